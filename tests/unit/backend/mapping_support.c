@@ -1,9 +1,9 @@
 #include "mapping_support.h"
 
-#include <string.h>
-
 atomic_uint n_open, n_opened;
 atomic_bool refuse_open;
+uv_loop_t loop;
+struct mapping_registry registry;
 
 static int fake_import(struct backend_device *of, const struct backend_import *import,
                        struct backend_memory **ret_memory, struct error *e)
@@ -47,33 +47,27 @@ static struct device_set devices = {.all = {&fake_device}, .count = 1, .fallback
 
 int set_up(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-
-    uv_loop_init(&f->loop);
-    mapping_registry_init(&f->registry, &f->loop, &devices, 0);
+    uv_loop_init(&loop);
+    mapping_registry_init(&registry, &loop, &devices, 0);
     atomic_store(&n_opened, 0);
     atomic_store(&refuse_open, false);
-    *state = f;
     return 0;
 }
 
-void settle(struct fixture *f)
+void settle(void)
 {
-    while (f->registry.changing)
-        uv_run(&f->loop, UV_RUN_ONCE);
+    while (registry.changing)
+        uv_run(&loop, UV_RUN_ONCE);
 }
 
 int tear_down(void **state)
 {
-    struct fixture *f = *state;
-
-    settle(f);
-    assert_int_equal(f->registry.count, 0);
+    settle();
+    assert_int_equal(registry.count, 0);
     assert_int_equal(atomic_load(&n_open), 0);
-    mapping_registry_stop(&f->registry);
-    uv_run(&f->loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&f->loop), 0);
-    free(f);
+    mapping_registry_stop(&registry);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
     return 0;
 }
 
@@ -87,11 +81,11 @@ struct backend_import handle(char name)
 
 const struct mapping_owner ann = {.uid = 1, .pid = 10}, ann_too = {.uid = 1, .pid = 11}, bob = {.uid = 2, .pid = 20};
 
-int get(struct fixture *f, char name, uint64_t id, struct mapping_owner owner, struct mapping **ret, struct error *e)
+int get(char name, uint64_t id, struct mapping_owner owner, struct mapping **ret, struct error *e)
 {
     struct backend_import import = handle(name);
 
-    return mapping_get_ipc(&f->registry, &fake_device, &import, id ? &id : NULL, owner, ret, e);
+    return mapping_get_ipc(&registry, &fake_device, &import, id ? &id : NULL, owner, ret, e);
 }
 
 void on_ready(struct mapping_waiter *w, bool ok)

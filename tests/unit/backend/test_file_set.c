@@ -1,17 +1,11 @@
 /* Open files are found by other descriptors of them, with few questions to the kernel. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "backend/file_set.h"
+#include "tests/support/unit.h"
 
 enum { MANY = 1000, MOST_QUESTIONS = 11 /* 2^10 = 1024 */ };
 
@@ -29,12 +23,11 @@ static void add(struct file_set *set, int fd, void *value)
     file_set_add(set, fd, value);
 }
 
-static void finds_by_another_descriptor(void **state)
+TEST(finds_by_another_descriptor)
 {
     struct file_set set = {0};
     int fds[MANY], values[MANY], foreign = new_file();
 
-    (void)state;
     for (int i = 0; i < MANY; i++) {
         fds[i] = new_file();
         add(&set, fds[i], &values[i]);
@@ -60,12 +53,11 @@ static void finds_by_another_descriptor(void **state)
     close(foreign);
 }
 
-static void one_file_twice(void **state)
+TEST(one_file_twice)
 {
     struct file_set set = {0};
     int fd = new_file(), other = fcntl(fd, F_DUPFD_CLOEXEC, 0), a, b;
 
-    (void)state;
     add(&set, fd, &a);
     add(&set, other, &b);
     file_set_remove(&set, fd, &a);
@@ -80,12 +72,11 @@ static void one_file_twice(void **state)
 }
 
 /* As where the kernel does not compare: nothing is found, all can be removed. */
-static void descriptors_that_are_closed(void **state)
+TEST(descriptors_that_are_closed)
 {
     struct file_set set = {0};
     int values[3];
 
-    (void)state;
     for (int i = 0; i < 3; i++)
         add(&set, 900 + i, &values[i]);
     assert_null(file_set_find(&set, 900));
@@ -95,15 +86,9 @@ static void descriptors_that_are_closed(void **state)
     file_set_free(&set);
 }
 
-int main(void)
+static int allow_many_files(void **state)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_by_another_descriptor),
-        cmocka_unit_test(one_file_twice),
-        cmocka_unit_test(descriptors_that_are_closed),
-    };
-    const struct rlimit files = {4096, 4096};
-
-    setrlimit(RLIMIT_NOFILE, &files);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return setrlimit(RLIMIT_NOFILE, &(struct rlimit){4096, 4096});
 }
+
+ALL_TESTS_WITH(allow_many_files, NULL)

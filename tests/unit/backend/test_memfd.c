@@ -18,10 +18,8 @@ static int made(size_t size, int seals)
 static void refused(int fd, uint64_t size, bool writable, enum error_code code)
 {
     struct backend_memory *m = NULL;
-    struct error e;
 
-    assert_int_equal(memfd_map(fd, size, writable, &m, &e), -1);
-    assert_int_equal(e.code, code);
+    MUST_FAIL(memfd_map(fd, size, writable, &m, &e), code, "");
     assert_null(m);
     close(fd);
 }
@@ -48,10 +46,9 @@ TEST(maps_what_is_sealed)
 {
     int fd = made(8192, F_SEAL_SHRINK);
     struct backend_memory *a, *b;
-    struct error e;
 
-    assert_int_equal(memfd_map(fd, 5000, true, &a, &e), 0);
-    assert_int_equal(memfd_map(fd, 8192, false, &b, &e), 0);
+    MUST(memfd_map(fd, 5000, true, &a, &e));
+    MUST(memfd_map(fd, 8192, false, &b, &e));
     assert_int_equal(a->size, 5000);
     a->host[4999] = 7;
     assert_int_equal(b->host[4999], 7);
@@ -60,7 +57,7 @@ TEST(maps_what_is_sealed)
     memfd_unmap(b);
     close(fd);
     fd = made(4096, F_SEAL_SHRINK | F_SEAL_WRITE);
-    assert_int_equal(memfd_map(fd, 4096, false, &a, &e), 0);
+    MUST(memfd_map(fd, 4096, false, &a, &e));
     memfd_unmap(a);
     close(fd);
 }
@@ -68,10 +65,9 @@ TEST(maps_what_is_sealed)
 TEST(own_memory_is_zero_and_sealed)
 {
     struct backend_memory *m;
-    struct error e;
     int fd;
 
-    assert_int_equal(memfd_new(10000, &m, &fd, &e), 0);
+    MUST(memfd_new(10000, &m, &fd, &e));
     for (int i = 0; i < 10000; i++)
         assert_int_equal(m->host[i], 0);
     assert_int_equal(ftruncate(fd, 10), -1);
@@ -79,6 +75,5 @@ TEST(own_memory_is_zero_and_sealed)
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     close(fd);
     memfd_unmap(m);
-    assert_int_equal(memfd_new(UINT64_MAX, &m, &fd, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    MUST_FAIL(memfd_new(UINT64_MAX, &m, &fd, &e), ERROR_OUT_OF_MEMORY, "");
 }

@@ -112,8 +112,6 @@ bool fake_is_work(const char *method)
 void fake_serve_well(struct fake_connection *c, void *context)
 {
     struct fake_request r;
-
-    (void)context;
     while (fake_next(c, &r))
         fake_answer(c, &r);
 }

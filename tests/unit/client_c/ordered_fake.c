@@ -1,7 +1,6 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,13 +29,11 @@ int open_control(void **state)
     if (control == MAP_FAILED)
         abort();
     close(fd);
-    (void)state;
     return setenv("KOPS_STANDIN_CONTROL", control_path, 1);
 }
 
 int close_control(void **state)
 {
-    (void)state;
     return unlink(control_path);
 }
 
@@ -82,7 +79,6 @@ void load(void)
 
 int load_for_all(void **state)
 {
-    (void)state;
     load();
     return 0;
 }

@@ -34,7 +34,7 @@ void scene_free(struct scene *s);
 int scene_begin(void **state);
 int scene_end(void **state);
 
-#define SCENE(name) TEST_WITH(name, scene_begin, scene_end)
+#define SCENE(name) TEST_OF(struct scene *s, name, scene_begin, scene_end)
 
 /* Kills the daemon and starts the next one. */
 void replace(struct scene *s);

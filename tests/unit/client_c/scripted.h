@@ -74,6 +74,6 @@ enum kops_code scene_run(struct scene *s);
 int scene_begin(void **state);
 int scene_end(void **state);
 
-#define SCENE(name) TEST_WITH(name, scene_begin, scene_end)
+#define SCENE(name) TEST_OF(struct scene *s, name, scene_begin, scene_end)
 
 #endif

@@ -13,7 +13,6 @@ static void assert_asked(struct scene *s, const char *parameters)
 
 SCENE(clients_are_read)
 {
-    struct scene *s = *state;
     struct kops_clients *clients;
     const struct kops_client_info *first;
 
@@ -54,7 +53,6 @@ SCENE(clients_are_read)
 
 SCENE(conditions_are_read)
 {
-    struct scene *s = *state;
     struct kops_conditions *c;
 
     scene_answer(s, methods,
@@ -78,7 +76,6 @@ SCENE(conditions_are_read)
 
 SCENE(executors_are_read)
 {
-    struct scene *s = *state;
     const struct kops_executor *const *executors;
     struct kops_stats *stats;
 
@@ -110,7 +107,6 @@ SCENE(executors_are_read)
 SCENE(metrics_are_a_text)
 {
     static const char *const wrong[] = {"{text: 1}", "{}"};
-    struct scene *s = *state;
     char *text = NULL;
 
     scene_answer(s, methods, "{text: 'a 1\nb 2'}");
@@ -128,7 +124,6 @@ SCENE(metrics_are_a_text)
 SCENE(drain_says_what_is_left)
 {
     const struct kops_drain_options stop = {.stop = true, .timeout_ms = 250}, resume = {.resume = true};
-    struct scene *s = *state;
     struct kops_drain_result result;
 
     scene_answer(s, methods, "{drained: false, jobs: 3, connections: 2}");
@@ -147,7 +142,6 @@ SCENE(what_makes_no_sense_is_refused_before)
 {
     const struct kops_drain_options wrong[] = {
         {.stop = true, .resume = true}, {.timeout_ms = -1}, {.timeout_ms = 86400001}};
-    struct scene *s = *state;
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_int_equal(kops_drain(s->client, &wrong[i], NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
@@ -159,7 +153,6 @@ SCENE(what_makes_no_sense_is_refused_before)
 
 SCENE(an_older_daemon_is_told_as_such)
 {
-    struct scene *s = *state;
     struct kops_clients *clients;
     char *text;
 
@@ -176,8 +169,6 @@ SCENE(an_older_daemon_is_told_as_such)
 /* The daemon that answers the second time would not be the one that was to drain. */
 SCENE(drain_is_never_asked_twice)
 {
-    struct scene *s = *state;
-
     scene_script(s, "x", methods);
     assert_int_equal(kops_drain(s->client, NULL, NULL, NULL), KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_ping(s->client, 0, NULL));
@@ -208,7 +199,6 @@ static const struct kops_request *product(struct product *p)
 
 SCENE(a_tuning_is_asked_for)
 {
-    struct scene *s = *state;
     struct kops_tune *tune = NULL;
     struct product p;
 
@@ -245,7 +235,6 @@ SCENE(a_tuning_is_asked_for)
 /* The daemon is told of the places in memory, not of the memory. */
 SCENE(what_runs_can_be_tuned_as_it_is)
 {
-    struct scene *s = *state;
     struct kops_tune *tune;
     kops_buffer *memory;
     struct product p;
@@ -265,7 +254,6 @@ SCENE(what_runs_can_be_tuned_as_it_is)
 
 SCENE(a_tuning_that_makes_no_sense_is_refused_before)
 {
-    struct scene *s = *state;
     struct kops_tune *tune = NULL;
     struct product p;
 
@@ -298,7 +286,6 @@ SCENE(wrong_answers_are_bad_replies)
         "{candidates: [{}], best: 0, before: 0, usual: 1}",
         "{candidates: [{}], best: 0, before: 0}",
     };
-    struct scene *s = *state;
     struct kops_tuning *tuning = NULL;
     struct kops_tune *tune = NULL;
     struct product p;
@@ -315,7 +302,6 @@ SCENE(wrong_answers_are_bad_replies)
 
 SCENE(choices_are_read)
 {
-    struct scene *s = *state;
     struct kops_tuning *tuning;
 
     scene_answer(s, methods, "{total: 2, choices: [{what: 'x', us: 2, at: 1.5}, {usual_us: 3}]}");
@@ -375,11 +361,10 @@ static int begin_tracing(void **state)
     return 0;
 }
 
-#define TRACING(name) TEST_WITH(name, begin_tracing, scene_end)
+#define TRACING(name) TEST_OF(struct scene *s, name, begin_tracing, scene_end)
 
 TRACING(a_trace_is_read_in_parts)
 {
-    struct scene *s = *state;
     struct kops_trace *trace;
 
     assert_ok(kops_trace_begin(s->client, NULL, NULL));
@@ -397,7 +382,6 @@ TRACING(a_trace_is_read_in_parts)
 
 TRACING(a_trace_is_begun_first)
 {
-    struct scene *s = *state;
     struct kops_trace *trace;
 
     assert_int_equal(kops_trace_read(s->client, false, &trace, &s->error), KOPS_ERR_BAD_ARGUMENT);
@@ -408,7 +392,6 @@ TRACING(a_trace_is_begun_first)
 
 TRACING(a_trace_ends_with_its_connection)
 {
-    struct scene *s = *state;
     struct kops_trace *trace;
 
     assert_ok(kops_trace_begin(s->client, NULL, NULL));
@@ -429,7 +412,6 @@ TRACING(a_trace_ends_with_its_connection)
 /* The daemon may have begun it, on a connection that is over. */
 TRACING(a_beginning_without_reply_is_not_repeated)
 {
-    struct scene *s = *state;
     struct kops_trace *trace;
 
     scene_script(s, "x", methods);
@@ -449,7 +431,6 @@ TRACING(a_wrong_trace_is_refused)
         TRACE("5"),
         "{}",
     };
-    struct scene *s = *state;
     struct kops_trace *trace;
 
     assert_ok(kops_trace_begin(s->client, NULL, NULL));

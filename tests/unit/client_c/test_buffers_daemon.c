@@ -29,11 +29,10 @@ static kops_buffer *allocate(struct scene *s, size_t size)
     return made;
 }
 
-#define WITH_GPU(name) TEST_WITH(name, begin, scene_end)
+#define WITH_GPU(name) TEST_OF(struct scene *s, name, begin, scene_end)
 
 WITH_GPU(ops_work_on_what_was_written)
 {
-    struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 2 * BYTES);
     struct kops_tensor in = kops_vector(buffer, KOPS_F32, N), out = in;
     float values[N], got[N];
@@ -55,7 +54,6 @@ WITH_GPU(ops_work_on_what_was_written)
 
 WITH_GPU(any_range_is_copied_and_nothing_else)
 {
-    struct scene *s = *state;
     kops_buffer *buffer = allocate(s, LARGE + 7);
     unsigned char *data = malloc(LARGE), *got = malloc(LARGE + 7);
     const size_t sizes[] = {1, 4095, 65537, LARGE};
@@ -85,7 +83,6 @@ WITH_GPU(any_range_is_copied_and_nothing_else)
 
 WITH_GPU(contents_outlive_the_daemon)
 {
-    struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 64);
     char got[8];
 
@@ -119,7 +116,6 @@ static void *work(void *argument)
 
 WITH_GPU(threads_do_not_meet)
 {
-    struct scene *s = *state;
     kops_buffer *buffer = allocate(s, THREADS * 5000);
     struct worker workers[THREADS];
 
@@ -132,7 +128,6 @@ WITH_GPU(threads_do_not_meet)
 /* The buffer is the memory of both; what it is copied through is not. */
 WITH_GPU(a_child_copies_for_itself)
 {
-    struct scene *s = *state;
     kops_buffer *buffer = allocate(s, 2 * 5000);
     struct worker parent = {buffer, 0}, child_worker = {buffer, 1};
     unsigned char got[2];
@@ -158,7 +153,6 @@ WITH_GPU(a_child_copies_for_itself)
 
 static int hide_driver(void **state)
 {
-    (void)state;
     driver = getenv("KOPS_CUDA_DRIVER") ? strdup(getenv("KOPS_CUDA_DRIVER")) : NULL;
     return setenv("KOPS_CUDA_DRIVER", "/nonexistent", 1); /* for this process, not for the daemon */
 }

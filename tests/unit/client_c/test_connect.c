@@ -8,7 +8,6 @@
 
 SCENE(info_is_read)
 {
-    const struct scene *s = *state;
     const struct kops_info *info = kops_info(s->client);
     const struct kops_op *op = kops_info_op(s->client, "gemm");
 
@@ -56,7 +55,7 @@ TEST(isolation_is_asked_for_and_told)
 /* As in Python: a call waits as long as it takes, unless somebody says otherwise. */
 SCENE(without_a_timeout_there_is_no_limit)
 {
-    struct scene *s = *state, *with_timeout = scene_start(&(struct kops_connect_options){.timeout_ms = 1234});
+    struct scene *with_timeout = scene_start(&(struct kops_connect_options){.timeout_ms = 1234});
 
     assert_true(client_deadline(s->client, 0) == DEADLINE_NEVER);
     assert_true(client_deadline(s->client, 10000) != DEADLINE_NEVER);
@@ -68,7 +67,6 @@ SCENE(without_a_timeout_there_is_no_limit)
 /* A socket that was named is the only one tried; without one, the runtime folder comes first. */
 SCENE(search_order)
 {
-    struct scene *s = *state;
     kops_client *client = NULL;
     char folder[128];
 
@@ -133,7 +131,6 @@ TEST(who_gets_no_connection_is_told_why)
 
 SCENE(lost_then_connects_anew)
 {
-    struct scene *s = *state;
     kops_buffer *buffer;
     struct kops_tensor t;
 
@@ -152,7 +149,6 @@ SCENE(lost_then_connects_anew)
 /* A request that finds the daemon gone before a byte was sent is sent to the new one: the caller notices nothing. */
 SCENE(idle_connection_lost_unnoticed)
 {
-    struct scene *s = *state;
     struct pollfd gone = {.fd = s->client->t.fd, .events = POLLRDHUP};
 
     scene_script(s, "b", "ping");
@@ -164,8 +160,6 @@ SCENE(idle_connection_lost_unnoticed)
 
 SCENE(daemon_says_why)
 {
-    struct scene *s = *state;
-
     scene_script(s, "p", "ping");
     assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_PROTOCOL_ERROR);
     assert_string_equal(s->error.message, "as it");

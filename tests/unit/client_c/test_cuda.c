@@ -93,11 +93,10 @@ static void assert_told(struct part *p, char *ret_asked, size_t size)
     assert_non_null(strstr(ret_asked, "kind: 'cuda_ipc'"));
 }
 
-#define WITH_PART(name) TEST_WITH(name, begin, end)
+#define WITH_PART(name) TEST_OF(struct part *p, name, begin, end)
 
 WITH_PART(from_the_middle_of_an_allocation)
 {
-    struct part *p = *state;
     const uint64_t place = p->memory + MIDDLE - p->base;
     char asked[1024], expected[64];
     uint64_t mapped;
@@ -120,7 +119,6 @@ WITH_PART(from_the_middle_of_an_allocation)
 /* Its place tells the alignment, its device is the one that is meant; the daemon does not get to know the memory. */
 WITH_PART(memory_is_tuned_for_where_it_lies)
 {
-    struct part *p = *state;
     struct kops_tensor t = kops_vector(p->buffer, KOPS_F32, 16);
     const struct kops_request request = {.op = "square", .inputs = &t, .n_inputs = 1, .outputs = &t, .n_outputs = 1};
     struct kops_tune *tune;
@@ -140,7 +138,6 @@ WITH_PART(memory_is_tuned_for_where_it_lies)
 
 WITH_PART(without_a_current_context)
 {
-    struct part *p = *state;
     kops_buffer *buffer;
     char out[5] = "";
 
@@ -156,7 +153,6 @@ WITH_PART(without_a_current_context)
 
 WITH_PART(what_cannot_be_exported)
 {
-    struct part *p = *state;
     const unsigned registered = scene_seen(p->s).registered;
     uint64_t pooled;
     int local = 0;
@@ -202,7 +198,6 @@ static void look_at_handle(void *context_, const struct fake_request *r)
 /* A daemon that was restarted gets the same handle; a child of this process has no CUDA to speak of. */
 WITH_PART(registered_anew_but_not_in_a_child)
 {
-    struct part *p = *state;
     struct handles handles = {.n = 0};
     kops_buffer *again;
     char asked[1024];
@@ -246,7 +241,6 @@ WITH_PART(maps_device_memory_of_the_daemon)
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    const struct part *p = *state;
     CUmemGenericAllocationHandle allocation;
     kops_buffer *buffer;
     struct scene *s;

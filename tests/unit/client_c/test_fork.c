@@ -46,11 +46,10 @@ static int run_on_inherited(void *context)
     return 0;
 }
 
-#define WITH_BUFFER(name) TEST_WITH(name, begin, end)
+#define WITH_BUFFER(name) TEST_OF(struct inherited *x, name, begin, end)
 
 WITH_BUFFER(child_connects_anew)
 {
-    struct inherited *x = *state;
     struct kops_tensor t = kops_vector(x->buffer, KOPS_F32, 4);
 
     assert_ok(kops_square(x->s->client, &t, &t, NULL, NULL, &x->s->error));
@@ -76,8 +75,6 @@ static int only_let_go(void *context)
 
 WITH_BUFFER(child_that_only_closes_disturbs_nobody)
 {
-    struct inherited *x = *state;
-
     in_child(only_let_go, x);
     assert_ok(kops_ping(x->s->client, 0, &x->s->error));
     assert_int_equal(scene_seen(x->s).requests[1], 3);
@@ -96,7 +93,6 @@ static int wait_for_parents(void *context)
 /* The parent's run is under way meanwhile: it is answered behind the parent's next request. */
 WITH_BUFFER(tickets_stay_with_the_parent)
 {
-    struct inherited *x = *state;
     struct kops_result result;
 
     scene_script(x->s, "l", NULL);
@@ -121,8 +117,6 @@ static int grandchild(void *context)
 
 WITH_BUFFER(grandchildren_too)
 {
-    struct inherited *x = *state;
-
     in_child(grandchild, x);
     assert_ok(kops_ping(x->s->client, 0, &x->s->error));
     assert_int_equal(scene_seen(x->s).connections, 3);

@@ -357,14 +357,12 @@ static uint32_t msgid_of(const struct golden_vector *v)
 
 static void check_register(const char *name, union decoded *d)
 {
-    (void)name;
     assert_int_equal(d->buffer.id, 3);
     assert_int_equal(d->buffer.size, 4096);
 }
 
 static void check_alloc(const char *name, union decoded *d)
 {
-    (void)name;
     assert_int_equal(d->buffer.id, 1);
     assert_false(d->buffer.vmm);
     assert_int_equal(lseek(d->buffer.fd, 0, SEEK_END), 4096);
@@ -390,7 +388,6 @@ static void check_run(const char *name, union decoded *d)
 
 static void check_info(const char *name, union decoded *d)
 {
-    (void)name;
     assert_int_equal(d->info.info.pid, 4711);
     assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
     arena_free(&d->info.arena);

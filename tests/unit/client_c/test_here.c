@@ -40,15 +40,12 @@ static cuda_status event_destroy(cuda_event event)
 
 static cuda_status event_record(cuda_event event, cuda_queue stream)
 {
-    (void)event;
-    (void)stream;
     records++;
     return broken;
 }
 
 static cuda_status event_query(cuda_event event)
 {
-    (void)event;
     assert_int_equal(mode, CUDA_CAPTURE_RELAXED);
     return unfinished;
 }
@@ -63,7 +60,6 @@ static cuda_status event_elapsed(float *ret_ms, cuda_event start, cuda_event end
 
 static cuda_status stream_is_capturing(cuda_queue stream, int *ret)
 {
-    (void)stream;
     *ret = capturing;
     return 0;
 }
@@ -159,12 +155,10 @@ static void forget(struct here_tally *t)
 
 /* ---- tests ---- */
 
-#define TALLY(name) TEST_WITH(name, set_up, tear_down)
+#define TALLY(name) TEST_OF(struct here_tally *t, name, set_up, tear_down)
 
 TALLY(test_counts_by_shapes)
 {
-    struct here_tally *t = *state;
-
     TELLS(t, "");
     assert_false(launch(t, 8));
     TELLS(t, "[{shapes: [[8], []], count: 1}]");
@@ -177,8 +171,6 @@ TALLY(test_counts_by_shapes)
 
 TALLY(test_times_one_in_many_and_waits_for_none)
 {
-    struct here_tally *t = *state;
-
     unfinished = 600; /* CUDA_ERROR_NOT_READY */
     launch_often(t, 2 * TALLY_EVERY);
     assert_int_equal(records, 2); /* the first one's end is not read, so there is no second */
@@ -192,8 +184,6 @@ TALLY(test_times_one_in_many_and_waits_for_none)
 
 TALLY(test_times_no_more_than_it_tells)
 {
-    struct here_tally *t = *state;
-
     launch_often(t, 20 * TALLY_EVERY);
     assert_int_equal(records, 2 * (TALLY_SAMPLES + 1)); /* a time is read when the next launch is timed */
     forget(t);
@@ -203,8 +193,6 @@ TALLY(test_times_no_more_than_it_tells)
 
 TALLY(test_puts_no_events_into_graphs)
 {
-    struct here_tally *t = *state;
-
     capturing = 1;
     launch_often(t, 2 * TALLY_EVERY);
     assert_int_equal(records, 0);
@@ -213,8 +201,6 @@ TALLY(test_puts_no_events_into_graphs)
 
 TALLY(test_follows_the_context)
 {
-    struct here_tally *t = *state;
-
     for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
         launch_in(t, 8, i < TALLY_EVERY ? 1 : 2);
     assert_int_equal(records, 4);
@@ -223,8 +209,6 @@ TALLY(test_follows_the_context)
 
 TALLY(test_goes_on_where_the_driver_does_not)
 {
-    struct here_tally *t = *state;
-
     broken = 1;
     launch_often(t, 2 * TALLY_EVERY);
     TELLS(t, "[{shapes: [[8], []], count: 122}]");
@@ -232,7 +216,6 @@ TALLY(test_goes_on_where_the_driver_does_not)
 
 TALLY(test_more_shapes_than_there_is_room_for)
 {
-    struct here_tally *t = *state;
     struct bytes out = {.data = NULL};
 
     for (int64_t i = 1; i <= TALLY_ROWS + 1; i++)
@@ -246,7 +229,6 @@ TALLY(test_more_shapes_than_there_is_room_for)
 
 TALLY(test_is_due_now_and_then)
 {
-    struct here_tally *t = *state;
     const uint64_t began = clock_ns();
     unsigned due = 0;
 
@@ -258,8 +240,6 @@ TALLY(test_is_due_now_and_then)
 
 TALLY(test_a_lost_time_is_not_waited_for)
 {
-    struct here_tally *t = *state;
-
     unfinished = 709; /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
     launch_often(t, TALLY_EVERY);
     here_tally_read(t);
@@ -272,7 +252,6 @@ TALLY(test_a_lost_time_is_not_waited_for)
 TALLY(test_attributes_make_other_rows)
 {
     struct here_shapes shapes = shapes_of_length(8);
-    struct here_tally *t = *state;
 
     count(t, &shapes, &(struct here_row){.generation = 0});
     shapes.flags = 1; /* gemm's trans_a */
@@ -285,7 +264,6 @@ TALLY(test_a_row_is_found_once_and_not_after_it_is_gone)
 {
     const struct here_shapes shapes = shapes_of_length(TALLY_ROWS);
     struct here_row row = {.generation = 0}, before;
-    struct here_tally *t = *state;
 
     count(t, &shapes, &row);
     before = row;
@@ -305,7 +283,6 @@ TALLY(test_a_launch_that_is_refused_does_not_count)
 {
     const struct here_shapes shapes = shapes_of_length(8);
     struct here_row row = {.generation = 0};
-    struct here_tally *t = *state;
 
     for (unsigned i = 0; i < 3; i++)
         count(t, &shapes, &row);
@@ -325,8 +302,6 @@ static int tell(void *tally)
 
 TALLY(test_a_child_tells_nothing_of_its_parent)
 {
-    struct here_tally *t = *state;
-
     launch(t, 8);
     in_child(tell, t);
     TELLS(t, "[{shapes: [[8], []], count: 1}]");
@@ -395,12 +370,12 @@ static void keep(struct repeated *s)
     here_last_keep(&s->last, &s->call, &plan, &shapes);
 }
 
-#define REPEATED(name) TEST_WITH(name, begin_repeated, end_repeated)
+#define REPEATED(name) TEST_OF(struct repeated *s, name, begin_repeated, end_repeated)
 
 REPEATED(the_same_call_has_its_plan)
 {
     const struct here_last_call *found;
-    struct repeated *s = *state, again;
+    struct repeated again;
 
     prepare(&again);
     assert_false(is_kept(s));
@@ -419,8 +394,6 @@ REPEATED(the_same_call_has_its_plan)
 
 REPEATED(every_other_call_is_checked)
 {
-    struct repeated *s = *state;
-
     keep(s);
     assert_true(is_kept(s));
 #define OTHER(change)                                                                                                  \
@@ -463,8 +436,6 @@ REPEATED(every_other_call_is_checked)
 /* The words of the call without strides are the first ones of the other. */
 REPEATED(strides_at_the_end_count)
 {
-    struct repeated *s = *state;
-
     s->call.geometry = NULL;
     keep(s);
     assert_true(is_kept(s));
@@ -474,8 +445,6 @@ REPEATED(strides_at_the_end_count)
 
 REPEATED(a_bool_is_told_apart_whatever_lies_beside_it)
 {
-    struct repeated *s = *state;
-
     keep(s);
     memset(&s->args[5].value, 0xee, sizeof(s->args[5].value));
     s->args[5].value.boolean = true;
@@ -496,7 +465,6 @@ static void assert_kept(struct repeated *s, int from, int to, bool kept)
 REPEATED(calls_by_turns_are_kept_until_there_are_more)
 {
     const struct here_last_call *found[LAST_CALLS];
-    struct repeated *s = *state;
 
     for (int i = 0; i < LAST_CALLS; i++) {
         s->args[3] = kops_arg_int(i);
@@ -522,7 +490,6 @@ REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept)
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
     struct kops_argument args[KERNEL_MAX_PARAMS + 1];
-    struct repeated *s = *state;
 
     for (unsigned i = 0; i <= KERNEL_MAX_TENSORS; i++)
         tensors[i] = (struct here_tensor){.shape = ones, .strides = ones, .rank = TENSOR_MAX_RANK, .dtype = KOPS_F32};

@@ -88,12 +88,11 @@ static void enqueue_square(kops_client *client, const struct kops_tensor *in, co
     assert_ok(kops_enqueue(client, &request, stream, NULL));
 }
 
-#define TWO_CLIENTS(name) TEST_WITH(name, begin, end)
+#define TWO_CLIENTS(name) TEST_OF(struct two_clients *x, name, begin, end)
 
 TWO_CLIENTS(an_op_is_launched_here)
 {
     const struct kops_options here = {.where = KOPS_WHERE_HERE}, plain = {.where = KOPS_WHERE_HERE, .no_timing = true};
-    struct two_clients *x = *state;
     struct kops_tensor m = kops_matrix(x->m.in, KOPS_F32, SIDE, SIDE),
                        out = kops_matrix(x->m.out, KOPS_F32, SIDE, SIDE);
     struct kops_gemm_params params = KOPS_GEMM_INIT;
@@ -163,7 +162,6 @@ TWO_CLIENTS(the_place_is_a_choice_of_the_connection)
         {"here", KOPS_WHERE_DAEMON, true, KOPS_WHERE_DEFAULT, false},
         {"auto", KOPS_WHERE_DEFAULT, true, KOPS_WHERE_DEFAULT, false},
     };
-    struct two_clients *x = *state;
     const struct kops_connect_options nowhere = {.socket = x->s.daemon.socket, .where = (enum kops_where)7},
                                       unsaid = {.socket = x->s.daemon.socket};
     kops_client *client;
@@ -185,7 +183,6 @@ TWO_CLIENTS(the_place_is_a_choice_of_the_connection)
  * can. */
 TWO_CLIENTS(what_is_the_daemons_alone_goes_there)
 {
-    struct two_clients *x = *state;
     struct kops_request request = square_of(&x->h.a, &x->h.b, KOPS_WHERE_DEFAULT);
     struct kops_result result;
     kops_ticket ticket;
@@ -204,8 +201,6 @@ TWO_CLIENTS(what_is_the_daemons_alone_goes_there)
 /* The daemon's op is gathered, and not sent before the batch ends. */
 TWO_CLIENTS(a_call_in_a_batch_is_the_daemons)
 {
-    struct two_clients *x = *state;
-
     assert_ok(kops_batch_begin(x->here, stream, &x->s.error));
     enqueue_square(x->here, &x->h.a, &x->h.b, KOPS_WHERE_DAEMON);
     enqueue_square(x->here, &x->h.b, &x->h.a, KOPS_WHERE_DEFAULT);
@@ -220,7 +215,6 @@ TWO_CLIENTS(a_call_in_a_batch_is_the_daemons)
 
 TWO_CLIENTS(a_call_here_keeps_a_batch_s_order)
 {
-    struct two_clients *x = *state;
     kops_client *client = x->s.client;
 
     assert_ok(kops_batch_begin(client, stream, &x->s.error));
@@ -243,7 +237,6 @@ TWO_CLIENTS(a_call_here_keeps_a_batch_s_order)
 /* On the legacy default stream. */
 TWO_CLIENTS(a_call_here_that_waits_keeps_a_batch_s_order)
 {
-    struct two_clients *x = *state;
     const struct kops_request there = square_of(&x->h.a, &x->h.b, KOPS_WHERE_DAEMON),
                               any = square_of(&x->h.b, &x->h.a, KOPS_WHERE_DEFAULT);
 
@@ -258,7 +251,6 @@ TWO_CLIENTS(a_call_here_that_waits_keeps_a_batch_s_order)
 /* A graph runs later than it is captured: the batch has no part in it. */
 TWO_CLIENTS(a_call_that_is_captured_leaves_a_batch)
 {
-    struct two_clients *x = *state;
     void *graph = NULL;
 
     assert_ok(kops_batch_begin(x->s.client, stream, &x->s.error));
@@ -273,7 +265,6 @@ TWO_CLIENTS(a_call_that_is_captured_leaves_a_batch)
 
 TWO_CLIENTS(what_is_wrong_is_said_at_once)
 {
-    struct two_clients *x = *state;
     kops_client *client = x->s.client;
     const struct kops_tensor a = x->m.a, b = x->m.b;
     struct kops_request r;
@@ -305,7 +296,6 @@ TWO_CLIENTS(what_is_wrong_is_said_at_once)
 
 TWO_CLIENTS(a_graph_outlives_client_and_daemon)
 {
-    struct two_clients *x = *state;
     const struct kops_request only_there = square_of(&x->m.a, &x->m.b, KOPS_WHERE_DAEMON);
     void *graph = NULL, *ready = NULL;
 

@@ -21,8 +21,6 @@ struct scene {
 static int connect_and_compile(void **state)
 {
     struct kops_error error;
-
-    (void)state;
     setenv("KOPS_STANDIN_DEVICES", "2", 1); /* in this process; the tensors are on the first */
     open_control(NULL);
     load();
@@ -35,7 +33,6 @@ static int connect_and_compile(void **state)
 
 static int close_client(void **state)
 {
-    (void)state;
     kops_kernel_free(twice);
     kops_close(client);
     return close_control(NULL);
@@ -120,11 +117,10 @@ static void assert_nothing_ran(struct scene *s)
     repeat_call(s);
 }
 
-#define REPEATED(name) TEST_WITH(name, begin, end)
+#define REPEATED(name) TEST_OF(struct scene *s, name, begin, end)
 
 REPEATED(every_other_call_is_checked)
 {
-    struct scene *s = *state;
     struct kops_launch_options wide = here;
 
 #define REFUSED(change, expected)                                                                                      \
@@ -160,7 +156,6 @@ REPEATED(every_other_call_is_checked)
 
 REPEATED(what_differs_is_launched_as_it_is)
 {
-    struct scene *s = *state;
     struct kops_launch_options few = here;
 
     s->a.shape[0] = s->b.shape[0] = 3;
@@ -177,7 +172,6 @@ REPEATED(what_differs_is_launched_as_it_is)
 /* A smaller allocation has the address of one that was freed, and its buffer is as likely where the old one was. */
 REPEATED(memory_that_took_the_place_of_other_is_checked)
 {
-    struct scene *s = *state;
     const uint64_t before = s->memory[0];
 
     kops_buffer_release(s->in);
@@ -197,7 +191,6 @@ REPEATED(memory_that_took_the_place_of_other_is_checked)
 
 REPEATED(a_buffer_of_another_client_is_refused)
 {
-    struct scene *s = *state;
     kops_buffer *same_memory;
     kops_client *other;
 
@@ -213,7 +206,6 @@ REPEATED(a_buffer_of_another_client_is_refused)
 /* The daemon's launches are gathered, and not sent before the batch ends or one here is put on its stream. */
 REPEATED(a_launch_here_keeps_a_batch_s_order)
 {
-    struct scene *s = *state;
     struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
 
     assert_ok(kops_batch_begin(client, stream, &s->error));
@@ -227,7 +219,6 @@ REPEATED(a_launch_here_keeps_a_batch_s_order)
 
 REPEATED(the_stream_is_each_launch_s_own)
 {
-    struct scene *s = *state;
     void *graph = NULL, *other = NULL;
 
     assert_int_equal(cu.stream_create(&other, 1), 0);
@@ -250,7 +241,6 @@ REPEATED(the_stream_is_each_launch_s_own)
 
 REPEATED(the_context_is_each_launch_s_own)
 {
-    struct scene *s = *state;
     void *second = NULL;
     int device;
 
@@ -267,7 +257,6 @@ REPEATED(the_context_is_each_launch_s_own)
 
 REPEATED(another_declaration_has_its_own_checks)
 {
-    struct scene *s = *state;
     kops_kernel *strict, *first = twice;
 
     assert_ok(compile_twice(client, "n + 1", &strict, &s->error));
@@ -293,8 +282,8 @@ static int launch_in_a_child(void *scene)
 /* A launch is not one of the daemon's where its memory is the parent's. */
 REPEATED(a_child_launches_nothing)
 {
-    in_child(launch_in_a_child, *state);
-    assert_nothing_ran(*state);
+    in_child(launch_in_a_child, s);
+    assert_nothing_ran(s);
 }
 
 /* ---- threads ---- */
@@ -329,7 +318,6 @@ static void *work(void *context_of_thread)
 REPEATED(a_launch_that_the_driver_refuses_is_not_counted)
 {
     enum { INVALID_VALUE = 1 /* CUDA_ERROR_INVALID_VALUE */ };
-    struct scene *s = *state;
     const uint64_t before = launches_here(client);
 
     fail_next("cuLaunchKernel", 1, INVALID_VALUE, false);
@@ -341,7 +329,6 @@ REPEATED(a_launch_that_the_driver_refuses_is_not_counted)
 
 REPEATED(a_launch_in_a_batch_is_the_daemons)
 {
-    struct scene *s = *state;
     kops_client *const usual = client;
     kops_kernel *const usual_kernel = twice;
     struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
@@ -374,7 +361,6 @@ REPEATED(a_launch_in_a_batch_is_the_daemons)
 
 REPEATED(threads_share_a_kernel)
 {
-    struct scene *s = *state;
     struct worker workers[THREADS];
     const uint64_t before = launches_here(client);
 

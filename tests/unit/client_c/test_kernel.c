@@ -58,11 +58,10 @@ static void assert_order(struct setting *x, const char *order)
 
 /* ---- tests ---- */
 
-#define WITH_KERNEL(name) TEST_WITH(name, set_up, tear_down)
+#define WITH_KERNEL(name) TEST_OF(struct setting *x, name, set_up, tear_down)
 
 WITH_KERNEL(a_module_tells_of_its_entries)
 {
-    const struct setting *x = *state;
     const kops_module *module = kops_kernel_module(x->kernel);
     const struct kops_module_info *info = kops_module_info(module);
     const struct kops_entry *entry = kops_module_entry(module, "f");
@@ -82,7 +81,6 @@ WITH_KERNEL(a_module_tells_of_its_entries)
 WITH_KERNEL(a_launch_is_sent_and_timed)
 {
     const struct kops_launch_options how = {.options = {.repeat = 3}};
-    struct setting *x = *state;
     struct kops_result result;
     kops_ticket ticket;
 
@@ -98,7 +96,6 @@ WITH_KERNEL(a_launch_is_sent_and_timed)
 WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
 {
     const struct kops_source wrong = {.text = "?"};
-    struct setting *x = *state;
     kops_module *module = NULL;
     char *log = NULL;
 
@@ -117,7 +114,6 @@ WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
 
 WITH_KERNEL(a_new_connection_is_told_what_it_needs)
 {
-    struct setting *x = *state;
     const struct kops_module_info *info = kops_module_info(kops_kernel_module(x->kernel));
     kops_buffer *buffer;
 
@@ -138,7 +134,6 @@ WITH_KERNEL(what_nobody_holds_is_released)
 {
     const char *const entries[] = {"f"};
     const struct kops_source both = {.text = source.text, .entries = entries, .n_entries = 1};
-    struct setting *x = *state;
     kops_module *module;
     kops_kernel *second;
     char *log;
@@ -157,7 +152,6 @@ WITH_KERNEL(what_nobody_holds_is_released)
 
 WITH_KERNEL(a_module_that_comes_too_late_is_given_back)
 {
-    struct setting *x = *state;
     struct kops_source impatient = source;
     kops_module *module;
 
@@ -194,7 +188,6 @@ static void *launch_often(void *context)
 /* One of them tells a new connection, once. */
 WITH_KERNEL(threads_share_a_kernel)
 {
-    struct setting *x = *state;
     struct launcher launchers[THREADS];
     unsigned lost = 0;
 
@@ -211,7 +204,6 @@ WITH_KERNEL(threads_share_a_kernel)
 
 WITH_KERNEL(kernels_are_steps_of_sequences)
 {
-    struct setting *x = *state;
     kops_client *client = x->s->client;
     const struct kops_tensor tensors[] = {kops_vector(NULL, KOPS_F32, 0)};
     const struct kops_argument args[] = {kops_arg_index(0), kops_arg_int(7)};
@@ -246,7 +238,6 @@ WITH_KERNEL(kernels_are_steps_of_sequences)
 
 WITH_KERNEL(what_makes_no_sense_is_refused_before)
 {
-    struct setting *x = *state;
     kops_client *client = x->s->client;
     const struct kops_argument index[] = {kops_arg_index(0), kops_arg_int(7)}, no_tensor[] = {kops_arg_tensor(NULL)};
     const struct kops_launch_options variant = {.options = {.variant = "user"}}, device = {.options = {.device = "0"}},

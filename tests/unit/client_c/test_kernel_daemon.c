@@ -13,7 +13,6 @@ static struct kops_tensor a, b, c;
 
 static int connect_and_compile(void **state)
 {
-    (void)state;
     load();
     assert_ok(kops_connect(NULL, &client, &error));
     if (!kops_info_feature(client, "kernels"))
@@ -24,7 +23,6 @@ static int connect_and_compile(void **state)
 
 static int close_client(void **state)
 {
-    (void)state;
     kops_kernel_free(twice);
     kops_close(client);
     return 0;

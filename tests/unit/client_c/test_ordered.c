@@ -9,12 +9,10 @@
 
 enum { MANY = 2000 };
 
-#define SOCKET(name) TEST_WITH(name, begin_by_socket, end_setting)
+#define SOCKET(name) TEST_OF(struct setting *s, name, begin_by_socket, end_setting)
 
 SOCKET(an_op_has_its_place_on_the_stream)
 {
-    struct setting *s = *state;
-
     s->d.hold = true;
     close_gate();
     atomic_store(&words[1], 0);
@@ -61,11 +59,10 @@ TEST(many_wait_for_room_and_not_for_each_other)
     fake_set_inflight(64);
 }
 
-#define RING(name) TEST_WITH(name, begin_by_ring, end_setting)
+#define RING(name) TEST_OF(struct setting *s, name, begin_by_ring, end_setting)
 
 RING(an_error_comes_with_the_next_call)
 {
-    struct setting *s = *state;
     int64_t number = 0;
 
     s->d.fail_tag = "bad";
@@ -107,7 +104,6 @@ static void enqueue_batch(struct setting *s, int n)
 
 RING(a_batch_is_gathered_and_waited_for_once)
 {
-    struct setting *s = *state;
     int64_t number = 0;
 
     close_gate();
@@ -141,7 +137,6 @@ RING(kernels_are_launched_on_a_stream)
     const struct kops_argument args[] = {kops_arg_tensor(&(struct kops_tensor){.dtype = KOPS_F32, .rank = 1}),
                                          kops_arg_int(3)};
     const struct kops_launch_options on_stream = {.options = {.stream = 1}};
-    struct setting *s = *state;
     kops_kernel *kernel;
 
     assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, NULL, &s->error));
@@ -174,7 +169,6 @@ RING(kernels_are_launched_on_a_stream)
 /* Synchronising inside a batch sends what is gathered; a release does not overtake what uses the buffer. */
 RING(gathered_ops_keep_their_order)
 {
-    struct setting *s = *state;
     kops_buffer *buffer;
 
     assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
@@ -192,7 +186,6 @@ RING(gathered_ops_keep_their_order)
 /* Ids mean something else to the next daemon. */
 SOCKET(releases_end_with_their_connection)
 {
-    struct setting *s = *state;
     kops_buffer *buffer;
 
     assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
@@ -210,7 +203,6 @@ SOCKET(releases_end_with_their_connection)
 
 SOCKET(a_captured_stream_is_refused)
 {
-    struct setting *s = *state;
     void *graph = NULL;
 
     if (!cu.begin_capture || cu.begin_capture(stream, 1))
@@ -274,7 +266,6 @@ TEST(a_lost_device_is_told_once)
 /* Also in the middle of a batch, part of which was sent. */
 SOCKET(a_batch_that_cannot_end_well_ends)
 {
-    struct setting *s = *state;
     enum kops_code r = KOPS_OK;
 
     s->d.die_at = 2;
@@ -307,7 +298,6 @@ TEST(closing_releases_what_still_waits)
 
 RING(streams_take_turns)
 {
-    struct setting *s = *state;
     unsigned used = 0;
     void *other;
 
@@ -344,8 +334,6 @@ static int in_a_child(void *context_)
 
 RING(what_cannot_be_enqueued)
 {
-    struct setting *s = *state;
-
     assert_ok(enqueue(s, "x"));
     expect_end(s, KOPS_OK);
     in_threads(1, without_context, s, 0);
@@ -385,8 +373,6 @@ static void *enqueue_often(void *argument)
 
 RING(threads_enqueue_at_once)
 {
-    struct setting *s = *state;
-
     in_threads(4, enqueue_often, s, 0);
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error));
     assert_int_equal(atomic_load(&s->d.ops), 4 * 300);

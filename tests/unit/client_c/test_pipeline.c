@@ -118,7 +118,6 @@ TEST(full_then_timeout)
 
 SCENE(unanswered_then_lost)
 {
-    struct scene *s = *state;
     kops_ticket tickets[4];
 
     scene_script(s, "____x*", "run trim");

@@ -47,8 +47,6 @@ TEST(a_run_is_repeated_as_often_as_it_may_be)
 /* The daemon has another process for the device: the error is the call's own, and the connection goes on. */
 SCENE(a_daemon_that_goes_on)
 {
-    struct scene *s = *state;
-
     scene_script(s, "gt", NULL);
     assert_int_equal(scene_run(s), KOPS_ERR_DEVICE_LOST);
     assert_string_equal(s->error.message, "it was lost");
@@ -74,8 +72,6 @@ TEST(shutting_down_for_good)
 /* Nor longer than the call may take. */
 SCENE(shutting_down_for_longer_than_the_call)
 {
-    struct scene *s = *state;
-
     scene_script(s, "s*", NULL);
     tagged_run(&s->t, "x");
     s->t.request.options.timeout_ms = 100;
@@ -109,7 +105,6 @@ TEST(no_reconnect)
 /* Pipelined runs are the caller's to repeat. */
 SCENE(tickets_are_not_repeated)
 {
-    struct scene *s = *state;
     kops_ticket ticket;
 
     scene_script(s, "x", NULL);
@@ -156,7 +151,6 @@ TEST(definitions_are_repeated)
 
 SCENE(socket_absent_for_a_while)
 {
-    struct scene *s = *state;
     kops_buffer *buffer;
 
     scene_script(s, "x", NULL);
@@ -217,7 +211,6 @@ TEST(patience_is_over)
 SCENE(threads_go_on)
 {
     static const char *const ends[] = {"x", "d", "sS", "n"};
-    struct scene *s = *state;
     struct worker workers[THREADS];
     char script[RUNS + 8] = {0};
 
@@ -237,7 +230,6 @@ SCENE(threads_go_on)
 
 SCENE(buffers_are_registered_anew)
 {
-    struct scene *s = *state;
     struct kops_tensor a, b;
     kops_buffer *shared, *made;
 

@@ -71,13 +71,11 @@ static void expect_squares(struct scene *s, kops_buffer *buffer)
     succeed(s, kops_buffer_write(buffer, 0, nothing, BYTES, &s->error));
 }
 
-#define WITH_GPU(name) TEST_WITH(name, begin, scene_end)
+#define WITH_GPU(name) TEST_OF(struct scene *s, name, begin, scene_end)
 
 /* What the dead daemon allocated lives on by the descriptor, contents included; exports are given to the next one. */
 WITH_GPU(memory_outlives_the_daemon)
 {
-    struct scene *s = *state;
-
     for (enum kind kind = OF_THE_DAEMON; kind <= EXPORTED_AND_SHARED; kind++) {
         struct vectors v;
 
@@ -94,7 +92,6 @@ WITH_GPU(memory_outlives_the_daemon)
 /* Its owner has freed it meanwhile: the first daemon's mapping ended with it. */
 WITH_GPU(what_is_gone_is_lost)
 {
-    struct scene *s = *state;
     struct vectors v;
 
     make_vectors(s, &v, EXPORTED_AND_SHARED);
@@ -110,7 +107,6 @@ WITH_GPU(what_is_gone_is_lost)
 /* Ops on a stream are lost with the daemon, the stream goes on, and so does what comes after. */
 WITH_GPU(streams_go_on)
 {
-    struct scene *s = *state;
     struct vectors v;
     struct kops_request request = {.op = "square", .inputs = &v.a, .n_inputs = 1, .outputs = &v.b, .n_outputs = 1};
     uint64_t memory = allocate(BYTES);
@@ -172,7 +168,6 @@ static enum kops_code square_with_losses(struct scene *s, const struct vectors *
 
 WITH_GPU(a_lost_device)
 {
-    struct scene *s = *state;
     struct vectors v, in_place;
 
     make_vectors(s, &v, OF_THE_DAEMON);

@@ -13,7 +13,6 @@ static const uint32_t places[] = {0, 1, 2};
 /* What the daemon allocated is there after it, and with another one: the contents, too. */
 SCENE(buffers_keep_their_contents)
 {
-    struct scene *s = *state;
     kops_buffer *made, *shared;
     struct kops_tensor a, b;
     float *in, *out;
@@ -42,7 +41,6 @@ SCENE(buffers_keep_their_contents)
 
 SCENE(programs_are_defined_anew)
 {
-    struct scene *s = *state;
     kops_program *program;
     kops_buffer *buffer;
     struct kops_tensor tensors[3];
@@ -75,7 +73,6 @@ SCENE(programs_are_defined_anew)
  * for sure. */
 SCENE(killed_between_calls)
 {
-    struct scene *s = *state;
     kops_ticket ticket;
     kops_buffer *buffer;
     struct kops_tensor t;
@@ -163,7 +160,6 @@ static void wait_for_runs(struct worker *workers)
 
 SCENE(killed_under_threads)
 {
-    struct scene *s = *state;
     struct worker workers[THREADS];
     atomic_bool stop = false;
     struct threads threads;

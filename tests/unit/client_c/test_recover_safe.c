@@ -171,7 +171,7 @@ static enum kops_code sequence_that_updates(struct memory *m)
     return run_steps(m, &step, 1);
 }
 
-#define WITH_MEMORY(name) TEST_WITH(name, begin, end)
+#define WITH_MEMORY(name) TEST_OF(struct memory *m, name, begin, end)
 
 WITH_MEMORY(only_what_does_no_harm_twice_is_repeated)
 {
@@ -199,8 +199,6 @@ WITH_MEMORY(only_what_does_no_harm_twice_is_repeated)
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct memory *m = *state;
-
         vectors_in(m->buffer, N, 4, m->t);
         scene_script(m->s, "x", NULL);
         expect(cases[i].name, m, cases[i].call(m), cases[i].repeated);
@@ -210,7 +208,6 @@ WITH_MEMORY(only_what_does_no_harm_twice_is_repeated)
 /* Defined anew on the next connection; what counts is the memory that it is bound to. */
 WITH_MEMORY(a_program_is_as_safe_as_its_bindings)
 {
-    struct memory *m = *state;
     const struct kops_step step = SQUARE(0, 1);
     const struct kops_sequence sequence = {m->t, 2, &step, 1};
 
@@ -242,7 +239,6 @@ WITH_MEMORY(a_kernel_is_not_repeated_unless_it_never_ran)
                  {"S", KOPS_OK}};
     const struct kops_source source = {.text = "kernel"};
     const struct kops_signature signature = {.entry = "entry"};
-    struct memory *m = *state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const enum kops_code code = cases[i].code;

@@ -327,7 +327,6 @@ static int ping_and_close(void *client)
     return r != KOPS_OK;
 }
 
-/* A child makes rings of its own and leaves its parent's alone. */
 TEST(a_child_has_rings_of_its_own)
 {
     struct scene *s = start(0, scripted_serve, NULL);

@@ -13,7 +13,6 @@ SCENE(only_what_is_said_is_sent)
         .device = "0", .variant = "blocked", .stream = 3, .no_timing = true, .warmup = 1, .repeat = 7};
     struct kops_gemm_params params = KOPS_GEMM_INIT;
     struct kops_tensor a, b, c, none = kops_vector(NULL, KOPS_F32, 0), out = none;
-    struct scene *s = *state;
     kops_buffer *b1, *b2;
 
     assert_ok(kops_buffer_alloc_shared(s->client, 4096, &b1, &s->error));
@@ -53,7 +52,6 @@ SCENE(only_what_is_said_is_sent)
 
 SCENE(results_are_read)
 {
-    struct scene *s = *state;
     struct kops_result result;
     double samples[3] = {0, 0, -1};
 
@@ -73,7 +71,6 @@ SCENE(results_are_read)
 
 SCENE(errors_are_passed_on)
 {
-    struct scene *s = *state;
     int64_t number = 0;
 
     scene_script(s, "f", NULL);
@@ -94,7 +91,6 @@ SCENE(errors_are_passed_on)
 SCENE(arguments_are_checked)
 {
     static char too_long[200001]; /* the library's own limit is the daemon's */
-    struct scene *s = *state;
     struct kops_tensor many[KOPS_MAX_OPERANDS + 1];
     struct scene *other = scene_start(NULL);
     kops_buffer *foreign;
@@ -151,7 +147,6 @@ static void look_at_memory(void *context, const struct fake_request *r)
 SCENE(shared_memory_is_shared)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    struct scene *s = *state;
     struct registered seen = {0};
     kops_buffer *b, *again;
     unsigned char byte = 0;
@@ -188,7 +183,6 @@ SCENE(shared_memory_is_shared)
 /* Memory of the host is this process's own, also where it is asked for by device. */
 SCENE(alloc_on_the_host)
 {
-    struct scene *s = *state;
     kops_buffer *b;
     uint64_t pointer;
 
@@ -204,7 +198,6 @@ SCENE(alloc_on_the_host)
 SCENE(shared_memory_is_taken_at_once)
 {
     const size_t size = (size_t)4 << 20;
-    struct scene *s = *state;
     unsigned char present[1024];
     kops_buffer *b;
 
@@ -218,7 +211,6 @@ SCENE(shared_memory_is_taken_at_once)
 SCENE(more_than_there_is)
 {
     static const uint64_t sizes[] = {UINT64_C(1) << 42, INT64_MAX, UINT64_MAX};
-    struct scene *s = *state;
     int64_t asked, available;
     kops_buffer *b;
 
@@ -245,7 +237,6 @@ static unsigned open_fds(void)
 
 SCENE(buffers_leave_nothing_behind)
 {
-    struct scene *s = *state;
     const unsigned before = open_fds();
 
     for (int i = 0; i < 50; i++) {

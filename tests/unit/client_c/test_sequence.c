@@ -29,7 +29,6 @@ static const struct kops_sequence *two_steps(struct work *w, kops_buffer *buffer
 SCENE(steps_name_their_tensors_by_index)
 {
     const struct kops_options options = {.variant = "blas"};
-    struct scene *s = *state;
     struct kops_result result;
     kops_buffer *buffer;
     kops_ticket ticket;
@@ -61,7 +60,6 @@ SCENE(steps_name_their_tensors_by_index)
 
 SCENE(a_program_is_defined_once_a_connection)
 {
-    struct scene *s = *state;
     kops_buffer *buffer, *other;
     kops_program *program;
     struct work w;
@@ -132,7 +130,6 @@ SCENE(a_binding_calls_any_method)
         .method = "register", .params = register_params, .length = sizeof(register_params) - 1, .n_fds = 1};
     struct native_reply reply = {.data = NULL};
     struct native_raw late = ping;
-    struct scene *s = *state;
     kops_ticket ticket;
 
     scene_script(s, "u", "echo");
@@ -171,7 +168,6 @@ SCENE(a_binding_runs_by_ids)
     static const int64_t shape[1] = {0};
     const struct native_tensor tensors[2] = {{.shape = shape, .rank = 1, .dtype = KOPS_F32},
                                              {.shape = shape, .rank = 1, .dtype = KOPS_F32}};
-    struct scene *s = *state;
     kops_ticket ticket;
     struct native_request request = {.generation = native_generation(s->client, 0, &s->error),
                                      .op = "square",

@@ -9,8 +9,6 @@ enum { THREADS = 8, RUNS = 200 };
 static void serve_echo(struct fake_connection *c, void *context)
 {
     struct fake_request r;
-
-    (void)context;
     while (fake_next(c, &r)) {
         if (r.tag[0])
             fake_reply_run(c, r.msgid, r.tag);
@@ -82,8 +80,6 @@ TEST(every_thread_gets_its_own_replies)
 static void serve_short_lived(struct fake_connection *c, void *context)
 {
     struct fake_request r;
-
-    (void)context;
     for (int i = 0; (i < 100 || c->number > 20) && fake_next(c, &r); i++)
         fake_answer(c, &r);
 }
@@ -156,7 +152,6 @@ static int ping_twice(void *client)
 
 SCENE(forks_in_the_middle_of_it)
 {
-    struct scene *s = *state;
     struct worker workers[THREADS];
     atomic_bool stop = false;
     struct threads threads;

@@ -13,8 +13,6 @@ static enum kops_code run_shortly(struct scene *s, const char *script, struct ko
 
 SCENE(cancelled_in_time)
 {
-    struct scene *s = *state;
-
     assert_int_equal(run_shortly(s, "W", NULL), KOPS_ERR_TIMEOUT);
     assert_int_equal(s->error.code, KOPS_ERR_TIMEOUT);
     assert_ok(kops_ping(s->client, 0, &s->error));
@@ -24,7 +22,6 @@ SCENE(cancelled_in_time)
 /* The run ended before the cancellation reached it: its result is worth more than the caller's limit. */
 SCENE(ended_before_the_cancellation)
 {
-    struct scene *s = *state;
     struct kops_result result;
 
     assert_ok(run_shortly(s, "w", &result));
@@ -34,7 +31,6 @@ SCENE(ended_before_the_cancellation)
 /* No reply at all within the grace: it is dropped when it comes, and does not reach the next call. */
 SCENE(late_reply_is_dropped)
 {
-    struct scene *s = *state;
     struct kops_result result;
     double samples[3] = {-1, -1, -1};
 
@@ -52,8 +48,6 @@ SCENE(late_reply_is_dropped)
 
 SCENE(ping_times_out)
 {
-    struct scene *s = *state;
-
     scene_script(s, "l", "ping");
     assert_int_equal(kops_ping(s->client, SHORT_MS, &s->error), KOPS_ERR_TIMEOUT);
     for (int i = 0; i < 10; i++)
@@ -64,7 +58,6 @@ SCENE(ping_times_out)
 
 SCENE(wait_may_be_repeated)
 {
-    struct scene *s = *state;
     struct kops_result result;
     kops_ticket ticket;
     bool done = true;

@@ -4,8 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -65,52 +63,6 @@ void assert_same_module(const struct compiled *a, const struct compiled *b)
     assert_memory_equal(a->image, b->image, a->image_size);
 }
 
-/* Calls unlink or counts. */
-static unsigned walk(const char *directory, bool remove_them)
-{
-    DIR *d = opendir(directory);
-    struct dirent *entry;
-    unsigned n = 0;
-
-    assert_non_null(d);
-    while ((entry = readdir(d))) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-            continue;
-        n += strcmp(entry->d_name, "secret") != 0;
-        if (remove_them && unlinkat(dirfd(d), entry->d_name, 0) < 0)
-            unlinkat(dirfd(d), entry->d_name, AT_REMOVEDIR);
-    }
-    closedir(d);
-    return n;
-}
-
-static void directory_remove(void *directory)
-{
-    walk(directory, true);
-    rmdir(directory);
-    free(directory);
-}
-
-const char *directory_new(void)
-{
-    static char path[64];
-    const char *parent = getenv("TMPDIR");
-
-    snprintf(path, sizeof(path), "%s/kops-cache-XXXXXX", parent && strlen(parent) < 32 ? parent : "/tmp");
-    assert_non_null(mkdtemp(path));
-    return opened(strdup(path), directory_remove);
-}
-
-const char *path_of(const char *directory, const char *name)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-
-    snprintf(path, sizeof(paths[0]), "%s/%s", directory, name);
-    return path;
-}
-
 const char *path_of_module(const char *directory, unsigned seed)
 {
     unsigned char key[KEY_BYTES];
@@ -118,12 +70,19 @@ const char *path_of_module(const char *directory, unsigned seed)
 
     module_key(seed, key);
     key_to_hex(key, hex);
-    return path_of(directory, hex);
+    return folder_path(directory, hex);
 }
 
 unsigned directory_count(const char *directory)
 {
-    return walk(directory, false);
+    DIR *d = opendir(directory);
+    unsigned n = 0;
+
+    assert_non_null(d);
+    for (struct dirent *entry; (entry = readdir(d));)
+        n += strcmp(entry->d_name, "secret") && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+    closedir(d);
+    return n;
 }
 
 unsigned char *file_read(const char *path, size_t *ret_size)
@@ -203,9 +162,8 @@ struct cache_disk *disk_opened(const char *directory, uint64_t limit)
 void disk_store(struct cache_disk *d, unsigned seed, size_t size)
 {
     struct compiled *c = module_new(seed, size);
-    struct error e;
 
-    assert_int_equal(cache_disk_write(d, c, &e), 0);
+    MUST(cache_disk_write(d, c, &e));
     compiled_unref(c);
 }
 

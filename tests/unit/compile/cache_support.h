@@ -2,18 +2,13 @@
 #ifndef TESTS_UNIT_COMPILE_CACHE_SUPPORT_H
 #define TESTS_UNIT_COMPILE_CACHE_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "compile/compiled.h"
 #include "compile/compiler.h"
 #include "compile/key.h"
-#include "tests/unit/opened.h"
+#include "tests/support/folder.h"
+#include "tests/support/unit.h"
 
 /* A module named after `seed`, whose image has `image_size` bytes. Its content is made up: compiled_verify() of these
  * tests refuses only a module whose image begins with "bad". */
@@ -21,10 +16,6 @@ struct compiled *module_new(unsigned seed, size_t image_size);
 void module_key(unsigned seed, unsigned char ret_key[KEY_BYTES]);
 void assert_same_module(const struct compiled *a, const struct compiled *b);
 
-/* A new empty directory, mode 0700, which goes with the test; `path_of` gives a path in it, valid until the next but
- * three calls. */
-const char *directory_new(void);
-const char *path_of(const char *directory, const char *name);
 const char *path_of_module(const char *directory, unsigned seed);
 /* Names in it but "secret", ".", "..". */
 unsigned directory_count(const char *directory);

@@ -1,8 +1,6 @@
 #include "fake_compiler.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cache_support.h"
 #include "util/list.h"

@@ -3,8 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "compile/helper.h"
@@ -197,3 +195,10 @@ void run_until(struct fixture *f, bool (*true_now)(void *context), void *context
     uv_close((uv_handle_t *)&tick, NULL);
     uv_run(&f->loop, UV_RUN_NOWAIT);
 }
+
+static int be_a_helper(int argc, char **argv)
+{
+    return compile_helper_wanted(argc, argv) ? compile_helper_main(argc, argv) : -1;
+}
+
+FIRST(be_a_helper)

@@ -2,16 +2,10 @@
 #ifndef KOPS_TESTS_HELPER_SUPPORT_H
 #define KOPS_TESTS_HELPER_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <sys/types.h>
 
 #include "compile/compiler.h"
-#include "tests/unit/opened.h"
+#include "tests/support/unit.h"
 
 struct fixture {
     uv_loop_t loop;

@@ -1,7 +1,6 @@
 #include "service_support.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "compile/key.h"
 #include "fake_compiler.h"
@@ -100,13 +99,11 @@ void ask_from(struct asker *asker, struct code_service *s, uint64_t user, uint64
 {
     struct compile_input in = input_of(source);
     struct code_request *request = NULL;
-    struct error e;
 
     in.user = user;
     in.connection = connection;
     asker->service = s;
-    if (code_get(s, &in, answered, asker, &request, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(code_get(s, &in, answered, asker, &request, &e));
     if (!asker->answers)
         assert_non_null(request);
     if (asker->answers)

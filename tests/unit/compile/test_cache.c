@@ -1,8 +1,6 @@
 /* Compiled code in memory and on disk: what was kept is found, what was used least goes first. */
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -99,7 +97,7 @@ OPENING_TEST(memory_with_many)
 
 OPENING_TEST(disk_outlives_the_daemon)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
     struct stat st;
 
@@ -116,15 +114,14 @@ OPENING_TEST(disk_outlives_the_daemon)
     assert_int_equal(directory_count(directory), 2); /* nothing temporary is left */
     assert_int_equal(stat(path_of_module(directory, 1), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
-    assert_int_equal(stat(path_of(directory, "secret"), &st), 0);
+    assert_int_equal(stat(folder_path(directory, "secret"), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_int_equal(st.st_size, 32);
 }
 
 OPENING_TEST(disk_makes_its_directory)
 {
-    const char *parent = directory_new();
-    char *path = strdup(path_of(parent, "a/b/")), *above = strdup(path_of(parent, "a"));
+    const char *path = opened(strdup(folder_path(folder_new(), "a/b/")), free);
     mode_t mask = umask(0);
     struct cache_disk *d = disk_opened(path, 1 << 20);
     struct stat st;
@@ -135,19 +132,13 @@ OPENING_TEST(disk_makes_its_directory)
     disk_store(d, 1, 10);
     close_now(d);
     assert_int_equal(directory_count(path), 1);
-    unlink(path_of_module(path, 1));
-    unlink(path_of(path, "secret"));
-    rmdir(path);
-    rmdir(above);
-    free(path);
-    free(above);
 }
 
 /* systemd gives services without a user of their own a link as their cache directory. */
 OPENING_TEST(disk_follows_a_link_to_its_directory)
 {
-    const char *directory = directory_new(), *other = directory_new();
-    char *link = strdup(path_of(other, "link"));
+    const char *directory = folder_new(), *other = folder_new();
+    char *link = strdup(folder_path(other, "link"));
     struct cache_disk *d;
 
     assert_int_equal(symlink(directory, link), 0);
@@ -160,7 +151,7 @@ OPENING_TEST(disk_follows_a_link_to_its_directory)
 
 OPENING_TEST(disk_keeps_what_was_used)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 45000); /* four of 10 kB */
     unsigned char key[KEY_BYTES];
 
@@ -191,7 +182,7 @@ OPENING_TEST(disk_keeps_what_was_used)
 
 OPENING_TEST(disk_counts_what_earlier_daemons_left)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
 
     for (unsigned i = 1; i <= 4; i++) {
@@ -208,18 +199,17 @@ OPENING_TEST(disk_counts_what_earlier_daemons_left)
 
 OPENING_TEST(disk_replaces_and_removes)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 25000);
     struct cache_disk_file *files;
     unsigned char key[KEY_BYTES];
-    struct error e;
     unsigned n;
 
     for (unsigned i = 0; i < 20; i++) /* the same one counts once */
         disk_store(d, 1, 10000);
     disk_store(d, 2, 10000);
     assert_true(disk_has(d, 1, 10000));
-    assert_int_equal(cache_disk_list(d, &files, &n, &e), 0);
+    MUST(cache_disk_list(d, &files, &n, &e));
     assert_int_equal(n, 2);
     assert_in_range(files[0].bytes, 10000, 11000);
     free(files);
@@ -237,17 +227,17 @@ OPENING_TEST(disk_replaces_and_removes)
 
 OPENING_TEST(disk_leaves_what_is_not_its_own)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 25000);
 
-    file_write(path_of(directory, "notes"), "mine", 4);
-    file_write(path_of(directory, ".new-0123456789abcdef"), "half", 4);
-    file_write(path_of(directory, ".new-fedcba9876543210"), "half", 4);
-    file_used(path_of(directory, ".new-0123456789abcdef"), 7200);
+    file_write(folder_path(directory, "notes"), "mine", 4);
+    file_write(folder_path(directory, ".new-0123456789abcdef"), "half", 4);
+    file_write(folder_path(directory, ".new-fedcba9876543210"), "half", 4);
+    file_used(folder_path(directory, ".new-0123456789abcdef"), 7200);
     disk_store(d, 1, 10000);
-    assert_int_equal(access(path_of(directory, "notes"), F_OK), 0);
-    assert_int_equal(access(path_of(directory, ".new-fedcba9876543210"), F_OK), 0); /* somebody may be writing it */
-    assert_int_not_equal(access(path_of(directory, ".new-0123456789abcdef"), F_OK), 0);
+    assert_int_equal(access(folder_path(directory, "notes"), F_OK), 0);
+    assert_int_equal(access(folder_path(directory, ".new-fedcba9876543210"), F_OK), 0); /* somebody may be writing it */
+    assert_int_not_equal(access(folder_path(directory, ".new-0123456789abcdef"), F_OK), 0);
 }
 
 enum { THREADS = 4, ROUNDS = 200, MODULES = 8 };
@@ -286,7 +276,7 @@ static void *use_it(void *context)
 /* As the pool's threads do; half of the modules fit. */
 OPENING_TEST(disk_for_several_threads)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, MODULES / 2 * 2300);
     pthread_t threads[THREADS];
     void *fault;

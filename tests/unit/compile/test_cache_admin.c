@@ -2,8 +2,6 @@
  * damaged or no archives at all. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -51,9 +49,8 @@ static struct answer list(struct code_service *s)
 {
     struct answer a = {0};
     struct code_task *task;
-    struct error e;
 
-    assert_int_equal(code_cache_list(s, keep, &a, &task, &e), 0);
+    MUST(code_cache_list(s, keep, &a, &task, &e));
     wait_for(&a);
     assert_int_equal(a.code, 0);
     return a;
@@ -64,9 +61,8 @@ static struct answer ask_for(__typeof__(code_cache_export) *action, struct code_
 {
     struct answer a = {0};
     struct code_task *task;
-    struct error e;
 
-    assert_int_equal(action(s, key, keep, &a, &task, &e), 0);
+    MUST(action(s, key, keep, &a, &task, &e));
     wait_for(&a);
     return a;
 }
@@ -76,9 +72,8 @@ static struct answer import(struct code_service *s, int fd)
 {
     struct answer a = {0};
     struct code_task *task;
-    struct error e;
 
-    assert_int_equal(code_cache_import(s, dup(fd), keep, &a, &task, &e), 0);
+    MUST(code_cache_import(s, dup(fd), keep, &a, &task, &e));
     wait_for(&a);
     return a;
 }
@@ -107,7 +102,7 @@ static const struct code_listed *listed(const struct answer *a, const char *name
 
 OPENING_TEST(lists_what_is_kept)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s = with_three(directory);
     struct answer a = list(s);
     uint64_t bytes = a.result.bytes;
@@ -124,18 +119,18 @@ OPENING_TEST(lists_what_is_kept)
 
     s = service_open(directory);       /* from the files alone */
     for (unsigned i = 0; i < 3; i++) { /* whichever was used last comes first */
-        const char *newest = path_of(directory, a.listed[2].key);
+        const char *newest = folder_path(directory, a.listed[2].key);
         char name[64];
 
         snprintf(name, sizeof(name), "%s", a.first_names[2]);
-        file_used(path_of(directory, a.listed[0].key), 300);
-        file_used(path_of(directory, a.listed[1].key), 400);
+        file_used(folder_path(directory, a.listed[0].key), 300);
+        file_used(folder_path(directory, a.listed[1].key), 400);
         file_used(newest, 200);
         a = list(s);
         assert_string_equal(a.first_names[0], name);
         assert_true(a.listed[0].age_s < a.listed[1].age_s && a.listed[1].age_s < a.listed[2].age_s);
     }
-    file_used(path_of(directory, listed(&a, "kernel2<float>")->key), 500);
+    file_used(folder_path(directory, listed(&a, "kernel2<float>")->key), 500);
     a = list(s);
     assert_int_equal(a.result.n_listed, 3);
     assert_int_equal(a.result.bytes, bytes);
@@ -158,7 +153,7 @@ OPENING_TEST(lists_what_is_kept)
 
 OPENING_TEST(exports_one)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s = with_three(directory);
     struct answer a = list(s), b;
     char missing[CODE_KEY_HEX + 1];
@@ -181,7 +176,7 @@ OPENING_TEST(exports_one)
 OPENING_TEST(from_one_daemon_to_another)
 {
     for (unsigned i = 0; i < 4; i++) {
-        const char *from = directory_new(), *to = directory_new();
+        const char *from = folder_new(), *to = folder_new();
         struct code_service *s = with_three(i & 1 ? from : NULL);
         struct answer a = ask_for(code_cache_export, s, NULL), b;
         int fd = a.result.fd;
@@ -234,7 +229,7 @@ static void refused(struct code_service *s, const void *bytes, size_t size, cons
 /* Each byte, each length; nothing of such an archive is taken over, also not what comes before the damage. */
 OPENING_TEST(damaged_archives)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s;
     struct answer a;
     unsigned char *good;
@@ -267,7 +262,7 @@ OPENING_TEST(damaged_archives)
 /* With a right checksum, as somebody makes it who knows how. */
 OPENING_TEST(malicious_archives)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s;
 
     fake_reset("fake 1");
@@ -277,16 +272,15 @@ OPENING_TEST(malicious_archives)
         int fd = memfd_create("archive", MFD_CLOEXEC);
         struct archive_writer w;
         struct answer a;
-        struct error e;
 
         if (i == 0)
             memcpy(c->image, "bad", 3); /* its image has no such kernel */
         else
             memset(c->key, 0, sizeof(c->key));
-        assert_int_equal(archive_begin(&w, fd, &e), 0);
-        assert_int_equal(archive_add(&w, good, &e), 0);
-        assert_int_equal(archive_add(&w, c, &e), 0);
-        assert_int_equal(archive_end(&w, &e), 0);
+        MUST(archive_begin(&w, fd, &e));
+        MUST(archive_add(&w, good, &e));
+        MUST(archive_add(&w, c, &e));
+        MUST(archive_end(&w, &e));
         archive_writer_free(&w);
         a = import(s, fd);
         assert_int_equal(a.code, ERROR_INVALID_ARGUMENT);
@@ -319,7 +313,7 @@ OPENING_TEST(no_archives)
 
 OPENING_TEST(import_beyond_what_fits)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s = with_three(NULL);
     struct answer a = ask_for(code_cache_export, s, NULL), b;
 
@@ -339,22 +333,21 @@ OPENING_TEST(import_beyond_what_fits)
 
 OPENING_TEST(nobody_waits)
 {
-    struct code_service *s = with_three(directory_new());
+    struct code_service *s = with_three(folder_new());
     struct code_task *tasks[3];
     struct answer a = {0}, archive = ask_for(code_cache_export, s, NULL);
-    struct error e;
     int fd = dup(archive.result.fd);
 
-    assert_int_equal(code_cache_export(s, NULL, keep, &a, &tasks[0], &e), 0);
-    assert_int_equal(code_cache_list(s, keep, &a, &tasks[1], &e), 0);
+    MUST(code_cache_export(s, NULL, keep, &a, &tasks[0], &e));
+    MUST(code_cache_list(s, keep, &a, &tasks[1], &e));
     code_task_cancel(tasks[0]);
     code_task_cancel(tasks[1]);
     until_idle();
     assert_int_equal(a.answers, 0);
     /* Nor when the service ends: descriptors are closed in every case. */
-    assert_int_equal(code_cache_list(s, keep, &a, &tasks[0], &e), 0);
-    assert_int_equal(code_cache_export(s, NULL, keep, &a, &tasks[1], &e), 0);
-    assert_int_equal(code_cache_import(s, fd, keep, &a, &tasks[2], &e), 0);
+    MUST(code_cache_list(s, keep, &a, &tasks[0], &e));
+    MUST(code_cache_export(s, NULL, keep, &a, &tasks[1], &e));
+    MUST(code_cache_import(s, fd, keep, &a, &tasks[2], &e));
     close_now(s);
     assert_int_equal(a.answers, 0);
     assert_int_equal(fcntl(fd, F_GETFD), -1);

@@ -5,8 +5,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -60,7 +58,7 @@ static void counts_as_absent(struct cache_disk *d, const char *directory)
 
 OPENING_TEST(every_byte_and_every_length)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
     const char *path;
     unsigned char *good;
@@ -95,7 +93,7 @@ OPENING_TEST(every_byte_and_every_length)
 /* A right file, but of another key, of another daemon, or from before the secret was made anew. */
 OPENING_TEST(files_that_were_moved)
 {
-    const char *directory = directory_new(), *other = directory_new();
+    const char *directory = folder_new(), *other = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
 
     disk_store(d, 2, SIZE);
@@ -105,20 +103,19 @@ OPENING_TEST(files_that_were_moved)
     assert_int_equal(rename(path_of_module(other, 1), path_of_module(directory, 1)), 0);
     counts_as_absent(d, directory);
     close_now(d);
-    assert_int_equal(unlink(path_of(directory, "secret")), 0);
+    assert_int_equal(unlink(folder_path(directory, "secret")), 0);
     counts_as_absent(disk_opened(directory, 1 << 20), directory);
 }
 
 /* ---- poison ---- */
 
-/* A secret that others may know or have chosen is none. */
 OPENING_TEST(a_secret_that_others_know)
 {
     static const unsigned char known[33] = "an attacker has chosen these 32.";
-    const char *directory = directory_new(), *other = directory_new();
+    const char *directory = folder_new(), *other = folder_new();
 
     for (unsigned i = 0; i < 5; i++) {
-        const char *path = strdup(path_of(directory, "secret"));
+        const char *path = strdup(folder_path(directory, "secret"));
         unsigned char *now;
         struct cache_disk *d;
         struct stat st;
@@ -126,8 +123,8 @@ OPENING_TEST(a_secret_that_others_know)
 
         unlink(path);
         if (i == 3) {
-            file_write(path_of(other, "planted"), known, 32);
-            assert_int_equal(symlink(path_of(other, "planted"), path), 0);
+            file_write(folder_path(other, "planted"), known, 32);
+            assert_int_equal(symlink(folder_path(other, "planted"), path), 0);
         } else {
             file_write(path, known, i == 1 ? 31 : i == 2 ? 33 : 32);
         }
@@ -156,9 +153,9 @@ OPENING_TEST(a_secret_that_others_know)
 
 OPENING_TEST(something_else_in_its_place)
 {
-    const char *directory = directory_new(), *other = directory_new();
+    const char *directory = folder_new(), *other = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
-    char *path = strdup(path_of_module(directory, 1)), *away = strdup(path_of(other, "away"));
+    char *path = strdup(path_of_module(directory, 1)), *away = strdup(folder_path(other, "away"));
     struct stat st;
 
     disk_store(d, 1, SIZE);
@@ -192,16 +189,16 @@ OPENING_TEST(something_else_in_its_place)
 /* A writer follows no link either: what it leads to is not written. */
 OPENING_TEST(writes_beside_a_planted_link)
 {
-    const char *directory = directory_new(), *other = directory_new();
+    const char *directory = folder_new(), *other = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
     unsigned char *bytes;
     struct stat st;
     size_t size;
 
-    file_write(path_of(other, "victim"), "precious", 8);
-    assert_int_equal(symlink(path_of(other, "victim"), path_of_module(directory, 1)), 0);
+    file_write(folder_path(other, "victim"), "precious", 8);
+    assert_int_equal(symlink(folder_path(other, "victim"), path_of_module(directory, 1)), 0);
     disk_store(d, 1, SIZE);
-    bytes = file_read(path_of(other, "victim"), &size);
+    bytes = file_read(folder_path(other, "victim"), &size);
     assert_int_equal(size, 8);
     assert_memory_equal(bytes, "precious", 8);
     free(bytes);
@@ -214,7 +211,7 @@ OPENING_TEST(writes_beside_a_planted_link)
 
 OPENING_TEST(directories_of_others)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
 
     assert_int_equal(chmod(directory, 0770), 0);
     refuses(directory, "others can write");
@@ -226,15 +223,15 @@ OPENING_TEST(directories_of_others)
         refuses(directory, "belongs to user");
         assert_int_equal(chown(directory, 0, 0), 0);
     }
-    file_write(path_of(directory, "file"), "", 0);
-    refuses(path_of(directory, "file"), "cannot be opened");
-    refuses(path_of(directory, "file/below"), "cannot be opened");
+    file_write(folder_path(directory, "file"), "", 0);
+    refuses(folder_path(directory, "file"), "cannot be opened");
+    refuses(folder_path(directory, "file/below"), "cannot be opened");
     refuses("", "cannot be opened");
 }
 
 OPENING_TEST(read_only_directory)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     bool root = geteuid() == 0;
     struct cache_disk *d;
     struct error e;
@@ -271,7 +268,7 @@ OPENING_TEST(read_only_directory)
     assert_true(disk_has(d, 1, SIZE));
     close_now(d);
     assert_int_equal(chmod(directory, 0700), 0);
-    assert_int_equal(unlink(path_of(directory, "secret")), 0);
+    assert_int_equal(unlink(folder_path(directory, "secret")), 0);
     assert_int_equal(chmod(directory, 0500), 0);
     refuses(directory, "cannot be made"); /* without a secret nothing can */
     assert_int_equal(chmod(directory, 0700), 0);
@@ -298,7 +295,7 @@ static void stores_nothing(struct cache_disk *d, const char *directory)
 
 OPENING_TEST(a_file_that_may_not_grow)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
     struct rlimit before, limit;
 
@@ -314,7 +311,7 @@ OPENING_TEST(a_file_that_may_not_grow)
 /* On a real file system without room, where this process may make one. */
 OPENING_TEST(full_disk)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct cache_disk *d;
 
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||

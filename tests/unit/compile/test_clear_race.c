@@ -44,16 +44,15 @@ static void cleared(void *context, struct code_result *result, const struct erro
 
 OPENING_TEST(what_is_cleared_is_not_written)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s = service_open(directory);
     struct compiled *compiled = module_new(1, 100);
     struct code_task *task;
     bool is_done = false;
-    struct error e;
 
     hold = true;
     service_store(s, compiled);
-    assert_int_equal(code_cache_clear(s, NULL, cleared, &is_done, &task, &e), 0);
+    MUST(code_cache_clear(s, NULL, cleared, &is_done, &task, &e));
     until_idle();
     assert_true(is_done);
     assert_null(held.work);

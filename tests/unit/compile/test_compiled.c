@@ -47,9 +47,8 @@ TEST(test_round_trip)
 {
     struct compiled *c = example(), *back;
     struct buffer b = serialized(c), again;
-    struct error e;
 
-    assert_int_equal(compiled_parse(b.data, b.end, &back, &e), 0);
+    MUST(compiled_parse(b.data, b.end, &back, &e));
     assert_memory_equal(back->key, c->key, sizeof(c->key));
     assert_string_equal(back->arch, "sm_90a");
     assert_string_equal(back->log, "a warning");
@@ -75,10 +74,8 @@ TEST(test_round_trip)
 static void refuse(const void *bytes, size_t size)
 {
     struct compiled *c = NULL;
-    struct error e;
 
-    assert_int_equal(compiled_parse(bytes, size, &c, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    MUST_FAIL(compiled_parse(bytes, size, &c, &e), ERROR_INVALID_ARGUMENT, "");
     assert_null(c);
 }
 

@@ -1,12 +1,11 @@
 /* Compiles that succeed, and sources at fault. */
 #include <stdio.h>
-#include <string.h>
 
 #include "compile/cubin.h"
 #include "compile/helper.h"
 #include "helper_support.h"
 
-static void test_warnings(void **state)
+OPENING_TEST(test_warnings)
 {
     const struct outcome o =
         compile_one(fixture_open(), "extern \"C\" __global__ void k(int *p) { int unused; *p = 1; }\n", "k");
@@ -17,7 +16,7 @@ static void test_warnings(void **state)
 }
 
 /* A file for nvcc: kernels among code for the host. */
-static void test_host_code(void **state)
+OPENING_TEST(test_host_code)
 {
     static const char source[] =
         "#include <stdio.h>\n"
@@ -41,7 +40,7 @@ static void test_host_code(void **state)
 }
 
 /* Without an #include, or with one that NVRTC cannot follow. */
-static void test_what_nvcc_has_unasked(void **state)
+OPENING_TEST(test_what_nvcc_has_unasked)
 {
     static const char *const sources[] = {
         "extern \"C\" __global__ void k(uint *x, ushort y, ulong z, size_t n, uint32_t w) { *x = y + z + n + w; }\n",
@@ -97,7 +96,7 @@ static void test_what_nvcc_has_unasked(void **state)
 }
 
 /* Host code that is kept where a kernel might use it, and that the compiler does not understand. */
-static void test_host_code_that_is_given_up(void **state)
+OPENING_TEST(test_host_code_that_is_given_up)
 {
     static const char kernel[] = "extern \"C\" __global__ void k(float *x) { *x = 1; }\n";
     static const char *const sources[] = {
@@ -128,7 +127,7 @@ static void test_host_code_that_is_given_up(void **state)
 }
 
 /* Each source has a fault that the log names with file and line. */
-static void test_faults(void **state)
+OPENING_TEST(test_faults)
 {
     static const struct {
         const char *source, *entry, *reason, *in_log, *in_message;
@@ -170,7 +169,7 @@ static void test_faults(void **state)
     }
 }
 
-static void test_unknown_architecture(void **state)
+OPENING_TEST(test_unknown_architecture)
 {
     static const char *const entries[] = {"add"}, *const archs[] = {"sm_7x", "sm_10", "compute_90", "", "nonsense"};
     struct compile_input input = {
@@ -198,7 +197,7 @@ static void off(struct compiler_config *config)
     config->sandbox = COMPILER_SANDBOX_OFF;
 }
 
-static void test_weaker_sandboxes(void **state)
+OPENING_TEST(test_weaker_sandboxes)
 {
     void (*const changes[])(struct compiler_config *) = {best_effort, off};
 
@@ -212,7 +211,7 @@ static void test_weaker_sandboxes(void **state)
     }
 }
 
-static void test_many_parameters(void **state)
+OPENING_TEST(test_many_parameters)
 {
     static char source[8192];
     struct fixture *f = fixture_open();
@@ -233,29 +232,10 @@ static void alone(struct compiler_config *config)
 }
 
 /* Where the helper must not be forked, each source gets one of its own. */
-static void test_alone(void **state)
+OPENING_TEST(test_alone)
 {
     struct fixture *f = fixture_open_with(alone);
 
     for (int i = 0; i < 3; i++)
         assert_compiles(f, SIMPLE_KERNEL, "add");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_unknown_architecture, close_opened),
-        cmocka_unit_test_teardown(test_warnings, close_opened),
-        cmocka_unit_test_teardown(test_host_code, close_opened),
-        cmocka_unit_test_teardown(test_what_nvcc_has_unasked, close_opened),
-        cmocka_unit_test_teardown(test_host_code_that_is_given_up, close_opened),
-        cmocka_unit_test_teardown(test_faults, close_opened),
-        cmocka_unit_test_teardown(test_weaker_sandboxes, close_opened),
-        cmocka_unit_test_teardown(test_many_parameters, close_opened),
-        cmocka_unit_test_teardown(test_alone, close_opened),
-    };
-
-    if (compile_helper_wanted(argc, argv))
-        return compile_helper_main(argc, argv);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

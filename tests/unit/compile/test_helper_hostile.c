@@ -2,8 +2,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +18,7 @@
     "template <> struct X<0> { static constexpr unsigned long long v = 0; };\n"                                        \
     "extern \"C\" __global__ void k(unsigned long long *p) { *p = X<190>::v; }\n"
 
-static void test_files_stay_closed(void **state)
+OPENING_TEST(test_files_stay_closed)
 {
     static const char *const paths[] = {"/etc/passwd",     "../../../../../../../etc/passwd",
                                         "etc/passwd",      "/proc/self/environ",
@@ -47,7 +45,7 @@ static void little_memory(struct compiler_config *config)
 }
 
 /* Doubles a text until the memory is used up; a type's name is as good as any. */
-static void test_memory(void **state)
+OPENING_TEST(test_memory)
 {
     static const char source[] = "#define X1(a) a a a a a a a a a a\n"
                                  "#define X2(a) X1(X1(a))\n"
@@ -66,7 +64,7 @@ static void test_memory(void **state)
     assert_compiles(f, SIMPLE_KERNEL, "add");
 }
 
-static void test_large_source(void **state)
+OPENING_TEST(test_large_source)
 {
     const size_t size = 10 << 20;
     char *source = malloc(size + 1);
@@ -80,7 +78,7 @@ static void test_large_source(void **state)
     free(source);
 }
 
-static void test_too_large(void **state)
+OPENING_TEST(test_too_large)
 {
     static const char *const entries[] = {"add"};
     struct compile_input input = {.name = "k.cu", .entries = entries, .n_entries = 1, .arch = "sm_90"};
@@ -99,7 +97,7 @@ static void test_too_large(void **state)
 }
 
 /* A log of megabytes arrives cut off. */
-static void test_large_log(void **state)
+OPENING_TEST(test_large_log)
 {
     static const char source[] = "#define W1(n) int n##0 = ; int n##1 = ; int n##2 = ; int n##3 = ; int n##4 = ;\n"
                                  "#define W2(n) W1(n##0) W1(n##1) W1(n##2) W1(n##3) W1(n##4) W1(n##5) W1(n##6)\n"
@@ -153,7 +151,7 @@ static bool some_forking_helper(void *context)
 }
 
 /* Those who wait are not told of helpers that are killed while they start. */
-static void test_death_at_the_start(void **state)
+OPENING_TEST(test_death_at_the_start)
 {
     static const char *const entries[] = {"add", NULL};
     struct fixture *f = fixture_open();
@@ -177,7 +175,7 @@ static void keep_shortly(struct compiler_config *config)
     config->keep_s = 1;
 }
 
-static void test_idle(void **state)
+OPENING_TEST(test_idle)
 {
     struct fixture *f = fixture_open_with(keep_shortly);
 
@@ -188,7 +186,7 @@ static void test_idle(void **state)
     }
 }
 
-static void test_nothing_stays(void **state)
+OPENING_TEST(test_nothing_stays)
 {
     struct fixture *f = fixture_open();
     unsigned before = 0;
@@ -205,7 +203,7 @@ static void test_nothing_stays(void **state)
     assert_int_equal(helper_pids(NULL, 0), 0);
 }
 
-static void test_close_at_any_time(void **state)
+OPENING_TEST(test_close_at_any_time)
 {
     static const char *const entries[] = {"k", NULL};
     unsigned before = open_descriptors();
@@ -244,7 +242,7 @@ static void unknown_user(struct compiler_config *config)
     config->user = "no-such-user-here";
 }
 
-static void test_helper_does_not_start(void **state)
+OPENING_TEST(test_helper_does_not_start)
 {
     void (*const changes[])(struct compiler_config *) = {no_program, no_program_file, unknown_user};
 
@@ -258,24 +256,4 @@ static void test_helper_does_not_start(void **state)
         o = compile_one(f, SIMPLE_KERNEL, "add"); /* at once: not tried again yet */
         assert_failed(&o, ERROR_UNSUPPORTED, "");
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_files_stay_closed, close_opened),
-        cmocka_unit_test_teardown(test_memory, close_opened),
-        cmocka_unit_test_teardown(test_large_source, close_opened),
-        cmocka_unit_test_teardown(test_too_large, close_opened),
-        cmocka_unit_test_teardown(test_large_log, close_opened),
-        cmocka_unit_test_teardown(test_death_at_the_start, close_opened),
-        cmocka_unit_test_teardown(test_idle, close_opened),
-        cmocka_unit_test_teardown(test_nothing_stays, close_opened),
-        cmocka_unit_test_teardown(test_close_at_any_time, close_opened),
-        cmocka_unit_test_teardown(test_helper_does_not_start, close_opened),
-    };
-
-    if (compile_helper_wanted(argc, argv))
-        return compile_helper_main(argc, argv);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,4 @@
 /* The name of a module: everything that decides what the compiler makes changes it, and nothing else does. */
-#include <string.h>
-
 #include "cache_support.h"
 
 enum { VARIANTS = 24 };

@@ -1,7 +1,5 @@
 /* Which options, names and texts reach the compiler, and in which form. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cache_support.h"
 #include "compile/options.h"
@@ -287,9 +285,8 @@ OPENING_TEST(checks_entries)
     static char names[COMPILED_MAX_ENTRIES + 1][8];
     struct compile_input in = input();
     char text[OPTIONS_MAX_ENTRY + 2];
-    struct error e;
 
-    assert_int_equal(options_check_input(&in, 1000, &e), 0);
+    MUST(options_check_input(&in, 1000, &e));
     in.entries = entries;
     in.n_entries = 2;
     entries[0] = "f0";
@@ -299,7 +296,7 @@ OPENING_TEST(checks_entries)
     }
     for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         entries[1] = good[i];
-        assert_int_equal(options_check_input(&in, 1000, &e), 0);
+        MUST(options_check_input(&in, 1000, &e));
     }
     entries[1] = "f0";
     bad_input(&in, ERROR_INVALID_ARGUMENT, "entries[1]");
@@ -316,7 +313,7 @@ OPENING_TEST(checks_entries)
     in.n_entries = COMPILED_MAX_ENTRIES + 1;
     bad_input(&in, ERROR_LIMIT_EXCEEDED, "entries");
     in.n_entries = COMPILED_MAX_ENTRIES;
-    assert_int_equal(options_check_input(&in, 1000, &e), 0);
+    MUST(options_check_input(&in, 1000, &e));
 }
 
 TEST(checks_sources)
@@ -324,7 +321,6 @@ TEST(checks_sources)
     struct compile_file files[OPTIONS_MAX_FILES + 1] = {{"a.h", "x", 1}, {"a.h", "y", 1}};
     static char big[2000];
     struct compile_input in = input();
-    struct error e;
 
     in.files = files;
     bad_input(&in, ERROR_INVALID_ARGUMENT, "files[1]");
@@ -334,7 +330,7 @@ TEST(checks_sources)
     bad_input(&in, ERROR_INVALID_ARGUMENT, "files[1]");
     memset(big, 'x', sizeof(big));
     files[1] = (struct compile_file){"b.h", big, 995};
-    assert_int_equal(options_check_input(&in, 1000, &e), 0); /* 4 + 1 + 995 */
+    MUST(options_check_input(&in, 1000, &e)); /* 4 + 1 + 995 */
     files[1].length++;
     bad_input(&in, ERROR_LIMIT_EXCEEDED, "source");
     in.n_files = OPTIONS_MAX_FILES + 1;
@@ -359,7 +355,6 @@ OPENING_TEST(checks_architectures)
                                       "sm_90b", "sm_90ax", "sm_90 ", "SM_90"};
     static const char *const good[] = {"sm_75", "sm_90", "sm_90a", "sm_103f", "sm_120"};
     struct compile_input in = input();
-    struct error e;
 
     for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         in.arch = bad[i];
@@ -367,6 +362,6 @@ OPENING_TEST(checks_architectures)
     }
     for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         in.arch = good[i];
-        assert_int_equal(options_check_input(&in, 1000, &e), 0);
+        MUST(options_check_input(&in, 1000, &e));
     }
 }

@@ -4,14 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -22,9 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "compile/sandbox.h"
+#include "tests/support/unit.h"
 
 /* ≥ 0 from a call that must be refused. */
 #define REFUSED(call) ((call) < 0 && (errno == EPERM || errno == EACCES))
@@ -151,7 +144,7 @@ static int run(bool (*probe)(void), bool forks)
     return status;
 }
 
-static void test_probes(void **state)
+TEST(test_probes)
 {
     static const struct {
         const char *what;
@@ -176,7 +169,7 @@ static void test_probes(void **state)
 }
 
 /* The helper that forks has a little more, but no more than that. */
-static void test_forking_helper(void **state)
+TEST(test_forking_helper)
 {
     bool (*const probes[])(void) = {probe_open,   probe_write,     probe_sockets,
                                     probe_others, probe_execution, probe_kernel};
@@ -187,7 +180,7 @@ static void test_forking_helper(void **state)
 }
 
 /* Tells the death of its parent: a grandchild ends with the child. */
-static void test_parent(void **state)
+TEST(test_parent)
 {
     int pipe_fds[2];
     char byte;
@@ -233,18 +226,16 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
+ALL_TESTS_WITH(set_up, tear_down)
+
+static int where_possible(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probes),
-        cmocka_unit_test(test_forking_helper),
-        cmocka_unit_test(test_parent),
-    };
     struct error e;
 
-    if (!sandbox_available(&e)) {
-        fprintf(stderr, "not possible here: %s\n", e.message);
-        return 77; /* skipped */
-    }
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    if (sandbox_available(&e))
+        return -1;
+    fprintf(stderr, "not possible here: %s\n", e.message);
+    return 77; /* skipped */
 }
+
+FIRST(where_possible)

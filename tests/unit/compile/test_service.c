@@ -1,5 +1,4 @@
 /* Who asks for code: one compile for all who ask at once, memory, disk, failures, those who go away. */
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +13,7 @@ static struct code_service *fresh(const char *directory)
 
 OPENING_TEST(from_the_compiler_then_memory_then_disk)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s = fresh(directory);
     struct code_counters c;
 
@@ -43,7 +42,7 @@ OPENING_TEST(from_the_compiler_then_memory_then_disk)
 
 OPENING_TEST(failures_are_told_and_forgotten)
 {
-    struct code_service *s = fresh(directory_new());
+    struct code_service *s = fresh(folder_new());
     struct asker a = {0}, b = {0};
 
     ask(&a, s, "a");
@@ -73,11 +72,10 @@ static void count_answers(void *context, struct compiled *compiled, enum code_or
 OPENING_TEST(without_memory_for_a_compile)
 {
     struct compile_input in = input_of("a");
-    struct code_service *s = fresh(directory_new());
+    struct code_service *s = fresh(folder_new());
     struct code_request *request;
     struct asker a = {0}, b = {0};
     unsigned answers = 0;
-    struct error e;
 
     fake_short_of_memory();
     ask(&a, s, "a");
@@ -88,15 +86,14 @@ OPENING_TEST(without_memory_for_a_compile)
     close_now(s);
     s = fresh(NULL);
     fake_short_of_memory();
-    assert_int_equal(code_get(s, &in, count_answers, &answers, &request, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    MUST_FAIL(code_get(s, &in, count_answers, &answers, &request, &e), ERROR_OUT_OF_MEMORY, "");
     until_idle();
     assert_int_equal(answers, 0);
 }
 
 OPENING_TEST(those_who_go_away)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
 
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = fresh(disk ? directory : NULL);
@@ -196,7 +193,7 @@ static void closes_the_service(struct asker *a)
 
 OPENING_TEST(closing_at_any_time)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
 
     for (unsigned when = 0; when < 4; when++) {
         struct code_service *s = fresh(directory);
@@ -223,7 +220,7 @@ OPENING_TEST(closing_at_any_time)
                 closes_the_service(&b);
             uv_run(&loop, UV_RUN_DEFAULT);
             assert_true(closed_inside);
-            unlink(path_of(directory, "secret")); /* the next one compiles again */
+            unlink(folder_path(directory, "secret")); /* the next one compiles again */
         }
         if (when < 2)
             assert_int_equal(a.answers + b.answers, 0);
@@ -233,7 +230,7 @@ OPENING_TEST(closing_at_any_time)
 /* What the compiler gets is the normal form, also when the disk was asked before and the caller's texts are gone. */
 OPENING_TEST(what_the_compiler_gets)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
 
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = fresh(disk ? directory : NULL);
@@ -244,9 +241,8 @@ OPENING_TEST(what_the_compiler_gets)
         struct compile_input in = {"n.cu", source, 6, files, 2, options, 2, entries, 2, "sm_90a"};
         struct code_request *request;
         unsigned answers = 0;
-        struct error e;
 
-        assert_int_equal(code_get(s, &in, count_answers, &answers, &request, &e), 0);
+        MUST(code_get(s, &in, count_answers, &answers, &request, &e));
         memset(source, 'x', 6);
         memset(option, 'x', 5);
         memset(entry, 'x', 6);
@@ -267,7 +263,7 @@ OPENING_TEST(what_the_compiler_gets)
         files[1] = (struct compile_file){"a.h", "2", 1};
         in.options = same;
         in.n_options = 3;
-        assert_int_equal(code_get(s, &in, count_answers, &answers, &request, &e), 0);
+        MUST(code_get(s, &in, count_answers, &answers, &request, &e));
         assert_int_equal(answers, 2);
         assert_null(request);
         close_now(s);
@@ -276,7 +272,7 @@ OPENING_TEST(what_the_compiler_gets)
 
 OPENING_TEST(works_without_a_usable_directory)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s;
 
     assert_int_equal(chmod(directory, 0777), 0);
@@ -289,7 +285,7 @@ OPENING_TEST(works_without_a_usable_directory)
 
 OPENING_TEST(what_memory_has_no_room_for)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
     struct code_service *s;
 
     fake_reset("fake 1");

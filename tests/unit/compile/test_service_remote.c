@@ -1,8 +1,6 @@
 /* A cache that machines share: who is asked when, who wins, what is refused, what is sent. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,9 +15,7 @@ static struct signing_key key;
 
 static int make_keys(void **state)
 {
-    struct error e;
-
-    assert_int_equal(signing_key_make(path_of(directory_new(), "key"), &key, &e), 0);
+    MUST(signing_key_make(folder_path(folder_new(), "key"), &key, &e));
     return loop_open(state);
 }
 
@@ -157,7 +153,7 @@ OPENING_TEST(a_source_that_is_wrong_ends_the_question)
 
 OPENING_TEST(where_it_rests_compiles_begin_at_once)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
 
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);

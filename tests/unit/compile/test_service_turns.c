@@ -1,8 +1,6 @@
 /* Whose source is compiled next, where more wait than there are compilers, and whose is interrupted. The service's
  * clock stands still but for the test. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "compile/turns.h"
@@ -116,7 +114,7 @@ static void expect_next(const char *sources)
 
 OPENING_TEST(users_take_turns)
 {
-    const char *directory = directory_new();
+    const char *directory = folder_new();
 
     for (unsigned disk = 0; disk < 2; disk++) {
         struct code_service *s = service_of_few(disk ? directory : NULL);

@@ -1,8 +1,6 @@
 /* Signed modules and the keys that sign them: what is right comes back, whatever else is refused with its reason. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,16 +15,14 @@ static struct signing_key keys[2];
 
 static const char *in_folder(const char *name)
 {
-    return path_of(folder, name);
+    return folder_path(folder, name);
 }
 
 static int set_up(void **state)
 {
-    struct error e;
-
-    folder = directory_new();
-    assert_int_equal(signing_key_make(in_folder("key0"), &keys[0], &e), 0);
-    assert_int_equal(signing_key_make(in_folder("key1"), &keys[1], &e), 0);
+    folder = folder_new();
+    MUST(signing_key_make(in_folder("key0"), &keys[0], &e));
+    MUST(signing_key_make(in_folder("key1"), &keys[1], &e));
     keep_opened();
     return 0;
 }
@@ -81,9 +77,8 @@ static void buffer_refused(const struct buffer *b, const struct signed_trust *tr
 static void taken(const struct buffer *b, const struct signed_trust *trust, uint64_t now)
 {
     struct compiled *wanted = module_new(1, 1000), *c;
-    struct error e;
 
-    assert_int_equal(signed_open(b->data + b->start, buffer_length(b), trust, wanted->key, now, &c, &e), 0);
+    MUST(signed_open(b->data + b->start, buffer_length(b), trust, wanted->key, now, &c, &e));
     assert_same_module(c, wanted);
     compiled_unref(c);
     compiled_unref(wanted);
@@ -203,12 +198,10 @@ TEST(files_that_are_no_keys)
                                         "ed25519-private:0000000000000000000000000000000000000000000000000000000000000"
                                         "0G0\n"};
     struct signing_key k;
-    struct error e;
 
     for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         put("bad", texts[i]);
-        assert_int_equal(signing_key_read(in_folder("bad"), &k, &e), -1);
-        assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+        MUST_FAIL(signing_key_read(in_folder("bad"), &k, &e), ERROR_INVALID_ARGUMENT, "");
     }
 }
 

@@ -39,11 +39,10 @@ static const struct kernel_limits H200 = {
 static inline struct tensor dense(enum dtype dtype, unsigned rank, const int64_t *shape)
 {
     struct tensor t = {.dtype = dtype, .rank = rank};
-    struct error e;
 
     memcpy(t.shape, shape, rank * sizeof(int64_t));
     tensor_set_contiguous(&t);
-    assert_int_equal(tensor_measure(&t, "t", &e), 0);
+    MUST(tensor_measure(&t, "t", &e));
     return t;
 }
 #define DENSE(dtype, ...)                                                                                              \
@@ -105,11 +104,8 @@ static inline int forget_signature(void **state)
 /* Kept until the next one is made, or the test's teardown, forget_signature(). */
 static inline struct kernel_signature *signature_of(const struct kernel_declaration *d)
 {
-    struct error e = {0};
-
     forget_signature(NULL);
-    if (kernel_signature_new(d, &current, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(kernel_signature_new(d, &current, &e));
     return current;
 }
 
@@ -134,20 +130,15 @@ struct call {
 
 static inline void set_integer(struct call *c, const struct kernel_signature *s, unsigned i, int64_t value)
 {
-    struct error e = {0};
-
-    if (kernel_scalar_from_int(&s->params[i], value, c->args[i].value, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(kernel_scalar_from_int(&s->params[i], value, c->args[i].value, &e));
 }
 
 static inline struct plan plans(const struct kernel_signature *s, const struct call *c)
 {
     struct plan p;
-    struct error e = {0};
 
     memset(&p, 0xaa, sizeof(p)); /* what is not set shows */
-    if (kernel_plan(s, c->tensors, c->args, &c->launch, &c->limits, &p, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(kernel_plan(s, c->tensors, c->args, &c->launch, &c->limits, &p, &e));
     return p;
 }
 

@@ -162,18 +162,17 @@ TEST(bytes_of_zero_are_refused)
 
 TEST(knows_what_it_reads)
 {
-    struct error e;
     struct expr *x;
 
-    assert_int_equal(expr_parse("n + m + a.numel", 15, &SCOPE, &x, &e), 0);
+    MUST(expr_parse("n + m + a.numel", 15, &SCOPE, &x, &e));
     assert_int_equal(expr_integers_used(x), 1 << 0 | 1 << 3);
     assert_false(expr_is_constant(x));
     expr_free(x);
-    assert_int_equal(expr_parse("(3 + 4) * 2 - 3", 15, &SCOPE, &x, &e), 0);
+    MUST(expr_parse("(3 + 4) * 2 - 3", 15, &SCOPE, &x, &e));
     assert_int_equal(expr_integers_used(x), 0);
     assert_true(expr_is_constant(x));
     expr_free(x);
-    assert_int_equal(expr_constant(-12, &x, &e), 0);
+    MUST(expr_constant(-12, &x, &e));
     assert_true(expr_is_constant(x));
     assert_string_equal(expr_text(x), "-12");
     assert_null(expr_free(x));

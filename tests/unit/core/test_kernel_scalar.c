@@ -84,10 +84,8 @@ static uint64_t float_bits(enum dtype dtype, double value)
     struct kernel_param p = param_of(dtype);
     unsigned char bytes[8];
     uint64_t bits;
-    struct error e = {0};
 
-    if (kernel_scalar_from_float(&p, value, bytes, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(kernel_scalar_from_float(&p, value, bytes, &e));
     memcpy(&bits, bytes, sizeof(bits));
     return bits;
 }

@@ -7,11 +7,10 @@
 static struct tensor dense(unsigned rank, const int64_t *shape)
 {
     struct tensor t = {.dtype = DTYPE_F32, .rank = rank};
-    struct error e;
 
     memcpy(t.shape, shape, rank * sizeof(int64_t));
     tensor_set_contiguous(&t);
-    assert_int_equal(tensor_measure(&t, "t", &e), 0);
+    MUST(tensor_measure(&t, "t", &e));
     return t;
 }
 #define DENSE(...) dense(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
@@ -37,14 +36,13 @@ TEST(contiguous_becomes_one_dimension)
 {
     struct op_call call = call_of("add", DENSE(4, 5, 6), DENSE(4, 5, 6), DENSE(4, 5, 6));
     struct plan p;
-    struct error e;
 
-    assert_int_equal(op_plan(&call, &p, &e), 0);
+    MUST(op_plan(&call, &p, &e));
     assert_true(p.elementwise.contiguous);
     assert_int_equal(p.elementwise.rank, 1);
     assert_int_equal(p.elementwise.shape[0], 120);
     call = call_of("add", DENSE(4, 5, 6), DENSE(1, 6), DENSE(4, 5, 6));
-    assert_int_equal(op_plan(&call, &p, &e), 0);
+    MUST(op_plan(&call, &p, &e));
     assert_false(p.elementwise.contiguous);
     assert_int_equal(p.elementwise.rank, 2);
     assert_int_equal(p.elementwise.strides[1][0], 0);
@@ -125,10 +123,8 @@ TEST(plan_addresses_the_same_elements)
 static void refused(struct op_call call, enum error_code code)
 {
     struct plan p;
-    struct error e = {0};
 
-    assert_int_equal(op_plan(&call, &p, &e), -1);
-    assert_int_equal(e.code, code);
+    MUST_FAIL(op_plan(&call, &p, &e), code, "");
 }
 
 TEST(refuses_wrong_shapes)
@@ -161,10 +157,9 @@ TEST(gemm_plan_has_the_operands_strides)
 {
     struct op_call call = call_of("gemm", DENSE(2, 5, 7, 3), DENSE(5, 7, 4), DENSE(2, 5, 3, 4));
     struct plan p;
-    struct error e;
 
     call.attrs[GEMM_TRANS_A].b = true;
-    assert_int_equal(op_plan(&call, &p, &e), 0);
+    MUST(op_plan(&call, &p, &e));
     assert_int_equal(p.gemm.m, 3);
     assert_int_equal(p.gemm.n, 4);
     assert_int_equal(p.gemm.k, 7);
@@ -176,11 +171,11 @@ TEST(gemm_plan_has_the_operands_strides)
     assert_int_equal(p.gemm.b.batch[1], 28);
     assert_true(p.gemm.high_precision_only);
     call = call_of("gemm", DENSE(2, 5, 3, 7), DENSE(2, 5, 7, 4), DENSE(2, 5, 3, 4));
-    assert_int_equal(op_plan(&call, &p, &e), 0);
+    MUST(op_plan(&call, &p, &e));
     assert_int_equal(p.gemm.batch_rank, 1); /* merged */
     assert_int_equal(p.gemm.batch_shape[0], 10);
     call = call_of("gemm", DENSE(5, 0), DENSE(0, 7), DENSE(5, 7));
-    assert_int_equal(op_plan(&call, &p, &e), 0);
+    MUST(op_plan(&call, &p, &e));
     assert_int_equal(p.gemm.k, 0);
     assert_false(plan_is_empty(&p));
 }
@@ -252,12 +247,11 @@ TEST(products_of_strides_past_the_end)
     struct tensor out = {.dtype = DTYPE_F8_E4M3, .rank = 3, .shape = {2, 2, 2}, .strides = {4, 2, 1}};
     struct op_call call;
     struct plan p;
-    struct error e;
 
-    assert_int_equal(tensor_measure(&t, "", &e), 0);
-    assert_int_equal(tensor_measure(&out, "", &e), 0);
+    MUST(tensor_measure(&t, "", &e));
+    MUST(tensor_measure(&out, "", &e));
     call = call_of("copy", t, out, out);
-    assert_int_equal(op_plan(&call, &p, &e), 0);
+    MUST(op_plan(&call, &p, &e));
     assert_int_equal(p.elementwise.rank, 3);
 }
 
@@ -292,10 +286,8 @@ TEST(amounts)
 
 static struct tensor of_dtype(struct tensor t, enum dtype dtype)
 {
-    struct error e;
-
     t.dtype = dtype;
-    assert_int_equal(tensor_measure(&t, "t", &e), 0);
+    MUST(tensor_measure(&t, "t", &e));
     return t;
 }
 

@@ -1,12 +1,7 @@
 /* Owns nothing: the device is the test's. */
 #include "fake_tournament.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit.h"
 
 static const uint64_t BUDGET_NS = 800 * 1000 * 1000;
 

@@ -1,8 +1,6 @@
 #include "kernel_support.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 unsigned char *read_file(const char *path, size_t *ret_size)
 {
@@ -31,12 +29,10 @@ struct backend_code *load_code(void)
 {
     struct backend_code *code;
     unsigned char *image;
-    struct error e;
     size_t size;
 
     image = read_file(KOPS_TEST_CUBIN, &size);
-    if (backend->code_load(device, DOMAIN_COMMON, image, size, &code, &e) < 0)
-        fail_msg("code_load: %s", e.message);
+    MUST(backend->code_load(device, DOMAIN_COMMON, image, size, &code, &e));
     free(image); /* the driver has a copy */
     return opened(code, unload);
 }
@@ -45,11 +41,9 @@ const struct backend_function *load_function(struct backend_code *code, const ch
 {
     static struct backend_function functions[64];
     static unsigned n;
-    struct error e;
 
     assert_true(n < 64);
-    if (backend->code_function(device, code, name, &functions[n], &e) < 0)
-        fail_msg("code_function: %s", e.message);
+    MUST(backend->code_function(device, code, name, &functions[n], &e));
     return &functions[n++];
 }
 

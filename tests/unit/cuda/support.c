@@ -8,8 +8,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -140,14 +138,13 @@ static void map_control(void)
 void describe_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
 {
     unsigned count = 0;
-    struct error e;
 
     test_config.cuda_blaslt = blaslt;
     if (!control)
         map_control();
     if (wake_fd < 0)
         wake_fd = eventfd(0, EFD_CLOEXEC);
-    assert_int_equal(backend->open(&test_config, &test_host, ret_devices, wanted, &count, &e), 0);
+    MUST(backend->open(&test_config, &test_host, ret_devices, wanted, &count, &e));
     assert_int_equal(count, wanted);
     for (unsigned i = 0; i < wanted; i++)
         ret_devices[i]->index = 3 + i; /* after another backend's */
@@ -155,13 +152,10 @@ void describe_devices(const char *blaslt, struct backend_device **ret_devices, u
 
 int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
 {
-    struct error e;
-
     exporter_start(); /* a fork of a process that has used the driver cannot use it */
     describe_devices(blaslt, ret_devices, wanted);
     for (unsigned i = 0; i < wanted; i++)
-        if (backend->activate(ret_devices[i], &e) < 0)
-            fail_msg("activate: %s", e.message);
+        MUST(backend->activate(ret_devices[i], &e));
     return 0;
 }
 
@@ -314,22 +308,18 @@ struct backend_memory *import(const unsigned char *handle, uint64_t size)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = size, .writable = true};
     struct backend_memory *memory;
-    struct error e;
 
     memcpy(what.handle, handle, sizeof(what.handle));
-    if (backend->memory_import(device, &what, &memory, &e) < 0)
-        fail_msg("memory_import: %s", e.message);
+    MUST(backend->memory_import(device, &what, &memory, &e));
     return opened(memory, close_memory);
 }
 
 struct backend_memory *device_memory(uint64_t size)
 {
     struct backend_memory *memory;
-    struct error e;
     int fd;
 
-    if (backend->memory_alloc(device, size, &memory, &fd, &e) < 0)
-        fail_msg("memory_alloc: %s", e.message);
+    MUST(backend->memory_alloc(device, size, &memory, &fd, &e));
     close(fd);
     return opened(memory, close_memory);
 }
@@ -337,11 +327,9 @@ struct backend_memory *device_memory(uint64_t size)
 struct backend_memory *host_memory(uint64_t size)
 {
     struct backend_memory *memory;
-    struct error e;
     int fd;
 
-    if (memfd_new(size, &memory, &fd, &e) < 0)
-        fail_msg("memfd_new: %s", e.message);
+    MUST(memfd_new(size, &memory, &fd, &e));
     close(fd);
     return opened(memory, close_memory);
 }
@@ -349,14 +337,12 @@ struct backend_memory *host_memory(uint64_t size)
 struct backend_memory *read_only(struct backend_memory *memory)
 {
     struct backend_memory *copy;
-    struct error e;
     int fd;
 
-    assert_int_equal(memfd_new(memory->size, &copy, &fd, &e), 0);
+    MUST(memfd_new(memory->size, &copy, &fd, &e));
     memcpy(copy->host, memory->host, memory->size);
     memfd_unmap(copy);
-    if (memfd_map(fd, memory->size, false, &copy, &e) < 0)
-        fail_msg("memfd_map: %s", e.message);
+    MUST(memfd_map(fd, memory->size, false, &copy, &e));
     close(fd);
     return opened(copy, close_memory);
 }
@@ -385,22 +371,19 @@ void job_done(struct backend_job *job)
 
 static void set_tensor(struct tensor *t, const struct view *v, enum dtype dtype)
 {
-    struct error e;
-
     *t = (struct tensor){.dtype = dtype, .rank = v->rank, .offset = v->offset * dtype_size(dtype)};
     memcpy(t->shape, v->shape, sizeof(t->shape));
     if (v->strided)
         memcpy(t->strides, v->strides, sizeof(t->strides));
     else
         tensor_set_contiguous(t);
-    assert_int_equal(tensor_measure(t, "tensor", &e), 0);
+    MUST(tensor_measure(t, "tensor", &e));
 }
 
 static void plan_job(struct test_job *t, struct op_call *call, const struct view *views)
 {
     unsigned n = call->op->n_inputs + call->op->n_outputs;
     struct tensor tensors[STEP_MAX_OPERANDS];
-    struct error e;
 
     *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = job_done},
                            .step = {.in_place = -1}};
@@ -419,8 +402,7 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
             views[i].offset == views[n - 1].offset && call->op->id != OP_GEMM)
             t->step.in_place = (int8_t)i;
     }
-    if (op_plan(call, &t->step.plan, &e) < 0)
-        fail_msg("op_plan: %s", e.message);
+    MUST(op_plan(call, &t->step.plan, &e));
 }
 
 static struct op_call call_of(enum op_id op)
@@ -464,10 +446,8 @@ static void close_stream(void *stream)
 struct backend_stream *stream_open(void)
 {
     struct backend_stream *stream;
-    struct error e;
 
-    if (backend->stream_new(device, PRIORITY_NORMAL, &stream, &e) < 0)
-        fail_msg("stream_new: %s", e.message);
+    MUST(backend->stream_new(device, PRIORITY_NORMAL, &stream, &e));
     return opened(stream, close_stream);
 }
 
@@ -523,12 +503,25 @@ void finish(struct test_job *t)
     assert_true(t->done);
 }
 
-void run_job(struct backend_stream *stream, struct test_job *t)
+void start_job(struct backend_stream *stream, struct test_job *t)
 {
     struct error e;
 
     if (!start(stream, t, &e))
         fail_msg("prepare: %s", e.message);
+}
+
+void run_failing(struct backend_stream *stream, struct test_job *t, enum error_code code)
+{
+    start_job(stream, t);
+    finish(t);
+    assert_true(t->job.failed);
+    assert_int_equal(t->job.error.code, code);
+}
+
+void run_job(struct backend_stream *stream, struct test_job *t)
+{
+    start_job(stream, t);
     finish(t);
     if (t->job.failed)
         fail_msg("job: %s", t->job.error.message);

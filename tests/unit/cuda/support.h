@@ -8,7 +8,6 @@
 #include "standin_cuda/control.h"
 #include "tests/support/unit.h"
 #include "tests/unit/memory_id_of.h"
-#include "tests/unit/opened.h"
 
 enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
 
@@ -105,7 +104,10 @@ struct backend_stream *stream_open(void);
 bool start(struct backend_stream *stream, struct test_job *t, struct error *e);
 /* As the server's loop does: poll, arm, sleep until woken; until the job is done. */
 void finish(struct test_job *t);
-/* Both; the job must not fail. */
+/* As start(), which must not fail. */
+void start_job(struct backend_stream *stream, struct test_job *t);
+/* Both; the job must fail with that code, or must not fail. */
+void run_failing(struct backend_stream *stream, struct test_job *t, enum error_code code);
 void run_job(struct backend_stream *stream, struct test_job *t);
 /* Sleeps until the backend calls. */
 void wait_for_wake(void);

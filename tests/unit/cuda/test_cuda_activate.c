@@ -3,8 +3,6 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -102,10 +100,8 @@ TEST(test_any_thread_makes_a_device_active)
 
 TEST(test_only_an_active_device_has_a_context)
 {
-    struct error e;
-
     describe();
-    assert_int_equal(backend->activate(devices[1], &e), 0);
+    MUST(backend->activate(devices[1], &e));
     assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
     run_a_job_on(devices[1]);
     close_all();

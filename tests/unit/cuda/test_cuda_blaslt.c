@@ -2,8 +2,6 @@
 #include "blaslt_support.h"
 
 #include <cublas_api.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BYTES = 1 << 16 };
 
@@ -41,63 +39,41 @@ OPENING_TEST(test_every_orientation)
     }
 }
 
-OPENING_TEST(test_batches)
+OPENING_TEST(test_batches_and_what_it_cannot_express)
 {
-    struct view plain[] = {
-        {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}},
-        {.memory = memory[1], .rank = 3, .shape = {6, 3, 5}},
-        {.memory = memory[2], .rank = 3, .shape = {6, 4, 5}},
+    static const struct {
+        const char *what;
+        unsigned rank;
+        int64_t a[TENSOR_MAX_RANK], b[TENSOR_MAX_RANK], out[TENSOR_MAX_RANK], a_strides[TENSOR_MAX_RANK];
+        double beta;
+        const char *variant;
+    } cases[] = {
+        {"a batch", 3, {6, 4, 3}, {6, 3, 5}, {6, 4, 5}, {0}, 0.5, "cublaslt"},
+        {"one matrix for all: more rows", 3, {6, 4, 3}, {1, 3, 5}, {6, 4, 5}, {0}, 0.5, "cublaslt"},
+        {"whose rows do not follow each other", 3, {6, 4, 3}, {1, 3, 5}, {6, 4, 5}, {20, 3, 1}, 0.5, "cublaslt"},
+        {"no single stride: several calls", 4, {2, 1, 4, 3}, {1, 3, 3, 5}, {2, 3, 4, 5}, {0}, 0.5, "cublaslt"},
+        {"none of two", 5, {2, 1, 2, 4, 3}, {1, 3, 1, 3, 5}, {2, 3, 2, 4, 5}, {0}, 0.5, "cublaslt"},
+        {"gaps", 2, {5, 3}, {3, 7}, {5, 7}, {10, 2}, 0, "tiled"},
+        {"one row for all", 2, {5, 3}, {3, 7}, {5, 7}, {0, 1}, 0, "tiled"},
+        {"no terms", 2, {5, 0}, {0, 7}, {5, 7}, {0}, 0.5, "tiled"},
+        {"too many calls", 4, {17, 1, 2, 2}, {1, 18, 2, 2}, {17, 18, 2, 2}, {0}, 0, "tiled"},
     };
-    /* One matrix for all: a product with more rows. */
-    struct view shared[] = {
-        {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}},
-        {.memory = memory[1], .rank = 3, .shape = {1, 3, 5}},
-        {.memory = memory[2], .rank = 3, .shape = {6, 4, 5}},
-    };
-    /* The same where the rows do not follow each other. */
-    struct view apart[] = {
-        {.memory = memory[0], .rank = 3, .shape = {6, 4, 3}, .strides = {20, 3, 1}, .strided = true},
-        {.memory = memory[1], .rank = 3, .shape = {1, 3, 5}},
-        {.memory = memory[2], .rank = 3, .shape = {6, 4, 5}},
-    };
-    /* No single stride: several calls. */
-    struct view crossed[] = {
-        {.memory = memory[0], .rank = 4, .shape = {2, 1, 4, 3}},
-        {.memory = memory[1], .rank = 4, .shape = {1, 3, 3, 5}},
-        {.memory = memory[2], .rank = 4, .shape = {2, 3, 4, 5}},
-    };
-
-    struct view twice_crossed[] = {
-        {.memory = memory[0], .rank = 5, .shape = {2, 1, 2, 4, 3}},
-        {.memory = memory[1], .rank = 5, .shape = {1, 3, 1, 3, 5}},
-        {.memory = memory[2], .rank = 5, .shape = {2, 3, 2, 4, 5}},
-    };
-
-    expect_product(plain, 0.5, "cublaslt");
-    expect_product(shared, 0.5, "cublaslt");
-    expect_product(apart, 0.5, "cublaslt");
-    expect_product(crossed, 0.5, "cublaslt");
-    expect_product(twice_crossed, 0.5, "cublaslt");
-}
-
-OPENING_TEST(test_what_it_cannot_express_runs_tiled)
-{
     struct view gaps[] = {strided(0, 0, 5, 3, 10, 2), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
-    struct view broadcast[] = {strided(0, 0, 5, 3, 0, 1), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
-    struct view nothing[] = {MATRIX(memory[0], 5, 0), MATRIX(memory[1], 0, 7), MATRIX(memory[2], 5, 7)};
-    struct view many[] = {
-        {.memory = memory[0], .rank = 4, .shape = {17, 1, 2, 2}},
-        {.memory = memory[1], .rank = 4, .shape = {1, 18, 2, 2}},
-        {.memory = memory[2], .rank = 4, .shape = {17, 18, 2, 2}},
-    };
-    struct test_job t;
     struct error e;
+    struct test_job t;
 
-    expect_product(gaps, 0.0, "tiled");
-    expect_product(broadcast, 0.0, "tiled");
-    expect_product(nothing, 0.5, "tiled");
-    expect_product(many, 0.0, "tiled");
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct view views[3];
 
+        print_message("%s\n", cases[i].what);
+        for (unsigned v = 0; v < 3; v++) {
+            views[v] = (struct view){.memory = memory[v], .rank = cases[i].rank};
+            memcpy(views[v].shape, v == 0 ? cases[i].a : v == 1 ? cases[i].b : cases[i].out, sizeof(views[v].shape));
+        }
+        views[0].strided = cases[i].a_strides[cases[i].rank - 1] != 0;
+        memcpy(views[0].strides, cases[i].a_strides, sizeof(views[0].strides));
+        expect_product(views, cases[i].beta, cases[i].variant);
+    }
     make_gemm(&t, gaps, 1.0, 0.0);
     step_copy_variant(t.step.variant, "cublaslt");
     assert_int_equal(backend->check(device, &t.step, &e), -1);
@@ -236,7 +212,6 @@ OPENING_TEST(test_no_algorithm_means_tiled)
     struct view views[] = {MATRIX(memory[0], 21, 22), MATRIX(memory[1], 22, 23), MATRIX(memory[2], 21, 23)};
     unsigned before = *heuristics;
     struct test_job t;
-    struct error e;
 
     setenv("FAKE_BLASLT", "none", 1);
     expect_product(views, 0.0, "tiled");
@@ -244,10 +219,7 @@ OPENING_TEST(test_no_algorithm_means_tiled)
     make_gemm(&t, views, 1.0, 0.0);
     assert_false(backend->needs_prepare(device, &t.job)); /* that there is none is remembered, too */
     step_copy_variant(t.step.variant, "cublaslt");
-    assert_true(start(stream, &t, &e));
-    finish(&t);
-    assert_true(t.job.failed);
-    assert_int_equal(t.job.error.code, ERROR_UNSUPPORTED);
+    run_failing(stream, &t, ERROR_UNSUPPORTED);
     unsetenv("FAKE_BLASLT");
 }
 
@@ -256,7 +228,6 @@ OPENING_TEST(test_no_memory_for_a_workspace_means_tiled)
     struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct backend_stream *fresh = stream_open();
     struct test_job t;
-    struct error e;
 
     expect_product(views, 0.0, "cublaslt");
     make_gemm(&t, views, 1.0, 0.0);
@@ -267,9 +238,7 @@ OPENING_TEST(test_no_memory_for_a_workspace_means_tiled)
     make_gemm(&t, views, 1.0, 0.0);
     step_copy_variant(t.step.variant, "cublaslt");
     inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    assert_true(start(fresh, &t, &e));
-    finish(&t);
-    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+    run_failing(fresh, &t, ERROR_OUT_OF_MEMORY);
 }
 
 /* The library has no word for that; the job's error is the driver's. Last: nothing works after it. */
@@ -277,15 +246,12 @@ OPENING_TEST(test_a_broken_context_is_the_drivers_error)
 {
     struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
     struct test_job t;
-    struct error e;
 
     make_gemm(&t, views, 1.0, 0.0);
     run_job(stream, &t);
     make_gemm(&t, views, 1.0, 0.0);
     inject("cuStreamSynchronize", 700 /* CUDA_ERROR_ILLEGAL_ADDRESS */, true);
-    assert_true(start(stream, &t, &e));
-    finish(&t);
-    assert_int_equal(t.job.error.code, ERROR_DEVICE_LOST);
+    run_failing(stream, &t, ERROR_DEVICE_LOST);
     assert_string_equal(t.job.error.details[0].text, "CUDA_ERROR_ILLEGAL_ADDRESS");
     assert_true(t.job.started_ns != 0);
 }

@@ -32,9 +32,8 @@ TEST(every_product_is_in_one_call)
         const struct plan plan = scores(batch, heads, shapes[i][2]);
         const bool strided_heads = heads >= batch;
         struct blaslt_layout l;
-        struct error e;
 
-        assert_int_equal(blaslt_layout(&plan, NULL, &l, &e), 0);
+        MUST(blaslt_layout(&plan, NULL, &l, &e));
         assert_int_equal(l.n_calls, strided_heads ? batch : heads);
         assert_int_equal(l.problem.batch_count, strided_heads ? heads : batch);
         assert_int_equal(blaslt_calls(&plan), l.n_calls);
@@ -67,13 +66,12 @@ TEST(rows_begin_where_the_batches_let_them)
     struct plan plan = scores(32, 40, 512);
     const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
     struct blaslt_layout l;
-    struct error e;
 
-    assert_int_equal(blaslt_layout(&plan, addresses, &l, &e), 0);
+    MUST(blaslt_layout(&plan, addresses, &l, &e));
     for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
         assert_int_equal(l.problem.alignment[o], o == BLASLT_D ? 256 : 128);
     plan.gemm.a.batch[0] += 4; /* bf16 */
-    assert_int_equal(blaslt_layout(&plan, addresses, &l, &e), 0);
+    MUST(blaslt_layout(&plan, addresses, &l, &e));
     for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
         assert_int_equal(l.problem.alignment[o], l.source[o] == PLAN_GEMM_A ? 8 : o == BLASLT_D ? 256 : 128);
 }

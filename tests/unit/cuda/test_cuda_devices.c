@@ -2,8 +2,6 @@
 #include "kernel_support.h"
 
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N = 1000, BYTES = N * sizeof(float) };
 
@@ -31,7 +29,6 @@ CUDA_TEST(test_each_is_armed_in_its_own_context)
     struct backend_memory *m[2];
     struct test_job jobs[2];
     uint64_t slept = calls("cuEventSynchronize");
-    struct error e;
 
     gate_close(STANDIN_GATE_kernel);
     for (unsigned i = 0; i < 2; i++) {
@@ -41,7 +38,7 @@ CUDA_TEST(test_each_is_armed_in_its_own_context)
         fill(m[i], N, i);
         make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m[i], N), VECTOR(m[i], N)});
         jobs[i].job.timing = false;
-        assert_true(start(streams[i], &jobs[i], &e));
+        start_job(streams[i], &jobs[i]);
     }
     backend->arm(devices[0]);
     backend->arm(devices[1]);
@@ -84,13 +81,11 @@ CUDA_TEST(test_a_handle_of_the_other_gpu_is_refused)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
     struct backend_memory *m;
-    struct error e;
 
     exporter_alloc(BYTES, 1, what.handle); /* on the first */
-    assert_int_equal(backend->memory_import(devices[1], &what, &m, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_HANDLE);
+    MUST_FAIL(backend->memory_import(devices[1], &what, &m, &e), ERROR_INVALID_HANDLE, "");
     assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
-    assert_int_equal(backend->memory_import(devices[0], &what, &m, &e), 0);
+    MUST(backend->memory_import(devices[0], &what, &m, &e));
     backend->memory_close(m);
     assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
 }

@@ -75,11 +75,8 @@ static int end(void **state)
 
 static void begin_job(unsigned number, struct backend_stream *stream, enum backend_timing timing)
 {
-    struct error e;
-
     make_custom(&custom, &jobs[number], timing);
-    if (!start(stream, &jobs[number], &e))
-        fail_msg("prepare: %s", e.message);
+    start_job(stream, &jobs[number]);
 }
 
 static void poll_some(void)
@@ -104,11 +101,26 @@ static void let_first_end(void)
         backend->poll(device);
 }
 
-static void expect_time(const struct test_job *t)
+/* Of two kernels on a stream the first one ends. */
+static void let_first_of_two_end(void)
 {
+    begin_job(0, custom.stream, TIMING_EXACT);
+    begin_job(1, custom.stream, TIMING_EXACT);
+    let_first_end();
+}
+
+static void expect_time(struct test_job *t)
+{
+    finish(t);
     assert_false(t->job.failed);
     assert_int_equal(t->job.timer, TIMER_CUPTI);
     assert_int_equal(t->job.n_samples, 1);
+}
+
+static void expect_times(unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        expect_time(&jobs[i]);
 }
 
 /* ---- exact times ---- */
@@ -128,10 +140,7 @@ HELD(test_a_backlog_has_all_its_times)
         while (counter(STANDIN_COUNTER_kernels_run) < run_before + i + 1)
             backend->poll(device);
     }
-    for (unsigned i = 0; i < BACKLOG; i++) {
-        finish(&jobs[i]);
-        expect_time(&jobs[i]);
-    }
+    expect_times(BACKLOG);
 }
 
 HELD(test_another_streams_kernels_hold_back)
@@ -148,17 +157,12 @@ HELD(test_another_streams_kernels_hold_back)
     poll_some();
     assert_false(jobs[0].done || jobs[1].done);
     let_all_end();
-    for (unsigned i = 0; i < 2; i++) {
-        finish(&jobs[i]);
-        expect_time(&jobs[i]);
-    }
+    expect_times(2);
 }
 
 HELD(test_a_busy_stream_does_not_wait_for_ever)
 {
-    begin_job(0, custom.stream, TIMING_EXACT);
-    begin_job(1, custom.stream, TIMING_EXACT);
-    let_first_end();
+    let_first_of_two_end();
     pass_time(1900 * MS);
     poll_some();
     assert_false(jobs[0].done);
@@ -167,7 +171,6 @@ HELD(test_a_busy_stream_does_not_wait_for_ever)
     assert_true(jobs[0].done);
     assert_int_equal(jobs[0].job.n_samples, 0);
     let_all_end();
-    finish(&jobs[1]);
     expect_time(&jobs[1]);
 }
 
@@ -191,9 +194,7 @@ HELD(test_flushes_have_pauses)
 /* What was held back need not be there at the first flush behind the last kernel. */
 HELD(test_the_end_of_a_backlog_has_some_time)
 {
-    begin_job(0, custom.stream, TIMING_EXACT);
-    begin_job(1, custom.stream, TIMING_EXACT);
-    let_first_end();
+    let_first_of_two_end();
     pass_time(3 * MS);
     poll_some();
     pass_time(1500 * MS);
@@ -205,10 +206,7 @@ HELD(test_the_end_of_a_backlog_has_some_time)
     poll_some();
     assert_false(jobs[0].done);
     nothing_comes = false;
-    for (unsigned i = 0; i < 2; i++) {
-        finish(&jobs[i]);
-        expect_time(&jobs[i]);
-    }
+    expect_times(2);
 }
 
 HELD(test_a_record_that_is_lost_is_given_up)
@@ -228,23 +226,17 @@ HELD(test_a_record_that_is_lost_is_given_up)
 /* However late the backend looks: what CUPTI has is asked for first. */
 HELD(test_nothing_is_given_up_unasked)
 {
-    begin_job(0, custom.stream, TIMING_EXACT);
-    begin_job(1, custom.stream, TIMING_EXACT);
-    let_first_end();
+    let_first_of_two_end();
     poll_some();
     let_all_end();
     pass_time(5000ULL * MS);
-    for (unsigned i = 0; i < 2; i++) {
-        finish(&jobs[i]);
-        expect_time(&jobs[i]);
-    }
+    expect_times(2);
 }
 
 /* A job that repeats goes on: its last executions keep their times. */
 HELD(test_many_executions_outrun_their_records)
 {
     struct test_job *t = &jobs[0];
-    struct error e;
     uint32_t unasked;
 
     make_custom(&custom, t, TIMING_EXACT);
@@ -252,7 +244,7 @@ HELD(test_many_executions_outrun_their_records)
     nothing_comes = true;
     atomic_store(&tick_ns, MS / 100);
     gate_open(STANDIN_GATE_kernel);
-    assert_true(start(custom.stream, t, &e));
+    start_job(custom.stream, t);
     while (t->job.ended < UNREAD_MAX + 200)
         backend->poll(device);
     nothing_comes = false;

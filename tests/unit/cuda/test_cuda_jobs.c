@@ -3,7 +3,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { N = 1000 };
 
@@ -13,14 +12,13 @@ CUDA_TEST(test_few_executions_are_ahead_and_cancel_stops_the_rest)
     int64_t launches = counter(STANDIN_COUNTER_launches);
     struct backend_stream *stream = stream_open();
     struct test_job t, next;
-    struct error e;
 
     gate_close(STANDIN_GATE_kernel);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     make_job(&next, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     t.job.repeat = SAMPLES_MAX;
-    assert_true(start(stream, &t, &e));
-    assert_true(start(stream, &next, &e));
+    start_job(stream, &t);
+    start_job(stream, &next);
     assert_int_equal(backend->poll(device), 2);
     assert_in_range(counter(STANDIN_COUNTER_launches) - launches, 2, 32);
 
@@ -54,11 +52,10 @@ CUDA_TEST(test_a_waiting_loop_asks_the_driver_nothing)
     uint64_t queries;
     unsigned threads;
     struct test_job t;
-    struct error e;
 
     gate_close(STANDIN_GATE_kernel);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-    assert_true(start(stream_open(), &t, &e));
+    start_job(stream_open(), &t);
     wait_at_gate(STANDIN_GATE_kernel, 1);
     assert_int_equal(backend->poll(device), 1);
     backend->arm(device);
@@ -100,9 +97,8 @@ CUDA_TEST(test_no_driver_is_no_error)
     for (unsigned i = 0; i < 2; i++) {
         struct backend_config config = {.cuda_driver = drivers[i]};
         unsigned count = 7;
-        struct error e;
 
-        assert_int_equal(backend->open(&config, &host, &none, 1, &count, &e), 0);
+        MUST(backend->open(&config, &host, &none, 1, &count, &e));
         assert_int_equal(count, 0);
     }
 }

@@ -1,9 +1,6 @@
 /* Users' kernels: loading code, what a launch gets, and jobs of them in every form that ops have. */
 #include "kernel_support.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { N = 1000, BYTES = N * sizeof(float), SHARED_MAX = 232448 };
 
 static struct backend_code *code;
@@ -35,16 +32,13 @@ static const char *detail(const struct error *e, const char *key)
 CUDA_TEST(test_functions_tell_what_they_need)
 {
     struct backend_function f;
-    struct error e;
 
     assert_int_equal(unknown->static_shared, 400);
     assert_int_equal(unknown->max_threads, 256);
     assert_true(unknown->registers > 0);
     assert_int_equal(add2->static_shared, 0);
     assert_int_equal(add2->max_threads, 1024);
-    assert_int_equal(backend->code_function(device, code, "nothing", &f, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    assert_non_null(strstr(e.message, "nothing"));
+    MUST_FAIL(backend->code_function(device, code, "nothing", &f, &e), ERROR_INVALID_ARGUMENT, "nothing");
 }
 
 CUDA_TEST(test_other_code_is_refused_by_name)
@@ -76,7 +70,6 @@ CUDA_TEST(test_code_that_is_cut_off_never_reaches_the_driver)
     struct backend_code *other;
     unsigned char *image;
     uint64_t before;
-    struct error e;
     size_t size;
 
     image = read_file(KOPS_TEST_CUBIN, &size);
@@ -85,20 +78,16 @@ CUDA_TEST(test_code_that_is_cut_off_never_reaches_the_driver)
         unsigned char *part = malloc(cut ? cut : 1);
 
         memcpy(part, image, cut);
-        assert_int_equal(backend->code_load(device, DOMAIN_COMMON, part, cut, &other, &e), -1);
-        assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+        MUST_FAIL(backend->code_load(device, DOMAIN_COMMON, part, cut, &other, &e), ERROR_INVALID_ARGUMENT, "");
         free(part);
     }
-    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, text, sizeof(text), &other, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    MUST_FAIL(backend->code_load(device, DOMAIN_COMMON, text, sizeof(text), &other, &e), ERROR_INVALID_ARGUMENT, "");
     assert_int_equal(calls("cuModuleLoadData"), before);
 
     inject("cuModuleLoadData", 200 /* CUDA_ERROR_INVALID_IMAGE */, false);
-    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
+    MUST_FAIL(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), ERROR_INVALID_ARGUMENT, "");
     inject("cuModuleLoadData", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    assert_int_equal(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    MUST_FAIL(backend->code_load(device, DOMAIN_COMMON, image, size, &other, &e), ERROR_OUT_OF_MEMORY, "");
     assert_false(device->lost);
     free(image);
 }
@@ -125,16 +114,12 @@ CUDA_TEST(test_a_launch_that_the_driver_refuses_fails_its_job_only)
     struct backend_memory *out = device_memory(BYTES);
     struct backend_stream *stream = stream_open();
     struct test_job t;
-    struct error e;
 
     KERNEL_JOB(&t, unknown, 512, OUT(out, N));
     t.step.plan.kernel.pointers[0] = 16;
     t.step.plan.kernel.param_bytes = 24;
     t.step.plan.kernel.block[0] = 512; /* its launch bounds say 256 */
-    assert_true(start(stream, &t, &e));
-    finish(&t);
-    assert_true(t.job.failed);
-    assert_int_equal(t.job.error.code, ERROR_OUT_OF_RANGE);
+    run_failing(stream, &t, ERROR_OUT_OF_RANGE);
     assert_string_equal(detail(&t.job.error, "driver"), "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
     assert_non_null(strstr(t.job.error.message, "512"));
     assert_false(device->lost);
@@ -150,14 +135,13 @@ CUDA_TEST(test_gaps_of_an_output_are_not_written)
     struct backend_memory *in = host_memory(BYTES), *out = host_memory(BYTES);
     struct arg target = OUT(out, 100);
     struct test_job t;
-    struct error e;
 
     fill(in, N, 9);
     fill(out, N, 10);
     target.sparse = true;
     KERNEL_JOB(&t, doubled, 256, target, IN(in, 40), INT(40));
     gate_close(STANDIN_GATE_kernel);
-    assert_true(start(stream_open(), &t, &e));
+    start_job(stream_open(), &t);
     wait_at_gate(STANDIN_GATE_kernel, 1);
     floats(out)[70] = 1234;
     gate_open(STANDIN_GATE_kernel);
@@ -167,7 +151,6 @@ CUDA_TEST(test_gaps_of_an_output_are_not_written)
         assert_true(floats(out)[i] == (i < 40 ? 2 * value(i, 9) : i == 70 ? 1234 : value(i, 10)));
 }
 
-/* Tensors that overlap, where the kernel allows it, are one memory on the device, too. */
 CUDA_TEST(test_overlapping_tensors_overlap_on_the_device)
 {
     struct backend_memory *m = host_memory(BYTES);

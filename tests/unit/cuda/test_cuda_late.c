@@ -3,7 +3,6 @@
 #include "support.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 enum { BYTES = 1 << 12 };
 
@@ -21,11 +20,9 @@ static bool is_loaded(void)
 
 static void open_late(const char *path)
 {
-    struct error e;
-
     test_config.cuda_blaslt_late = true;
     describe_devices(path, &device, 1);
-    assert_int_equal(backend->activate(device, &e), 0);
+    MUST(backend->activate(device, &e));
     stream = stream_open();
     for (unsigned i = 0; i < 3; i++) {
         memory[i] = device_memory(BYTES);

@@ -2,7 +2,6 @@
 #include "blaslt_support.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { BYTES = 1 << 20 };
 
@@ -15,7 +14,7 @@ static int open_plenty(void **state)
 static void expect_gelu(const struct view *views, const char *forced, const char *variant)
 {
     const int64_t m = views[0].shape[0], k = views[0].shape[1], n = views[1].shape[1];
-    const int64_t row = views[3].strided ? views[3].strides[0] : n, column = views[3].strided ? views[3].strides[1] : 1;
+    const int64_t row = views[3].strides[0], column = views[3].strides[1];
     const unsigned before = *products;
     struct test_job t;
 
@@ -44,37 +43,29 @@ static void expect_gelu(const struct view *views, const char *forced, const char
         assert_true(floats(memory[2])[at] == value((unsigned)at, 3));
 }
 
-TEST(test_large_products_are_the_librarys)
+TEST(test_who_computes)
 {
-    struct view views[] = {MATRIX(memory[0], 256, 512),
-                           MATRIX(memory[1], 512, 256),
-                           {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {256}},
-                           MATRIX(memory[2], 256, 256)};
+    static const struct {
+        int64_t m, k, n, row, column; /* the last two: strides of out */
+        const char *forced, *variant;
+    } cases[] = {
+        {256, 512, 256, 256, 1, "", "activated"},  {256, 512, 256, 300, 1, "", "activated"},
+        {256, 512, 256, 1, 256, "", "tiled"}, /* the library would add the bias to the wrong side */
+        {16, 512, 256, 256, 1, "", "skinny"},      {9, 5, 8, 8, 1, "", "tiled"},
+        {9, 5, 8, 8, 1, "activated", "activated"}, {9, 5, 8, 12, 1, "activated", "activated"},
+        {1, 5, 8, 8, 1, "activated", "activated"},
+    };
 
-    expect_gelu(views, "", "activated");
-    views[3] = strided(2, 0, 256, 256, 300, 1);
-    expect_gelu(views, "", "activated");
-    views[3] = strided(2, 0, 256, 256, 1, 256); /* then the library would add the bias to the wrong side */
-    expect_gelu(views, "", "tiled");
-    views[0] = MATRIX(memory[0], 16, 512);
-    views[3] = MATRIX(memory[2], 16, 256);
-    expect_gelu(views, "", "skinny");
-}
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const int64_t m = cases[i].m, k = cases[i].k, n = cases[i].n;
+        const struct view views[] = {MATRIX(memory[0], m, k),
+                                     MATRIX(memory[1], k, n),
+                                     {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {n}},
+                                     strided(2, 0, m, n, cases[i].row, cases[i].column)};
 
-TEST(test_small_products_when_asked)
-{
-    struct view views[] = {MATRIX(memory[0], 9, 5),
-                           MATRIX(memory[1], 5, 8),
-                           {.memory = memory[1], .offset = 4096, .rank = 1, .shape = {8}},
-                           MATRIX(memory[2], 9, 8)};
-
-    expect_gelu(views, "", "tiled");
-    expect_gelu(views, "activated", "activated");
-    views[3] = strided(2, 0, 9, 8, 12, 1);
-    expect_gelu(views, "activated", "activated");
-    views[0] = MATRIX(memory[0], 1, 5);
-    views[3] = MATRIX(memory[2], 1, 8);
-    expect_gelu(views, "activated", "activated");
+        print_message("%d x %d x %d, out by %d, %d\n", (int)m, (int)k, (int)n, (int)cases[i].row, (int)cases[i].column);
+        expect_gelu(views, cases[i].forced, cases[i].variant);
+    }
 }
 
 TEST(test_batches)

@@ -2,7 +2,6 @@
 #include "jobs/stream.h"
 
 #include <sched.h>
-#include <string.h>
 
 #include "support.h"
 
@@ -89,7 +88,6 @@ CUDA_TEST(test_a_forged_flag_ends_nothing)
     struct cuda_stream *s = cuda_stream(stream);
     const uint64_t forged[] = {0, 1, 2, 3, UINT64_MAX, UINT64_MAX / 2, 1000};
     struct test_job before, t;
-    struct error e;
     uint64_t last;
 
     fill(m, N, 1);
@@ -98,7 +96,7 @@ CUDA_TEST(test_a_forged_flag_ends_nothing)
     last = atomic_load(s->flag);
     gate_close(STANDIN_GATE_kernel);
     make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
-    assert_true(start(stream, &t, &e));
+    start_job(stream, &t);
     wait_at_gate(STANDIN_GATE_kernel, 1);
     for (unsigned i = 0; i < sizeof(forged) / sizeof(forged[0]) + 2; i++) {
         atomic_store(s->flag, i < sizeof(forged) / sizeof(forged[0]) ? forged[i] : last + i % 2);
@@ -120,12 +118,11 @@ CUDA_TEST(test_a_flag_that_was_overwritten_is_a_fault)
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *streams[2] = {stream_open(), stream_open()};
     struct test_job jobs[2];
-    struct error e;
 
     gate_close(STANDIN_GATE_kernel);
     for (unsigned i = 0; i < 2; i++) {
         make_job(&jobs[i], OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
-        assert_true(start(streams[i], &jobs[i], &e));
+        start_job(streams[i], &jobs[i]);
     }
     wait_at_gate(STANDIN_GATE_kernel, 2);
     gate_pass_one(STANDIN_GATE_kernel);

@@ -1,8 +1,6 @@
 /* Other processes' memory, and memory made for other processes. */
 #include "support.h"
 
-#include <string.h>
-
 enum { N = 1000, BYTES = N * sizeof(float) };
 
 CUDA_TEST(test_more_than_there_is_leaks_no_mapping)
@@ -27,13 +25,10 @@ CUDA_TEST(test_a_driver_that_only_says_unknown_is_not_lost)
 {
     struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
     struct backend_memory *m;
-    struct error e;
 
     exporter_alloc(BYTES, 1, what.handle);
     inject("cuIpcOpenMemHandle", 999 /* CUDA_ERROR_UNKNOWN */, false);
-    assert_int_equal(backend->memory_import(device, &what, &m, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_HANDLE);
-    assert_non_null(strstr(e.message, "freed"));
+    MUST_FAIL(backend->memory_import(device, &what, &m, &e), ERROR_INVALID_HANDLE, "freed");
     assert_false(device->lost);
     import(what.handle, BYTES);
 }
@@ -48,21 +43,17 @@ CUDA_TEST(test_a_failing_allocation_leaks_nothing)
                                         "cuMemsetD8Async",
                                         "cuMemExportToShareableHandle"};
     struct backend_memory *m;
-    struct error e;
     int fd;
 
     for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         inject(steps[i], 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        assert_int_equal(backend->memory_alloc(device, BYTES, &m, &fd, &e), -1);
-        assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+        MUST_FAIL(backend->memory_alloc(device, BYTES, &m, &fd, &e), ERROR_OUT_OF_MEMORY, "");
         expect_memory_as_at_begin();
     }
     control->memory_limit = 8 << 20;
-    assert_int_equal(backend->memory_alloc(device, 16 << 20, &m, &fd, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    MUST_FAIL(backend->memory_alloc(device, 16 << 20, &m, &fd, &e), ERROR_OUT_OF_MEMORY, "");
     control->memory_limit = 0;
-    assert_int_equal(backend->memory_alloc(device, UINT64_MAX, &m, &fd, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    MUST_FAIL(backend->memory_alloc(device, UINT64_MAX, &m, &fd, &e), ERROR_OUT_OF_MEMORY, "");
 }
 
 ALL_TESTS_WITH(setup, teardown)

@@ -97,11 +97,9 @@ static float by_pieces(const char *variant, const float *a, const float *b, int6
     /* Nothing is written there. */
     const uint64_t addresses[PLAN_MAX_OPERANDS] = {(uintptr_t)a, (uintptr_t)b, 0x10000};
     struct repack_sketch sketch;
-    struct error e;
     float out = NAN;
 
-    if (repack_sketch(&plan, addresses, variant, sizeof(scratch) / 2, &sketch, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(repack_sketch(&plan, addresses, variant, sizeof(scratch) / 2, &sketch, &e));
     for (unsigned i = 0; i < sketch.n; i++) {
         const struct repack_action *x = &sketch.actions[i];
 

@@ -3,8 +3,6 @@
 #include "blaslt_support.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "compute/repack_sketch.h"
 
@@ -217,7 +215,7 @@ static void run_random(const char *variant, enum dtype in, enum dtype out, bool 
     free(before);
 }
 
-static void padded_products_are_right_and_aligned(void **state)
+TEST_WITH(padded_products_are_right_and_aligned, open_plenty, close_all)
 {
     run_random("padded", DTYPE_BF16, DTYPE_BF16, false, false, 1e-7);
     run_random("padded", DTYPE_BF16, DTYPE_F32, false, false, 1e-7);
@@ -227,7 +225,7 @@ static void padded_products_are_right_and_aligned(void **state)
 }
 
 /* With two pieces 2^-16 of each operand is lost, and 2^-16 of the product. Three pieces lose nothing that f32 has. */
-static void products_of_pieces_are_as_exact_as_stated(void **state)
+TEST_WITH(products_of_pieces_are_as_exact_as_stated, open_plenty, close_all)
 {
     run_random("bf16x3", DTYPE_F32, DTYPE_F32, true, false, 4.7e-5);
     run_random("bf16x6", DTYPE_F32, DTYPE_F32, false, false, 2e-7);
@@ -240,7 +238,7 @@ static int open_little(void **state)
     return open_with(1 << 20);
 }
 
-static void large_products_come_in_panels(void **state)
+TEST_WITH(large_products_come_in_panels, open_little, close_all)
 {
     /* Copies of all: 3 pieces of a (600 rows) and of b (8 rows) with k = 400, and out: 1.5 MiB. */
     enum { M = 600, N = 5, K = 400 };
@@ -271,19 +269,17 @@ static void large_products_come_in_panels(void **state)
         }
 }
 
-static void what_fits_in_no_panel_is_refused_or_done_otherwise(void **state)
+TEST_WITH(what_fits_in_no_panel_is_refused_or_done_otherwise, open_little, close_all)
 {
     struct plan plan = {.kind = PLAN_GEMM, .dtype = DTYPE_F32, .out_dtype = DTYPE_F32};
     const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
     struct repack_sketch sketch;
-    struct error e;
 
     plan.gemm = (struct plan_gemm){.m = 256, .n = 256, .k = 1 << 20, .batch_count = 1, .alpha = 1};
     plan.gemm.a = (struct plan_matrix){.row = 1 << 20, .column = 1};
     plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = 256, .column = 1};
-    assert_int_equal(repack_sketch(&plan, addresses, repack_bf16x6, 1 << 20, &sketch, &e), -1);
-    assert_int_equal(e.code, ERROR_INVALID_ARGUMENT);
-    assert_non_null(strstr(e.message, "repack_bytes"));
+    MUST_FAIL(repack_sketch(&plan, addresses, repack_bf16x6, 1 << 20, &sketch, &e), ERROR_INVALID_ARGUMENT,
+              "repack_bytes");
 }
 
 /* ---- special numbers ---- */
@@ -304,7 +300,7 @@ static float special_product(const char *variant, float x, float y, float other_
     return floats(memory[2])[0];
 }
 
-static void infinities_and_the_ends_of_the_range_stay(void **state)
+TEST_WITH(infinities_and_the_ends_of_the_range_stay, open_plenty, close_all)
 {
     static const char *const variants[] = {"bf16x3", "bf16x6"};
     const float max = 0x1.fffffep127f;
@@ -348,7 +344,7 @@ static void expect_refused(struct test_job *t, const char *variant, const char *
         fail_msg("\"%s\" does not say \"%s\"", e.message, why);
 }
 
-static void variants_that_do_not_apply_say_why(void **state)
+TEST_WITH(variants_that_do_not_apply_say_why, open_plenty, close_all)
 {
     const struct view aligned[] = {MATRIX(memory[0], 16, 16), MATRIX(memory[1], 16, 16), MATRIX(memory[2], 16, 16)};
     struct view f64[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
@@ -362,21 +358,4 @@ static void variants_that_do_not_apply_say_why(void **state)
         f64[i].dtype = DTYPE_F64;
     make_gemm(&t, f64, 1, 0);
     expect_refused(&t, "bf16x6", "f32");
-}
-
-int main(void)
-{
-    const struct CMUnitTest plenty[] = {
-        cmocka_unit_test_teardown(padded_products_are_right_and_aligned, close_opened),
-        cmocka_unit_test_teardown(products_of_pieces_are_as_exact_as_stated, close_opened),
-        cmocka_unit_test_teardown(infinities_and_the_ends_of_the_range_stay, close_opened),
-        cmocka_unit_test_teardown(variants_that_do_not_apply_say_why, close_opened),
-    };
-    const struct CMUnitTest little[] = {
-        cmocka_unit_test_teardown(large_products_come_in_panels, close_opened),
-        cmocka_unit_test_teardown(what_fits_in_no_panel_is_refused_or_done_otherwise, close_opened),
-    };
-
-    return cmocka_run_group_tests(plenty, open_plenty, close_all) +
-           cmocka_run_group_tests(little, open_little, close_all);
 }

@@ -4,8 +4,6 @@
 
 #include "blaslt_support.h"
 
-#include <string.h>
-
 enum { BYTES = 4096, REPACK_BYTES = 8 << 20 };
 
 static int open_plenty(void **state)
@@ -39,12 +37,11 @@ static void expect_odd(void)
 OPENING_TEST(jobs_repeat_and_follow_each_other)
 {
     struct test_job jobs[3];
-    struct error e;
 
     for (unsigned i = 0; i < 3; i++) {
         make_odd(&jobs[i]);
         jobs[i].job.repeat = 40;
-        assert_true(start(stream, &jobs[i], &e));
+        start_job(stream, &jobs[i]);
     }
     for (unsigned i = 0; i < 3; i++) {
         finish(&jobs[i]);
@@ -54,20 +51,16 @@ OPENING_TEST(jobs_repeat_and_follow_each_other)
     expect_odd();
 }
 
-/* A forced variant is not exchanged for another one. */
 OPENING_TEST(without_memory_a_forced_variant_fails)
 {
     struct backend_stream *fresh = stream_open();
     struct test_job t;
-    struct error e;
 
     make_odd(&t);
     run_job(fresh, &t); /* cuBLASLt's workspace is there */
     make_odd(&t);
     inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    assert_true(start(fresh, &t, &e));
-    finish(&t);
-    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+    run_failing(fresh, &t, ERROR_OUT_OF_MEMORY);
     make_odd(&t);
     run_job(fresh, &t);
     expect_odd();
@@ -116,18 +109,15 @@ OPENING_TEST(without_memory_operands_are_not_copied)
     assert_string_equal(t.step.variant_used, "cublaslt");
 }
 
-/* The memory for copies is bounded for all streams together. */
 OPENING_TEST(the_share_for_copies_is_bounded)
 {
     struct cuda_device *d = cuda_device(device);
     CUdeviceptr first, second;
-    struct error e;
 
-    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2 + 1, &first, &e), 0);
-    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES / 2, &second, &e), -1);
-    assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+    MUST(cuda_scratch_take(d, d->service, REPACK_BYTES / 2 + 1, &first, &e));
+    MUST_FAIL(cuda_scratch_take(d, d->service, REPACK_BYTES / 2, &second, &e), ERROR_OUT_OF_MEMORY, "");
     cuda_scratch_give(d, d->service, first, REPACK_BYTES / 2 + 1);
-    assert_int_equal(cuda_scratch_take(d, d->service, REPACK_BYTES, &second, &e), 0);
+    MUST(cuda_scratch_take(d, d->service, REPACK_BYTES, &second, &e));
     cuda_scratch_give(d, d->service, second, REPACK_BYTES);
     assert_int_equal(atomic_load(&d->repack_used), 0);
 }

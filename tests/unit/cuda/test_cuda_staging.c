@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <string.h>
 
 enum {
     N = 1000,
@@ -112,7 +111,6 @@ CUDA_TEST(test_few_bytes_without_memory_on_the_device)
     struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
     struct backend_stream *stream = stream_open();
     struct test_job t;
-    struct error e;
 
     fill(a, N, 1);
     for (unsigned round = 0; round < 3; round++) {
@@ -122,10 +120,7 @@ CUDA_TEST(test_few_bytes_without_memory_on_the_device)
             continue;
         }
         inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        assert_true(start(stream, &t, &e));
-        finish(&t);
-        assert_true(t.job.failed);
-        assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
+        run_failing(stream, &t, ERROR_OUT_OF_MEMORY);
     }
 }
 
@@ -244,16 +239,13 @@ CUDA_TEST(test_a_cancelled_job_writes_nothing_back)
 {
     struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
     struct test_job t;
-    struct error e;
 
     fill(a, N, 2);
     for (unsigned i = 0; i < N; i++)
         floats(out)[i] = sentinel;
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
     atomic_store(&t.job.cancel, true);
-    assert_true(start(stream_open(), &t, &e));
-    finish(&t);
-    assert_int_equal(t.job.error.code, ERROR_CANCELLED);
+    run_failing(stream_open(), &t, ERROR_CANCELLED);
     for (unsigned i = 0; i < N; i++)
         assert_true(floats(out)[i] == sentinel);
     assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);

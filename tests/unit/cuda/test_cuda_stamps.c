@@ -1,11 +1,50 @@
 /* How executions are timed: by the kernels themselves where they can tell, by events where not. */
 #include "kernel_support.h"
 
-#include <stdlib.h>
-
 #include "util/clock.h"
 
 enum { N = 1000, REPEAT = 40 /* more than are in flight */, SECOND_US = 1000000 };
+
+/* Steps of the GPU's clock in ns, and how much too long events say that executions take; NULL: as it is. */
+static int open_with(const char *step, const char *event_us)
+{
+    step ? setenv("KOPS_STANDIN_CLOCK_STEP", step, 1) : unsetenv("KOPS_STANDIN_CLOCK_STEP");
+    event_us ? setenv("KOPS_STANDIN_EVENT_US", event_us, 1) : unsetenv("KOPS_STANDIN_EVENT_US");
+    return setup(NULL);
+}
+
+static int fine(void **state)
+{
+    return open_with(NULL, NULL);
+}
+
+static int coarse(void **state)
+{
+    return open_with("1024", NULL);
+}
+
+static int late(void **state)
+{
+    return open_with(NULL, "1000000");
+}
+
+static int late_and_coarse(void **state)
+{
+    return open_with("1024", "1000000");
+}
+
+static int with_a_launch_that_fails(void **state)
+{
+    inject_later("cuLaunchKernel", 3, 701 /* launch out of resources */, false);
+    return fine(state);
+}
+
+static int end_and_close(void **state)
+{
+    return end_test(state) + teardown(state);
+}
+
+#define TIMED(name, open) TEST_WITH(name, open, end_and_close)
 
 static void expect_times(const struct test_job *t, bool by_events)
 {
@@ -27,12 +66,12 @@ static void square(bool by_events)
     expect_times(&t, by_events);
 }
 
-static void test_our_kernels_tell_their_own_times(void **state)
+TIMED(test_our_kernels_tell_their_own_times, fine)
 {
     square(false);
 }
 
-static void test_a_clock_of_long_steps_is_not_used(void **state)
+TIMED(test_a_clock_of_long_steps_is_not_used, coarse)
 {
     square(true);
 }
@@ -49,7 +88,7 @@ static void custom(struct test_job *t)
 }
 
 /* The GPU waits until the execution and its events are on the stream, so that they tell when it began too. */
-static void test_single_executions_wait_behind_a_gate(void **state)
+TIMED(test_single_executions_wait_behind_a_gate, fine)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct backend_stream *stream = stream_open();
@@ -72,7 +111,7 @@ static void test_single_executions_wait_behind_a_gate(void **state)
     assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + runs);
 }
 
-static void test_users_kernels_lie_between_events(void **state)
+TIMED(test_users_kernels_lie_between_events, fine)
 {
     struct test_job t;
 
@@ -80,7 +119,7 @@ static void test_users_kernels_lie_between_events(void **state)
 }
 
 /* Events say a second too much of each execution, which was found out when the context was opened. */
-static void test_what_events_add_is_taken_off(void **state)
+TIMED(test_what_events_add_is_taken_off, late)
 {
     struct test_job t;
 
@@ -90,7 +129,7 @@ static void test_what_events_add_is_taken_off(void **state)
 }
 
 /* Where kernels cannot tell their times nobody knows what events add. */
-static void test_events_are_believed_where_the_clock_is_coarse(void **state)
+TIMED(test_events_are_believed_where_the_clock_is_coarse, late_and_coarse)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));
     struct test_job t;
@@ -103,41 +142,10 @@ static void test_events_are_believed_where_the_clock_is_coarse(void **state)
 }
 
 /* The clock could not be tried out: what was launched for it has ended before its memory goes. */
-static void test_a_device_whose_clock_cannot_be_tried_out_works(void **state)
+TIMED(test_a_device_whose_clock_cannot_be_tried_out_works, with_a_launch_that_fails)
 {
     assert_true(counter(STANDIN_COUNTER_faults) > 0);
     square(true);
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
     assert_int_equal(counter(STANDIN_COUNTER_sticky), 0);
-}
-
-static int setup_with_a_launch_that_fails(void **state)
-{
-    inject_later("cuLaunchKernel", 3, 701 /* launch out of resources */, false);
-    return setup(state);
-}
-
-int main(void)
-{
-    const struct CMUnitTest fine[] = {
-        cmocka_unit_test_teardown(test_our_kernels_tell_their_own_times, end_test),
-        cmocka_unit_test_teardown(test_users_kernels_lie_between_events, end_test),
-        cmocka_unit_test_teardown(test_single_executions_wait_behind_a_gate, end_test),
-    };
-    const struct CMUnitTest coarse[] = {cmocka_unit_test_teardown(test_a_clock_of_long_steps_is_not_used, end_test)};
-    const struct CMUnitTest failing[] = {
-        cmocka_unit_test_teardown(test_a_device_whose_clock_cannot_be_tried_out_works, end_test)};
-    const struct CMUnitTest late[] = {cmocka_unit_test_teardown(test_what_events_add_is_taken_off, end_test)};
-    const struct CMUnitTest late_and_coarse[] = {
-        cmocka_unit_test_teardown(test_events_are_believed_where_the_clock_is_coarse, end_test)};
-    int failed = cmocka_run_group_tests(fine, setup, teardown);
-
-    failed += cmocka_run_group_tests(failing, setup_with_a_launch_that_fails, teardown);
-    setenv("KOPS_STANDIN_CLOCK_STEP", "1024", 1);
-    failed += cmocka_run_group_tests(coarse, setup, teardown);
-    setenv("KOPS_STANDIN_EVENT_US", "1000000", 1);
-    failed += cmocka_run_group_tests(late_and_coarse, setup, teardown);
-    unsetenv("KOPS_STANDIN_CLOCK_STEP");
-    failed += cmocka_run_group_tests(late, setup, teardown);
-    return failed;
 }

@@ -2,17 +2,10 @@
 #ifndef KOPS_TESTS_LAUNCHES_H
 #define KOPS_TESTS_LAUNCHES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "ops/launch.h"
 #include "ops/params.h"
 #include "ops/plan_launch.h"
+#include "tests/support/unit.h"
 
 static const struct cuda_ops_device device = {.multiprocessors = 132, .level = CUDA_OPS_SM90A};
 
@@ -52,10 +45,8 @@ static inline struct cuda_launch launch_of(enum op_id op, const struct plan *pla
 {
     struct cuda_launch launch;
     unsigned threads = 256;
-    struct error e;
 
-    if (cuda_ops_launch(op, plan, at, variant, &device, &launch, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(cuda_ops_launch(op, plan, at, variant, &device, &launch, &e));
     assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
     if (launch.n_maps)
         threads = CUDA_OPS_MAPPED_THREADS;

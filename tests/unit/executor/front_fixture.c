@@ -1,7 +1,5 @@
 #include "front_fixture.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>

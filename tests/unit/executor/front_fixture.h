@@ -47,7 +47,7 @@ void front_fixture_end_spare(struct front_fixture *f, struct executor *spare);
 /* As the state of a test. */
 int front_fixture_begin(void **state);
 int front_fixture_finish(void **state);
-#define FRONT(name) TEST_WITH(name, front_fixture_begin, front_fixture_finish)
+#define FRONT(name) TEST_OF(struct front_fixture *f, name, front_fixture_begin, front_fixture_finish)
 
 /* The executor ends, and the daemon looks. */
 void front_fixture_end(struct front_fixture *f);

@@ -177,36 +177,33 @@ static bool enter_calls_and_sockets(void)
     return enter_calls() && (confine_sockets(&e) == 0 || failed(&e));
 }
 
-static bool enter_all(void)
+static bool enter_with(const char *variable)
 {
     struct error e;
 
-    if (!files_version() || !calls_available())
-        _exit(NOT_HERE);
-    setenv(CONFINE_VARIABLE, "1", 1); /* required */
+    setenv(CONFINE_VARIABLE, variable, 1);
     return (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0 && confine_finish(&e) == 0) ||
            failed(&e);
+}
+
+static bool enter_all(void)
+{
+    if (!files_version() || !calls_available())
+        _exit(NOT_HERE);
+    return enter_with("1"); /* required */
 }
 
 static bool enter_as_root(void)
 {
-    struct error e;
-
     if (!files_version() || !calls_available())
         _exit(NOT_HERE);
     setenv("STAYS_ROOT", "1", 1);
-    setenv(CONFINE_VARIABLE, "1:none", 1);
-    return (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0 && confine_finish(&e) == 0) ||
-           failed(&e);
+    return enter_with("1:none");
 }
 
 static bool enter_nothing(void)
 {
-    struct error e;
-
-    setenv(CONFINE_VARIABLE, "2", 1); /* off */
-    return (confine_begin(&config, (struct confine_what){.common = true}, &e) == 0 && confine_finish(&e) == 0) ||
-           failed(&e);
+    return enter_with("2"); /* off */
 }
 
 /* The status with which the process ends. */
@@ -348,13 +345,11 @@ TEST(test_devices_that_cannot_be_listed)
 
 static int set_up(void **state)
 {
-    (void)state;
     return close(mkstemp(secret));
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
     return unlink(secret);
 }
 

@@ -40,7 +40,6 @@ static void lost(const struct front_fixture *f, unsigned i)
 
 FRONT(test_a_job_and_its_times)
 {
-    struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
 
     put_times(f, got, 1, 1.5);
@@ -58,7 +57,6 @@ FRONT(test_a_job_and_its_times)
 /* The clock of the daemon runs between handing the job over and its end, whatever the executor says. */
 FRONT(test_the_daemon_has_its_own_clock)
 {
-    struct front_fixture *f = *state;
     const uint64_t before_ns = clock_now_ns();
     const struct record_submit *got = submit(f, 0, 0);
     const uint64_t handed_ns = clock_now_ns();
@@ -130,7 +128,6 @@ static bool is_sent(struct front_fixture *f, unsigned i)
 FRONT(test_exclusive_jobs_take_turns)
 {
     static const unsigned order[] = {0, 4, 1, 5, 2, 3}; /* user 1 has 0 to 3, user 2 has 4 and 5 */
-    struct front_fixture *f = *state;
 
     for (unsigned i = 0; i < 6; i++)
         f->exclusive[i] = i < 4 ? 1 : 2;
@@ -151,7 +148,6 @@ FRONT(test_exclusive_jobs_take_turns)
 /* Those of others wait while it runs, and those that had begun end before it. */
 FRONT(test_an_exclusive_job_is_alone)
 {
-    struct front_fixture *f = *state;
     uint64_t waited_ns, ended_ns;
 
     submit(f, 0, 0);
@@ -185,8 +181,6 @@ FRONT(test_an_exclusive_job_is_alone)
 /* The bound passes while it runs: the others go on, and it says that it was not alone. */
 FRONT(test_an_exclusive_job_is_bounded)
 {
-    struct front_fixture *f = *state;
-
     f->exclusive[0] = 1;
     submit(f, 0, 0);
     front_fixture_submit(f, 1, 1);
@@ -202,8 +196,6 @@ FRONT(test_an_exclusive_job_is_bounded)
 
 FRONT(test_the_executor_ends)
 {
-    struct front_fixture *f = *state;
-
     submit(f, 0, 0);
     submit(f, 1, 1);
     front_fixture_end(f);
@@ -217,7 +209,6 @@ FRONT(test_the_executor_ends)
 /* Also while the loop never sleeps: who watches for jobs that hang asks how far a job is. */
 FRONT(test_progress)
 {
-    struct front_fixture *f = *state;
     const struct record_submit *got = submit(f, 0, 0);
 
     atomic_store(&f->x->region->ended[got->slot], 3);
@@ -235,7 +226,6 @@ FRONT(test_progress)
 /* A bell that rings late, or for nothing, is silent after a look: else the loop would never sleep. */
 FRONT(test_a_late_bell)
 {
-    struct front_fixture *f = *state;
     struct epoll_event event;
 
     front_arm(&f->device.base);
@@ -249,7 +239,6 @@ FRONT(test_a_late_bell)
 /* One that rings without end costs the loop time. */
 FRONT(test_a_bell_that_rings_for_nothing)
 {
-    struct front_fixture *f = *state;
     unsigned rings = 0;
 
     submit(f, 0, 0);
@@ -264,7 +253,6 @@ FRONT(test_a_bell_that_rings_for_nothing)
 /* A poll goes on for the sake of a long job that the executor issues, but not without end. */
 FRONT(test_an_executor_that_always_issues)
 {
-    struct front_fixture *f = *state;
     unsigned polls = 0;
 
     submit(f, 0, 0);
@@ -280,8 +268,6 @@ FRONT(test_an_executor_that_always_issues)
 /* Several may cancel a job that waits in the daemon, also when it has ended and its done() has yet to come. */
 FRONT(test_a_waiting_job_is_cancelled_twice)
 {
-    struct front_fixture *f = *state;
-
     f->x->ready = false; /* so the job waits for it */
     front_fixture_submit(f, 0, 0);
     assert_int_not_equal(f->sent[0].kind, RECORD_SUBMIT);
@@ -297,8 +283,6 @@ FRONT(test_a_waiting_job_is_cancelled_twice)
 /* Behind a job that the executor has lost no other can have ended well. */
 FRONT(test_an_end_behind_a_lost_job)
 {
-    struct front_fixture *f = *state;
-
     submit(f, 0, 0);
     submit(f, 1, 0);
     front_fixture_put_lost(f, 0, 0);
@@ -311,7 +295,6 @@ FRONT(test_an_end_behind_a_lost_job)
 /* One that took counters can read them as long as it lives. */
 FRONT(test_a_hold_lasts_until_the_process_has_ended)
 {
-    struct front_fixture *f = *state;
     struct front_hold *hold = &f->device.hold;
 
     for (int counts = -1; counts <= 0; counts++) {
@@ -333,7 +316,6 @@ FRONT(test_a_hold_lasts_until_the_process_has_ended)
 /* Also where it had no job: of one that was cancelled, or is on another device. */
 FRONT(test_one_that_took_counters_is_spent)
 {
-    struct front_fixture *f = *state;
     struct front_domain *d = f->x->domain;
 
     assert_false(front_privilege_is_spent(f->front, d));
@@ -350,7 +332,6 @@ FRONT(test_one_that_took_counters_is_spent)
 
 static int run_work(struct backend_work *work)
 {
-    (void)work;
     return 0;
 }
 
@@ -358,7 +339,6 @@ static bool work_done;
 
 static void note_work(struct backend_work *work, const struct error *why)
 {
-    (void)work;
     work_done = !why;
 }
 
@@ -366,14 +346,12 @@ static void note_work(struct backend_work *work, const struct error *why)
 FRONT(test_a_spare_gets_work_at_once)
 {
     enum { USER = 77 };
-    struct front_fixture *f = *state;
     struct executor *spare = front_fixture_spare(f);
     struct backend_work work = {.run = run_work, .done = note_work};
     struct list *node;
-    struct error e;
 
     work_done = false;
-    assert_int_equal(front_work(&f->device.base, USER, &work, &e), 0);
+    MUST(front_work(&f->device.base, USER, &work, &e));
     front_poll(&f->device.base);
     assert_non_null(spare->domain);
     node = list_pop(&spare->tasks);

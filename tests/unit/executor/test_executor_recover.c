@@ -101,8 +101,6 @@ TEST(test_what_is_begun_anew)
 
 FRONT(test_a_sum_into_what_is_there)
 {
-    struct front_fixture *f = *state;
-
     for (unsigned i = 0; i < 2; i++) {
         square(f, i, i ? C : A, i ? D : B);
         f->steps[i].plan = (struct plan){
@@ -116,8 +114,6 @@ FRONT(test_a_sum_into_what_is_there)
 
 FRONT(test_it_said_that_it_was_done)
 {
-    struct front_fixture *f = *state;
-
     square(f, 0, A, A);
     square(f, 1, B, B);
     front_fixture_put_done(f, 0, 0);
@@ -129,8 +125,6 @@ FRONT(test_it_said_that_it_was_done)
 /* Nor does it count what a job would have written that never began. */
 FRONT(test_it_said_what_had_not_begun)
 {
-    struct front_fixture *f = *state;
-
     kernel(f, 0);
     square(f, 1, C, D);
     square(f, 2, C, C);
@@ -149,7 +143,6 @@ FRONT(test_it_said_what_had_not_begun)
 /* A word that is reached tells of all before it, too. */
 FRONT(test_a_signal)
 {
-    struct front_fixture *f = *state;
     _Alignas(8) unsigned char words[64] = {0};
     struct backend_memory page = {.kind = MEMORY_MEMFD, .host = words};
 
@@ -172,7 +165,6 @@ FRONT(test_a_signal)
 /* The client can write the word, but that does not make its kernel's fault undone. */
 FRONT(test_a_forged_signal)
 {
-    struct front_fixture *f = *state;
     _Alignas(8) unsigned char words[8] = {9};
     struct backend_memory page = {.kind = MEMORY_MEMFD, .host = words};
 
@@ -187,7 +179,6 @@ FRONT(test_a_forged_signal)
 FRONT(test_very_many_steps)
 {
     enum { MANY = (1 << 16) + 1 };
-    struct front_fixture *f = *state;
     struct step *many = calloc(MANY, sizeof(*many));
 
     assert_non_null(many);
@@ -203,11 +194,9 @@ FRONT(test_very_many_steps)
     free(many);
 }
 
-/* So many places that they are not kept apart: then none is safe. */
 FRONT(test_very_many_places)
 {
     enum { MANY = 1 << 14 };
-    struct front_fixture *f = *state;
     struct step *many = calloc(MANY, sizeof(*many));
 
     assert_non_null(many);

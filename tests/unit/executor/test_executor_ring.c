@@ -9,29 +9,27 @@ struct fixture {
     unsigned char *bytes;
 };
 
+static struct fixture *f;
+
 static int setup(void **state)
 {
-    struct fixture *f = aligned_alloc(64, sizeof(*f));
-
+    f = aligned_alloc(64, sizeof(*f));
     memset(f, 0, sizeof(*f));
     f->bytes = calloc(1, RING_BYTES);
     ring_init(&f->writer, &f->words, f->bytes);
     ring_init(&f->reader, &f->words, f->bytes);
-    *state = f;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct fixture *f = *state;
-
     free(f->bytes);
     free(f);
     return 0;
 }
 
 /* A record of `size` bytes that says its number in each of them. */
-static bool write_one(struct fixture *f, uint32_t size, unsigned number)
+static bool write_one(uint32_t size, unsigned number)
 {
     void *at = ring_reserve(&f->writer, size);
 
@@ -42,7 +40,7 @@ static bool write_one(struct fixture *f, uint32_t size, unsigned number)
     return true;
 }
 
-static void read_one(struct fixture *f, uint32_t size, unsigned number)
+static void read_one(uint32_t size, unsigned number)
 {
     uint32_t got = 0;
     const unsigned char *at = ring_peek(&f->reader, &got);
@@ -57,7 +55,6 @@ static void read_one(struct fixture *f, uint32_t size, unsigned number)
 
 TEST_WITH(test_records_arrive_in_order, setup, teardown)
 {
-    struct fixture *f = *state;
     uint32_t sizes[4096];
     unsigned written = 0, read = 0;
 
@@ -65,13 +62,13 @@ TEST_WITH(test_records_arrive_in_order, setup, teardown)
     while (read < 4096) {
         while (written < 4096) {
             sizes[written] = (uint32_t)rand() % (rand() % 50 ? 700 : RING_RECORD_MAX);
-            if (!write_one(f, sizes[written], written))
+            if (!write_one(sizes[written], written))
                 break;
             written++;
         }
         assert_true(read < written);
         for (unsigned n = (unsigned)rand() % (written - read) + 1; n--; read++)
-            read_one(f, sizes[read], read);
+            read_one(sizes[read], read);
     }
     assert_null(ring_peek(&f->reader, &sizes[0]));
     assert_false(f->reader.corrupt);
@@ -79,31 +76,28 @@ TEST_WITH(test_records_arrive_in_order, setup, teardown)
 
 TEST_WITH(test_a_full_ring_takes_nothing_until_it_is_read, setup, teardown)
 {
-    struct fixture *f = *state;
     unsigned n = 0;
 
-    while (write_one(f, 1000, n))
+    while (write_one(1000, n))
         n++;
     assert_true(n > RING_BYTES / 1100);
-    assert_false(write_one(f, 1000, n));
-    read_one(f, 1000, 0);
-    read_one(f, 1000, 1);
-    assert_true(write_one(f, 1000, n));
+    assert_false(write_one(1000, n));
+    read_one(1000, 0);
+    read_one(1000, 1);
+    assert_true(write_one(1000, n));
 }
 
 /* Each step of the reader is seen once: who waits for room is not woken for ever by the same one. */
 TEST_WITH(test_the_writer_sees_that_the_reader_went_on, setup, teardown)
 {
-    struct fixture *f = *state;
-
     assert_false(ring_read_on(&f->writer));
-    write_one(f, 100, 0);
-    write_one(f, 100, 1);
+    write_one(100, 0);
+    write_one(100, 1);
     assert_false(ring_read_on(&f->writer));
-    read_one(f, 100, 0);
+    read_one(100, 0);
     assert_true(ring_read_on(&f->writer));
     assert_false(ring_read_on(&f->writer));
-    read_one(f, 100, 1);
+    read_one(100, 1);
     assert_true(ring_read_on(&f->writer));
     atomic_store(&f->writer.words->read, UINT64_MAX / 2); /* nonsense */
     assert_false(ring_read_on(&f->writer));
@@ -111,8 +105,6 @@ TEST_WITH(test_the_writer_sees_that_the_reader_went_on, setup, teardown)
 
 TEST_WITH(test_a_record_that_no_ring_can_hold, setup, teardown)
 {
-    struct fixture *f = *state;
-
     assert_null(ring_reserve(&f->writer, RING_RECORD_MAX + 1));
     assert_non_null(ring_reserve(&f->writer, RING_RECORD_MAX));
 }
@@ -120,8 +112,6 @@ TEST_WITH(test_a_record_that_no_ring_can_hold, setup, teardown)
 /* What the other end may write into the shared words and bytes is any number at any time. */
 TEST_WITH(test_a_hostile_writer, setup, teardown)
 {
-    struct fixture *f = *state;
-
     srand(2);
     for (unsigned i = 0; i < 20000; i++) {
         struct ring reader;
@@ -146,12 +136,10 @@ TEST_WITH(test_a_hostile_writer, setup, teardown)
 /* A reader's word beyond what was written gives the writer no room that it does not have. */
 TEST_WITH(test_a_hostile_reader, setup, teardown)
 {
-    struct fixture *f = *state;
-
-    while (write_one(f, 5000, 7))
+    while (write_one(5000, 7))
         ;
     atomic_store(&f->words.read, f->writer.position + 4096);
-    assert_false(write_one(f, 5000, 8));
+    assert_false(write_one(5000, 8));
     atomic_store(&f->words.read, UINT64_MAX);
-    assert_false(write_one(f, 5000, 8));
+    assert_false(write_one(5000, 8));
 }

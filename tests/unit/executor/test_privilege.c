@@ -12,25 +12,17 @@
 #include "executor/privilege.h"
 #include "sandbox/process.h"
 #include "sandbox/threads.h"
+#include "tests/support/folder.h"
 #include "tests/support/unit.h"
 
 enum { PERFMON = 38, NOT_HERE = 77 };
 
 static bool needed(const char *text)
 {
-    char path[] = "/tmp/privilege-XXXXXX";
-    const int fd = mkstemp(path);
-    bool r;
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-    r = privilege_is_needed(path);
-    unlink(path);
-    return r;
+    return privilege_is_needed(folder_put(folder_new(), "params", text));
 }
 
-TEST(test_parameters)
+OPENING_TEST(test_parameters)
 {
     assert_true(needed("RmProfilingAdminOnly: 1\n"));
     assert_true(needed("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\nPreserveVideoMemoryAllocations: 0\n"));
@@ -57,7 +49,6 @@ static void look(void)
 
 static int use(void *context, struct error *e)
 {
-    (void)e;
     look();
     return *(int *)context;
 }
@@ -133,34 +124,37 @@ static bool one_thread_has_it(void)
     return !permitted && threads_check_no_capabilities(&e) == 0 && getuid() != 0;
 }
 
+/* What privilege_use() of that says, once it is kept and handed over; 1: it could not be. */
+static int use_kept(int (*call)(void *context, struct error *e), int answer, int *ret_result, struct error *e)
+{
+    struct error why;
+
+    sem_init(&stays, 0, 0);
+    return keep(e) && privilege_hand_over(e) == 0 ? privilege_use(call, &answer, ret_result, &why, e) : 1;
+}
+
 static bool a_failure_is_told(void)
 {
-    struct error why, e;
-    int answer = -1, result = 0;
+    struct error e;
+    int result = 0;
 
-    return keep(&e) && privilege_hand_over(&e) == 0 && privilege_use(use, &answer, &result, &why, &e) == 0 &&
-           result == -1 && threads_check_no_capabilities(&e) == 0;
+    return use_kept(use, -1, &result, &e) == 0 && result == -1 && threads_check_no_capabilities(&e) == 0;
 }
 
 static bool threads_lose_it(void)
 {
-    struct error why, e;
-    int answer = 0, result;
+    struct error e;
+    int result;
 
-    sem_init(&stays, 0, 0);
-    return keep(&e) && privilege_hand_over(&e) == 0 &&
-           privilege_use(use_with_threads, &answer, &result, &why, &e) == 0 && result == 0 &&
-           threads_check_no_capabilities(&e) == 0;
+    return use_kept(use_with_threads, 0, &result, &e) == 0 && result == 0 && threads_check_no_capabilities(&e) == 0;
 }
 
 static bool a_deaf_thread_is_found(void)
 {
-    struct error why, e;
-    int answer = 0, result;
+    struct error e;
+    int result;
 
-    sem_init(&stays, 0, 0);
-    return keep(&e) && privilege_hand_over(&e) == 0 &&
-           privilege_use(use_with_deaf_thread, &answer, &result, &why, &e) < 0 &&
+    return use_kept(use_with_deaf_thread, 0, &result, &e) < 0 &&
            strstr(e.message, "has a capability left; it blocks signal");
 }
 

@@ -3,8 +3,6 @@
 
 #include <math.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -131,13 +129,12 @@ static void set_strides(struct tensor *t, enum layout layout)
 void operand_init(struct operand *o, enum dtype dtype, unsigned rank, const int64_t *shape, enum layout layout)
 {
     const size_t size = dtype_size(dtype);
-    struct error e;
 
     *o = (struct operand){.tensor = {.dtype = dtype, .rank = rank}};
     memcpy(o->tensor.shape, shape, rank * sizeof(*shape));
     set_strides(&o->tensor, layout);
     o->tensor.offset = (layout == CONTIGUOUS ? 64 : 3) * size;
-    assert_int_equal(tensor_measure(&o->tensor, "tensor", &e), 0);
+    MUST(tensor_measure(&o->tensor, "tensor", &e));
     o->memory = (struct backend_memory){
         .kind = MEMORY_MEMFD, .size = o->tensor.offset + o->tensor.extent + 64 * size, .writable = true};
     o->memory.host = opened(malloc(o->memory.size), free);
@@ -278,7 +275,6 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
               const union op_attr_value *attrs)
 {
     struct op_call call = {.op = op_get(op)};
-    struct error e;
 
     *job = (struct backend_job){.steps = next_step(), .n_steps = 1, .repeat = 1, .timing = true, .done = on_done};
     *job->steps = (struct step){.in_place = -1};
@@ -294,8 +290,7 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
         if (i < call.op->n_inputs && o == out)
             job->steps->in_place = (int8_t)i;
     }
-    if (op_plan(&call, &job->steps->plan, &e) < 0)
-        fail_msg("%s", e.message);
+    MUST(op_plan(&call, &job->steps->plan, &e));
 }
 
 void job_run(struct fixture *f, struct backend_job *job)

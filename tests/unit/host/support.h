@@ -3,15 +3,8 @@
 #ifndef KOPS_TESTS_HOST_SUPPORT_H
 #define KOPS_TESTS_HOST_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "backend/backend.h"
-#include "tests/unit/opened.h"
+#include "tests/support/unit.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

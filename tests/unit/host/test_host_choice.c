@@ -1,6 +1,5 @@
 /* The choice between candidates, by costs that the tests make up. */
 #include <math.h>
-#include <string.h>
 
 #include "choice.h"
 #include "support.h"

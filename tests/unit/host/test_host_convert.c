@@ -1,8 +1,6 @@
 /* f16 and bf16 against f64 arithmetic: every pattern decoded, every rounding boundary encoded, by every build of
  * the kernels and by the scalar definition. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "convert.h"
 #include "kernels.h"

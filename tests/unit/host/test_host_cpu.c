@@ -1,61 +1,32 @@
 /* What the device says of the machine, and the reading of cgroup quotas. */
-#include <ftw.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "cpu.h"
 #include "cpufreq.h"
 #include "support.h"
+#include "tests/support/folder.h"
 
-static char folder[64];
+static const char *folder;
+
+static int make_folder(void **state)
+{
+    folder = folder_new();
+    return 0;
+}
 
 static void write_file(const char *name, const char *text)
 {
-    char path[256];
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    for (char *slash = strchr(path + strlen(folder) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(path, 0700);
-        *slash = '/';
-    }
-    f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    folder_put(folder, name, text);
 }
 
 static unsigned quota(const char *memberships)
 {
-    char path[128];
-
-    write_file("cgroup", memberships);
-    snprintf(path, sizeof(path), "%s/cgroup", folder);
-    return cpu_quota(path, folder);
+    return cpu_quota(folder_put(folder, "cgroup", memberships), folder);
 }
 
-static int make_folder(void **state)
-{
-    snprintf(folder, sizeof(folder), "/tmp/test-kops-cpu-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
-{
-    return remove(path);
-}
-
-static int remove_folder(void **state)
-{
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-static void test_no_quota(void **state)
+TEST_WITH(test_no_quota, make_folder, close_opened)
 {
     assert_int_equal(quota("0::/user.slice\n"), 0);
     write_file("user.slice/cpu.max", "max 100000\n");
@@ -63,7 +34,7 @@ static void test_no_quota(void **state)
     assert_int_equal(cpu_quota("/nonexistent", folder), 0);
 }
 
-static void test_unified(void **state)
+TEST_WITH(test_unified, make_folder, close_opened)
 {
     write_file("a/b/cpu.max", "max 100000\n");
     write_file("a/cpu.max", "250000 100000\n");
@@ -73,7 +44,7 @@ static void test_unified(void **state)
     assert_int_equal(quota("0::/not/seen/in/this/container\n"), 0);
 }
 
-static void test_legacy(void **state)
+TEST_WITH(test_legacy, make_folder, close_opened)
 {
     write_file("cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
     write_file("cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
@@ -83,7 +54,7 @@ static void test_legacy(void **state)
     assert_int_equal(quota("5:cpu,cpuacct:/job\n"), 0);
 }
 
-static void test_device_info(void **state)
+OPENING_TEST(test_device_info)
 {
     struct fixture f = fixture_open(NULL);
 
@@ -113,7 +84,7 @@ static void write_clocks(const char *name, const char *fast, const char *slow)
         }
 }
 
-static void test_clock_of_the_fastest_processor(void **state)
+TEST_WITH(test_clock_of_the_fastest_processor, make_folder, close_opened)
 {
     struct backend_conditions c;
 
@@ -126,7 +97,7 @@ static void test_clock_of_the_fastest_processor(void **state)
     assert_true(isnan(c.temperature_c) && isnan(c.power_w));
 }
 
-static void test_no_cpufreq(void **state)
+TEST(test_no_cpufreq)
 {
     struct backend_conditions c;
 
@@ -158,7 +129,7 @@ static bool listed(const char *const *wanted)
     return true;
 }
 
-static void test_instruction_sets(void **state)
+TEST(test_instruction_sets)
 {
     static const char *const avx2[] = {" avx ", " avx2 ", " fma ", " bmi2 ", " f16c ", NULL};
     static const char *const avx512[] = {" avx512f ", " avx512bw ", " avx512cd ", " avx512dq ", " avx512vl ", NULL};
@@ -168,20 +139,3 @@ static void test_instruction_sets(void **state)
     assert_true(cpu_has(CPU_GENERIC));
 }
 #endif
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_no_quota, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(test_unified, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(test_legacy, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(test_clock_of_the_fastest_processor, make_folder, remove_folder),
-        cmocka_unit_test(test_no_cpufreq),
-        cmocka_unit_test_teardown(test_device_info, close_opened),
-#ifdef __x86_64__
-        cmocka_unit_test(test_instruction_sets),
-#endif
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -1,7 +1,5 @@
 /* Tensors that several threads share, and that go past the caches: exact sums, and nothing else is written. Layouts and
  * other ops are those of tests/conformance. */
-#include <string.h>
-
 #include "device.h"
 #include "support.h"
 

@@ -1,6 +1,5 @@
 /* Streams: turns between several, of one owner and of many; cancelled jobs that have not started; opening and closing.
  */
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "support.h"

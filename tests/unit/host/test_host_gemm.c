@@ -1,8 +1,6 @@
 /* gemm: every variant and dtype against sums in f64, within the declared tolerances; layouts, transposes, batches,
  * scaling, empty products. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "device.h"
 #include "support.h"

@@ -1,8 +1,6 @@
 /* Pages that vanish under a job: it fails, its neighbours and later jobs do not, and a fault elsewhere still ends the
  * process. */
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -30,12 +30,11 @@ TEST(a_helper_keeps_off_its_callers_processor)
     unsigned apart = 0;
     struct pool *pool;
     cpu_set_t all;
-    struct error e;
 
     assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
     if (CPU_COUNT(&all) < 2)
         skip();
-    assert_int_equal(pool_new(2, &pool, &e), 0);
+    MUST(pool_new(2, &pool, &e));
     for (unsigned i = 0; i < RUNS; i++) {
         struct seen s = {.arrived = 0};
         const int before = sched_getcpu();
@@ -54,13 +53,12 @@ TEST(a_single_processor_is_shared)
     struct seen s = {.arrived = 0};
     struct pool *pool;
     cpu_set_t all, one;
-    struct error e;
 
     assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);
     assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
-    assert_int_equal(pool_new(2, &pool, &e), 0);
+    MUST(pool_new(2, &pool, &e));
     pool_run(pool, 2, meet, &s);
     assert_true(CPU_EQUAL(&s.helper, &one));
     pool_free(pool);

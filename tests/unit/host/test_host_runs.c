@@ -2,8 +2,6 @@
  * kernel here is plain C: it checks the packing on every processor. */
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "gemm.h"
 #include "support.h"
@@ -150,19 +148,18 @@ static void run(struct pool *pool, const struct product *p, enum dtype out_dtype
                                    .pointers = (unsigned char *[]){(void *)a, (void *)b, out},
                                    .kernels = kernels_best(),
                                    .pool = pool};
-    struct error e;
 
     assert_non_null(out);
     for (unsigned i = 0; i < pool_threads(pool); i++)
         memset(pool_scratch(pool, i), 0xff, SCRATCH_BYTES); /* no numbers */
-    assert_int_equal(gemm_blocked(&call, &kernel, &e), 0);
+    MUST(gemm_blocked(&call, &kernel, &e));
     check(p, out_dtype, a, b, out);
     free(a);
     free(b);
     free(out);
 }
 
-static void test_products(void **state)
+TEST(test_products)
 {
     static const struct product products[] = {
         {1, 1, 1},     {16, 32, 32},  {32, 32, 64},  {17, 33, 31},    {33, 31, 33}, {5, 70, 513}, {70, 5, 1025},
@@ -170,10 +167,9 @@ static void test_products(void **state)
 
     for (unsigned threads = 1; threads <= 7; threads += 6) {
         struct pool *pool;
-        struct error e;
 
-        assert_int_equal(pool_new(threads, &pool, &e), 0);
-        assert_int_equal(pool_reserve(pool, SCRATCH_BYTES, &e), 0);
+        MUST(pool_new(threads, &pool, &e));
+        MUST(pool_reserve(pool, SCRATCH_BYTES, &e));
         for (size_t i = 0; i < 4 * COUNT(products); i++) {
             struct product p = products[i / 4];
 
@@ -191,7 +187,7 @@ static void test_products(void **state)
 
 #ifdef __x86_64__
 /* AMX's own packing, which needs no AMX, as the plain one does it. */
-static void test_packing_for_amx(void **state)
+TEST(test_packing_for_amx)
 {
     enum { LINES = 32, MOST = 100, LD = 64 };
     static const ptrdiff_t strides[][2] = {{MOST, 1}, {1, LINES}, {2 * MOST, 2}, {0, 1}, {1, 0}, {3, 3}};
@@ -219,15 +215,3 @@ static void test_packing_for_amx(void **state)
     free(from);
 }
 #endif
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-#ifdef __x86_64__
-        cmocka_unit_test(test_packing_for_amx),
-#endif
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

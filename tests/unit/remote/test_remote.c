@@ -3,14 +3,8 @@
  * its clock). */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -18,10 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "remote/fetch.h"
 #include "remote/remote.h"
+#include "tests/support/unit.h"
 
 enum {
     FASTER = 20, /* seconds of the code's are longer than a busy machine holds the test up */
@@ -63,7 +56,6 @@ struct answer {
 
 static void on_tick(uv_timer_t *timer)
 {
-    (void)timer;
 }
 
 static void run_until(struct fixture *f, bool (*true_now)(void *context), void *context)
@@ -252,12 +244,11 @@ static void assert_next_serves(struct fixture *f)
     assert_int_equal(a.status, REMOTE_MISS);
 }
 
-static void test_it_does_not_get_ready(void **state)
+TEST(test_it_does_not_get_ready)
 {
     struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a, b;
 
-    (void)state;
     helper_accept(f);
     assert_non_null(get(f, &a));
     assert_non_null(put(f, &b));
@@ -267,13 +258,12 @@ static void test_it_does_not_get_ready(void **state)
     fixture_close(f);
 }
 
-static void test_it_does_not_even_accept(void **state)
+TEST(test_it_does_not_even_accept)
 {
     struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
     int deaf;
 
-    (void)state;
     assert_non_null(get(f, &a));
     assert_given_up(f, &a, "the helper does not get ready");
     deaf = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
@@ -283,12 +273,11 @@ static void test_it_does_not_even_accept(void **state)
     fixture_close(f);
 }
 
-static void test_it_does_not_answer(void **state)
+TEST(test_it_does_not_answer)
 {
     struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer gets[3], puts_[2];
 
-    (void)state;
     helper_begin(f);
     for (unsigned i = 0; i < 3; i++)
         assert_non_null(get(f, &gets[i]));
@@ -305,12 +294,11 @@ static void test_it_does_not_answer(void **state)
     fixture_close(f);
 }
 
-static void test_it_does_not_answer_uploads(void **state)
+TEST(test_it_does_not_answer_uploads)
 {
     struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
 
-    (void)state;
     helper_begin(f);
     assert_non_null(put(f, &a));
     helper_order(f, REMOTE_ORDER_PUT);
@@ -320,12 +308,11 @@ static void test_it_does_not_answer_uploads(void **state)
 }
 
 /* The compiler was faster each time, so that nobody waits for an answer: it is seen all the same. */
-static void test_nobody_waits_for_it(void **state)
+TEST(test_nobody_waits_for_it)
 {
     struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
 
-    (void)state;
     helper_begin(f);
     remote_cancel(get(f, &a), true);
     assert_next_serves(f);
@@ -345,12 +332,11 @@ static struct remote_request *fill_socket(struct fixture *f, struct answer *a)
     return get(f, a);
 }
 
-static void test_it_does_not_read(void **state)
+TEST(test_it_does_not_read)
 {
     struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
 
-    (void)state;
     helper_begin(f);
     assert_non_null(fill_socket(f, &a));
     assert_given_up(f, &a, "the helper does not read");
@@ -374,13 +360,12 @@ static bool is_served(void *context)
     return s->last->done;
 }
 
-static void test_it_reads_late(void **state)
+TEST(test_it_reads_late)
 {
     struct fixture *f = fixture_open(HOUR_MS);
     struct answer a;
     struct served s = {f, &a};
 
-    (void)state;
     helper_begin(f);
     assert_non_null(fill_socket(f, &a));
     run_until(f, is_served, &s);
@@ -398,12 +383,11 @@ static bool is_told(void *context)
     return *report.why != '\0';
 }
 
-static void test_a_stopped_process_is_killed(void **state)
+TEST(test_a_stopped_process_is_killed)
 {
     struct fixture f = {0};
     struct answer a;
 
-    (void)state;
     assert_int_equal(uv_loop_init(&f.loop), 0);
     f.remote = store_new(&f, NULL, TIMEOUT_MS);
     assert_non_null(get(&f, &a));
@@ -418,18 +402,12 @@ static void test_a_stopped_process_is_killed(void **state)
     assert_int_equal(errno, ECHILD);
 }
 
-int main(int argc, char **argv)
+static int be_a_helper(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_does_not_get_ready), cmocka_unit_test(test_it_does_not_even_accept),
-        cmocka_unit_test(test_it_does_not_answer),    cmocka_unit_test(test_it_does_not_answer_uploads),
-        cmocka_unit_test(test_nobody_waits_for_it),   cmocka_unit_test(test_it_does_not_read),
-        cmocka_unit_test(test_it_reads_late),         cmocka_unit_test(test_a_stopped_process_is_killed),
-    };
-
-    if (remote_helper_wanted(argc, argv)) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails */
-        return raise(SIGSTOP);
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (!remote_helper_wanted(argc, argv))
+        return -1;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails */
+    return raise(SIGSTOP);
 }
+
+FIRST(be_a_helper)

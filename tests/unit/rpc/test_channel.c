@@ -18,24 +18,23 @@ struct fixture {
     struct ring_consumer replies;
 };
 
+static struct fixture *f;
+
 static int set_up(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
     struct error e;
 
+    f = calloc(1, sizeof(*f));
     if (!f || rpc_channel_new(LIMIT, OUTPUT_MAX, &f->channel, f->fds, &e) < 0)
         return -1;
     f->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, f->fds[CHANNEL_MEMORY], 0);
     ring_client_ends(f->memory, RING_REQUEST_BYTES, RING_REPLY_BYTES, &f->requests, &f->replies);
     rpc_output_init(&f->socket, OUTPUT_MAX);
-    *state = f;
     return f->memory == MAP_FAILED ? -1 : 0;
 }
 
 static int tear_down(void **state)
 {
-    struct fixture *f = *state;
-
     munmap(f->memory, MEMORY);
     for (unsigned i = 0; i < CHANNEL_FDS; i++)
         close(f->fds[i]);
@@ -53,7 +52,7 @@ static bool rung(int fd)
 }
 
 /* Something of `length` bytes in all that is no request, but a value. */
-static void put_bin(struct fixture *f, uint32_t length)
+static void put_bin(uint32_t length)
 {
     const unsigned char head[5] = {0xc6, (unsigned char)(length >> 24), (unsigned char)(length >> 16),
                                    (unsigned char)(length >> 8), (unsigned char)length};
@@ -65,7 +64,7 @@ static void put_bin(struct fixture *f, uint32_t length)
     free(body);
 }
 
-static void reply(struct fixture *f, size_t length)
+static void reply(size_t length)
 {
     struct rpc_output *out = rpc_channel_begin(f->channel, &f->socket);
     char *text = calloc(1, length);
@@ -79,8 +78,6 @@ static void reply(struct fixture *f, size_t length)
 
 WITH_STATE(memory_is_sealed)
 {
-    struct fixture *f = *state;
-
     assert_int_equal(fcntl(f->fds[CHANNEL_MEMORY], F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     assert_int_equal(lseek(f->fds[CHANNEL_MEMORY], 0, SEEK_END), MEMORY);
     assert_int_equal(ftruncate(f->fds[CHANNEL_MEMORY], 0), -1);
@@ -88,12 +85,11 @@ WITH_STATE(memory_is_sealed)
 
 WITH_STATE(requests_arrive_privately)
 {
-    struct fixture *f = *state;
     struct rpc_frame frame;
     struct error e;
 
     assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_WOULD_BLOCK);
-    put_bin(f, 1000);
+    put_bin(1000);
     assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_WOULD_BLOCK);
     ring_publish(&f->requests);
     assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
@@ -109,13 +105,12 @@ WITH_STATE(requests_arrive_privately)
 
 WITH_STATE(half_a_ring_is_the_limit)
 {
-    struct fixture *f = *state;
     enum rpc_receive received;
     struct rpc_frame frame;
     struct error e;
     int r = 0;
 
-    put_bin(f, RING_REQUEST_BYTES / 2 - 4);
+    put_bin(RING_REQUEST_BYTES / 2 - 4);
     ring_publish(&f->requests);
     while (!r && (received = rpc_channel_receive(f->channel, &e)) == RPC_RECEIVED)
         r = rpc_input_next(&f->channel->input, &frame, &e);
@@ -125,10 +120,9 @@ WITH_STATE(half_a_ring_is_the_limit)
 
 WITH_STATE(room_is_announced)
 {
-    struct fixture *f = *state;
     struct error e;
 
-    put_bin(f, 1000);
+    put_bin(1000);
     ring_publish(&f->requests);
     ring_producer_sleeps(&f->requests);
     assert_false(rung(f->fds[CHANNEL_WAKE]));
@@ -138,34 +132,32 @@ WITH_STATE(room_is_announced)
 
 WITH_STATE(sleeping)
 {
-    struct fixture *f = *state;
     struct error e;
 
     assert_true(rpc_channel_sleep(f->channel));
-    put_bin(f, 10);
+    put_bin(10);
     assert_true(ring_publish(&f->requests));
     assert_false(rpc_channel_sleep(f->channel));
-    put_bin(f, 10);
+    put_bin(10);
     assert_false(ring_publish(&f->requests)); /* it did not sleep: no bell is owed */
     assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
     assert_true(rpc_channel_sleep(f->channel));
     rpc_channel_wake(f->channel);
-    put_bin(f, 10);
+    put_bin(10);
     assert_false(ring_publish(&f->requests));
 }
 
 WITH_STATE(replies_wake_who_sleeps)
 {
-    struct fixture *f = *state;
     struct error e;
 
-    reply(f, 100);
+    reply(100);
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
     assert_true(ring_available(&f->replies) == 101);
     assert_false(rung(f->fds[CHANNEL_WAKE]));
     ring_consumer_sleeps(&f->replies);
-    reply(f, 100);
+    reply(100);
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
     assert_true(rung(f->fds[CHANNEL_WAKE]));
@@ -173,12 +165,11 @@ WITH_STATE(replies_wake_who_sleeps)
 
 WITH_STATE(long_replies_go_to_the_socket)
 {
-    struct fixture *f = *state;
     struct error e;
 
-    reply(f, 100);
-    reply(f, RING_REPLY_BYTES / 2 + 100);
-    reply(f, 200);
+    reply(100);
+    reply(RING_REPLY_BYTES / 2 + 100);
+    reply(200);
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
     assert_true(ring_available(&f->replies) == 101 + 201);
@@ -187,13 +178,12 @@ WITH_STATE(long_replies_go_to_the_socket)
 
 WITH_STATE(full_ring_waits_for_room)
 {
-    struct fixture *f = *state;
     unsigned char bytes[10000];
     size_t taken = 0;
     struct error e;
 
     for (unsigned i = 0; i < 5; i++)
-        reply(f, RING_REPLY_BYTES / 4);
+        reply(RING_REPLY_BYTES / 4);
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &e), 0);
     assert_true(ring_available(&f->replies) == RING_REPLY_BYTES);
@@ -210,7 +200,6 @@ WITH_STATE(full_ring_waits_for_room)
 
 WITH_STATE(impossible_indices)
 {
-    struct fixture *f = *state;
     struct ring_page *page = (void *)f->memory;
     struct error e;
 
@@ -220,7 +209,7 @@ WITH_STATE(impossible_indices)
     assert_false(rpc_channel_sleep(f->channel)); /* there is something to complain about */
     atomic_store(&page->reply.tail, 1);
     for (unsigned i = 0; i < 5; i++)
-        reply(f, RING_REPLY_BYTES / 4);
+        reply(RING_REPLY_BYTES / 4);
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &e), -1);
     assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);

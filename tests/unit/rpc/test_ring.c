@@ -20,22 +20,20 @@ struct fixture {
     struct ring_consumer consumer;
 };
 
+static struct fixture *f;
+
 static int set_up(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-
+    f = calloc(1, sizeof(*f));
     f->memory = aligned_alloc(RING_LINE_BYTES, sizeof(*f->memory));
     memset(f->memory, 0, sizeof(*f->memory));
     ring_producer_init(&f->producer, &f->memory->page.request, f->memory->bytes, SIZE);
     ring_consumer_init(&f->consumer, &f->memory->page.request, f->memory->bytes, SIZE);
-    *state = f;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct fixture *f = *state;
-
     free(f->memory);
     free(f);
     return 0;
@@ -71,7 +69,6 @@ TEST(layout)
 
 TEST_WITH(bytes_pass_and_wrap, set_up, tear_down)
 {
-    struct fixture *f = *state;
     unsigned char out[SIZE], in[SIZE];
 
     for (unsigned round = 0; round < 3000; round++) {
@@ -95,7 +92,6 @@ TEST_WITH(bytes_pass_and_wrap, set_up, tear_down)
 
 TEST_WITH(room_is_what_was_read, set_up, tear_down)
 {
-    struct fixture *f = *state;
     unsigned char bytes[SIZE] = {0};
 
     ring_write(&f->producer, bytes, SIZE - 10);
@@ -114,7 +110,6 @@ TEST_WITH(room_is_what_was_read, set_up, tear_down)
 TEST_WITH(hostile_head, set_up, tear_down)
 {
     static const uint64_t heads[] = {0, 99, 100 + SIZE + 1, UINT64_MAX, UINT64_C(1) << 63};
-    struct fixture *f = *state;
     unsigned char bytes[SIZE] = {0};
 
     ring_write(&f->producer, bytes, 200);
@@ -137,7 +132,6 @@ TEST_WITH(hostile_head, set_up, tear_down)
 TEST_WITH(hostile_tail, set_up, tear_down)
 {
     static const uint64_t tails[] = {0, 149, 201, UINT64_MAX, UINT64_C(1) << 63};
-    struct fixture *f = *state;
     unsigned char bytes[SIZE] = {0};
 
     ring_write(&f->producer, bytes, 200);
@@ -157,7 +151,6 @@ TEST_WITH(hostile_tail, set_up, tear_down)
 
 TEST_WITH(doorbells, set_up, tear_down)
 {
-    struct fixture *f = *state;
     unsigned char byte = 1;
 
     ring_write(&f->producer, &byte, 1);
@@ -183,7 +176,6 @@ TEST_WITH(doorbells, set_up, tear_down)
 enum { MESSAGES = 200000 };
 
 struct pair {
-    struct fixture *f;
     int data, room; /* eventfds */
     bool lost;
 };
@@ -214,7 +206,7 @@ static size_t length_of(unsigned i)
 static void *produce(void *context)
 {
     struct pair *pair = context;
-    struct ring_producer *p = &pair->f->producer;
+    struct ring_producer *p = &f->producer;
     unsigned char bytes[300];
 
     for (unsigned i = 0; i < MESSAGES; i++) {
@@ -238,8 +230,8 @@ static void *produce(void *context)
 
 TEST_WITH(threads, set_up, tear_down)
 {
-    struct pair pair = {*state, eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC), false};
-    struct ring_consumer *c = &pair.f->consumer;
+    struct pair pair = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC), false};
+    struct ring_consumer *c = &f->consumer;
     unsigned char want[300], got[300];
     pthread_t thread;
 

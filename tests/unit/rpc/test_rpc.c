@@ -122,46 +122,39 @@ TEST(descriptors_go_with_the_message_that_starts_there)
 
 TEST(wrong_claims_are_violations)
 {
+    static const struct {
+        const char *what;
+        unsigned given, claimed; /* 0 claimed: the message is passed */
+        size_t before;           /* bytes that come before the descriptors */
+    } cases[] = {{"a claim without descriptors", 0, 1, 0},
+                 {"another number", 1, 2, 0},
+                 {"descriptors that nobody claims", 1, 0, 0},
+                 {"descriptors in the middle of a message", 1, 1, 5}};
     unsigned char bytes[4096];
     size_t n = request(bytes, 1, 1, 10);
     struct rpc_input in;
-    struct rpc_frame frame;
     struct error e;
-    int fd, got[RPC_MAX_FDS];
+    int fd;
 
-    /* a claim without descriptors */
-    rpc_input_init(&in, 4096);
-    feed(&in, bytes, n, NULL, 0, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
-    assert_int_equal(rpc_input_claim(&in, 1, got, &e), -1);
-    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
-    rpc_input_free(&in);
-    /* another number */
-    fd = open_one();
-    rpc_input_init(&in, 4096);
-    feed(&in, bytes, n, &fd, 1, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
-    assert_int_equal(rpc_input_claim(&in, 2, got, &e), -1);
-    rpc_input_free(&in);
-    closed(fd);
-    /* descriptors that nobody claims */
-    fd = open_one();
-    rpc_input_init(&in, 4096);
-    feed(&in, bytes, n, &fd, 1, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
-    assert_int_equal(rpc_input_consume(&in, &e), -1);
-    rpc_input_free(&in);
-    closed(fd);
-    /* descriptors in the middle of a message */
-    fd = open_one();
-    rpc_input_init(&in, 4096);
-    feed(&in, bytes, 5, NULL, 0, &e);
-    feed(&in, bytes + 5, n - 5, &fd, 1, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
-    assert_int_equal(rpc_input_claim(&in, 1, got, &e), -1);
-    rpc_input_free(&in);
-    closed(fd);
-    /* more and more of them, while one message never ends */
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rpc_frame frame;
+        int got[RPC_MAX_FDS], r;
+
+        fd = open_one();
+        rpc_input_init(&in, 4096);
+        if (cases[i].before)
+            feed(&in, bytes, cases[i].before, NULL, 0, &e);
+        feed(&in, bytes + cases[i].before, n - cases[i].before, &fd, cases[i].given, &e);
+        assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
+        r = cases[i].claimed ? rpc_input_claim(&in, cases[i].claimed, got, &e) : rpc_input_consume(&in, &e);
+        if (r != -1 || e.code != ERROR_PROTOCOL_ERROR)
+            fail_msg("%s: %d", cases[i].what, r);
+        rpc_input_free(&in);
+        if (!cases[i].given)
+            close(fd);
+        closed(fd);
+    }
+    /* More and more of them, while one message never ends. */
     rpc_input_init(&in, 4096);
     for (unsigned i = 0; i <= RPC_MAX_BATCHES; i++) {
         fd = open_one();
@@ -173,28 +166,27 @@ TEST(wrong_claims_are_violations)
 
 TEST(too_long_is_refused_early)
 {
-    const unsigned char announced[] = {0xdd, 0xff, 0xff, 0xff, 0xff}, str[] = {0xdb, 0x7f, 0, 0, 0};
+    static const unsigned char announced[] = {0xdd, 0xff, 0xff, 0xff, 0xff}, str[] = {0xdb, 0x7f, 0, 0, 0};
     unsigned char deep[SCAN_MAX_DEPTH + 1];
-    struct rpc_frame frame;
-    struct rpc_input in;
-    struct error e;
+    const struct {
+        const unsigned char *bytes;
+        size_t n;
+    } cases[] = {{announced, sizeof(announced)}, {str, sizeof(str)}, {deep, sizeof(deep)}};
 
-    rpc_input_init(&in, 4096);
-    feed(&in, announced, sizeof(announced), NULL, 0, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), -1);
-    rpc_input_free(&in);
-    rpc_input_init(&in, 4096);
-    feed(&in, str, sizeof(str), NULL, 0, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), -1);
-    rpc_input_free(&in);
     memset(deep, 0x91, sizeof(deep));
-    rpc_input_init(&in, 4096);
-    feed(&in, deep, sizeof(deep), NULL, 0, &e);
-    assert_int_equal(rpc_input_next(&in, &frame, &e), -1);
-    rpc_input_free(&in);
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rpc_frame frame;
+        struct rpc_input in;
+        struct error e;
+
+        rpc_input_init(&in, 4096);
+        feed(&in, cases[i].bytes, cases[i].n, NULL, 0, &e);
+        if (rpc_input_next(&in, &frame, &e) != -1)
+            fail_msg("case %u", i);
+        rpc_input_free(&in);
+    }
 }
 
-/* Three messages, the middle one with a descriptor: it must arrive with that one's first byte and nothing after it. */
 /* A message of many values is looked through in parts, and what was looked through is not looked at again. */
 TEST(many_values_take_several_calls)
 {
@@ -224,6 +216,7 @@ TEST(many_values_take_several_calls)
     rpc_input_free(&in);
 }
 
+/* Three messages, the middle one with a descriptor: it must arrive with that one's first byte and nothing after it. */
 TEST(output_sends_descriptors_with_their_message)
 {
     struct rpc_output out;

@@ -1,4 +1,4 @@
-/* Accounts: what is counted, refused and given back; rates and shares by made-up clocks. */
+/* Accounts: what is counted, refused and given back; rates, shares and pauses by made-up clocks. */
 #include "server/account/shared_charge.h"
 #include "tests/support/unit.h"
 
@@ -11,27 +11,29 @@ struct fixture {
     struct account *alice, *bob;
 };
 
+static struct fixture *f;
+
 static int setup(void **state)
 {
-    static struct fixture f;
+    static struct fixture fixture;
 
-    memset(&f, 0, sizeof(f));
-    accounts_init(&f.all, &f.limits);
-    f.alice = account_get(&f.all, ALICE);
-    f.bob = account_get(&f.all, BOB);
-    *state = &f;
-    return !f.alice || !f.bob;
+    f = &fixture;
+    memset(f, 0, sizeof(*f));
+    accounts_init(&f->all, &f->limits);
+    f->alice = account_get(&f->all, ALICE);
+    f->bob = account_get(&f->all, BOB);
+    return !f->alice || !f->bob;
 }
 
 static int teardown(void **state)
 {
-    struct fixture *f = *state;
-
     account_unref(f->alice);
     account_unref(f->bob);
     accounts_free(&f->all);
     return 0;
 }
+
+#define ACCOUNT_TEST(name) TEST_WITH(name, setup, teardown)
 
 static void assert_refused(const struct error *e, const char *quota, int64_t current, int64_t limit)
 {
@@ -51,9 +53,8 @@ static int64_t retry_of(const struct error *e)
     return e->details[3].number;
 }
 
-TEST_WITH(test_one_account_a_user, setup, teardown)
+ACCOUNT_TEST(test_one_account_a_user)
 {
-    struct fixture *f = *state;
     struct account *again = account_get(&f->all, ALICE);
 
     assert_ptr_equal(again, f->alice);
@@ -62,9 +63,8 @@ TEST_WITH(test_one_account_a_user, setup, teardown)
     account_unref(again);
 }
 
-TEST_WITH(test_idle_accounts_are_kept_for_a_while, setup, teardown)
+ACCOUNT_TEST(test_idle_accounts_are_kept_for_a_while)
 {
-    struct fixture *f = *state;
     struct account *first = account_get(&f->all, 1);
 
     first->refused = 5;
@@ -80,9 +80,8 @@ TEST_WITH(test_idle_accounts_are_kept_for_a_while, setup, teardown)
     account_unref(first);
 }
 
-TEST_WITH(test_charges, setup, teardown)
+ACCOUNT_TEST(test_charges)
 {
-    struct fixture *f = *state;
     struct error e;
 
     for (enum quota q = 0; q < QUOTA_COUNT; q++) {
@@ -116,9 +115,8 @@ TEST_WITH(test_charges, setup, teardown)
     assert_int_equal(f->bob->refused, 0);
 }
 
-TEST_WITH(test_in_flight_counts_the_asker, setup, teardown)
+ACCOUNT_TEST(test_in_flight_counts_the_asker)
 {
-    struct fixture *f = *state;
     struct error e;
 
     struct charge first, second;
@@ -133,9 +131,8 @@ TEST_WITH(test_in_flight_counts_the_asker, setup, teardown)
     charge_free(&second);
 }
 
-TEST_WITH(test_a_charge_that_changes, setup, teardown)
+ACCOUNT_TEST(test_a_charge_that_changes)
 {
-    struct fixture *f = *state;
     struct charge charge, other;
     struct error e;
 
@@ -159,14 +156,12 @@ TEST_WITH(test_a_charge_that_changes, setup, teardown)
 }
 
 /* Whoever has it gives it back, however long its user has been gone. */
-TEST_WITH(test_a_charge_has_one_holder, setup, teardown)
+ACCOUNT_TEST(test_a_charge_has_one_holder)
 {
-    struct fixture *f = *state;
     struct account *a = account_get(&f->all, 1);
     struct charge first, second;
-    struct error e;
 
-    assert_int_equal(charge_take(&first, a, PID, QUOTA_FDS, 2, &e), 0);
+    MUST(charge_take(&first, a, PID, QUOTA_FDS, 2, &e));
     account_unref(a);
     second = charge_move(&first);
     charge_free(&first); /* it is the other's */
@@ -177,9 +172,8 @@ TEST_WITH(test_a_charge_has_one_holder, setup, teardown)
     assert_int_equal(a->references, 0);
 }
 
-TEST_WITH(test_a_thing_is_counted_once_a_user, setup, teardown)
+ACCOUNT_TEST(test_a_thing_is_counted_once_a_user)
 {
-    struct fixture *f = *state;
     int things[2];
     struct error e;
     struct shared_charge *a, *b, *c, *other;
@@ -216,9 +210,8 @@ TEST_WITH(test_a_thing_is_counted_once_a_user, setup, teardown)
     assert_null(shared_charge_unref(NULL));
 }
 
-TEST_WITH(test_a_thing_that_grows, setup, teardown)
+ACCOUNT_TEST(test_a_thing_that_grows)
 {
-    struct fixture *f = *state;
     int thing;
     struct error e;
     struct charge charge;
@@ -249,9 +242,8 @@ TEST_WITH(test_a_thing_that_grows, setup, teardown)
 }
 
 /* A hold alone keeps the account. */
-TEST_WITH(test_a_hold_outlives_connections, setup, teardown)
+ACCOUNT_TEST(test_a_hold_outlives_connections)
 {
-    struct fixture *f = *state;
     struct account *a = account_get(&f->all, 5);
     struct error e;
     struct shared_charge *h = shared_charge_take(a, PID, QUOTA_KERNEL, &e, 10, &e);
@@ -263,9 +255,8 @@ TEST_WITH(test_a_hold_outlives_connections, setup, teardown)
     assert_int_equal(a->references, 0);
 }
 
-TEST_WITH(test_messages_a_second, setup, teardown)
+ACCOUNT_TEST(test_messages_a_second)
 {
-    struct fixture *f = *state;
     uint64_t now = start_ns;
     struct error e;
     unsigned taken = 0;
@@ -294,9 +285,8 @@ TEST_WITH(test_messages_a_second, setup, teardown)
     assert_int_equal(f->alice->requests, 1000 + 14 + 10000);
 }
 
-TEST_WITH(test_a_share_while_others_wait, setup, teardown)
+ACCOUNT_TEST(test_a_share_while_others_wait)
 {
-    struct fixture *f = *state;
     uint64_t now = start_ns + 30 * ms;
     struct error e;
 
@@ -324,9 +314,8 @@ TEST_WITH(test_a_share_while_others_wait, setup, teardown)
 }
 
 /* Of a run that took ten seconds only the last one counts. */
-TEST_WITH(test_a_share_looks_back_one_second, setup, teardown)
+ACCOUNT_TEST(test_a_share_looks_back_one_second)
 {
-    struct fixture *f = *state;
     struct error e;
 
     f->limits.device_share = 100;
@@ -340,9 +329,8 @@ TEST_WITH(test_a_share_looks_back_one_second, setup, teardown)
 }
 
 /* Of what all users share: each takes all that it may, and the next one still finds some. */
-TEST_WITH(test_common_resources_are_shared, setup, teardown)
+ACCOUNT_TEST(test_common_resources_are_shared)
 {
-    struct fixture *f = *state;
     struct charge charges[6][700] = {0};
     unsigned last = UINT32_MAX;
     struct error e;
@@ -370,4 +358,118 @@ TEST_WITH(test_common_resources_are_shared, setup, teardown)
     assert_int_equal(charge_take(&charges[0][1], f->alice, PID, QUOTA_MAPPINGS, 1, &e), 0);
     charge_free(&charges[0][0]);
     charge_free(&charges[0][1]);
+}
+
+/* ---- faults of a user's kernels: when kernels are refused, for how long, and whose ---- */
+
+static const uint64_t second = UINT64_C(1000000000), minute = UINT64_C(60000000000), hour = UINT64_C(3600000000000);
+
+/* So many faults at once, one of each incident. */
+static void note_faults(struct account *a, unsigned count, uint64_t now)
+{
+    static uint64_t incidents;
+
+    while (count--)
+        account_note_fault(a, ++incidents, now);
+}
+
+/* Whether kernels are refused at `now` and for so many ms more. */
+static void assert_paused(struct account *a, uint64_t now, int64_t for_ms)
+{
+    struct error e;
+
+    assert_int_equal(account_check_faults(a, PID, now, &e), -1);
+    assert_refused(&e, "faults", 3, 3);
+    assert_int_equal(retry_of(&e), for_ms);
+}
+
+static void assert_goes_on(struct account *a, uint64_t now)
+{
+    MUST(account_check_faults(a, PID, now, &e));
+}
+
+ACCOUNT_TEST(test_faults_pause_a_users_kernels)
+{
+    uint64_t now = start_ns;
+
+    f->limits.faults = 3;
+    note_faults(f->alice, 2, now);
+    assert_goes_on(f->alice, now);
+    note_faults(f->alice, 1, now + 59 * second);
+    assert_paused(f->alice, now + 59 * second, 60000);
+    assert_paused(f->alice, now + minute + 58 * second + ms, 999);
+    assert_goes_on(f->alice, now + minute + 59 * second);
+    assert_goes_on(f->bob, now + 59 * second);
+    assert_int_equal(f->all.refused[REFUSED_FAULTS], 2);
+    assert_int_equal(f->alice->refused, 2);
+}
+
+ACCOUNT_TEST(test_faults_are_forgotten_after_a_minute)
+{
+    uint64_t now = start_ns;
+
+    f->limits.faults = 3;
+    for (unsigned i = 0; i < 3 * ACCOUNT_FAULTS_MAX; i++, now += 30 * second)
+        note_faults(f->alice, 1, now);
+    assert_goes_on(f->alice, now);
+    note_faults(f->alice, 2, now); /* with the one 30 s ago */
+    assert_paused(f->alice, now, 60000);
+}
+
+ACCOUNT_TEST(test_several_ends_are_one_incident)
+{
+    f->limits.faults = 3;
+    for (unsigned i = 0; i < 9; i++)
+        account_note_fault(f->alice, 1000 + i / 4, start_ns);
+    assert_paused(f->alice, start_ns, 60000);
+    for (unsigned i = 0; i < 9; i++)
+        account_note_fault(f->bob, 1000 + i / 5, start_ns);
+    assert_goes_on(f->bob, start_ns);
+}
+
+ACCOUNT_TEST(test_each_pause_is_twice_as_long)
+{
+    static const int64_t pauses_s[] = {60, 120, 240, 480, 960, 1920, 3600, 3600};
+    uint64_t now = start_ns;
+
+    f->limits.faults = 3;
+    for (unsigned i = 0; i < sizeof(pauses_s) / sizeof(*pauses_s); i++) {
+        note_faults(f->alice, 2, now);
+        assert_goes_on(f->alice, now);
+        note_faults(f->alice, 1, now);
+        assert_paused(f->alice, now, pauses_s[i] * 1000);
+        note_faults(f->alice, 3, now + ms); /* began before: no longer pause */
+        assert_paused(f->alice, now, pauses_s[i] * 1000);
+        now += (uint64_t)pauses_s[i] * second;
+        assert_goes_on(f->alice, now);
+    }
+    /* An hour without a fault in which its kernels might have run. */
+    note_faults(f->alice, 3, now + hour - 1);
+    assert_paused(f->alice, now + hour - 1, 3600000);
+    now += hour - 1 + hour;
+    note_faults(f->alice, 3, now + hour);
+    assert_paused(f->alice, now + hour, 60000);
+}
+
+ACCOUNT_TEST(test_a_pause_outlives_connections)
+{
+    struct account *a = account_get(&f->all, 1);
+
+    f->limits.faults = 3;
+    note_faults(a, 3, start_ns);
+    account_unref(a);
+    a = account_get(&f->all, 1);
+    assert_paused(a, start_ns, 60000);
+    account_unref(a);
+}
+
+ACCOUNT_TEST(test_no_bound_on_faults)
+{
+    note_faults(f->alice, 1000, start_ns);
+    assert_goes_on(f->alice, start_ns);
+    f->limits.faults = 3; /* by a reload */
+    note_faults(f->alice, 3, start_ns);
+    assert_paused(f->alice, start_ns, 60000);
+    f->limits.faults = 0;
+    assert_goes_on(f->alice, start_ns);
 }

@@ -17,11 +17,12 @@ struct fixture {
     unsigned n_parts;
 };
 
+static struct fixture *f;
+
 /* As if the kernel had been asked just now; the reserve is 256 MiB, so 768 MiB are free. */
 static int open_fixture(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-
+    f = calloc(1, sizeof(*f));
     assert_non_null(f);
     accounts_init(&f->all, &f->limits);
     for (unsigned i = 0; i < N_USERS; i++) {
@@ -29,14 +30,11 @@ static int open_fixture(void **state)
         f->users[i]->used[QUOTA_HOST] = 17 * mib; /* not little */
     }
     f->room = (struct host_room){.available = available, .total = 64 * available, .asked_ns = clock_now_ns()};
-    *state = f;
     return 0;
 }
 
 static int close_fixture(void **state)
 {
-    struct fixture *f = *state;
-
     for (unsigned i = 0; i < f->n_parts; i++)
         host_room_give(&f->room, &f->parts[i]);
     assert_int_equal(f->room.holes, 0);
@@ -51,7 +49,7 @@ static int close_fixture(void **state)
     return 0;
 }
 
-static bool take(struct fixture *f, unsigned user, uint64_t size, uint64_t holes)
+static bool take(unsigned user, uint64_t size, uint64_t holes)
 {
     struct host_part part = {0};
     struct error e = {0};
@@ -67,14 +65,14 @@ static bool take(struct fixture *f, unsigned user, uint64_t size, uint64_t holes
 }
 
 /* The most that the user may take, to a MiB; taken. */
-static uint64_t take_all(struct fixture *f, unsigned user)
+static uint64_t take_all(unsigned user)
 {
     uint64_t low = 0, high = available / mib;
 
     while (high - low > 1) {
         const uint64_t middle = (low + high) / 2;
 
-        if (take(f, user, middle * mib, middle * mib)) {
+        if (take(user, middle * mib, middle * mib)) {
             host_room_give(&f->room, &f->parts[--f->n_parts]);
             low = middle;
         } else {
@@ -82,30 +80,27 @@ static uint64_t take_all(struct fixture *f, unsigned user)
         }
     }
     if (low)
-        assert_true(take(f, user, low * mib, low * mib));
+        assert_true(take(user, low * mib, low * mib));
     return low;
 }
 
 TEST_WITH(one_user_has_two_thirds_at_once_or_bit_by_bit, open_fixture, close_fixture)
 {
-    struct fixture *f = *state;
-
-    assert_true(take(f, 0, 512 * mib, 512 * mib));
-    assert_false(take(f, 0, mib, mib));
-    assert_true(take(f, 0, mib, 0)); /* its pages are there */
+    assert_true(take(0, 512 * mib, 512 * mib));
+    assert_false(take(0, mib, mib));
+    assert_true(take(0, mib, 0)); /* its pages are there */
     host_room_give(&f->room, &f->parts[0]);
     for (unsigned i = 0; i < 128; i++)
-        assert_true(take(f, 0, 4 * mib, 4 * mib));
-    assert_false(take(f, 0, mib, mib));
+        assert_true(take(0, 4 * mib, 4 * mib));
+    assert_false(take(0, mib, mib));
 }
 
 TEST_WITH(however_many_take_all_the_next_one_finds_some, open_fixture, close_fixture)
 {
-    struct fixture *f = *state;
     uint64_t last = 3 * available;
 
     for (unsigned i = 0; i < 6; i++) {
-        const uint64_t taken = take_all(f, i);
+        const uint64_t taken = take_all(i);
 
         assert_in_range(taken, 1, last / 2);
         last = taken;
@@ -114,37 +109,31 @@ TEST_WITH(however_many_take_all_the_next_one_finds_some, open_fixture, close_fix
 
 TEST_WITH(pages_that_are_there_by_now_count_once, open_fixture, close_fixture)
 {
-    struct fixture *f = *state;
-
-    assert_true(take(f, 0, 512 * mib, 512 * mib));
+    assert_true(take(0, 512 * mib, 512 * mib));
     f->room.available -= 512 * mib; /* the daemon touched them all */
     f->room.resident += 512 * mib;
-    assert_true(take(f, 1, 170 * mib, 170 * mib));
-    assert_false(take(f, 1, mib, mib));
+    assert_true(take(1, 170 * mib, 170 * mib));
+    assert_false(take(1, mib, mib));
     f->room.resident -= 256 * mib; /* not those that had none */
-    assert_false(take(f, 2, 64 * mib, 64 * mib));
+    assert_false(take(2, 64 * mib, 64 * mib));
 }
 
 /* Those of files without holes are resident as well, and say nothing of other files' holes. */
 TEST_WITH(pages_of_other_files_hide_no_holes, open_fixture, close_fixture)
 {
-    struct fixture *f = *state;
-
-    assert_true(take(f, 0, 600 * mib, 0));
+    assert_true(take(0, 600 * mib, 0));
     f->room.resident = 600 * mib;
-    assert_true(take(f, 1, 512 * mib, 512 * mib));
-    assert_false(take(f, 2, 300 * mib, 300 * mib));
-    assert_true(take(f, 2, 170 * mib, 170 * mib));
+    assert_true(take(1, 512 * mib, 512 * mib));
+    assert_false(take(2, 300 * mib, 300 * mib));
+    assert_true(take(2, 170 * mib, 170 * mib));
 }
 
 TEST_WITH(who_has_little_takes_from_half_of_the_reserve, open_fixture, close_fixture)
 {
-    struct fixture *f = *state;
-
     f->room.available = 256 * mib;
-    assert_false(take(f, 0, mib, mib));
+    assert_false(take(0, mib, mib));
     f->users[1]->used[QUOTA_HOST] = 16 * mib;
-    assert_true(take(f, 1, 16 * mib, 16 * mib));
+    assert_true(take(1, 16 * mib, 16 * mib));
     f->room.available = 128 * mib;
-    assert_false(take(f, 1, mib, mib));
+    assert_false(take(1, mib, mib));
 }

@@ -27,7 +27,6 @@ static uint64_t read_clock(void)
 
 static int setup(void **state)
 {
-    (void)state;
     memset(&f, 0, sizeof(f));
     f.now_ns = 1;
     schedule_init(&f.schedule, read_clock, read_clock);

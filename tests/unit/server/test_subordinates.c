@@ -1,30 +1,17 @@
 /* Ranges of subordinate users, as /etc/subuid has them. */
-#include <stdio.h>
-#include <unistd.h>
-
 #include "server/account/account.h"
+#include "tests/support/folder.h"
 #include "tests/support/unit.h"
 
 static struct subordinates read_from(const char *text)
 {
     struct subordinates s;
-    char path[256];
-    FILE *f;
-    int fd;
 
-    snprintf(path, sizeof(path), "%s/kops-subuid-XXXXXX", P_tmpdir);
-    fd = mkstemp(path);
-    assert_true(fd >= 0);
-    f = fdopen(fd, "we");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-    assert_int_equal(subordinates_read(&s, path), 0);
-    unlink(path);
+    assert_int_equal(subordinates_read(&s, folder_put(folder_new(), "subuid", text)), 0);
     return s;
 }
 
-TEST(test_ranges)
+OPENING_TEST(test_ranges)
 {
     struct subordinates s = read_from("1001:200000:100\nroot:100000:65536\n1002:200100:1\n");
 
@@ -40,7 +27,7 @@ TEST(test_ranges)
     subordinates_free(&s);
 }
 
-TEST(test_lines_that_make_no_sense)
+OPENING_TEST(test_lines_that_make_no_sense)
 {
     struct subordinates s = read_from("\n# a comment\nnobody-of-that-name:1:2\n7:5\n7:x:5\n7:5:0\n7:4294967295:2\n"
                                       "7:-1:5\n8:4294967295:1\n");
@@ -50,7 +37,7 @@ TEST(test_lines_that_make_no_sense)
     subordinates_free(&s);
 }
 
-TEST(test_ranges_that_overlap)
+OPENING_TEST(test_ranges_that_overlap)
 {
     struct subordinates s = read_from("2:150:100\n1:100:100\n3:120:10\n");
 

@@ -1,63 +1,27 @@
 /* The memory that control groups leave: both versions, and the groups above. */
-#include <ftw.h>
-#include <stdio.h>
-#include <sys/stat.h>
-
+#include "tests/support/folder.h"
 #include "tests/support/unit.h"
 #include "util/host_memory.h"
 
-static char root[256];
+static const char *root;
+
+static int setup(void **state)
+{
+    root = folder_new();
+    return 0;
+}
 
 static void put(const char *path, const char *text)
 {
-    char full[600];
-    FILE *f;
-
-    snprintf(full, sizeof(full), "%s/%s", root, path);
-    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
-        *p = '\0';
-        mkdir(full, 0700);
-        *p = '/';
-    }
-    f = fopen(full, "we");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
+    folder_put(root, path, text);
 }
 
 static struct host_memory_limits of(const char *groups)
 {
-    char path[300];
-
-    put("groups", groups);
-    snprintf(path, sizeof(path), "%s/groups", root);
-    return host_memory_limits(path, root);
+    return host_memory_limits(folder_put(root, "groups", groups), root);
 }
 
-static int setup(void **state)
-{
-    const char *tmp = getenv("TMPDIR");
-
-    (void)state;
-    snprintf(root, sizeof(root), "%s/kops-host-memory-XXXXXX", tmp && *tmp ? tmp : P_tmpdir);
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-TEST_WITH(test_the_second_version, setup, teardown)
+TEST_WITH(test_the_second_version, setup, close_opened)
 {
     struct host_memory_limits l;
 
@@ -75,7 +39,7 @@ TEST_WITH(test_the_second_version, setup, teardown)
     assert_int_equal(l.available, 0);
 }
 
-TEST_WITH(test_the_first_version, setup, teardown)
+TEST_WITH(test_the_first_version, setup, close_opened)
 {
     struct host_memory_limits l;
 
@@ -90,7 +54,7 @@ TEST_WITH(test_the_first_version, setup, teardown)
     assert_true(l.limit == UINT64_MAX && l.available == UINT64_MAX);
 }
 
-TEST_WITH(test_nothing_is_said, setup, teardown)
+TEST_WITH(test_nothing_is_said, setup, close_opened)
 {
     struct host_memory_limits l;
 

@@ -1,9 +1,9 @@
 /* Whose hands a path is in. Only root can make files of others, so the test needs root. */
-#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/folder.h"
 #include "tests/support/unit.h"
 #include "util/path_trust.h"
 
@@ -79,14 +79,6 @@ static void change(const struct row *row)
         assert_int_equal(chmod("ours", row->above), 0);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
 static void judge(const struct row *row)
 {
     const bool there = access(row->path, F_OK) == 0;
@@ -108,24 +100,21 @@ static void judge(const struct row *row)
     assert_int_equal(r, row->why && !strstr(row->why, "everybody") && !strstr(row->why, "group") ? -1 : 0);
 }
 
-TEST(who_can_change_a_file)
+OPENING_TEST(who_can_change_a_file)
 {
-    const char *tmp = getenv("TMPDIR");
-    char folder[256];
-
     if (geteuid() != 0)
         skip();
     umask(022);
     for (size_t i = 0; i < COUNT(rows); i++) {
-        snprintf(folder, sizeof(folder), "%s/kops-trust-XXXXXX", tmp && *tmp ? tmp : P_tmpdir);
-        assert_non_null(mkdtemp(folder));
+        const char *folder = folder_new();
+
         assert_int_equal(chmod(folder, 0755), 0);
         assert_int_equal(chdir(folder), 0);
         make_tree();
         change(&rows[i]);
         judge(&rows[i]);
         assert_int_equal(chdir("/"), 0);
-        assert_int_equal(nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+        close_opened(NULL);
     }
 }
 

@@ -11,10 +11,9 @@ TEST(test_every_wake_up_is_written)
 {
     uint64_t wanted[DESCRIPTORS] = {0}, got;
     struct waker *waker;
-    struct error e;
     int fds[DESCRIPTORS];
 
-    assert_int_equal(waker_new(&waker, &e), 0);
+    MUST(waker_new(&waker, &e));
     for (unsigned i = 0; i < DESCRIPTORS; i++)
         fds[i] = eventfd(0, EFD_NONBLOCK);
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -37,11 +36,10 @@ TEST(test_every_wake_up_is_written)
 TEST(test_a_sleeping_thread_is_woken)
 {
     struct waker *waker;
-    struct error e;
     uint64_t got;
     int fd = eventfd(0, EFD_SEMAPHORE); /* a read blocks until it is written */
 
-    assert_int_equal(waker_new(&waker, &e), 0);
+    MUST(waker_new(&waker, &e));
     for (unsigned round = 0; round < 200; round++) {
         waker_turn(waker);
         for (unsigned i = 0; i < 5; i++)

@@ -5,37 +5,6 @@
 
 PARAMS_OF(gemm_of, cuda_ops_gemm)
 
-TEST(a_bias_turns_with_the_product)
-{
-    struct plan plan = product(DTYPE_BF16, 512, 256, 128);
-    struct cuda_ops_gemm p;
-    struct cuda_launch launch;
-
-    plan.gemm.beta = 0;
-    plan.gemm.has_bias = true;
-    plan.gemm.activation = PLAN_GELU;
-    plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
-    launch = launch_of(OP_LINEAR, &plan, addresses, "tiled");
-    p = gemm_of(&launch);
-    assert_int_equal(p.bias.address, 0x30000);
-    assert_int_equal(p.out.address, 0x40000);
-    assert_true(p.bias.row == 0 && p.bias.column == 1);
-    assert_int_equal(p.activation, CUDA_OPS_GELU);
-    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
-    plan.out_dtype = DTYPE_F32;
-    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
-    p = gemm_of(&launch);
-    assert_int_equal(p.m, 256);
-    assert_true(p.bias.row == 1 && p.bias.column == 0);
-    assert_int_equal(p.out_wide, 1);
-    plan = product(DTYPE_BF16, 512, 256, 128);
-    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
-    p = gemm_of(&launch);
-    assert_int_equal(p.bias.address, 0);
-    assert_int_equal(p.out.address, 0x30000);
-    assert_int_equal(p.out_wide, 0);
-}
-
 TEST(scales_turn_with_the_product)
 {
     struct plan plan = product(DTYPE_F8_E4M3, 512, 256, 128);
@@ -112,49 +81,6 @@ TEST(small_products_take_small_tiles)
     launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
     assert_string_equal(launch.kernel, "kops_gemm_f32_tiled_large");
     assert_int_equal(launch.grid[0], 25 * 1000);
-}
-
-TEST(an_out_that_is_contiguous_down_its_columns_is_computed_transposed)
-{
-    struct plan plan = product(DTYPE_F32, 300, 200, 100);
-    struct cuda_launch launch;
-    struct cuda_ops_gemm p;
-
-    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 300};
-    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
-    p = gemm_of(&launch);
-    assert_int_equal(p.m, 200);
-    assert_int_equal(p.n, 300);
-    assert_int_equal(p.a.address, 0x20000);
-    assert_int_equal(p.a.row, 1);
-    assert_int_equal(p.a.column, 200);
-    assert_int_equal(p.b.address, 0x10000);
-    assert_int_equal(p.b.row, 1);
-    assert_int_equal(p.b.column, 100);
-    assert_int_equal(p.out.row, 300);
-    assert_int_equal(p.out.column, 1);
-}
-
-TEST(batches_are_listed_from_the_innermost)
-{
-    struct plan plan = product(DTYPE_F64, 3, 4, 5);
-    struct cuda_launch launch;
-    struct cuda_ops_gemm p;
-
-    plan.gemm.batch_rank = 2;
-    plan.gemm.batch_shape[0] = 6;
-    plan.gemm.batch_shape[1] = 7;
-    plan.gemm.batch_count = 42;
-    plan.gemm.a.batch[0] = 1000;
-    plan.gemm.b.batch[1] = 20;
-    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
-    p = gemm_of(&launch);
-    assert_int_equal(launch.grid[0], 42);
-    assert_int_equal(p.batch_shape[0], 7);
-    assert_int_equal(p.batch_shape[1], 6);
-    assert_int_equal(p.a.batch[0], 0);
-    assert_int_equal(p.a.batch[1], 1000);
-    assert_int_equal(p.b.batch[0], 20);
 }
 
 static void no_launch(const struct plan *plan, const uint64_t *at, const char *variant, const char *why)
@@ -313,7 +239,6 @@ TEST(few_rows_share_the_sum_among_blocks)
     struct plan plan = product(DTYPE_F32, 16, 4096, 4096);
     struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "skinny");
     struct cuda_ops_gemm p = gemm_of(&launch);
-    struct error e;
 
     assert_non_null(strstr(launch.kernel, "kops_gemm_f32_skinny_across_"));
     assert_int_equal(launch.grid[0], p.tiles_n * (uint64_t)(launch.kernel[strlen(launch.kernel) - 1] - '0'));
@@ -328,7 +253,7 @@ TEST(few_rows_share_the_sum_among_blocks)
     assert_int_equal(p.b.address, 0x10000);
     assert_int_equal(p.a_access, CUDA_OPS_ACCESS_ACROSS_K);
     /* Where there are no clusters, one block a tile. */
-    assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "skinny", &old, &launch, &e), 0);
+    MUST(cuda_ops_launch(OP_GEMM, &plan, addresses, "skinny", &old, &launch, &e));
     assert_string_equal(launch.kernel, "kops_gemm_f32_skinny_along_1");
     plan = product(DTYPE_F32, 17, 17, 64);
     no_launch(&plan, addresses, "skinny", "more than 16");
@@ -356,16 +281,15 @@ TEST(small_products_in_less_precision_are_of_tensor_cores)
     const struct cuda_ops_device older = {108, CUDA_OPS_SM80}, oldest = {80, CUDA_OPS_ANY};
     struct plan plan = product(DTYPE_F32, 256, 256, 256);
     struct cuda_launch launch;
-    struct error e;
 
     plan.gemm.high_precision_only = false;
     launch = launch_of(OP_GEMM, &plan, addresses, "small");
     assert_string_equal(launch.kernel, "kops_gemm_tf32_small_2");
     assert_int_equal(launch.grid[0], 128);
     assert_string_equal(launch_of(OP_GEMM, &plan, odd, "small").kernel, "kops_gemm_tf32_small_2_any");
-    assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "small", &older, &launch, &e), 0);
+    MUST(cuda_ops_launch(OP_GEMM, &plan, addresses, "small", &older, &launch, &e));
     assert_string_equal(launch.kernel, "kops_gemm_tf32_small_1");
-    assert_int_equal(cuda_ops_launch(OP_GEMM, &plan, addresses, "small", &oldest, &launch, &e), 0);
+    MUST(cuda_ops_launch(OP_GEMM, &plan, addresses, "small", &oldest, &launch, &e));
     assert_string_equal(launch.kernel, "kops_gemm_f32_small_1");
 }
 

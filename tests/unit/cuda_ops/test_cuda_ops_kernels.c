@@ -284,7 +284,6 @@ TEST(every_byte_has_its_value)
         const uint64_t addresses[] = {(uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b[way >> 1 & 1],
                                       (uint64_t)(uintptr_t)&one, (uint64_t)(uintptr_t)&one, (uint64_t)(uintptr_t)out};
         struct cuda_launch launch;
-        struct error e;
 
         plan.gemm = (struct plan_gemm){.m = 256,
                                        .n = 1,
@@ -297,7 +296,7 @@ TEST(every_byte_has_its_value)
                                        .has_scales = true,
                                        .b_dtype = of_b};
         memset(out, 0x55, sizeof(out));
-        assert_int_equal(cuda_ops_launch(OP_SCALED_GEMM, &plan, addresses, NULL, &device, &launch, &e), 0);
+        MUST(cuda_ops_launch(OP_SCALED_GEMM, &plan, addresses, NULL, &device, &launch, &e));
         if (!wide) { /* also where pieces could be read */
             struct cuda_ops_gemm_scaled p;
 
