@@ -112,6 +112,7 @@ bool fake_is_work(const char *method)
 void fake_serve_well(struct fake_connection *c, void *context)
 {
     struct fake_request r;
+
     while (fake_next(c, &r))
         fake_answer(c, &r);
 }

@@ -1,6 +1,5 @@
 /* Messages as text: {op: 'gemm', in: [{shape: [2, 3]}], alpha: 0.5, fast: true, of: null, raw: <xyz>}. */
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

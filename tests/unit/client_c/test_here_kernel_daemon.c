@@ -21,6 +21,7 @@ struct scene {
 static int connect_and_compile(void **state)
 {
     struct kops_error error;
+
     setenv("KOPS_STANDIN_DEVICES", "2", 1); /* in this process; the tensors are on the first */
     open_control(NULL);
     load();

@@ -1,7 +1,5 @@
 /* libkops and a real daemon, which ends runs, or is killed and replaced. Needs KOPSD, the daemon's path, in the
  * environment. */
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 
 #include "real_daemon.h"

@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "api/native.h"
 #include "base/clock.h"

@@ -9,6 +9,7 @@ enum { THREADS = 8, RUNS = 200 };
 static void serve_echo(struct fake_connection *c, void *context)
 {
     struct fake_request r;
+
     while (fake_next(c, &r)) {
         if (r.tag[0])
             fake_reply_run(c, r.msgid, r.tag);
@@ -80,6 +81,7 @@ TEST(every_thread_gets_its_own_replies)
 static void serve_short_lived(struct fake_connection *c, void *context)
 {
     struct fake_request r;
+
     for (int i = 0; (i < 100 || c->number > 20) && fake_next(c, &r); i++)
         fake_answer(c, &r);
 }

@@ -1,7 +1,6 @@
 #include "fake_remote.h"
 
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/unit.h"

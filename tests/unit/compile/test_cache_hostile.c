@@ -1,7 +1,5 @@
 /* A cache directory that is damaged, poisoned, full, read-only or somebody else's: nothing in it becomes code that the
  * daemon did not write, and nothing of it stops the daemon. */
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>

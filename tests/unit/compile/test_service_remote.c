@@ -1,8 +1,6 @@
 /* A cache that machines share: who is asked when, who wins, what is refused, what is sent. */
-#include <fcntl.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "compile/signed.h"
 #include "fake_compiler.h"

@@ -1,8 +1,5 @@
 /* Signed modules and the keys that sign them: what is right comes back, whatever else is refused with its reason. */
-#include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cache_support.h"
 #include "compile/secret_file.h"

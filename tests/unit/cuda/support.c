@@ -2,7 +2,6 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>

@@ -2,7 +2,6 @@
 #include "support.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* The tournament of candidates on a clock of its own: that the fastest wins, that noise does not, and that it ends in
  * time whatever an execution takes. */
 #include <math.h>
-#include <stdio.h>
 
 #include "fake_tournament.h"
 #include "tests/support/unit.h"

@@ -1,5 +1,4 @@
 /* The choice between candidates, by costs that the tests make up. */
-#include <math.h>
 
 #include "choice.h"
 #include "support.h"

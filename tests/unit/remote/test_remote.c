@@ -2,7 +2,6 @@
  * whoever waited for them is told. For the code that is tested time passes FASTER times as fast (CMakeLists.txt wraps
  * its clock). */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>

@@ -16,16 +16,15 @@ struct fixture {
     unsigned char *memory;
     struct ring_producer requests;
     struct ring_consumer replies;
+    struct error error;
 };
 
 static struct fixture *f;
 
 static int set_up(void **state)
 {
-    struct error e;
-
     f = calloc(1, sizeof(*f));
-    if (!f || rpc_channel_new(LIMIT, OUTPUT_MAX, &f->channel, f->fds, &e) < 0)
+    if (!f || rpc_channel_new(LIMIT, OUTPUT_MAX, &f->channel, f->fds, &f->error) < 0)
         return -1;
     f->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, f->fds[CHANNEL_MEMORY], 0);
     ring_client_ends(f->memory, RING_REQUEST_BYTES, RING_REPLY_BYTES, &f->requests, &f->replies);
@@ -86,20 +85,19 @@ WITH_STATE(memory_is_sealed)
 WITH_STATE(requests_arrive_privately)
 {
     struct rpc_frame frame;
-    struct error e;
 
-    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_WOULD_BLOCK);
+    assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_WOULD_BLOCK);
     put_bin(1000);
-    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_WOULD_BLOCK);
+    assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_WOULD_BLOCK);
     ring_publish(&f->requests);
-    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
+    assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_RECEIVED);
     memset(f->memory + RING_PAGE_BYTES, 0xc1, RING_REQUEST_BYTES);
-    assert_int_equal(rpc_input_next(&f->channel->input, &frame, &e), 1);
+    assert_int_equal(rpc_input_next(&f->channel->input, &frame, &f->error), 1);
     assert_int_equal(frame.length, 1005);
     assert_int_equal(frame.data[0], 0xc6);
     assert_int_equal(frame.data[1004], 0);
     assert_true(frame.data < f->memory || frame.data >= f->memory + MEMORY);
-    assert_int_equal(rpc_input_consume(&f->channel->input, &e), 0);
+    assert_int_equal(rpc_input_consume(&f->channel->input, &f->error), 0);
     assert_true(ring_room(&f->requests) == RING_REQUEST_BYTES);
 }
 
@@ -107,40 +105,35 @@ WITH_STATE(half_a_ring_is_the_limit)
 {
     enum rpc_receive received;
     struct rpc_frame frame;
-    struct error e;
     int r = 0;
 
     put_bin(RING_REQUEST_BYTES / 2 - 4);
     ring_publish(&f->requests);
-    while (!r && (received = rpc_channel_receive(f->channel, &e)) == RPC_RECEIVED)
-        r = rpc_input_next(&f->channel->input, &frame, &e);
+    while (!r && (received = rpc_channel_receive(f->channel, &f->error)) == RPC_RECEIVED)
+        r = rpc_input_next(&f->channel->input, &frame, &f->error);
     assert_int_equal(r, -1);
-    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+    assert_int_equal(f->error.code, ERROR_PROTOCOL_ERROR);
 }
 
 WITH_STATE(room_is_announced)
 {
-    struct error e;
-
     put_bin(1000);
     ring_publish(&f->requests);
     ring_producer_sleeps(&f->requests);
     assert_false(rung(f->fds[CHANNEL_WAKE]));
-    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
+    assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_RECEIVED);
     assert_true(rung(f->fds[CHANNEL_WAKE]));
 }
 
 WITH_STATE(sleeping)
 {
-    struct error e;
-
     assert_true(rpc_channel_sleep(f->channel));
     put_bin(10);
     assert_true(ring_publish(&f->requests));
     assert_false(rpc_channel_sleep(f->channel));
     put_bin(10);
     assert_false(ring_publish(&f->requests)); /* it did not sleep: no bell is owed */
-    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_RECEIVED);
+    assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_RECEIVED);
     assert_true(rpc_channel_sleep(f->channel));
     rpc_channel_wake(f->channel);
     put_bin(10);
@@ -149,29 +142,25 @@ WITH_STATE(sleeping)
 
 WITH_STATE(replies_wake_who_sleeps)
 {
-    struct error e;
-
     reply(100);
     rpc_channel_settle(f->channel, &f->socket);
-    assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), 1);
     assert_true(ring_available(&f->replies) == 101);
     assert_false(rung(f->fds[CHANNEL_WAKE]));
     ring_consumer_sleeps(&f->replies);
     reply(100);
     rpc_channel_settle(f->channel, &f->socket);
-    assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), 1);
     assert_true(rung(f->fds[CHANNEL_WAKE]));
 }
 
 WITH_STATE(long_replies_go_to_the_socket)
 {
-    struct error e;
-
     reply(100);
     reply(RING_REPLY_BYTES / 2 + 100);
     reply(200);
     rpc_channel_settle(f->channel, &f->socket);
-    assert_int_equal(rpc_channel_flush(f->channel, &e), 1);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), 1);
     assert_true(ring_available(&f->replies) == 101 + 201);
     assert_int_equal(buffer_length(&f->socket.bytes), RING_REPLY_BYTES / 2 + 99 + 5);
 }
@@ -180,18 +169,17 @@ WITH_STATE(full_ring_waits_for_room)
 {
     unsigned char bytes[10000];
     size_t taken = 0;
-    struct error e;
 
     for (unsigned i = 0; i < 5; i++)
         reply(RING_REPLY_BYTES / 4);
     rpc_channel_settle(f->channel, &f->socket);
-    assert_int_equal(rpc_channel_flush(f->channel, &e), 0);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), 0);
     assert_true(ring_available(&f->replies) == RING_REPLY_BYTES);
     assert_true(rpc_channel_pending(f->channel) > 0);
     while (rpc_channel_pending(f->channel)) {
         taken += ring_read(&f->replies, bytes, sizeof(bytes));
         assert_true(ring_producer_waits(&f->replies)); /* asked for at every flush that could not do all */
-        assert_in_range(rpc_channel_flush(f->channel, &e), 0, 1);
+        assert_in_range(rpc_channel_flush(f->channel, &f->error), 0, 1);
         assert_true(ring_available(&f->replies) > 0);
     }
     taken += (size_t)ring_available(&f->replies);
@@ -201,16 +189,15 @@ WITH_STATE(full_ring_waits_for_room)
 WITH_STATE(impossible_indices)
 {
     struct ring_page *page = (void *)f->memory;
-    struct error e;
 
     atomic_store(&page->request.head, RING_REQUEST_BYTES + 1);
-    assert_int_equal(rpc_channel_receive(f->channel, &e), RPC_VIOLATION);
-    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+    assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_VIOLATION);
+    assert_int_equal(f->error.code, ERROR_PROTOCOL_ERROR);
     assert_false(rpc_channel_sleep(f->channel)); /* there is something to complain about */
     atomic_store(&page->reply.tail, 1);
     for (unsigned i = 0; i < 5; i++)
         reply(RING_REPLY_BYTES / 4);
     rpc_channel_settle(f->channel, &f->socket);
-    assert_int_equal(rpc_channel_flush(f->channel, &e), -1);
-    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), -1);
+    assert_int_equal(f->error.code, ERROR_PROTOCOL_ERROR);
 }

@@ -9,6 +9,7 @@ struct fixture {
     struct quota_limits limits;
     struct accounts all;
     struct account *alice, *bob;
+    struct error error;
 };
 
 static struct fixture *f;
@@ -35,8 +36,10 @@ static int teardown(void **state)
 
 #define ACCOUNT_TEST(name) TEST_WITH(name, setup, teardown)
 
-static void assert_refused(const struct error *e, const char *quota, int64_t current, int64_t limit)
+static void assert_refused(const char *quota, int64_t current, int64_t limit)
 {
+    const struct error *e = &f->error;
+
     assert_int_equal(e->code, ERROR_QUOTA_EXCEEDED);
     assert_string_equal(e->details[0].key, "quota");
     assert_string_equal(e->details[0].text, quota);
@@ -46,8 +49,10 @@ static void assert_refused(const struct error *e, const char *quota, int64_t cur
     assert_int_equal(e->details[2].number, limit);
 }
 
-static int64_t retry_of(const struct error *e)
+static int64_t retry_of(void)
 {
+    const struct error *e = &f->error;
+
     assert_int_equal(e->n_details, 4);
     assert_string_equal(e->details[3].key, "retry_after_ms");
     return e->details[3].number;
@@ -82,25 +87,23 @@ ACCOUNT_TEST(test_idle_accounts_are_kept_for_a_while)
 
 ACCOUNT_TEST(test_charges)
 {
-    struct error e;
-
     for (enum quota q = 0; q < QUOTA_COUNT; q++) {
         struct charge a = {0}, b = {0}, rest = {0}, none = {0}, refused = {0};
 
         f->limits.of[q] = 10;
-        assert_int_equal(charge_take(&a, f->alice, PID, q, 7, &e), 0);
-        assert_int_equal(charge_take(&b, f->bob, PID, q, 10, &e), 0);
-        assert_int_equal(charge_take(&refused, f->alice, PID, q, 4, &e), -1);
-        assert_refused(&e, quota_names[q], 7, 10);
-        assert_int_equal(charge_take(&refused, f->alice, PID, q, UINT64_MAX, &e), -1);
-        assert_int_equal(charge_take(&rest, f->alice, PID, q, 3, &e), 0);
-        assert_int_equal(charge_take(&none, f->alice, PID, q, 0, &e), 0);
-        assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &e), -1);
+        assert_int_equal(charge_take(&a, f->alice, PID, q, 7, &f->error), 0);
+        assert_int_equal(charge_take(&b, f->bob, PID, q, 10, &f->error), 0);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, 4, &f->error), -1);
+        assert_refused(quota_names[q], 7, 10);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, UINT64_MAX, &f->error), -1);
+        assert_int_equal(charge_take(&rest, f->alice, PID, q, 3, &f->error), 0);
+        assert_int_equal(charge_take(&none, f->alice, PID, q, 0, &f->error), 0);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &f->error), -1);
         f->limits.of[q] = 5; /* what is there stays */
-        assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &e), -1);
-        assert_refused(&e, quota_names[q], 10, 5);
+        assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &f->error), -1);
+        assert_refused(quota_names[q], 10, 5);
         f->limits.of[q] = 0;
-        assert_int_equal(charge_change(&rest, PID, UINT32_MAX, &e), 0);
+        assert_int_equal(charge_change(&rest, PID, UINT32_MAX, &f->error), 0);
         charge_free(&refused); /* nothing was taken */
         assert_int_equal(f->alice->used[q], 7 + (uint64_t)UINT32_MAX);
         charge_free(&a);
@@ -117,16 +120,14 @@ ACCOUNT_TEST(test_charges)
 
 ACCOUNT_TEST(test_in_flight_counts_the_asker)
 {
-    struct error e;
-
     struct charge first, second;
 
     f->limits.of[QUOTA_INFLIGHT] = 1;
     charge_count(&first, f->alice, QUOTA_INFLIGHT, 1);
-    assert_int_equal(account_check_inflight(f->alice, PID, &e), 0);
+    assert_int_equal(account_check_inflight(f->alice, PID, &f->error), 0);
     charge_count(&second, f->alice, QUOTA_INFLIGHT, 1);
-    assert_int_equal(account_check_inflight(f->alice, PID, &e), -1);
-    assert_refused(&e, "inflight", 1, 1);
+    assert_int_equal(account_check_inflight(f->alice, PID, &f->error), -1);
+    assert_refused("inflight", 1, 1);
     charge_free(&first);
     charge_free(&second);
 }
@@ -134,23 +135,22 @@ ACCOUNT_TEST(test_in_flight_counts_the_asker)
 ACCOUNT_TEST(test_a_charge_that_changes)
 {
     struct charge charge, other;
-    struct error e;
 
     f->limits.of[QUOTA_ALLOCATED] = 10;
-    assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_ALLOCATED, 4, &e), 0);
-    assert_int_equal(charge_take(&other, f->alice, PID, QUOTA_ALLOCATED, 3, &e), 0);
-    assert_int_equal(charge_change(&charge, PID, 7, &e), 0);
-    assert_int_equal(charge_change(&charge, PID, 8, &e), -1);
-    assert_refused(&e, "allocated_bytes", 3, 10); /* without this charge */
+    assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_ALLOCATED, 4, &f->error), 0);
+    assert_int_equal(charge_take(&other, f->alice, PID, QUOTA_ALLOCATED, 3, &f->error), 0);
+    assert_int_equal(charge_change(&charge, PID, 7, &f->error), 0);
+    assert_int_equal(charge_change(&charge, PID, 8, &f->error), -1);
+    assert_refused("allocated_bytes", 3, 10); /* without this charge */
     assert_int_equal(charge.amount, 7);
-    assert_int_equal(charge_change(&charge, PID, 2, &e), 0);
+    assert_int_equal(charge_change(&charge, PID, 2, &f->error), 0);
     assert_int_equal(f->alice->used[QUOTA_ALLOCATED], 5);
     charge_note(&charge, 20);
-    assert_int_equal(charge_check(&charge, PID, &e), -1);
-    assert_int_equal(charge_check(&other, PID, &e), -1);
-    assert_int_equal(charge_change(&charge, PID, 15, &e), 0); /* less is never refused */
+    assert_int_equal(charge_check(&charge, PID, &f->error), -1);
+    assert_int_equal(charge_check(&other, PID, &f->error), -1);
+    assert_int_equal(charge_change(&charge, PID, 15, &f->error), 0); /* less is never refused */
     charge_free(&charge);
-    assert_int_equal(charge_check(&other, PID, &e), 0);
+    assert_int_equal(charge_check(&other, PID, &f->error), 0);
     charge_free(&other);
     assert_int_equal(f->alice->used[QUOTA_ALLOCATED], 0);
 }
@@ -175,28 +175,27 @@ ACCOUNT_TEST(test_a_charge_has_one_holder)
 ACCOUNT_TEST(test_a_thing_is_counted_once_a_user)
 {
     int things[2];
-    struct error e;
     struct shared_charge *a, *b, *c, *other;
 
     f->limits.of[QUOTA_MAPPED] = 100;
-    a = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &e);
-    b = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &e);
+    a = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 60, &f->error);
+    b = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 50, &f->error);
     assert_ptr_equal(a, b);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 60);
-    other = shared_charge_take(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &e);
+    other = shared_charge_take(f->bob, PID, QUOTA_MAPPED, &things[0], 60, &f->error);
     assert_non_null(other);
     assert_ptr_not_equal(a, other);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 60);
-    assert_null(shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &e));
-    assert_refused(&e, "mapped_bytes", 60, 100);
-    c = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &e);
+    assert_null(shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[1], 41, &f->error));
+    assert_refused("mapped_bytes", 60, 100);
+    c = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[1], 40, &f->error);
     assert_non_null(c);
     /* It turns out to be larger. */
-    assert_null(shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &e));
+    assert_null(shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 61, &f->error));
     assert_int_equal(a->references, 2);
     shared_charge_unref(c);
-    assert_int_equal(shared_charge_check(a, PID, &e), 0);
-    c = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &e);
+    assert_int_equal(shared_charge_check(a, PID, &f->error), 0);
+    c = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &things[0], 90, &f->error);
     assert_ptr_equal(a, c);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 90);
     shared_charge_unref(a);
@@ -213,28 +212,27 @@ ACCOUNT_TEST(test_a_thing_is_counted_once_a_user)
 ACCOUNT_TEST(test_a_thing_that_grows)
 {
     int thing;
-    struct error e;
     struct charge charge;
     struct shared_charge *a, *b;
 
     f->limits.of[QUOTA_MAPPED] = 100;
-    assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_MAPPED, 30, &e), 0);
-    a = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &thing, 1, &e);
-    b = shared_charge_take(f->bob, PID, QUOTA_MAPPED, &thing, 1, &e);
+    assert_int_equal(charge_take(&charge, f->alice, PID, QUOTA_MAPPED, 30, &f->error), 0);
+    a = shared_charge_take(f->alice, PID, QUOTA_MAPPED, &thing, 1, &f->error);
+    b = shared_charge_take(f->bob, PID, QUOTA_MAPPED, &thing, 1, &f->error);
     shared_charges_note_size(&f->all, &thing, 80);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 110);
     assert_int_equal(f->bob->used[QUOTA_MAPPED], 80);
-    assert_int_equal(shared_charge_check(b, PID, &e), 0);
+    assert_int_equal(shared_charge_check(b, PID, &f->error), 0);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(shared_charge_check(a, PID, &e), -1);
-        assert_refused(&e, "mapped_bytes", 30, 100);
+        assert_int_equal(shared_charge_check(a, PID, &f->error), -1);
+        assert_refused("mapped_bytes", 30, 100);
     }
     charge_free(&charge);
-    assert_int_equal(shared_charge_check(a, PID, &e), 0);
+    assert_int_equal(shared_charge_check(a, PID, &f->error), 0);
     /* Opened again it is no larger; a quota that has become less is for what comes. */
     f->limits.of[QUOTA_MAPPED] = 50;
     shared_charges_note_size(&f->all, &thing, 80);
-    assert_int_equal(shared_charge_check(a, PID, &e), 0);
+    assert_int_equal(shared_charge_check(a, PID, &f->error), 0);
     shared_charge_unref(a);
     shared_charge_unref(b);
     assert_int_equal(f->alice->used[QUOTA_MAPPED], 0);
@@ -245,8 +243,7 @@ ACCOUNT_TEST(test_a_thing_that_grows)
 ACCOUNT_TEST(test_a_hold_outlives_connections)
 {
     struct account *a = account_get(&f->all, 5);
-    struct error e;
-    struct shared_charge *h = shared_charge_take(a, PID, QUOTA_KERNEL, &e, 10, &e);
+    struct shared_charge *h = shared_charge_take(a, PID, QUOTA_KERNEL, &f->error, 10, &f->error);
 
     account_unref(a);
     assert_int_equal(a->references, 1);
@@ -258,28 +255,27 @@ ACCOUNT_TEST(test_a_hold_outlives_connections)
 ACCOUNT_TEST(test_messages_a_second)
 {
     uint64_t now = start_ns;
-    struct error e;
     unsigned taken = 0;
 
     for (unsigned i = 0; i < 1000; i++)
-        assert_int_equal(account_admit_message(f->alice, PID, now, &e), 0);
+        assert_int_equal(account_admit_message(f->alice, PID, now, &f->error), 0);
     f->limits.messages_per_s = 10;
     for (unsigned i = 0; i < 10; i++)
-        assert_int_equal(account_admit_message(f->alice, PID, now, &e), 0);
-    assert_int_equal(account_admit_message(f->alice, PID, now, &e), -1);
-    assert_refused(&e, "messages_per_s", 10, 10);
-    assert_int_equal(retry_of(&e), 100);
-    assert_int_equal(account_admit_message(f->bob, PID, now, &e), 0);
+        assert_int_equal(account_admit_message(f->alice, PID, now, &f->error), 0);
+    assert_int_equal(account_admit_message(f->alice, PID, now, &f->error), -1);
+    assert_refused("messages_per_s", 10, 10);
+    assert_int_equal(retry_of(), 100);
+    assert_int_equal(account_admit_message(f->bob, PID, now, &f->error), 0);
     now += 60 * ms;
-    assert_int_equal(account_admit_message(f->alice, PID, now, &e), -1);
-    assert_int_equal(retry_of(&e), 40);
+    assert_int_equal(account_admit_message(f->alice, PID, now, &f->error), -1);
+    assert_int_equal(retry_of(), 40);
     now += 40 * ms;
-    assert_int_equal(account_admit_message(f->alice, PID, now, &e), 0);
-    assert_int_equal(account_admit_message(f->alice, PID, now, &e), -1);
+    assert_int_equal(account_admit_message(f->alice, PID, now, &f->error), 0);
+    assert_int_equal(account_admit_message(f->alice, PID, now, &f->error), -1);
     /* Being refused costs nothing; ten seconds of asking a thousand times get ten seconds' worth. */
     for (unsigned i = 0; i < 10000; i++) {
         now += ms;
-        taken += account_admit_message(f->alice, PID, now, &e) == 0;
+        taken += account_admit_message(f->alice, PID, now, &f->error) == 0;
     }
     assert_int_equal(taken, 100);
     assert_int_equal(f->alice->requests, 1000 + 14 + 10000);
@@ -288,26 +284,25 @@ ACCOUNT_TEST(test_messages_a_second)
 ACCOUNT_TEST(test_a_share_while_others_wait)
 {
     uint64_t now = start_ns + 30 * ms;
-    struct error e;
 
     f->limits.device_share = 20;
     account_begin_run(f->alice);
     account_add_device_us(f->alice, 500000, now);
-    assert_int_equal(account_check_share(f->alice, PID, now, &e), 0); /* alone */
+    assert_int_equal(account_check_share(f->alice, PID, now, &f->error), 0); /* alone */
     account_begin_run(f->bob);
-    assert_int_equal(account_check_share(f->bob, PID, now, &e), 0);
-    assert_int_equal(account_check_share(f->alice, PID, now, &e), -1);
-    assert_refused(&e, "device_share", 50, 20);
+    assert_int_equal(account_check_share(f->bob, PID, now, &f->error), 0);
+    assert_int_equal(account_check_share(f->alice, PID, now, &f->error), -1);
+    assert_refused("device_share", 50, 20);
     /* 30 ms in this tenth, 100 in each of four before it and 70 in the fifth: 130 are left once the second one before
      * it is forgotten, a second after it began. */
-    assert_int_equal(retry_of(&e), 770);
-    assert_int_equal(account_check_share(f->alice, PID, now + 769 * ms, &e), -1);
-    assert_int_equal(retry_of(&e), 1);
-    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &e), 0);
+    assert_int_equal(retry_of(), 770);
+    assert_int_equal(account_check_share(f->alice, PID, now + 769 * ms, &f->error), -1);
+    assert_int_equal(retry_of(), 1);
+    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &f->error), 0);
     account_add_device_us(f->alice, 100000, now + 770 * ms);
-    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &e), -1);
+    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &f->error), -1);
     account_end_run(f->bob);
-    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &e), 0);
+    assert_int_equal(account_check_share(f->alice, PID, now + 770 * ms, &f->error), 0);
     account_end_run(f->alice);
     assert_int_equal(f->all.runs, 0);
     assert_true(f->alice->device_us == 600000);
@@ -316,15 +311,13 @@ ACCOUNT_TEST(test_a_share_while_others_wait)
 /* Of a run that took ten seconds only the last one counts. */
 ACCOUNT_TEST(test_a_share_looks_back_one_second)
 {
-    struct error e;
-
     f->limits.device_share = 100;
     account_begin_run(f->bob);
     account_add_device_us(f->alice, 1e7, start_ns + 99 * ms);
-    assert_int_equal(account_check_share(f->alice, PID, start_ns + 99 * ms, &e), 0);
+    assert_int_equal(account_check_share(f->alice, PID, start_ns + 99 * ms, &f->error), 0);
     f->limits.device_share = 99;
-    assert_int_equal(account_check_share(f->alice, PID, start_ns + 99 * ms, &e), -1);
-    assert_int_equal(account_check_share(f->alice, PID, start_ns + 5000 * ms, &e), 0);
+    assert_int_equal(account_check_share(f->alice, PID, start_ns + 99 * ms, &f->error), -1);
+    assert_int_equal(account_check_share(f->alice, PID, start_ns + 5000 * ms, &f->error), 0);
     account_end_run(f->bob);
 }
 
@@ -333,29 +326,28 @@ ACCOUNT_TEST(test_common_resources_are_shared)
 {
     struct charge charges[6][700] = {0};
     unsigned last = UINT32_MAX;
-    struct error e;
 
     f->limits.of_all[QUOTA_MAPPINGS] = 1000;
     for (unsigned u = 0; u < 6; u++) {
         struct account *a = account_get(&f->all, 2000 + u);
         unsigned n = 0;
 
-        while (n < 700 && charge_take(&charges[u][n], a, PID, QUOTA_MAPPINGS, 1, &e) == 0)
+        while (n < 700 && charge_take(&charges[u][n], a, PID, QUOTA_MAPPINGS, 1, &f->error) == 0)
             n++;
         assert_in_range(n, 1, u ? last / 2 : 667);
         last = n;
-        assert_string_equal(e.details[0].text, "mappings");
-        assert_string_equal(e.details[1].key, "users");
-        assert_string_equal(e.details[1].text, "all");
-        assert_int_equal(e.details[3].number, 1000);
+        assert_string_equal(f->error.details[0].text, "mappings");
+        assert_string_equal(f->error.details[1].key, "users");
+        assert_string_equal(f->error.details[1].text, "all");
+        assert_int_equal(f->error.details[3].number, 1000);
         account_unref(a);
     }
     for (unsigned u = 0; u < 6; u++)
         for (unsigned n = 0; n < 700; n++)
             charge_free(&charges[u][n]);
     f->limits.of_all[QUOTA_MAPPINGS] = 2; /* rounded up: a user alone has all of so few */
-    assert_int_equal(charge_take(&charges[0][0], f->alice, PID, QUOTA_MAPPINGS, 1, &e), 0);
-    assert_int_equal(charge_take(&charges[0][1], f->alice, PID, QUOTA_MAPPINGS, 1, &e), 0);
+    assert_int_equal(charge_take(&charges[0][0], f->alice, PID, QUOTA_MAPPINGS, 1, &f->error), 0);
+    assert_int_equal(charge_take(&charges[0][1], f->alice, PID, QUOTA_MAPPINGS, 1, &f->error), 0);
     charge_free(&charges[0][0]);
     charge_free(&charges[0][1]);
 }
@@ -376,11 +368,9 @@ static void note_faults(struct account *a, unsigned count, uint64_t now)
 /* Whether kernels are refused at `now` and for so many ms more. */
 static void assert_paused(struct account *a, uint64_t now, int64_t for_ms)
 {
-    struct error e;
-
-    assert_int_equal(account_check_faults(a, PID, now, &e), -1);
-    assert_refused(&e, "faults", 3, 3);
-    assert_int_equal(retry_of(&e), for_ms);
+    assert_int_equal(account_check_faults(a, PID, now, &f->error), -1);
+    assert_refused("faults", 3, 3);
+    assert_int_equal(retry_of(), for_ms);
 }
 
 static void assert_goes_on(struct account *a, uint64_t now)

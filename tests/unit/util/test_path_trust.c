@@ -1,5 +1,4 @@
 /* Whose hands a path is in. Only root can make files of others, so the test needs root. */
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
