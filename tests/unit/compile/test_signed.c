@@ -10,16 +10,11 @@ enum { NOW = 2000000000 };
 static const char *folder;
 static struct signing_key keys[2];
 
-static const char *in_folder(const char *name)
-{
-    return folder_path(folder, name);
-}
-
 static int set_up(void **state)
 {
     folder = folder_new();
-    MUST(signing_key_make(in_folder("key0"), &keys[0], &e));
-    MUST(signing_key_make(in_folder("key1"), &keys[1], &e));
+    MUST(signing_key_make(folder_path(folder, "key0"), &keys[0], &e));
+    MUST(signing_key_make(folder_path(folder, "key1"), &keys[1], &e));
     keep_opened();
     return 0;
 }
@@ -157,11 +152,11 @@ TEST(keys_and_their_files)
     struct stat st;
     struct error e;
 
-    assert_int_equal(stat(in_folder("key0"), &st), 0);
+    assert_int_equal(stat(folder_path(folder, "key0"), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
-    assert_int_equal(signing_key_read(in_folder("key0"), &again, &e), 0);
+    assert_int_equal(signing_key_read(folder_path(folder, "key0"), &again, &e), 0);
     assert_memory_equal(&again, &keys[0], sizeof(again));
-    assert_int_equal(signing_key_make(in_folder("key0"), &other, &e), -1); /* it is never overwritten */
+    assert_int_equal(signing_key_make(folder_path(folder, "key0"), &other, &e), -1); /* it is never overwritten */
     assert_non_null(strstr(e.message, "File exists"));
     signing_public_print(keys[0].public, word);
     assert_int_equal(signing_public_parse(word, public, &e), 0);
@@ -169,17 +164,17 @@ TEST(keys_and_their_files)
     assert_int_equal(signing_public_parse("ed25519:00", public, &e), -1);
     assert_int_equal(signing_public_parse("ed25519-private:00", public, &e), -1);
     assert_non_null(strstr(e.message, "private key"));
-    assert_int_equal(chmod(in_folder("key0"), 0640), 0);
-    assert_int_equal(signing_key_read(in_folder("key0"), &again, &e), -1);
+    assert_int_equal(chmod(folder_path(folder, "key0"), 0640), 0);
+    assert_int_equal(signing_key_read(folder_path(folder, "key0"), &again, &e), -1);
     assert_non_null(strstr(e.message, "make it 0600"));
-    assert_int_equal(chmod(in_folder("key0"), 0600), 0);
-    assert_int_equal(signing_key_read(in_folder("nothing"), &again, &e), -1);
+    assert_int_equal(chmod(folder_path(folder, "key0"), 0600), 0);
+    assert_int_equal(signing_key_read(folder_path(folder, "nothing"), &again, &e), -1);
     assert_int_equal(signing_key_read(folder, &again, &e), -1);
 }
 
 static void put(const char *name, const char *text)
 {
-    file_write(in_folder(name), text, strlen(text));
+    file_write(folder_path(folder, name), text, strlen(text));
 }
 
 TEST(files_that_are_no_keys)
@@ -198,7 +193,7 @@ TEST(files_that_are_no_keys)
 
     for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         put("bad", texts[i]);
-        MUST_FAIL(signing_key_read(in_folder("bad"), &k, &e), ERROR_INVALID_ARGUMENT, "");
+        MUST_FAIL(signing_key_read(folder_path(folder, "bad"), &k, &e), ERROR_INVALID_ARGUMENT, "");
     }
 }
 
@@ -217,7 +212,7 @@ TEST(credentials)
 
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         put("c", cases[i].text);
-        if (secret_file_authorization(in_folder("c"), value, &e) != (cases[i].value ? 0 : -1))
+        if (secret_file_authorization(folder_path(folder, "c"), value, &e) != (cases[i].value ? 0 : -1))
             fail_msg("%s", cases[i].text);
         if (cases[i].value)
             assert_string_equal(value, cases[i].value);

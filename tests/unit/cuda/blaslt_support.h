@@ -13,6 +13,12 @@ extern struct backend_stream *stream;
 
 int open_with_library(uint64_t bytes);
 int close_all(void **state); /* a group's teardown */
+#define ALL_TESTS_WITH_LIBRARY(bytes)                                                                                  \
+    static int open_library(void **state)                                                                              \
+    {                                                                                                                  \
+        return open_with_library(bytes);                                                                               \
+    }                                                                                                                  \
+    ALL_TESTS_WITH(open_library, close_all)
 
 /* A matrix in memory[operand], with these strides of rows and columns. */
 struct view strided(unsigned operand, uint64_t offset, int64_t rows, int64_t columns, int64_t row, int64_t column);

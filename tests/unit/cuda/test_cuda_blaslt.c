@@ -5,11 +5,6 @@
 
 enum { BYTES = 1 << 16 };
 
-static int open_plenty(void **state)
-{
-    return open_with_library(BYTES);
-}
-
 /* Runs out = 2·a·b + beta·out. That the product is right is for tests/conformance, which has this library, too. */
 static void expect_product(const struct view *views, double beta, const char *variant)
 {
@@ -256,4 +251,4 @@ OPENING_TEST(test_a_broken_context_is_the_drivers_error)
     assert_true(t.job.started_ns != 0);
 }
 
-ALL_TESTS_WITH(open_plenty, close_all)
+ALL_TESTS_WITH_LIBRARY(BYTES)

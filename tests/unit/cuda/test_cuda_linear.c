@@ -5,11 +5,6 @@
 
 enum { BYTES = 1 << 20 };
 
-static int open_plenty(void **state)
-{
-    return open_with_library(BYTES);
-}
-
 /* gelu(a · b + bias) of f32, a and b row-major from their memory's beginning; values lie around 0. */
 static void expect_gelu(const struct view *views, const char *forced, const char *variant)
 {
@@ -117,4 +112,4 @@ TEST(test_it_says_what_it_is_for)
     assert_non_null(strstr(e.message, "vector [n]"));
 }
 
-ALL_TESTS_WITH(open_plenty, close_all)
+ALL_TESTS_WITH_LIBRARY(BYTES)

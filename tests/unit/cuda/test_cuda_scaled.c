@@ -10,11 +10,6 @@ enum {
     K = 48
 };
 
-static int open_plenty(void **state)
-{
-    return open_with_library(BYTES);
-}
-
 /* A product of e4m3 into f32, from left to right: a is M x K by rows, b K x N by columns, scales are numbers. */
 struct product {
     const char *what;
@@ -165,4 +160,4 @@ TEST(test_what_it_cannot_do_is_an_error_where_it_is_forced)
     MUST_FAIL(backend->check(device, &t.step, &e), ERROR_INVALID_ARGUMENT, "f8_e5m2 by f8_e5m2");
 }
 
-ALL_TESTS_WITH(open_plenty, close_all)
+ALL_TESTS_WITH_LIBRARY(BYTES)

@@ -16,11 +16,6 @@ static int make_folder(void **state)
     return 0;
 }
 
-static void write_file(const char *name, const char *text)
-{
-    folder_put(folder, name, text);
-}
-
 static unsigned quota(const char *memberships)
 {
     return cpu_quota(folder_put(folder, "cgroup", memberships), folder);
@@ -29,28 +24,28 @@ static unsigned quota(const char *memberships)
 TEST_WITH(test_no_quota, make_folder, close_opened)
 {
     assert_int_equal(quota("0::/user.slice\n"), 0);
-    write_file("user.slice/cpu.max", "max 100000\n");
+    folder_put(folder, "user.slice/cpu.max", "max 100000\n");
     assert_int_equal(quota("0::/user.slice\n"), 0);
     assert_int_equal(cpu_quota("/nonexistent", folder), 0);
 }
 
 TEST_WITH(test_unified, make_folder, close_opened)
 {
-    write_file("a/b/cpu.max", "max 100000\n");
-    write_file("a/cpu.max", "250000 100000\n");
+    folder_put(folder, "a/b/cpu.max", "max 100000\n");
+    folder_put(folder, "a/cpu.max", "250000 100000\n");
     assert_int_equal(quota("0::/a/b\n"), 3); /* the parent's counts, rounded up */
-    write_file("a/b/cpu.max", "50000 100000\n");
+    folder_put(folder, "a/b/cpu.max", "50000 100000\n");
     assert_int_equal(quota("0::/a/b\n"), 1);
     assert_int_equal(quota("0::/not/seen/in/this/container\n"), 0);
 }
 
 TEST_WITH(test_legacy, make_folder, close_opened)
 {
-    write_file("cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
-    write_file("cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+    folder_put(folder, "cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
+    folder_put(folder, "cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
     assert_int_equal(quota("5:cpu,cpuacct:/job\n4:memory:/job\n"), 4);
     assert_int_equal(quota("3:cpuset:/job\n4:memory:/job\n"), 0);
-    write_file("cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
+    folder_put(folder, "cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
     assert_int_equal(quota("5:cpu,cpuacct:/job\n"), 0);
 }
 
@@ -79,7 +74,7 @@ static void write_clocks(const char *name, const char *fast, const char *slow)
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &usable)) {
             snprintf(path, sizeof(path), "cpu%d/cpufreq/%s", cpu, name);
-            write_file(path, first ? fast : slow);
+            folder_put(folder, path, first ? fast : slow);
             first = false;
         }
 }

@@ -11,11 +11,6 @@ static int setup(void **state)
     return 0;
 }
 
-static void put(const char *path, const char *text)
-{
-    folder_put(root, path, text);
-}
-
 static struct host_memory_limits of(const char *groups)
 {
     return host_memory_limits(folder_put(root, "groups", groups), root);
@@ -25,15 +20,15 @@ TEST_WITH(test_the_second_version, setup, close_opened)
 {
     struct host_memory_limits l;
 
-    put("system.slice/memory.max", "9000\n");
-    put("system.slice/memory.current", "8000\n");
-    put("system.slice/memory.stat", "anon 5\ninactive_file 500\n");
-    put("system.slice/kopsd.service/memory.max", "max\n");
+    folder_put(root, "system.slice/memory.max", "9000\n");
+    folder_put(root, "system.slice/memory.current", "8000\n");
+    folder_put(root, "system.slice/memory.stat", "anon 5\ninactive_file 500\n");
+    folder_put(root, "system.slice/kopsd.service/memory.max", "max\n");
     l = of("0::/system.slice/kopsd.service\n");
     assert_int_equal(l.limit, 9000);
     assert_int_equal(l.available, 1500);
-    put("system.slice/kopsd.service/memory.max", "4000\n");
-    put("system.slice/kopsd.service/memory.current", "5000\n");
+    folder_put(root, "system.slice/kopsd.service/memory.max", "4000\n");
+    folder_put(root, "system.slice/kopsd.service/memory.current", "5000\n");
     l = of("0::/system.slice/kopsd.service\n");
     assert_int_equal(l.limit, 4000);
     assert_int_equal(l.available, 0);
@@ -43,10 +38,10 @@ TEST_WITH(test_the_first_version, setup, close_opened)
 {
     struct host_memory_limits l;
 
-    put("memory/memory.limit_in_bytes", "9223372036854771712\n");
-    put("memory/box/memory.limit_in_bytes", "7000\n");
-    put("memory/box/memory.usage_in_bytes", "1000\n");
-    put("memory/box/memory.stat", "inactive_file 900\ntotal_inactive_file 9999\n");
+    folder_put(root, "memory/memory.limit_in_bytes", "9223372036854771712\n");
+    folder_put(root, "memory/box/memory.limit_in_bytes", "7000\n");
+    folder_put(root, "memory/box/memory.usage_in_bytes", "1000\n");
+    folder_put(root, "memory/box/memory.stat", "inactive_file 900\ntotal_inactive_file 9999\n");
     l = of("5:cpu:/\n4:memory:/box\n0::/\n");
     assert_int_equal(l.limit, 7000);
     assert_int_equal(l.available, 7000); /* what can be reclaimed is no more than there is */
