@@ -19,6 +19,7 @@ from support.daemon import Daemon  # noqa: E402
 MEMORY = 64 << 20  # what the largest case needs, and room
 CLIENTS = {"raw": runners.RawRunner, "c": runners.CRunner, "python": runners.PythonRunner}
 HERE_IN_C = {"here": runners.HereRunner}  # beside "c"
+SKIPPED = 77
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +32,16 @@ def seed() -> int:
     if "KOPS_SEED" not in os.environ:
         os.environ["KOPS_SEED"] = str(np.random.SeedSequence().entropy % 2**32)
     return int(os.environ["KOPS_SEED"])
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Makes no cases for devices that this machine lacks: thousands would say the same. Status 77, as ctest knows a skipped test."""
+    chosen = set(config.getoption("--backend") or [backends.HOST])
+    why_not = {backend: backends.missing(backend) for backend in chosen}
+    if not all(why_not.values()):
+        return None
+    print(f"no case was made for {', '.join(f'{backend} ({why})' for backend, why in sorted(why_not.items()))}")
+    return SKIPPED
 
 
 def pytest_report_header() -> str:

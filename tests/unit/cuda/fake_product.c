@@ -41,17 +41,17 @@ static void store(void *base, cudaDataType type, int64_t index, double value)
     }
 }
 
-/* op(A) or op(B)ᵀ of one batch as rows of doubles, along which the product sums. */
-static double *rows_of(const void *base, const struct layout *l, int64_t batch, bool along_columns)
+/* A matrix of one batch, or its transpose, as rows of doubles. */
+static double *rows_of(const void *base, const struct layout *l, int64_t batch, bool transpose)
 {
-    const int64_t rows = (int64_t)(along_columns ? l->rows : l->columns);
-    const int64_t depth = (int64_t)(along_columns ? l->columns : l->rows);
-    double *values = malloc((size_t)(rows * depth) * sizeof(*values));
+    const int64_t rows = (int64_t)(transpose ? l->columns : l->rows);
+    const int64_t columns = (int64_t)(transpose ? l->rows : l->columns);
+    double *values = malloc((size_t)(rows * columns) * sizeof(*values));
 
     for (int64_t i = 0; values && i < rows; i++)
-        for (int64_t k = 0; k < depth; k++)
-            values[i * depth + k] =
-                fake_load(base, l->type, batch * l->batch_stride + (along_columns ? i + k * l->ld : k + i * l->ld));
+        for (int64_t j = 0; j < columns; j++)
+            values[i * columns + j] =
+                fake_load(base, l->type, batch * l->batch_stride + (transpose ? j + i * l->ld : i + j * l->ld));
     return values;
 }
 
@@ -81,18 +81,21 @@ static double scale_of(const struct operation *o, unsigned of, int64_t i)
 void fake_product(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
                   const void *b, const struct layout *lb, void *out, const struct layout *l)
 {
-    const int64_t depth = (int64_t)(o->transpose_a ? la->rows : la->columns);
+    const int64_t depth = (int64_t)(o->transpose_a ? la->rows : la->columns), columns = (int64_t)l->columns;
 
     for (int64_t batch = 0; batch < l->batch_count; batch++) {
-        double *x = rows_of(a, la, batch, !o->transpose_a), *y = rows_of(b, lb, batch, o->transpose_b);
+        double *x = rows_of(a, la, batch, o->transpose_a), *y = rows_of(b, lb, batch, o->transpose_b);
+        double *sums = malloc((size_t)columns * sizeof(*sums));
 
-        for (int64_t i = 0; x && y && i < (int64_t)l->rows; i++)
-            for (int64_t j = 0; j < (int64_t)l->columns; j++) {
+        for (int64_t i = 0; x && y && sums && i < (int64_t)l->rows; i++) {
+            memset(sums, 0, (size_t)columns * sizeof(*sums));
+            for (int64_t k = 0; k < depth; k++)
+                for (int64_t j = 0; j < columns; j++)
+                    sums[j] += x[i * depth + k] * y[k * columns + j];
+            for (int64_t j = 0; j < columns; j++) {
                 int64_t at = batch * l->batch_stride + i + j * l->ld;
-                double sum = 0.0;
+                double sum = sums[j];
 
-                for (int64_t k = 0; k < depth; k++)
-                    sum += x[i * depth + k] * y[j * depth + k];
                 sum *= alpha * scale_of(o, 0, i) * scale_of(o, 1, j);
                 if (beta == 1 && fake_has_16_bits(l->type)) {
                     _Alignas(8) unsigned char rounded[8];
@@ -103,8 +106,10 @@ void fake_product(const struct operation *o, double alpha, double beta, const vo
                 sum += beta != 0.0 ? beta * fake_load(out, l->type, at) : 0.0;
                 store(out, l->type, at, finish(o, sum, l->type, i));
             }
-        fake_blaslt_wrong += !x || !y;
+        }
+        fake_blaslt_wrong += !x || !y || !sums;
         free(x);
         free(y);
+        free(sums);
     }
 }
