@@ -41,14 +41,25 @@ def objects(build: Path) -> dict[str, Path]:
     return found
 
 
+def symbols_of(objects: dict[str, Path]) -> dict[str, list[tuple[str, str]]]:
+    """Name and kind of each symbol, by source: one nm for all objects, which puts `path: ` before each line."""
+    found: dict[str, list[tuple[str, str]]] = {source: [] for source in objects}
+    sources = {str(path): source for source, path in objects.items()}
+    done = subprocess.run(["nm", "-P", "-A", *sources], text=True, capture_output=True, check=True)
+    for line in done.stdout.splitlines():
+        path, _, symbol = line.partition(": ")
+        name, kind = symbol.split()[:2]
+        found[sources[path]].append((name, kind))
+    return found
+
+
 def uses_of_objects(build: Path) -> Graph:
     """The graph of C files. A name that several files define is that of the same folder, or nobody's."""
     defined: dict[str, set[str]] = {}
     wanted: dict[str, set[str]] = {}
-    for source, path in objects(build).items():
+    for source, symbols in symbols_of(objects(build)).items():
         wanted[source] = set()
-        lines = subprocess.run(["nm", "-P", str(path)], text=True, capture_output=True, check=True).stdout.splitlines()
-        for name, kind in (line.split()[:2] for line in lines):
+        for name, kind in symbols:
             if kind == "U":
                 wanted[source].add(name)
             elif kind in "TDBRC":
