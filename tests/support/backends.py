@@ -24,7 +24,7 @@ def standin_driver() -> Path:
 
 def cuda_built() -> bool:
     """The daemon has a CUDA backend."""
-    return b"cuIpcOpenMemHandle" in daemons.binary().read_bytes()
+    return daemons.binary_has(b"cuIpcOpenMemHandle")
 
 
 def missing(backend: str) -> str | None:

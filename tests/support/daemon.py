@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,20 @@ def reachable(folder: Path, name: str = "kopsd") -> Path:
     return Path(shutil.copy(binary(name), folder))
 
 
+@cache
+def binary_has(symbol: bytes) -> bool:
+    """It is some 30 MB long, with all kernels in it."""
+    return symbol in binary().read_bytes()
+
+
 def sanitized() -> bool:
     """The binary was built with a sanitizer: it needs more memory and time than it should."""
-    return b"__asan_init" in binary().read_bytes() or b"__tsan_init" in binary().read_bytes()
+    return binary_has(b"__asan_init") or binary_has(b"__tsan_init")
 
 
 def thread_sanitized() -> bool:
     """Built with ThreadSanitizer, whose own thread wakes up ten times a second."""
-    return b"__tsan_init" in binary().read_bytes()
+    return binary_has(b"__tsan_init")
 
 
 def _remove_at_exit(folder: Path) -> None:

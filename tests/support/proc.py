@@ -18,20 +18,34 @@ from . import raw
 T = TypeVar("T")
 
 
-def executors(pid: int, role: str = "executor") -> list[int]:
-    """The processes that do the daemon's GPU work; role "tuner": that tune. (A task's `children` may leave some out while others
-    end.)"""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            parent = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            if parent == pid and (folder / "cmdline").read_bytes().split(b"\0")[1:2] == [f"--{role}".encode()]:
-                found.append(int(folder.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+def _file_of(pid: int, name: str) -> bytes:
+    """Of at most 4 KiB; nothing when the process has ended. All processes are looked at many times: pathlib would take most of that."""
+    try:
+        file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+    try:
+        return os.read(file, 4096)
+    except ProcessLookupError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def children(pid: int) -> dict[int, bytes]:
+    """With the state of each. (A task's `children` may leave some out while others end.)"""
+    wanted, found = str(pid).encode(), {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = _file_of(int(name), "stat").rpartition(b")")[2].split(maxsplit=2)
+            if fields[1:2] == [wanted]:
+                found[int(name)] = fields[0]
     return found
+
+
+def executors(pid: int, role: str = "executor") -> list[int]:
+    """The processes that do the daemon's GPU work; role "tuner": that tune."""
+    return [child for child in children(pid) if _file_of(child, "cmdline").split(b"\0")[1:2] == [f"--{role}".encode()]]
 
 
 STRAY = (
@@ -141,15 +155,7 @@ def closing(pid: int) -> int:
 
 def zombies(pid: int) -> int:
     """Children that it has not waited for."""
-    found = 0
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                state, parent = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            found += state == "Z" and int(parent) == pid
-    return found
+    return sum(state == b"Z" for state in children(pid).values())
 
 
 def context_switches(pid: int) -> int:

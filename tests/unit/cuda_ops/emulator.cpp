@@ -1,6 +1,7 @@
 /* The emulator's scheduler: the threads of a block take turns, each runs until its next barrier. */
 #include "emulator.h"
 
+#include <csetjmp>
 #include <cstdlib>
 #include <cstring>
 #include <ucontext.h>
@@ -17,7 +18,9 @@ float emulated_given[MAX_THREADS];
 /* What a thread waits for. */
 enum state { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, ENDED };
 
-static ucontext_t scheduler, threads[MAX_THREADS];
+/* Where each goes on. A context, whose change takes two system calls, only begins a thread. */
+static jmp_buf scheduler, threads[MAX_THREADS];
+static bool begun[MAX_THREADS];
 static enum state states[MAX_THREADS];
 static unsigned char *stacks;
 static const emulated_kernel *running;
@@ -26,8 +29,10 @@ static const void *running_params;
 static void wait_for(enum state barrier)
 {
     const unsigned me = emulated_thread.x;
+
     states[me] = barrier;
-    swapcontext(&threads[me], &scheduler);
+    if (_setjmp(threads[me]) == 0)
+        _longjmp(scheduler, 1);
 }
 
 void emulated_block_barrier()
@@ -40,10 +45,37 @@ void emulated_warp_barrier()
     wait_for(AT_WARP_BARRIER);
 }
 
+/* Of one block after the other. */
 static void thread_main()
 {
-    running->call(running->kernel, running_params);
-    states[emulated_thread.x] = ENDED;
+    for (;;) {
+        running->call(running->kernel, running_params);
+        wait_for(ENDED);
+    }
+}
+
+static void begin(unsigned i)
+{
+    static ucontext_t context;
+
+    begun[i] = true;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks + (size_t)i * STACK_BYTES;
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = nullptr;
+    makecontext(&context, thread_main, 0);
+    setcontext(&context);
+}
+
+/* Runs a thread until it waits for something. */
+static void resume(unsigned i)
+{
+    emulated_thread.x = i;
+    if (_setjmp(scheduler) != 0)
+        return;
+    if (begun[i])
+        _longjmp(threads[i], 1);
+    begin(i);
 }
 
 /* Sets the threads [first, first + n) ready if all of them stand at `barrier`; returns whether it did. */
@@ -60,14 +92,8 @@ static bool release(unsigned first, unsigned n, enum state barrier)
 /* Runs one block to its end; false where its threads wait for different things. */
 static bool run_block(unsigned n)
 {
-    for (unsigned i = 0; i < n; i++) {
-        getcontext(&threads[i]);
-        threads[i].uc_stack.ss_sp = stacks + (size_t)i * STACK_BYTES;
-        threads[i].uc_stack.ss_size = STACK_BYTES;
-        threads[i].uc_link = &scheduler;
-        makecontext(&threads[i], thread_main, 0);
+    for (unsigned i = 0; i < n; i++)
         states[i] = READY;
-    }
     for (;;) {
         bool progress = false;
         for (unsigned first = 0; first < n; first += WARP) {
@@ -76,15 +102,16 @@ static bool run_block(unsigned n)
                     if (states[i] != READY)
                         continue;
                     progress = true;
-                    emulated_thread.x = i;
-                    swapcontext(&scheduler, &threads[i]);
+                    resume(i);
                 }
             } while (release(first, WARP, AT_WARP_BARRIER));
         }
         if (release(0, n, ENDED))
             return true;
-        if (!release(0, n, AT_BLOCK_BARRIER) && !progress)
+        if (!release(0, n, AT_BLOCK_BARRIER) && !progress) {
+            std::memset(begun, 0, sizeof(begun)); /* those that wait are left in the middle of the kernel */
             return false;
+        }
     }
 }
 
