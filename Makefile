@@ -8,7 +8,7 @@
 #
 # Settings: PRESET (build preset), JOBS (parallel jobs), KOPS_NO_INSTALL=1 (never install packages), PYTHON (interpreter),
 # CMAKE_ARGS (further arguments for configure, such as -DKOPS_CUDA=OFF), TESTS (arguments for ctest, such as '-R demo'),
-# CTEST_PARALLEL_LEVEL (how many tests at once: 2), TIER (all: `make test` runs the long tests, too).
+# CTEST_PARALLEL_LEVEL (how many tests at once: two for each processor, at most 8), TIER (all: `make test` runs the long tests, too).
 
 PRESET ?= release
 JOBS ?= $(shell nproc)
@@ -16,7 +16,8 @@ BUILD ?= build/$(PRESET)
 CMAKE_ARGS ?=
 TESTS ?=
 TIER ?= short
-export CTEST_PARALLEL_LEVEL ?= 2
+# Most tests wait for something most of the time: two for each processor keep it busy.
+export CTEST_PARALLEL_LEVEL ?= $(shell jobs=$$(nproc); echo $$((jobs < 4 ? 2 * jobs : 8)))
 
 .PHONY: build demo test test-all lint tidy asan tsan fuzz simulation cuda gpu-test bench install package wheel package-test boot-test wheel-test fresh-test clean deps help
 .DEFAULT_GOAL := build

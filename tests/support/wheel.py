@@ -43,12 +43,14 @@ def site_packages(venv: Path) -> Path:
 
 
 def empty_venv(venv: Path) -> list[str]:
-    """Makes it, and says by which command its pip runs: its own where Python can install one without a network, or this one's."""
-    with_pip = importlib.util.find_spec("ensurepip") is not None
-    options = [] if with_pip else ["--without-pip"]
+    """Makes it, and says by which command pip installs there: this interpreter's, since to install one takes seconds, or its own where
+    this one has none that knows --python."""
+    found = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, text=True, check=False).stdout.split()
+    from_outside = len(found) > 1 and tuple(map(int, found[1].split(".")[:2])) >= (22, 3)
+    options = ["--without-pip"] if from_outside else []
     subprocess.run([sys.executable, "-m", "venv", *options, str(venv)], check=True, capture_output=True)
     python = str(venv / "bin/python")
-    return [python, "-m", "pip"] if with_pip else [sys.executable, "-m", "pip", "--python", python]
+    return [sys.executable, "-m", "pip", "--python", python] if from_outside else [python, "-m", "pip"]
 
 
 def bring_msgpack(venv: Path) -> None:
