@@ -14,6 +14,8 @@
 struct world *world;
 __thread struct party *me;
 __thread bool my_turn;
+uint64_t program_hash;
+static bool is_executor; /* this process, which speaks to the daemon alone */
 
 enum { STEP_NS = 400, GIVE_WAY = 4, COUNTED = 32 };
 
@@ -34,7 +36,10 @@ uint64_t party_key(const void *address)
 
 static void pass_on(void)
 {
-    const unsigned next = world->request ? 0 : world_choose(world);
+    unsigned next;
+
+    look_for_others();
+    next = world->request ? 0 : world_choose(world);
 
     if (!next && !world->request)
         world->request = REQUEST_IDLE;
@@ -100,7 +105,7 @@ bool wait_until(uint64_t until_ns, uint64_t key)
                (unsigned long long)key & 0xffffffffffff);
     me->until_ns = until_ns;
     me->key = key;
-    me->seen = world->descriptors;
+    me->stale = 0;
     me->signalled = 0;
     me->state = PARTY_WAITS;
     pass_on();
@@ -135,10 +140,26 @@ void wake_one(uint64_t key)
     }
 }
 
-void changed_descriptors(void)
+/* Also from a signal's handler, whose thread may not have the turn. A client speaks to the daemon and its processes, an
+ * executor to the daemon's, and nobody else sees a descriptor that is this process's alone. */
+void changed_descriptors(bool alone)
 {
-    if (world)
-        world->descriptors++; /* also from a signal's handler, whose thread may not have the turn */
+    const struct party *by = me;
+
+    if (!world)
+        return;
+    if (!by) {
+        world_changed(world);
+        return;
+    }
+    for (unsigned i = 1; i < world->n_parties; i++) {
+        struct party *p = &world->parties[i];
+
+        if (p->process == by->process ||
+            (!alone && (p->group == DAEMON_GROUP || p->group == by->group || (by->group == DAEMON_GROUP && !is_executor))))
+            p->stale = 1;
+    }
+    world->descriptors++;
 }
 
 /* Its number outside of a namespace of processes that it may be in. */
@@ -211,9 +232,14 @@ __attribute__((constructor)) static void attach(int argc, char **argv, char **en
         syscall(SYS_sched_yield);
     }
     me->process = process_number();
+    is_executor = argc > 1 && !strcmp(argv[1], "--executor");
     name = argc && strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
-    snprintf(me->name, NAME_BYTES, "%s%s%.16s", name, argc > 1 && argv[1][0] != '-' ? " " : "",
-             argc > 1 && argv[1][0] != '-' ? argv[1] : "");
+    for (const char *c = name; *c; c++)
+        program_hash = (program_hash ^ (uint64_t)*c) * 0x100000001b3U;
+    snprintf(me->name, NAME_BYTES, "%s%s%.16s", name, is_executor || (argc > 1 && argv[1][0] != '-') ? " " : "",
+             is_executor                       ? "executor"
+             : argc > 1 && argv[1][0] != '-' ? argv[1]
+                                               : "");
     for (unsigned i = 1; i < world->n_parties; i++) /* threads of the program that this process was before */
         if (world->parties[i].process == me->process && world->parties[i].thread)
             world->parties[i].state = PARTY_ENDED;

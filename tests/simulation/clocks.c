@@ -176,7 +176,7 @@ EXPORT int timerfd_settime(int fd, int flags, const struct itimerspec *new, stru
         timers[i].at_ns = !at ? NEVER : flags & TFD_TIMER_ABSTIME ? at : world->now_ns + at;
         while (REAL(read)(fd, &drained, sizeof(drained)) > 0) /* all of ours are non-blocking */
             ;
-        changed_descriptors(); /* who waits in this process looks when it is due */
+        changed_descriptors(true); /* who waits in this process looks when it is due */
         return 0;
     }
     return REAL(timerfd_settime)(fd, flags, new, old);
@@ -194,7 +194,7 @@ uint64_t timers_expire(void)
             if (REAL(write)(timers[i].fd, &one, sizeof(one)) < 0)
                 continue;
             timers[i].at_ns = timers[i].every_ns ? world->now_ns + timers[i].every_ns : NEVER;
-            changed_descriptors();
+            changed_descriptors(true);
         }
         if (timers[i].at_ns < first)
             first = timers[i].at_ns;

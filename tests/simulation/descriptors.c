@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/select.h>
@@ -21,24 +22,117 @@ static uint64_t deadline(int64_t ms)
     return ms < 0 ? NEVER : world->now_ns + (uint64_t)ms * 1000000U;
 }
 
+/* What threads of this process wait for; a stale one looks itself where this is not known. */
+static struct {
+    const struct pollfd *fds; /* NULL: not known */
+    nfds_t n;
+} waiting[PARTIES];
+
 /* Until something was done to a descriptor, or it is time, or a timer is due. False: `until` has come. */
-static bool wait_for_descriptors(uint64_t until)
+static bool wait_for_descriptors(uint64_t until, const struct pollfd *fds, nfds_t n)
 {
+    const unsigned number = party_number(me);
     const uint64_t timer = timers_expire();
 
     if (world->now_ns >= until)
         return false;
+    waiting[number].n = n;
+    waiting[number].fds = fds;
     wait_until(timer < until ? timer : until, KEY_DESCRIPTORS);
+    waiting[number].fds = NULL;
     return true;
 }
 
-static void done(void)
+/* A thread that waits would look and wait on: a turn, and another one back, for each thing that is done anywhere. */
+void look_for_others(void)
+{
+    enum { AT_ONCE = 256 };
+    struct pollfd all[AT_ONCE], *at = all;
+    unsigned whose[PARTIES], n = 0;
+    const int before = errno;
+
+    for (unsigned i = 1; i < world->n_parties; i++) {
+        const struct party *p = &world->parties[i];
+
+        if (!p->stale || p->process != me->process || p->state != PARTY_WAITS || p->key != KEY_DESCRIPTORS ||
+            p == me || !waiting[i].fds || waiting[i].n > (nfds_t)(all + AT_ONCE - at))
+            continue;
+        memcpy(at, waiting[i].fds, waiting[i].n * sizeof(*at));
+        at += waiting[i].n;
+        whose[n++] = i;
+    }
+    if (!n)
+        return;
+    timers_expire();
+    if (REAL(poll)(all, (nfds_t)(at - all), 0) >= 0) {
+        at = all;
+        for (unsigned i = 0; i < n; i++) {
+            bool ready = false;
+
+            for (nfds_t k = 0; k < waiting[whose[i]].n; k++)
+                ready |= at++->revents != 0;
+            world->parties[whose[i]].stale = ready;
+        }
+    }
+    errno = before;
+}
+
+/* ---- descriptors of this process alone: event counters that were sent to nobody ---- */
+
+enum { ALONE = 1024 };
+
+static bool is_alone[ALONE];
+
+static bool alone(int fd)
+{
+    return fd >= 0 && fd < ALONE && is_alone[fd];
+}
+
+static void share(int fd)
+{
+    if (fd >= 0 && fd < ALONE)
+        is_alone[fd] = false;
+}
+
+void forget_alone(void)
+{
+    memset(is_alone, 0, sizeof(is_alone));
+}
+
+EXPORT int eventfd(unsigned count, int flags)
+{
+    const int fd = REAL(eventfd)(count, flags);
+
+    if (simulated() && fd >= 0 && fd < ALONE)
+        is_alone[fd] = true;
+    return fd;
+}
+
+static void share_sent(const struct msghdr *m)
+{
+    struct msghdr all = *m;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&all); c; c = CMSG_NXTHDR(&all, c))
+        for (size_t i = 0; c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+            share(fd);
+        }
+}
+
+static void done_alone(bool mine)
 {
     const int before = errno;
 
-    changed_descriptors();
+    changed_descriptors(mine);
     step();
     errno = before;
+}
+
+static void done(int fd)
+{
+    done_alone(alone(fd));
 }
 
 /* ---- several at once ---- */
@@ -55,7 +149,7 @@ EXPORT int poll(struct pollfd *fds, nfds_t n, int ms)
     do {
         timers_expire();
         r = REAL(poll)(fds, n, 0);
-    } while (r == 0 && wait_for_descriptors(until));
+    } while (r == 0 && wait_for_descriptors(until, fds, n));
     return r;
 }
 
@@ -72,12 +166,13 @@ EXPORT int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, con
     do {
         timers_expire();
         r = REAL(ppoll)(fds, n, &now, mask);
-    } while (r == 0 && wait_for_descriptors(until));
+    } while (r == 0 && wait_for_descriptors(until, mask ? NULL : fds, n));
     return r;
 }
 
 EXPORT int epoll_pwait(int epoll, struct epoll_event *events, int n, int ms, const sigset_t *mask)
 {
+    const struct pollfd any = {.fd = epoll, .events = POLLIN};
     uint64_t until;
     int r;
 
@@ -88,7 +183,7 @@ EXPORT int epoll_pwait(int epoll, struct epoll_event *events, int n, int ms, con
     do {
         timers_expire();
         r = REAL(epoll_pwait)(epoll, events, n, 0, mask);
-    } while (r == 0 && wait_for_descriptors(until));
+    } while (r == 0 && wait_for_descriptors(until, mask ? NULL : &any, 1));
     return r;
 }
 
@@ -112,7 +207,7 @@ EXPORT int select(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restric
 
         timers_expire();
         found = REAL(select)(n, r, w, e, &now);
-        if (found || !wait_for_descriptors(until))
+        if (found || !wait_for_descriptors(until, NULL, 0))
             return found;
         if (r)
             *r = before[0];
@@ -143,7 +238,7 @@ static bool until_ready(int fd, short events, int flags)
         timers_expire();
         if (REAL(poll)(&p, 1, 0))
             return true;
-        if (!wait_for_descriptors(until)) {
+        if (!wait_for_descriptors(until, &p, 1)) {
             errno = EAGAIN;
             return false;
         }
@@ -157,13 +252,13 @@ static bool until_ready(int fd, short events, int flags)
                                                                                                                        \
         if (!simulated()) {                                                                                            \
             r = REAL(name) arguments;                                                                                  \
-            changed_descriptors();                                                                                     \
+            changed_descriptors(false);                                                                                \
             return r;                                                                                                  \
         }                                                                                                              \
         if (!until_ready(fd, events, flags))                                                                           \
             return -1;                                                                                                 \
         r = REAL(name) arguments;                                                                                      \
-        done();                                                                                                        \
+        done(fd);                                                                                                      \
         return r;                                                                                                      \
     }
 
@@ -174,7 +269,7 @@ BLOCKING(ssize_t, writev, POLLOUT, 0, (int fd, const struct iovec *v, int n), (f
 BLOCKING(ssize_t, recv, POLLIN, flags, (int fd, void *data, size_t n, int flags), (fd, data, n, flags))
 BLOCKING(ssize_t, send, POLLOUT, flags, (int fd, const void *data, size_t n, int flags), (fd, data, n, flags))
 BLOCKING(ssize_t, recvmsg, POLLIN, flags, (int fd, struct msghdr *m, int flags), (fd, m, flags))
-BLOCKING(ssize_t, sendmsg, POLLOUT, flags, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+BLOCKING(ssize_t, sendmsg, POLLOUT, flags, (int fd, const struct msghdr *m, int flags), (fd, (share_sent(m), m), flags))
 BLOCKING(int, accept, POLLIN, 0, (int fd, struct sockaddr *restrict a, socklen_t *restrict n), (fd, a, n))
 BLOCKING(int, accept4, POLLIN, 0, (int fd, struct sockaddr *restrict a, socklen_t *restrict n, int how),
          (fd, a, n, how))
@@ -187,7 +282,7 @@ EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
         step();
     r = REAL(connect)(fd, address, bytes);
     if (simulated())
-        done();
+        done(fd);
     return r;
 }
 
@@ -196,18 +291,20 @@ EXPORT int shutdown(int fd, int how)
     const int r = REAL(shutdown)(fd, how);
 
     if (simulated())
-        done();
+        done(fd);
     return r;
 }
 
 EXPORT int close(int fd)
 {
+    const bool mine = alone(fd);
     int r;
 
     timers_forget(fd);
+    share(fd);
     r = REAL(close)(fd);
     if (simulated())
-        done();
+        done_alone(mine);
     return r;
 }
 
@@ -219,8 +316,8 @@ EXPORT int flock(int fd, int how)
         return REAL(flock)(fd, how);
     step();
     while ((r = REAL(flock)(fd, how | LOCK_NB)) < 0 && errno == EWOULDBLOCK && !(how & LOCK_NB))
-        wait_for_descriptors(NEVER);
-    changed_descriptors();
+        wait_for_descriptors(NEVER, NULL, 0);
+    changed_descriptors(false);
     return r;
 }
 

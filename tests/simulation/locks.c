@@ -166,11 +166,11 @@ static void *begin(void *given)
     const struct start start = *(struct start *)given;
     void *result;
 
-    free(given);
     me = &world->parties[start.party];
     world_wait_for_turn(world, me);
     my_turn = true;
     me->state = PARTY_READY;
+    free(given); /* in its turn: where the next memory lies would be chance otherwise */
     pthread_cleanup_push(thread_ends, NULL);
     result = start.run(start.argument);
     pthread_cleanup_pop(1);

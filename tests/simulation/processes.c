@@ -23,6 +23,7 @@ EXPORT pid_t fork(void)
     if (!simulated())
         return REAL(fork)();
     party = world_add(world, 0, me->group, me->name);
+    forget_alone();
     pid = REAL(fork)();
     if (pid < 0) {
         world->parties[party].state = PARTY_ENDED;
@@ -32,6 +33,7 @@ EXPORT pid_t fork(void)
     } else {
         me = &world->parties[party];
         my_turn = false;
+        forget_alone();
         world_wait_for_turn(world, me);
         my_turn = true;
         me->process = process_number();
@@ -63,7 +65,7 @@ static int spawned(int r, pid_t pid, unsigned party)
         }
         syscall(SYS_sched_yield);
     }
-    changed_descriptors();
+    changed_descriptors(false);
     step();
     return 0;
 }
@@ -216,7 +218,7 @@ static void signal_taken(pid_t pid, int signal)
             break;
         syscall(SYS_sched_yield);
     }
-    changed_descriptors();
+    changed_descriptors(false);
     step();
 }
 
@@ -258,6 +260,8 @@ EXPORT long syscall(long number, ...)
         a[i] = va_arg(list, long);
     va_end(list);
     r = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (simulated() && number == SYS_kcmp)
+        return order_of_files(r, (int)a[3], (int)a[4]);
     if (simulated() && number == SYS_pidfd_send_signal && !r && a[1]) {
         const pid_t pid = process_of((int)a[0]);
 

@@ -1,7 +1,7 @@
 /* simulator: runs a daemon and clients in virtual time, as a seed says, and tells how it went.
  *
  *     simulator --seed N --world FILE --preload LIBRARY [--control FILE] [--steps N] [--event WHAT@STEP]…
- *               [--last yes] [--trace yes] -- DAEMON… [-- CLIENT…]…
+ *               [--last yes] [--trace yes|blocks] -- DAEMON… [-- CLIENT…]…
  *
  * events.c lists what can happen (WHAT). --control: the stand-in driver's page. --last: the last client begins when
  * the others have ended. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit status 1: something went
@@ -317,6 +317,7 @@ static void make_world(const char *path, uint64_t seed)
         world_random(w);
     w->now_ns = 1000000000;
     w->scales = 7 + (unsigned)(world_random(w) % 3) * 4; /* 2^15 blocks: more than a thread has between two calls */
+    w->processors = 2U << world_random(w) % 3;
     w->n_parties = 1;
     w->last_step = w->alarm_ns = NEVER;
     w->hash = 0xcbf29ce484222325U;
@@ -336,7 +337,7 @@ int main(int argc, char **argv)
     const char *path = NULL, *preload = NULL;
     uint64_t seed = 0, steps = NEVER;
     struct timespec from, to;
-    bool trace = false;
+    const char *trace = "no";
     int i = 1;
 
     for (; i + 1 < argc && strcmp(argv[i], "--"); i += 2) {
@@ -347,7 +348,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--steps"))
             steps = strtoull(argv[i + 1], NULL, 0);
         else if (!strcmp(argv[i], "--trace"))
-            trace = strcmp(argv[i + 1], "no") != 0;
+            trace = argv[i + 1];
         else if (!strcmp(argv[i], "--last"))
             last_waits = strcmp(argv[i + 1], "no") != 0;
         else if (!strcmp(argv[i], "--world"))
@@ -376,7 +377,8 @@ int main(int argc, char **argv)
     make_world(path, seed);
     setenv("LD_PRELOAD", preload, 1);
     w->last_step = steps;
-    w->trace = trace;
+    w->trace = strcmp(trace, "no") != 0;
+    w->trace_blocks = !strcmp(trace, "blocks");
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (unsigned n = 0; n < n_programs - last_waits; n++)
         start(n);
@@ -385,7 +387,7 @@ int main(int argc, char **argv)
         tell_of_parties();
     clock_gettime(CLOCK_MONOTONIC, &to);
     end_all();
-    if (trace && fwrite(w->told, 1, w->n_told, stderr) != w->n_told)
+    if (w->trace && fwrite(w->told, 1, w->n_told, stderr) != w->n_told)
         warn("the trace");
     printf(
         "{\"seed\": %llu, \"steps\": %llu, \"turns\": %llu, \"events\": %u, \"simulated_s\": %.6f, \"real_s\": %.3f, "

@@ -48,7 +48,7 @@ static bool can_run(const struct world *w, const struct party *p)
     case PARTY_READY:
         return true;
     case PARTY_WAITS:
-        return p->until_ns <= w->now_ns || p->signalled || (p->key == KEY_DESCRIPTORS && p->seen != w->descriptors);
+        return p->until_ns <= w->now_ns || p->signalled || (p->key == KEY_DESCRIPTORS && p->stale);
     default:
         return false;
     }
@@ -137,11 +137,18 @@ void world_wait_for_turn(const struct world *w, struct party *p)
     p->turn = 0;
 }
 
+void world_changed(struct world *w)
+{
+    for (unsigned i = 1; i < w->n_parties; i++)
+        w->parties[i].stale = 1;
+    w->descriptors++;
+}
+
 /* The threads of the process get no more turns. Its descriptors were closed, which others may wait for. */
 void world_process_ended(struct world *w, pid_t process)
 {
     for (unsigned i = 1; i < w->n_parties; i++)
         if (w->parties[i].process == process && w->parties[i].state != PARTY_NONE)
             w->parties[i].state = PARTY_ENDED;
-    w->descriptors++;
+    world_changed(w);
 }

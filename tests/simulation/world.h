@@ -14,7 +14,7 @@
 #define WORLD_VARIABLE "KOPS_STANDIN_WORLD"
 #define NEVER          UINT64_MAX
 
-enum { PARTIES = 512, PLANNED = 64, NAME_BYTES = 24, TRACE_BYTES = 256 << 20 };
+enum { PARTIES = 512, PLANNED = 64, NAME_BYTES = 24, TRACE_BYTES = 256 << 20, BLOCKS_BITS = 18, BLOCKS = 1 << BLOCKS_BITS, INODES = 1 << 14 };
 
 enum party_state {
     PARTY_NONE,
@@ -23,6 +23,8 @@ enum party_state {
     PARTY_WAITS, /* until `until_ns`, or what `key` names has happened */
     PARTY_ENDED
 };
+
+enum { DAEMON_GROUP = 0 };
 
 enum { KEY_NONE = 0, KEY_DESCRIPTORS = 1 }; /* else a lock or a condition: made of its process and address */
 
@@ -34,7 +36,7 @@ struct party {
     uint32_t group;          /* of processes: a role's number of simulator.c */
     uint64_t thread;         /* pthread_t; 0: the first of its process */
     uint64_t until_ns, key;
-    uint64_t seen;      /* world.descriptors when it looked last */
+    _Atomic uint32_t stale; /* of KEY_DESCRIPTORS: something was done to one since it looked */
     uint64_t ran_ns;    /* virtual processor time */
     uint32_t looks;     /* at the clock, since it did anything else */
     uint32_t signalled; /* a condition */
@@ -55,7 +57,7 @@ enum world_request {
 struct world {
     uint64_t random[2];
     uint64_t now_ns;              /* CLOCK_MONOTONIC */
-    _Atomic uint64_t descriptors; /* changes when anything was done to one */
+    _Atomic uint64_t descriptors; /* how often anything was done to one */
     _Atomic uint64_t steps;
     uint64_t next_event, last_step;
     uint64_t alarm_ns; /* the simulator has something to do then: its turn */
@@ -70,9 +72,13 @@ struct world {
     uint32_t n_parties;
     struct party parties[PARTIES]; /* the first is the simulator */
     char path[256];
-    bool trace;
+    uint32_t processors; /* that processes see */
+    uint64_t inodes[INODES]; /* of files that were looked at, in that order: their number is their place */
+    uint32_t n_inodes;
+    bool trace, trace_blocks;
     uint64_t n_told;
     char told[TRACE_BYTES]; /* with --trace: a line a turn, a step and a wait; the first of them */
+    uint8_t blocks[BLOCKS]; /* 1: a basic block with this hash was reached. Last: run reads it from the file's end */
 };
 
 /* turn.c */
@@ -83,6 +89,7 @@ unsigned world_add(struct world *w, pid_t process, uint32_t group, const char *n
 void world_wait_for_turn(const struct world *w, struct party *p);
 void world_end_with_simulator(const struct world *w);
 void world_process_ended(struct world *w, pid_t process);
+void world_changed(struct world *w); /* something was done to a descriptor that anybody may wait for */
 __attribute__((format(printf, 2, 3))) void world_tell(struct world *w, const char *format, ...);
 
 #endif
