@@ -12,9 +12,10 @@
 
 #include "base/fail.h"
 
-enum { RELEASE_FIRST_MS = 1, RELEASE_LAST_MS = 100 };
+enum { RELEASE_FIRST_MS = 1, RELEASE_LAST_MS = 60000, RELEASES = 64 };
 
-/* The daemon's GPU may still have writes under way that set a word back to a smaller value. */
+/* The daemon's GPU may still have writes under way that set a word back to a smaller value: less and less likely, so
+ * that a client which does nothing more hardly wakes. */
 static void release(struct timeline *t)
 {
     struct pollfd p = {.fd = t->stop, .events = POLLIN};
@@ -26,7 +27,7 @@ static void release(struct timeline *t)
             atomic_store_explicit(&t->words[TIMELINE_STREAMS + i], INT64_MAX, memory_order_relaxed);
         if (poll(&p, 1, pause_ms) > 0)
             return;
-        if (round % 64 == 0 && pause_ms < RELEASE_LAST_MS)
+        if (round % RELEASES == 0 && pause_ms < RELEASE_LAST_MS)
             pause_ms *= 2;
     }
 }
