@@ -155,8 +155,8 @@ void changed_descriptors(bool alone)
     for (unsigned i = 1; i < world->n_parties; i++) {
         struct party *p = &world->parties[i];
 
-        if (p->process == by->process ||
-            (!alone && (p->group == DAEMON_GROUP || p->group == by->group || (by->group == DAEMON_GROUP && !is_executor))))
+        if (p->process == by->process || (!alone && (p->group == DAEMON_GROUP || p->group == by->group ||
+                                                     (by->group == DAEMON_GROUP && !is_executor))))
             p->stale = 1;
     }
     world->descriptors++;
@@ -237,9 +237,9 @@ __attribute__((constructor)) static void attach(int argc, char **argv, char **en
     for (const char *c = name; *c; c++)
         program_hash = (program_hash ^ (uint64_t)*c) * 0x100000001b3U;
     snprintf(me->name, NAME_BYTES, "%s%s%.16s", name, is_executor || (argc > 1 && argv[1][0] != '-') ? " " : "",
-             is_executor                       ? "executor"
+             is_executor                     ? "executor"
              : argc > 1 && argv[1][0] != '-' ? argv[1]
-                                               : "");
+                                             : "");
     for (unsigned i = 1; i < world->n_parties; i++) /* threads of the program that this process was before */
         if (world->parties[i].process == me->process && world->parties[i].thread)
             world->parties[i].state = PARTY_ENDED;
@@ -250,6 +250,8 @@ __attribute__((constructor)) static void attach(int argc, char **argv, char **en
     me->state = PARTY_READY;
     world_wait_for_turn(world, me);
     my_turn = true;
+    if (is_executor && world->slow_start_ns)
+        wait_until(world->now_ns + world_random(world) % world->slow_start_ns, KEY_NONE);
 }
 
 /* Other libraries may have work to do after this, as joining their threads: the simulator sees when the process is

@@ -98,8 +98,12 @@ EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *t, st
     else if (id == CLOCK_REALTIME)
         until = until > EPOCH_NS ? until - EPOCH_NS : 0;
     step();
+    me->sleeps = until > world->now_ns + SECOND_NS;
     while (world->now_ns < until)
         wait_until(until, KEY_NONE);
+    if (me->sleeps)
+        world->quiet_since_ns = NEVER;
+    me->sleeps = 0;
     return 0;
 }
 

@@ -54,8 +54,8 @@ void look_for_others(void)
     for (unsigned i = 1; i < world->n_parties; i++) {
         const struct party *p = &world->parties[i];
 
-        if (!p->stale || p->process != me->process || p->state != PARTY_WAITS || p->key != KEY_DESCRIPTORS ||
-            p == me || !waiting[i].fds || waiting[i].n > (nfds_t)(all + AT_ONCE - at))
+        if (!p->stale || p->process != me->process || p->state != PARTY_WAITS || p->key != KEY_DESCRIPTORS || p == me ||
+            !waiting[i].fds || waiting[i].n > (nfds_t)(all + AT_ONCE - at))
             continue;
         memcpy(at, waiting[i].fds, waiting[i].n * sizeof(*at));
         at += waiting[i].n;

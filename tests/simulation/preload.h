@@ -22,7 +22,7 @@
 extern struct world *world;
 extern __thread struct party *me; /* NULL: this thread is no party */
 extern uint64_t program_hash;
-extern __thread bool my_turn;     /* a signal's handler may run while it is another's */
+extern __thread bool my_turn; /* a signal's handler may run while it is another's */
 
 /* attach.c */
 pid_t process_number(void);
@@ -36,8 +36,8 @@ void give_way(void);                              /* others come first, though t
 bool wait_until(uint64_t until_ns, uint64_t key); /* false: it is until_ns */
 void wake_all(uint64_t key);
 void wake_one(uint64_t key);
-void changed_descriptors(bool alone);             /* alone: one that no other process has */
-void leave(bool process); /* the caller's last turn */
+void changed_descriptors(bool alone); /* alone: one that no other process has */
+void leave(bool process);             /* the caller's last turn */
 
 /* descriptors.c */
 void look_for_others(void); /* of this process, whether descriptors that they wait for are ready */

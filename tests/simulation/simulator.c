@@ -1,10 +1,11 @@
 /* simulator: runs a daemon and clients in virtual time, as a seed says, and tells how it went.
  *
  *     simulator --seed N --world FILE --preload LIBRARY [--control FILE] [--steps N] [--event WHAT@STEP]…
- *               [--last yes] [--trace yes|blocks] -- DAEMON… [-- CLIENT…]…
+ *               [--age S] [--rest S] [--slow-starts S] [--last yes] [--trace yes|blocks] -- DAEMON… [-- CLIENT…]…
  *
  * events.c lists what can happen (WHAT). --control: the stand-in driver's page. --last: the last client begins when
- * the others have ended. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit status 1: something went
+ * the others have ended, and --rest more. --age: of the machine. --slow-starts: that an executor's process takes at
+ * most to begin. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit status 1: something went
  * wrong that `wrong` names; the same arguments do the same once more. */
 #include <err.h>
 #include <errno.h>
@@ -27,7 +28,7 @@
 
 #include "simulator.h"
 
-static const uint64_t LAST_NS = 20000000000;
+static uint64_t rest_ns = 20000000000; /* from the end of the clients to the last one's begin */
 
 enum { STALL_S = 60, DEATH_MS = 10000, HANDLER_LOOKS = 1000000 };
 
@@ -230,7 +231,7 @@ static void run(void)
         w->alarm_ns = events_expire();
         if (!asked && !clients_left() && last_waits) {
             if (last_ns == NEVER)
-                last_ns = w->now_ns + LAST_NS; /* a daemon sees the end of a client in its own time */
+                last_ns = w->now_ns + rest_ns; /* a daemon sees the end of a client in its own time */
             if (w->now_ns >= last_ns) {
                 last_waits = false;
                 if (holdings_left(wrong, sizeof(wrong)))
@@ -301,7 +302,7 @@ static void end_all(void)
             waitpid(programs[i].pid, NULL, 0);
 }
 
-static void make_world(const char *path, uint64_t seed)
+static void make_world(const char *path, uint64_t seed, uint64_t age_ns)
 {
     const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
@@ -315,7 +316,8 @@ static void make_world(const char *path, uint64_t seed)
     w->random[1] = ~seed;
     for (unsigned i = 0; i < 16; i++)
         world_random(w);
-    w->now_ns = 1000000000;
+    w->now_ns = w->begin_ns = age_ns;
+    w->quiet_since_ns = NEVER;
     w->scales = 7 + (unsigned)(world_random(w) % 3) * 4; /* 2^15 blocks: more than a thread has between two calls */
     w->processors = 2U << world_random(w) % 3;
     w->n_parties = 1;
@@ -335,7 +337,7 @@ static int by_step(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     const char *path = NULL, *preload = NULL;
-    uint64_t seed = 0, steps = NEVER;
+    uint64_t seed = 0, steps = NEVER, age_ns = 1000000000, slow_start_ns = 0;
     struct timespec from, to;
     const char *trace = "no";
     int i = 1;
@@ -347,6 +349,12 @@ int main(int argc, char **argv)
             seed = strtoull(argv[i + 1], NULL, 0);
         else if (!strcmp(argv[i], "--steps"))
             steps = strtoull(argv[i + 1], NULL, 0);
+        else if (!strcmp(argv[i], "--age"))
+            age_ns = (uint64_t)(strtod(argv[i + 1], NULL) * 1e9);
+        else if (!strcmp(argv[i], "--rest"))
+            rest_ns = (uint64_t)(strtod(argv[i + 1], NULL) * 1e9);
+        else if (!strcmp(argv[i], "--slow-starts"))
+            slow_start_ns = (uint64_t)(strtod(argv[i + 1], NULL) * 1e9);
         else if (!strcmp(argv[i], "--trace"))
             trace = argv[i + 1];
         else if (!strcmp(argv[i], "--last"))
@@ -374,7 +382,8 @@ int main(int argc, char **argv)
     if (!n_programs || !path || !preload)
         errx(2, "needs --world, --preload and a daemon: see the head of simulator.c");
     qsort(events, n_events, sizeof(events[0]), by_step);
-    make_world(path, seed);
+    make_world(path, seed, age_ns);
+    w->slow_start_ns = slow_start_ns;
     setenv("LD_PRELOAD", preload, 1);
     w->last_step = steps;
     w->trace = strcmp(trace, "no") != 0;
@@ -389,11 +398,14 @@ int main(int argc, char **argv)
     end_all();
     if (w->trace && fwrite(w->told, 1, w->n_told, stderr) != w->n_told)
         warn("the trace");
-    printf(
-        "{\"seed\": %llu, \"steps\": %llu, \"turns\": %llu, \"events\": %u, \"simulated_s\": %.6f, \"real_s\": %.3f, "
-        "\"hash\": \"%016llx\", \"wrong\": \"%s\"}\n",
-        (unsigned long long)seed, (unsigned long long)w->steps, (unsigned long long)w->turns, next_event,
-        (double)w->now_ns / 1e9, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9,
-        (unsigned long long)w->hash, wrong);
+    printf("{\"seed\": %llu, \"steps\": %llu, \"turns\": %llu, \"events\": %u, \"simulated_s\": %.6f, \"skipped_s\": "
+           "%.6f, \"quiet_s\": %.3f, \"wakes\": [%llu, %llu, %llu], \"real_s\": %.3f, "
+           "\"hash\": \"%016llx\", \"wrong\": \"%s\"}\n",
+           (unsigned long long)seed, (unsigned long long)w->steps, (unsigned long long)w->turns, next_event,
+           (double)(w->now_ns - w->begin_ns) / 1e9, (double)w->skipped_ns / 1e9, (double)w->quiet_ns / 1e9,
+           (unsigned long long)w->wakes[WAKES_DAEMON], (unsigned long long)w->wakes[WAKES_EXECUTORS],
+           (unsigned long long)w->wakes[WAKES_CLIENTS],
+           (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9, (unsigned long long)w->hash,
+           wrong);
     return wrong[0] != 0;
 }

@@ -54,6 +54,42 @@ static bool can_run(const struct world *w, const struct party *p)
     }
 }
 
+/* Whether all clients sleep, or there is none. */
+static bool is_quiet(const struct world *w)
+{
+    for (unsigned i = 1; i < w->n_parties; i++) {
+        const struct party *p = &w->parties[i];
+
+        if (p->state != PARTY_NONE && p->state != PARTY_ENDED && p->group != DAEMON_GROUP && !p->thread && !p->sleeps)
+            return false;
+    }
+    return true;
+}
+
+/* All threads wait until then. Counts who wakes for nothing: no client does anything, for some time now. */
+static void skip_to(struct world *w, uint64_t to_ns)
+{
+    static const uint64_t settled_ns = 150000000000;
+    const bool quiet = is_quiet(w);
+
+    w->skipped_ns += to_ns - w->now_ns;
+    if (!quiet || w->quiet_since_ns == NEVER)
+        w->quiet_since_ns = quiet ? w->now_ns : NEVER;
+    else if (w->now_ns >= w->quiet_since_ns + settled_ns) {
+        w->quiet_ns += to_ns - w->now_ns;
+        for (unsigned i = 1; i < w->n_parties; i++) {
+            const struct party *p = &w->parties[i];
+
+            if (p->state == PARTY_WAITS && p->until_ns == to_ns && !p->sleeps)
+                w->wakes[p->group != DAEMON_GROUP      ? WAKES_CLIENTS
+                         : strstr(p->name, "executor") ? WAKES_EXECUTORS
+                                                       : WAKES_DAEMON]++;
+        }
+        world_tell(w, "%.9f skipped to\n", (double)to_ns / 1e9);
+    }
+    w->now_ns = to_ns;
+}
+
 /* The next thread. When all wait, the clock goes on to the first deadline. 0 is the simulator: its alarm is due, or all
  * threads wait for ever. */
 unsigned world_choose(struct world *w)
@@ -82,12 +118,13 @@ unsigned world_choose(struct world *w)
             if (w->parties[i].state == PARTY_WAITS && !w->parties[i].paused && w->parties[i].until_ns < first_ns)
                 first_ns = w->parties[i].until_ns;
         if (w->alarm_ns <= first_ns && w->alarm_ns != NEVER) {
-            w->now_ns = w->alarm_ns > w->now_ns ? w->alarm_ns : w->now_ns;
+            if (w->alarm_ns > w->now_ns)
+                skip_to(w, w->alarm_ns);
             return 0;
         }
         if (first_ns == NEVER)
             return 0;
-        w->now_ns = first_ns;
+        skip_to(w, first_ns);
     }
 }
 

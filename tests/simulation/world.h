@@ -14,7 +14,17 @@
 #define WORLD_VARIABLE "KOPS_STANDIN_WORLD"
 #define NEVER          UINT64_MAX
 
-enum { PARTIES = 512, PLANNED = 64, NAME_BYTES = 24, TRACE_BYTES = 256 << 20, BLOCKS_BITS = 18, BLOCKS = 1 << BLOCKS_BITS, INODES = 1 << 14 };
+enum {
+    PARTIES = 512,
+    PLANNED = 64,
+    NAME_BYTES = 24,
+    TRACE_BYTES = 256 << 20,
+    BLOCKS_BITS = 18,
+    BLOCKS = 1 << BLOCKS_BITS,
+    INODES = 1 << 14
+};
+
+enum { WAKES_DAEMON, WAKES_EXECUTORS, WAKES_CLIENTS, WAKES };
 
 enum party_state {
     PARTY_NONE,
@@ -37,11 +47,12 @@ struct party {
     uint64_t thread;         /* pthread_t; 0: the first of its process */
     uint64_t until_ns, key;
     _Atomic uint32_t stale; /* of KEY_DESCRIPTORS: something was done to one since it looked */
-    uint64_t ran_ns;    /* virtual processor time */
-    uint32_t looks;     /* at the clock, since it did anything else */
-    uint32_t signalled; /* a condition */
-    uint32_t weight;    /* how likely it is to be chosen: some are slow */
-    uint32_t paused;    /* it is not chosen */
+    uint64_t ran_ns;        /* virtual processor time */
+    uint32_t sleeps;        /* it is to do nothing for a second at least */
+    uint32_t looks;         /* at the clock, since it did anything else */
+    uint32_t signalled;     /* a condition */
+    uint32_t weight;        /* how likely it is to be chosen: some are slow */
+    uint32_t paused;        /* it is not chosen */
     char name[NAME_BYTES];
 };
 
@@ -60,9 +71,14 @@ struct world {
     _Atomic uint64_t descriptors; /* how often anything was done to one */
     _Atomic uint64_t steps;
     uint64_t next_event, last_step;
-    uint64_t alarm_ns; /* the simulator has something to do then: its turn */
-    uint64_t turns;    /* given on */
-    uint64_t hash;     /* of who had each turn: equal runs have equal ones */
+    uint64_t begin_ns;               /* now_ns at the begin */
+    uint64_t skipped_ns;             /* in which all threads waited */
+    uint64_t quiet_since_ns;         /* all clients sleep, or there is none; NEVER: some do something */
+    uint64_t quiet_ns, wakes[WAKES]; /* how long this lasted, but for its begin, and who woke meanwhile */
+    uint64_t slow_start_ns;          /* the longest that an executor's process takes to begin */
+    uint64_t alarm_ns;               /* the simulator has something to do then: its turn */
+    uint64_t turns;                  /* given on */
+    uint64_t hash;                   /* of who had each turn: equal runs have equal ones */
     _Atomic int32_t holder;
     _Atomic uint32_t request; /* enum world_request */
     int32_t request_process, request_thread;
@@ -72,7 +88,7 @@ struct world {
     uint32_t n_parties;
     struct party parties[PARTIES]; /* the first is the simulator */
     char path[256];
-    uint32_t processors; /* that processes see */
+    uint32_t processors;     /* that processes see */
     uint64_t inodes[INODES]; /* of files that were looked at, in that order: their number is their place */
     uint32_t n_inodes;
     bool trace, trace_blocks;

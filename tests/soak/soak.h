@@ -22,7 +22,8 @@ struct soak {
     struct kops_tensor kept[4];
     kops_program *program; /* NULL: none now */
     kops_kernel *kernel;   /* the same */
-    bool kernels, forks, threads;
+    bool kernels, forks, threads, streams;
+    double think_s;        /* the longest pause between bursts of work; 0: none */
     struct stream *stream; /* NULL: no CUDA stream of its own */
 
     bool spoiled; /* its daemon hung up and may still write: what comes next uses other buffers */
@@ -39,6 +40,14 @@ void check_kept(struct soak *s);
 void turn(struct soak *s); /* some work */
 void complain(struct soak *s, const char *what, const char *why);
 void count_error(struct soak *s, const char *what, const struct kops_error *e);
+
+/* soak_client.c */
+void soak_begin(struct soak *s, const char *socket); /* connects */
+void soak_end(struct soak *s);
+
+/* think.c */
+void check_times(struct soak *s, const struct kops_result *r, double begin_us); /* of a call that began then */
+void think(struct soak *s, const char *socket);                                 /* some pause, or none */
 
 /* stream.c */
 void stream_begin(struct soak *s);

@@ -1,15 +1,16 @@
 /* kops_soak_client: a client that works at random for long and checks every answer.
  *
  *     kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks]
- *                      [--threads] [--stream]
+ *                      [--threads] [--stream] [--think S]
  *
  * Runs ops of several kinds, dtypes and shapes on the daemon's first device, blocking and pipelined, alone, in
  * sequences and as programs, cancels some, gives buffers back and makes others; with --kernels it launches one of its
  * own, with --forks children go on with the client, with --threads several use it, with --stream it puts ops on a CUDA
- * stream of its own. The daemon may be killed and started
- * anew meanwhile: what it ends is counted, everything else must be right. Ends after so many requests or seconds (0: no
- * such limit), with a line of JSON: what was done, what went wrong, how often which error came, and how long a blocking
- * call took. Exit status 1 when an answer was wrong or did not come, or an error came that nothing here explains. */
+ * stream of its own, with --think it pauses for up to S seconds between bursts, connected or not. The daemon may be
+ * killed and started anew meanwhile: what it ends is counted, everything else must be right. Ends after so many
+ * requests or seconds (0: no such limit), with a line of JSON: what was done, what went wrong, how often which error
+ * came, and how long a blocking call took. Exit status 1 when an answer was wrong or did not come, or an error came
+ * that nothing here explains. */
 #include <err.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000 };
 
 /* ---- begin and end ---- */
 
-static void begin(struct soak *s, const char *socket)
+void soak_begin(struct soak *s, const char *socket)
 {
     const struct kops_connect_options options = {
         .socket = socket, .name = "soak in C", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
@@ -47,6 +48,21 @@ static void begin(struct soak *s, const char *socket)
             data[i * WITNESS + k] = (float)kept_value(i, k);
     }
     s->memory = (struct memory){.client = s->client, .random = &s->random};
+    if (s->streams && kops_info_feature(s->client, "ordered"))
+        stream_begin(s);
+}
+
+void soak_end(struct soak *s)
+{
+    check_kept(s);
+    memory_drop(&s->memory);
+    s->program = kops_program_release(s->program);
+    s->kernel = kops_kernel_free(s->kernel);
+    s->witness = kops_buffer_release(s->witness);
+    stream_end(s);
+    s->stream = NULL;
+    kops_close(s->client);
+    s->client = NULL;
 }
 
 static int by_value(const void *a, const void *b)
@@ -77,20 +93,16 @@ static void report(struct soak *s)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
-                                            {"seed", required_argument, NULL, 'e'},
-                                            {"requests", required_argument, NULL, 'r'},
-                                            {"seconds", required_argument, NULL, 't'},
-                                            {"kernels", no_argument, NULL, 'k'},
-                                            {"forks", no_argument, NULL, 'f'},
-                                            {"threads", no_argument, NULL, 'h'},
-                                            {"stream", no_argument, NULL, 'u'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"socket", required_argument, NULL, 's'},   {"seed", required_argument, NULL, 'e'},
+        {"requests", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 't'},
+        {"kernels", no_argument, NULL, 'k'},        {"forks", no_argument, NULL, 'f'},
+        {"threads", no_argument, NULL, 'h'},        {"stream", no_argument, NULL, 'u'},
+        {"think", required_argument, NULL, 'i'},    {NULL, 0, NULL, 0}};
     struct soak *s = calloc(1, sizeof(*s));
     const char *socket = NULL;
     uint64_t requests = 0;
     double seconds = 0, end;
-    bool stream = false;
     int option, status;
 
     if (!s)
@@ -111,27 +123,23 @@ int main(int argc, char **argv)
         else if (option == 'h')
             s->threads = true;
         else if (option == 'u')
-            stream = true;
+            s->streams = true;
+        else if (option == 'i')
+            s->think_s = strtod(optarg, NULL);
         else
             return 2;
     }
     if (!socket || optind != argc || (!requests && seconds <= 0))
         errx(2, "usage: kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks] "
-                "[--threads] [--stream]");
+                "[--threads] [--stream] [--think S]");
     end = now_us() + seconds * 1e6;
-    begin(s, socket);
-    if (stream && kops_info_feature(s->client, "ordered"))
-        stream_begin(s);
+    soak_begin(s, socket);
     s->kernels &= kops_info_feature(s->client, "kernels");
-    while ((!requests || s->requests < requests) && (seconds <= 0 || now_us() < end))
+    while ((!requests || s->requests < requests) && (seconds <= 0 || now_us() < end)) {
         turn(s);
-    check_kept(s);
-    memory_drop(&s->memory);
-    kops_program_release(s->program);
-    kops_kernel_free(s->kernel);
-    kops_buffer_release(s->witness);
-    stream_end(s);
-    kops_close(s->client);
+        think(s, socket);
+    }
+    soak_end(s);
     report(s);
     status = s->wrong || s->lost;
     free(s);

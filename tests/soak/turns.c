@@ -84,6 +84,7 @@ static void take_time(struct soak *s, double us)
 static void blocking(struct soak *s)
 {
     struct work *w = &s->work[0];
+    struct kops_result result;
     struct kops_error e;
     double begin;
     bool made;
@@ -96,13 +97,14 @@ static void blocking(struct soak *s)
         return;
     s->requests++;
     begin = now_us();
-    if (w->kind == WORK_SEQUENCE ? kops_sequence_run(s->client, &w->sequence, NULL, NULL, &e)
-                                 : kops_run(s->client, &w->request, NULL, &e)) {
+    if (w->kind == WORK_SEQUENCE ? kops_sequence_run(s->client, &w->sequence, NULL, &result, &e)
+                                 : kops_run(s->client, &w->request, &result, &e)) {
         count_error(s, "a run", &e);
         return;
     }
     take_time(s, now_us() - begin);
     check(s, w, &e);
+    check_times(s, &result, begin);
 }
 
 static enum kops_code submit(struct soak *s, struct work *w, kops_ticket *ret_ticket, struct kops_error *e)
