@@ -251,7 +251,7 @@ __attribute__((constructor)) static void attach(int argc, char **argv, char **en
     world_wait_for_turn(world, me);
     my_turn = true;
     if (is_executor && world->slow_start_ns)
-        wait_until(world->now_ns + world_random(world) % world->slow_start_ns, KEY_NONE);
+        wait_until(world->now_ns + (world->slow_start_ns + world_random(world) % world->slow_start_ns) / 2, KEY_NONE);
 }
 
 /* Other libraries may have work to do after this, as joining their threads: the simulator sees when the process is
