@@ -5,6 +5,7 @@
  *     restart-daemon   SIGTERM, and it is started anew when it has ended, as for an upgrade
  *     few-descriptors  the daemon may open a few more descriptors, for a while
  *     hang             kernels on the stand-in GPU do not end, for a while
+ *     hang-domain      kernels in an executor of a domain do not end, for seconds
  *     fault            a call of the driver fails, or a kernel
  *
  * The seed says which process of several, which call, and how long. */
@@ -35,17 +36,22 @@ struct passing {
 static struct passing passing[PASSING];
 static struct standin_control *control;
 
+static void pass_for(void (*undo)(pid_t), pid_t pid, uint64_t ns)
+{
+    for (unsigned i = 0; i < PASSING; i++) {
+        if (passing[i].undo)
+            continue;
+        passing[i] = (struct passing){undo, pid, w->now_ns + ns};
+        return;
+    }
+    undo(pid);
+}
+
 static void pass(void (*undo)(pid_t), pid_t pid)
 {
     const uint64_t scale = 500000ULL << world_random(w) % LONGEST_SCALE;
 
-    for (unsigned i = 0; i < PASSING; i++) {
-        if (passing[i].undo)
-            continue;
-        passing[i] = (struct passing){undo, pid, w->now_ns + scale + world_random(w) % scale};
-        return;
-    }
-    undo(pid);
+    pass_for(undo, pid, scale + world_random(w) % scale);
 }
 
 uint64_t events_expire(void)
@@ -74,7 +80,7 @@ void events_forget(pid_t pid)
 
 /* ---- processes ---- */
 
-static bool is_executor(pid_t pid)
+static bool has_in_command(pid_t pid, const char *words, size_t size)
 {
     char path[40], text[256] = "";
     ssize_t n = 0;
@@ -86,7 +92,20 @@ static bool is_executor(pid_t pid)
         n = read(fd, text, sizeof(text) - 1);
         close(fd);
     }
-    return n > 0 && memmem(text, (size_t)n, "executor", 8);
+    return n > 0 && memmem(text, (size_t)n, words, size);
+}
+
+static bool is_executor(pid_t pid)
+{
+    return has_in_command(pid, "executor", 8);
+}
+
+static bool is_of_domain(pid_t pid)
+{
+    static const char common[] = "common\0"
+                                 "1";
+
+    return is_executor(pid) && !has_in_command(pid, common, sizeof(common));
 }
 
 static bool matches(const struct party *p, const char *who)
@@ -99,6 +118,8 @@ static bool matches(const struct party *p, const char *who)
         return false;
     if (!strcmp(who, "daemon"))
         return p->process == programs[DAEMON].pid;
+    if (!strcmp(who, "domain"))
+        return p->process != programs[DAEMON].pid && is_of_domain(p->process);
     return p->process != programs[DAEMON].pid && is_executor(p->process) == !strcmp(who, "executor");
 }
 
@@ -196,12 +217,22 @@ static void open_gate(pid_t pid)
 {
     (void)pid;
     control->gates[STANDIN_GATE_kernel].closed = 0;
+    control->gates[STANDIN_GATE_kernel].pid = 0;
 }
 
 static void hang(void)
 {
     control->gates[STANDIN_GATE_kernel].closed = 1;
     pass(open_gate, 0);
+}
+
+static void hang_domain(pid_t pid)
+{
+    if (!control)
+        return;
+    control->gates[STANDIN_GATE_kernel].pid = pid;
+    control->gates[STANDIN_GATE_kernel].closed = 1;
+    pass_for(open_gate, 0, 1000000000 + world_random(w) % 7000000000);
 }
 
 static void fault(void)
@@ -259,6 +290,7 @@ static const struct {
     {"restart-daemon", "daemon", restart, NULL},
     {"few-descriptors", "daemon", few_descriptors, NULL},
     {"hang", NULL, NULL, hang},
+    {"hang-domain", "domain", hang_domain, NULL},
     {"fault", NULL, NULL, fault},
 };
 
