@@ -19,7 +19,7 @@
 
 #include "soak.h"
 
-enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000 };
+enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000, LONG_PAUSES = 4000 };
 
 /* ---- begin and end ---- */
 
@@ -27,16 +27,18 @@ void soak_begin(struct soak *s, const char *socket)
 {
     const struct kops_connect_options options = {
         .socket = socket, .name = "soak in C", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
+    const useconds_t pause_us =
+        CONNECT_PAUSE_US * (useconds_t)(s->think_s < LONG_PAUSES ? 1 + s->think_s : LONG_PAUSES);
     unsigned tries = 0;
     struct kops_error e;
     float *data;
 
     while (kops_connect(&options, &s->client, &e) && explained(e.code) && ++tries < CONNECT_TRIES)
-        usleep(CONNECT_PAUSE_US);
+        usleep(pause_us);
     while (!e.code && memory_made(s->client, sizeof(float) * WITNESS * 4, &s->witness, &e) && explained(e.code) &&
            ++tries < CONNECT_TRIES) {
         e.code = KOPS_OK;
-        usleep(CONNECT_PAUSE_US); /* others may have all of a quota */
+        usleep(pause_us); /* others may have all of a quota, and think */
     }
     if (e.code)
         errx(EXIT_FAILURE, "%s", e.message);
