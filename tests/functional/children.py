@@ -13,14 +13,15 @@ Spawn = Callable[[Callable[[], object]], int]
 
 
 def child_with(daemon: Daemon, work: Callable[[raw.Connection], object], spawn: Spawn) -> int:
-    """A process that does `work` on a connection of its own, says so, and then waits to be killed."""
+    """A process that does `work` on a connection of its own, says so, and then waits to be killed; at SIGUSR1 it exits."""
     ready, done = os.pipe()
 
     def main() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         connection = daemon.connect()
         keep = work(connection)
         os.write(done, b"x")
-        signal.pause()
+        signal.sigwait({signal.SIGUSR1})
         del keep
 
     pid = spawn(main)
