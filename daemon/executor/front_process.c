@@ -277,6 +277,7 @@ static void wait_for_death(struct executor *x)
 void front_process_end(struct executor *x)
 {
     const bool gone = atomic_load(&x->gone) || x->start_error.code != ERROR_NONE;
+    int status = 0;
     bool ended;
 
     if (x->pid <= 0)
@@ -292,8 +293,9 @@ void front_process_end(struct executor *x)
         kill(x->pid, SIGKILL);
         wait_for_death(x);
     }
-    while (waitpid(x->pid, NULL, 0) < 0 && errno == EINTR)
+    while (waitpid(x->pid, &status, 0) < 0 && errno == EINTR)
         ;
+    x->killed = x->vanished && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     x->pid = 0;
 }
 
@@ -356,7 +358,9 @@ void front_check(struct executor *x)
     if (atomic_load(&x->gone) || !x->ready || x->stop) /* one that is told to end does */
         return;
     bell_silence(x->bell);
-    if (poll(&control, 1, 0) > 0 || broken == FRONT_BROKEN_SOCKET) /* the socket is readable when it has ended */
+    x->vanished =
+        poll(&control, 1, 0) > 0 || broken == FRONT_BROKEN_SOCKET; /* the socket is readable when it has ended */
+    if (x->vanished)
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
     else if (broken == FRONT_BROKEN_TIME)
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU did not answer a call within %d s", CALL_S);

@@ -140,8 +140,9 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
         f->counts.faults++;
     } else {
         error_set(ret, ERROR_DEVICE_LOST,
-                  "the GPU's context was lost because of other work in it, and doing this again might give a wrong "
-                  "result: its outputs are undefined");
+                  "%s, and doing this again might give a wrong result: its outputs are undefined",
+                  x->killed ? "the process that did this was killed from outside, as for want of memory"
+                            : "the GPU's context was lost because of other work in it");
     }
 }
 
@@ -195,7 +196,7 @@ void front_recover(struct executor *x, struct list *ret_streams)
     list_for_each_safe (stream, after, &x->streams) {
         end_signalled(list_entry(stream, struct front_stream, on_link));
     }
-    suspects = x->culprit || x->abandoned ? 0 : count_suspects(x);
+    suspects = x->culprit || x->abandoned || x->killed ? 0 : count_suspects(x);
     list_init(ret_streams);
     while ((node = list_first(&x->streams))) {
         struct front_stream *s = list_entry(node, struct front_stream, on_link);

@@ -65,7 +65,7 @@ class Executors(Base):
         reply = self.ask(client, "launch", {"kernel": kernel, "args": [out.wire(), read.wire(), 64]})
         assert reply is not None
         if reply.error is not None and self.killed:  # while the daemon did not know of it: what came of the kernel is not known
-            self.refused(reply.error, "device_fault")
+            self.refused(reply.error, "device_lost")
             out.of(out.memory.mirror)[...] = out.of(out.memory.data)
         else:
             assert reply.get()["device"] in self.names

@@ -149,8 +149,9 @@ def running(scene: Scene, victim: Victim) -> Iterator[None]:
     victim.connection.reply(first).get()
     victim.connection.reply(second).get()
     assert (victim.memory.data == np.repeat(np.float32([3, 9, 12]), N)).all()
-    codes = [victim.connection.reply_error(msgid).code for msgid in lost]
-    assert codes == ["device_fault", "device_lost"][: len(lost)]
+    for msgid in lost:  # no kernel is blamed for a kill
+        error = victim.connection.reply_error(msgid)
+        assert error.code == "device_lost" and "killed from outside" in error.message, error
     assert victim.count.data[0] == counted
     victim.counted = counted
 

@@ -35,7 +35,7 @@ enum kops_code {
     KOPS_ERR_CANCELLED = 28, /**< The job was cancelled. `detail.ended` is false while the job still uses its memory; outputs are undefined when it had started. */
     KOPS_ERR_MEMORY_FAULT = 29, /**< Shared memory behind a tensor could not be accessed while the job ran (its pages are gone). */
     KOPS_ERR_DEVICE_ERROR = 30, /**< The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error. */
-    KOPS_ERR_DEVICE_LOST = 31, /**< The process that has the device's context was lost under the request: by another kernel's fault or end, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise the daemon ends with its own exit status, and a supervisor starts it anew. */
+    KOPS_ERR_DEVICE_LOST = 31, /**< The process that has the device's context was lost under the request: by another kernel's fault or end, by a kill from outside, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise the daemon ends with its own exit status, and a supervisor starts it anew. */
     KOPS_ERR_PERMISSION_DENIED = 32, /**< The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`) or bring kernels, or the reference belongs to another user. */
     KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the request has not run. */
     KOPS_ERR_INTERNAL = 34, /**< A fault inside the daemon; its log has more. */

@@ -155,9 +155,10 @@ ERRORS = [('protocol_error',
   'daemon',
   ('RuntimeError',),
   "The process that has the device's context was lost under the request: by another kernel's fault "
-  'or end, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another '
-  'process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise '
-  'the daemon ends with its own exit status, and a supervisor starts it anew.'),
+  'or end, by a kill from outside, or of itself. Outputs are undefined. Where `detail.daemon` is '
+  '`goes_on`, another process has taken its place: the connection, its buffers, kernels and '
+  'programs go on. Otherwise the daemon ends with its own exit status, and a supervisor starts it '
+  'anew.'),
  ('permission_denied',
   32,
   'daemon',
