@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../soak/happened.h"
 #include "../standin_cuda/control.h"
 #include "simulator.h"
 
@@ -31,27 +32,88 @@ struct passing {
     void (*undo)(pid_t pid);
     pid_t pid;
     uint64_t until_ns;
+    enum happened_what what;
 };
 
 static struct passing passing[PASSING];
 static struct standin_control *control;
+static struct happened *happened;
 
-static void pass_for(void (*undo)(pid_t), pid_t pid, uint64_t ns)
+/* ---- what clients learn ---- */
+
+static void *open_page(const char *path, size_t size)
+{
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    void *page;
+
+    if (fd < 0 || ftruncate(fd, (off_t)size) < 0 || fchmod(fd, 0666) < 0)
+        err(2, "%s", path);
+    page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        err(2, "%s", path);
+    close(fd);
+    return page;
+}
+
+void happened_open(const char *path)
+{
+    happened = open_page(path, sizeof(*happened));
+}
+
+static void begins(enum happened_what what)
+{
+    if (!happened)
+        return;
+    happened->of[what].begun++;
+    happened->of[what].last_ns = w->now_ns;
+}
+
+static void is_over(enum happened_what what)
+{
+    if (!happened || happened->of[what].over == happened->of[what].begun)
+        return;
+    happened->of[what].over++;
+    happened->of[what].last_ns = w->now_ns;
+}
+
+/* Its descriptors are closed, and nobody has had a turn since. */
+void events_ended(pid_t pid)
+{
+    const bool daemon = pid == programs[DAEMON].pid;
+    bool other = false;
+
+    for (unsigned i = 1; i < w->n_parties && !daemon; i++)
+        other |= w->parties[i].process == pid && w->parties[i].group == DAEMON;
+    if (other) {
+        begins(HAPPENED_PROCESS_ENDS);
+        is_over(HAPPENED_PROCESS_ENDS);
+    }
+    if (!daemon || !happened)
+        return;
+    if (happened->of[HAPPENED_DAEMON_ENDS].over == happened->of[HAPPENED_DAEMON_ENDS].begun)
+        begins(HAPPENED_DAEMON_ENDS);
+    is_over(HAPPENED_DAEMON_ENDS);
+}
+
+/* ---- what is over after a while ---- */
+
+static void pass_for(void (*undo)(pid_t), pid_t pid, enum happened_what what, uint64_t ns)
 {
     for (unsigned i = 0; i < PASSING; i++) {
         if (passing[i].undo)
             continue;
-        passing[i] = (struct passing){undo, pid, w->now_ns + ns};
+        passing[i] = (struct passing){undo, pid, w->now_ns + ns, what};
+        begins(what);
         return;
     }
     undo(pid);
 }
 
-static void pass(void (*undo)(pid_t), pid_t pid)
+static void pass(void (*undo)(pid_t), pid_t pid, enum happened_what what)
 {
     const uint64_t scale = 500000ULL << world_random(w) % LONGEST_SCALE;
 
-    pass_for(undo, pid, scale + world_random(w) % scale);
+    pass_for(undo, pid, what, scale + world_random(w) % scale);
 }
 
 uint64_t events_expire(void)
@@ -64,6 +126,7 @@ uint64_t events_expire(void)
         if (p->undo && p->until_ns <= w->now_ns) {
             p->undo(p->pid);
             p->undo = NULL;
+            is_over(p->what);
         }
         if (p->undo && p->until_ns < first_ns)
             first_ns = p->until_ns;
@@ -74,8 +137,10 @@ uint64_t events_expire(void)
 void events_forget(pid_t pid)
 {
     for (unsigned i = 0; i < PASSING; i++)
-        if (passing[i].pid == pid)
+        if (passing[i].undo && passing[i].pid == pid) {
             passing[i].undo = NULL;
+            is_over(passing[i].what);
+        }
 }
 
 /* ---- processes ---- */
@@ -138,6 +203,21 @@ static pid_t pick(const char *who)
     return 0;
 }
 
+static bool is_client(pid_t pid)
+{
+    for (unsigned i = 1; i < w->n_parties; i++)
+        if (w->parties[i].process == pid && w->parties[i].group == DAEMON)
+            return false;
+    return true;
+}
+
+static enum happened_what slow(pid_t pid)
+{
+    return pid == programs[DAEMON].pid ? HAPPENED_DAEMON_SLOW
+           : is_client(pid)            ? HAPPENED_CLIENT_SLOW
+                                       : HAPPENED_PROCESS_SLOW;
+}
+
 static void kill_process(pid_t pid)
 {
     for (unsigned i = 0; i < n_programs; i++)
@@ -158,12 +238,13 @@ static void pause_process(pid_t pid)
     for (unsigned i = 1; i < w->n_parties; i++)
         if (w->parties[i].process == pid)
             w->parties[i].paused = 1;
-    pass(go_on, pid);
+    pass(go_on, pid, slow(pid));
 }
 
 static void restart(pid_t pid)
 {
     programs[DAEMON].restarts = true;
+    begins(HAPPENED_DAEMON_ENDS);
     ask_to_end(pid);
 }
 
@@ -194,21 +275,14 @@ static void few_descriptors(pid_t pid)
     prlimit(pid, RLIMIT_NOFILE, NULL, &limit);
     limit.rlim_cur = first + world_random(w) % 6;
     prlimit(pid, RLIMIT_NOFILE, &limit, NULL);
-    pass(give_back, pid);
+    pass(give_back, pid, HAPPENED_DAEMON_SHORT);
 }
 
 /* ---- the GPU ---- */
 
 void control_open(const char *path)
 {
-    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-
-    if (fd < 0 || ftruncate(fd, sizeof(*control)) < 0 || fchmod(fd, 0666) < 0)
-        err(2, "%s", path);
-    control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (control == MAP_FAILED)
-        err(2, "%s", path);
-    close(fd);
+    control = open_page(path, sizeof(*control));
     control->version = STANDIN_VERSION;
     control->magic = STANDIN_MAGIC;
 }
@@ -223,7 +297,7 @@ static void open_gate(pid_t pid)
 static void hang(void)
 {
     control->gates[STANDIN_GATE_kernel].closed = 1;
-    pass(open_gate, 0);
+    pass(open_gate, 0, HAPPENED_GPU_HANGS);
 }
 
 static void hang_domain(pid_t pid)
@@ -232,7 +306,7 @@ static void hang_domain(pid_t pid)
         return;
     control->gates[STANDIN_GATE_kernel].pid = pid;
     control->gates[STANDIN_GATE_kernel].closed = 1;
-    pass_for(open_gate, 0, 1000000000 + world_random(w) % 7000000000);
+    pass_for(open_gate, 0, HAPPENED_GPU_HANGS, 1000000000 + world_random(w) % 7000000000);
 }
 
 static void fault(void)
@@ -251,10 +325,13 @@ static void fault(void)
                   {"kernel", 700, 1},
                   {"kernel", 719, 1},
                   {"copy", 700, 1},
+                  {"copy", 719, 1},
                   {"cuEventRecord", 719, 1},
                   {"cuStreamSynchronize", 700, 1},
                   {"cuMemcpyHtoDAsync", 719, 1},
-                  {"cuModuleLoadData", 2, 0}};
+                  {"cuModuleLoadData", 2, 0},
+                  {"cuMemHostRegister", 719, 1},
+                  {"cuMemAlloc", 719, 1}};
     const unsigned kind = (unsigned)(world_random(w) % (sizeof(faults) / sizeof(faults[0])));
 
     for (unsigned i = 0; i < STANDIN_FAULTS; i++) {
@@ -268,6 +345,7 @@ static void fault(void)
         f->sticky = faults[kind].sticky;
         snprintf(f->function, sizeof(f->function), "%s", faults[kind].function);
         f->armed = 1;
+        begins(HAPPENED_GPU_FAULTS);
         return;
     }
 }

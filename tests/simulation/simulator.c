@@ -1,11 +1,13 @@
 /* simulator: runs a daemon and clients in virtual time, as a seed says, and tells how it went.
  *
- *     simulator --seed N --world FILE --preload LIBRARY [--control FILE] [--steps N] [--event WHAT@STEP]…
- *               [--age S] [--rest S] [--slow-starts S] [--last yes] [--trace yes|blocks] -- DAEMON… [-- CLIENT…]…
+ *     simulator --seed N --world FILE --preload LIBRARY [--control FILE] [--happened FILE] [--steps N]
+ *               [--event WHAT@STEP]… [--age S] [--rest S] [--slow-starts S] [--last yes] [--trace yes|blocks]
+ *               -- DAEMON… [-- CLIENT…]…
  *
- * events.c lists what can happen (WHAT). --control: the stand-in driver's page. --last: the last client begins when
- * the others have ended, and --rest more. --age: of the machine. --slow-starts: that an executor's process takes at
- * most to begin. The daemon gets SIGTERM when all have. Prints a line of JSON. Exit status 1: something went
+ * events.c lists what can happen (WHAT). --control: the stand-in driver's page. --happened: the page that tells the
+ * clients what happens (soak/happened.h). --last: the last client begins when the others have ended, and --rest more.
+ * --age: of the machine. --slow-starts: that an executor's process takes at most to begin. The daemon gets SIGTERM when
+ * all clients have ended. Prints a line of JSON. Exit status 1: something went
  * wrong that `wrong` names; the same arguments do the same once more. */
 #include <err.h>
 #include <errno.h>
@@ -111,6 +113,7 @@ void wait_for_end(pid_t pid)
     if (ended.fd >= 0)
         close(ended.fd);
     world_process_ended(w, pid);
+    events_ended(pid);
     world_tell(w, "%llu %.9f process %d has ended\n", (unsigned long long)w->steps, (double)w->now_ns / 1e9, (int)pid);
     for (unsigned i = 0; i < n_programs; i++) {
         struct program *p = &programs[i];
@@ -365,6 +368,8 @@ int main(int argc, char **argv)
             preload = argv[i + 1];
         else if (!strcmp(argv[i], "--control"))
             control_open(argv[i + 1]);
+        else if (!strcmp(argv[i], "--happened"))
+            happened_open(argv[i + 1]);
         else if (!strcmp(argv[i], "--event") && at && n_events < PLANNED) {
             *at = 0;
             if (!event_exists(argv[i + 1]))

@@ -33,6 +33,8 @@ bool event_exists(const char *what);
 void event_happens(const char *what);
 uint64_t events_expire(void);  /* undoes those whose time is over; returns when the next one's is */
 void events_forget(pid_t pid); /* it has ended */
+void events_ended(pid_t pid);  /* tells the clients that it has */
+void happened_open(const char *path);
 void control_open(const char *path);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <kops/kernel.h>
 
+#include "expect.h"
 #include "work.h"
 
 enum {
@@ -26,6 +27,11 @@ struct soak {
     double think_s;        /* the longest pause between bursts of work; 0: none */
     struct stream *stream; /* NULL: no CUDA stream of its own */
 
+    struct expect since;     /* the begin of the turn, or of a call */
+    struct expect connected; /* when the daemon was asked for this connection last, */
+    uint64_t known;          /* which had sent it so many requests */
+    bool asks;               /* at the turn's end: work was lost */
+
     bool spoiled; /* its daemon hung up and may still write: what comes next uses other buffers */
     uint64_t requests, checked, wrong, lost, errors[CODES], timed;
     double samples[SAMPLES];
@@ -39,7 +45,15 @@ bool explained(enum kops_code code);            /* a daemon that ends, or one at
 void check_kept(struct soak *s);
 void turn(struct soak *s); /* some work */
 void complain(struct soak *s, const char *what, const char *why);
-void count_error(struct soak *s, const char *what, const struct kops_error *e);
+/* An error of a call that promises something (enum expect_kind), since `s->since`. */
+void count_failure(struct soak *s, unsigned promise, const char *what, const struct kops_error *e);
+void refuse_memory(struct soak *s, const struct kops_error *e);
+/* A call that went well leaves no error. */
+void check_error(struct soak *s, const struct kops_error *e);
+
+/* repeats.c */
+void repeats_turn(struct soak *s); /* calls that are made again when others end, or may not be */
+void check_connection(struct soak *s);
 
 /* soak_client.c */
 void soak_begin(struct soak *s, const char *socket); /* connects */

@@ -1,16 +1,16 @@
 /* kops_soak_client: a client that works at random for long and checks every answer.
  *
  *     kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks]
- *                      [--threads] [--stream] [--think S]
+ *                      [--threads] [--stream] [--think S] [--small-quotas]
  *
  * Runs ops of several kinds, dtypes and shapes on the daemon's first device, blocking and pipelined, alone, in
  * sequences and as programs, cancels some, gives buffers back and makes others; with --kernels it launches one of its
  * own, with --forks children go on with the client, with --threads several use it, with --stream it puts ops on a CUDA
- * stream of its own, with --think it pauses for up to S seconds between bursts, connected or not. The daemon may be
- * killed and started anew meanwhile: what it ends is counted, everything else must be right. Ends after so many
- * requests or seconds (0: no such limit), with a line of JSON: what was done, what went wrong, how often which error
- * came, and how long a blocking call took. Exit status 1 when an answer was wrong or did not come, or an error came
- * that nothing here explains. */
+ * stream of its own, with --think it pauses for up to S seconds between bursts, connected or not. --small-quotas: its
+ * user may have all that a quota allows, so that it is refused some. The daemon may be killed and started anew
+ * meanwhile: what it ends is counted, everything else must be right. Ends after so many requests or seconds (0: no such
+ * limit), with a line of JSON: what was done, what went wrong, how often which error came, and how long a blocking call
+ * took. Exit status 1 when an answer was wrong or did not come, or an error came that nothing here explains. */
 #include <err.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -65,6 +65,7 @@ void soak_end(struct soak *s)
     s->stream = NULL;
     kops_close(s->client);
     s->client = NULL;
+    s->known = 0;
 }
 
 static int by_value(const void *a, const void *b)
@@ -95,16 +96,22 @@ static void report(struct soak *s)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'},   {"seed", required_argument, NULL, 'e'},
-        {"requests", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 't'},
-        {"kernels", no_argument, NULL, 'k'},        {"forks", no_argument, NULL, 'f'},
-        {"threads", no_argument, NULL, 'h'},        {"stream", no_argument, NULL, 'u'},
-        {"think", required_argument, NULL, 'i'},    {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
+                                            {"seed", required_argument, NULL, 'e'},
+                                            {"requests", required_argument, NULL, 'r'},
+                                            {"seconds", required_argument, NULL, 't'},
+                                            {"kernels", no_argument, NULL, 'k'},
+                                            {"forks", no_argument, NULL, 'f'},
+                                            {"threads", no_argument, NULL, 'h'},
+                                            {"stream", no_argument, NULL, 'u'},
+                                            {"think", required_argument, NULL, 'i'},
+                                            {"small-quotas", no_argument, NULL, 'q'},
+                                            {NULL, 0, NULL, 0}};
     struct soak *s = calloc(1, sizeof(*s));
     const char *socket = NULL;
     uint64_t requests = 0;
     double seconds = 0, end;
+    bool small_quotas = false;
     int option, status;
 
     if (!s)
@@ -128,12 +135,15 @@ int main(int argc, char **argv)
             s->streams = true;
         else if (option == 'i')
             s->think_s = strtod(optarg, NULL);
+        else if (option == 'q')
+            small_quotas = true;
         else
             return 2;
     }
     if (!socket || optind != argc || (!requests && seconds <= 0))
         errx(2, "usage: kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks] "
-                "[--threads] [--stream] [--think S]");
+                "[--threads] [--stream] [--think S] [--small-quotas]");
+    expect_open(small_quotas);
     end = now_us() + seconds * 1e6;
     soak_begin(s, socket);
     s->kernels &= kops_info_feature(s->client, "kernels");

@@ -155,7 +155,7 @@ void stream_turn(struct soak *s)
     unsigned x = 0, done = 0, n_squares = 0;
 
     if (register_all(s, &failed)) {
-        count_error(s, "device memory", &failed);
+        count_failure(s, EXPECT_AGAIN, "device memory", &failed);
         return;
     }
     must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");
@@ -173,7 +173,7 @@ void stream_turn(struct soak *s)
     must(cu.copy_out(values, m->memory[x], BYTES, m->stream), "cuMemcpyDtoH");
     must(cu.synchronize(m->stream), "cuStreamSynchronize"); /* it goes on, whatever failed */
     if (failed.code)
-        count_error(s, "an ordered call", &failed);
+        count_failure(s, EXPECT_TICKET, "an ordered call", &failed);
     else if (s->checked++, !is_right(values, squares, done))
         complain(s, "a wrong answer", "of ordered calls");
     if (random_chance(&s->random, 10))

@@ -54,12 +54,12 @@ static void think_over_work(struct soak *s)
 
     s->requests++;
     if (kops_submit(s->client, &request, &ticket, &e)) {
-        count_error(s, "work to think over", &e);
+        count_failure(s, EXPECT_TICKET, "work to think over", &e);
         return;
     }
     pause_us(us);
     if (kops_wait(s->client, ticket, 0, &result, &e)) {
-        count_error(s, "work that was thought over", &e);
+        count_failure(s, EXPECT_TICKET, "work that was thought over", &e);
         return;
     }
     s->checked++;
@@ -76,6 +76,7 @@ void think(struct soak *s, const char *socket)
 {
     if (s->think_s <= 0 || random_chance(&s->random, BURST))
         return;
+    s->since = expect_now();
     if (random_chance(&s->random, 30)) {
         think_over_work(s);
     } else if (random_chance(&s->random, 30)) {

@@ -2,6 +2,7 @@
 #include <err.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -47,7 +48,7 @@ bool explained(enum kops_code code)
     }
 }
 
-void count_error(struct soak *s, const char *what, const struct kops_error *e)
+static void count_error(struct soak *s, const char *what, const struct kops_error *e)
 {
     s->errors[(unsigned)e->code < CODES ? e->code : 0]++;
     if (e->code == KOPS_ERR_TIMEOUT)
@@ -57,13 +58,37 @@ void count_error(struct soak *s, const char *what, const struct kops_error *e)
     s->spoiled |= e->code != KOPS_ERR_CANCELLED;
 }
 
+void count_failure(struct soak *s, unsigned promise, const char *what, const struct kops_error *e)
+{
+    const char *why = expect_wrong(&s->since, promise, e);
+    char told[700];
+
+    if (why) {
+        snprintf(told, sizeof(told), "%s: %s (%s)", kops_code_name(e->code), why, e->message);
+        complain(s, what, told);
+    }
+    count_error(s, what, e);
+    s->asks |= e->code == KOPS_ERR_DEVICE_LOST || e->code == KOPS_ERR_DEVICE_FAULT || e->code == KOPS_ERR_JOB_TIMEOUT;
+}
+
+void refuse_memory(struct soak *s, const struct kops_error *e)
+{
+    s->requests++; /* others may have all of a quota for as long as this client goes on */
+    count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "memory", e);
+}
+
+void check_error(struct soak *s, const struct kops_error *e)
+{
+    if (e->code || e->message[0] || e->n_details)
+        complain(s, "an error of a call that went well", e->message);
+}
+
 static void check(struct soak *s, const struct work *w, const struct kops_error *e)
 {
     char told[256];
 
     s->checked++;
-    if (e->code)
-        complain(s, "an error of a call that went well", e->message);
+    check_error(s, e);
     if (work_check(w))
         return;
     work_tell(w, told, sizeof(told));
@@ -90,7 +115,7 @@ static void blocking(struct soak *s)
     bool made;
 
     if (work_make(w, &s->memory, &made, &e)) {
-        count_error(s, "memory", &e);
+        refuse_memory(s, &e);
         return;
     }
     if (!made)
@@ -99,7 +124,7 @@ static void blocking(struct soak *s)
     begin = now_us();
     if (w->kind == WORK_SEQUENCE ? kops_sequence_run(s->client, &w->sequence, NULL, &result, &e)
                                  : kops_run(s->client, &w->request, &result, &e)) {
-        count_error(s, "a run", &e);
+        count_failure(s, work_promise(w), "a run", &e);
         return;
     }
     take_time(s, now_us() - begin);
@@ -129,6 +154,7 @@ static void pipelined(struct soak *s)
     while (n < wanted && made && !failed.code) {
         if (work_make(&s->work[n], &s->memory, &made, &failed) || !made || submit(s, &s->work[n], &tickets[n], &failed))
             break;
+        check_error(s, &failed);
         if (random_chance(&s->random, 8) && kops_cancel(s->client, tickets[n], &e))
             complain(s, "cancelling", e.message);
         order[n] = n;
@@ -145,13 +171,11 @@ static void pipelined(struct soak *s)
             check(s, &s->work[k], &e);
         else if (e.code == KOPS_ERR_CANCELLED)
             s->errors[e.code]++;
-        else if (failed.code)
-            count_error(s, "a ticket", &e);
         else
-            failed = e;
+            count_failure(s, EXPECT_TICKET | work_promise(&s->work[k]), "a ticket", &e);
     }
     if (failed.code)
-        count_error(s, "a pipeline", &failed);
+        count_failure(s, EXPECT_AGAIN, "a pipeline", &failed);
 }
 
 double kept_value(unsigned tensor, unsigned i)
@@ -200,7 +224,7 @@ static void accumulate(struct soak *s)
     float *data;
 
     if (memory_take(&s->memory, WITNESS * sizeof(float), &sum.buffer, &sum.offset, &e)) {
-        count_error(s, "memory", &e);
+        refuse_memory(s, &e);
         return;
     }
     if (!sum.buffer)
@@ -214,13 +238,15 @@ static void accumulate(struct soak *s)
     while (sent < wanted && !kops_submit(s->client, &request, &tickets[sent], &failed))
         sent++;
     for (unsigned i = 0; i < sent; i++) {
-        if (!kops_wait(s->client, tickets[i], 0, NULL, &e))
+        if (!kops_wait(s->client, tickets[i], 0, NULL, &e)) {
+            check_error(s, &e);
             ended++;
-        else
+        } else {
             failed = e;
+        }
     }
     if (failed.code)
-        count_error(s, "a sum", &failed);
+        count_failure(s, EXPECT_TICKET, "a sum", &failed);
     s->checked++;
     for (unsigned i = 0; i < WITNESS; i++) {
         const double one = kept_value(0, i), times = one != 0 ? (double)data[i] / one : ended;
@@ -243,19 +269,19 @@ static void run_program(struct soak *s)
     struct kops_error e;
 
     if (memory_take(&s->memory, WITNESS * sizeof(float), &binding.buffer, &binding.offset, &e)) {
-        count_error(s, "memory", &e);
+        refuse_memory(s, &e);
         return;
     }
     if (!binding.buffer)
         return;
     s->requests += s->program ? 0 : 1;
     if (!s->program && kops_program_define(s->client, &sequence, NULL, &s->program, &e)) {
-        count_error(s, "a program", &e);
+        count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "a program", &e);
         return;
     }
     s->requests++;
     if (kops_program_run(s->program, &binding, 1, NULL, NULL, &e))
-        count_error(s, "a program", &e);
+        count_failure(s, EXPECT_BEGUN_ANEW, "a program", &e);
     else
         check_program(s, (const float *)((const char *)kops_buffer_data(binding.buffer) + binding.offset));
     check_kept(s);
@@ -298,11 +324,11 @@ static void launch(struct soak *s)
         if (e.code == KOPS_ERR_COMPILE_FAILED) /* its process may have been killed */
             s->errors[e.code]++;
         else
-            count_error(s, "a kernel", &e);
+            count_failure(s, EXPECT_AGAIN, "a kernel", &e);
         return;
     }
     if (memory_take(&s->memory, WITNESS * sizeof(float), &out.buffer, &out.offset, &e)) {
-        count_error(s, "memory", &e);
+        refuse_memory(s, &e);
         return;
     }
     if (!out.buffer)
@@ -312,7 +338,7 @@ static void launch(struct soak *s)
     arguments[2] = kops_arg_int(WITNESS);
     s->requests++;
     if (kops_kernel_launch(s->kernel, arguments, 3, NULL, NULL, &e)) {
-        count_error(s, "a launch", &e);
+        count_failure(s, EXPECT_ONCE, "a launch", &e);
         return;
     }
     s->checked++;
@@ -351,6 +377,7 @@ struct beside {
     kops_buffer *buffer;
     struct kops_error error;
     unsigned done;
+    bool left; /* an error, by a call that went well */
 };
 
 enum { CALLS_OF_EACH = 4, THREADS = 3 };
@@ -360,9 +387,11 @@ static void *work_beside(void *p)
     struct beside *t = p;
     struct kops_tensor out = kops_vector(t->buffer, KOPS_F32, WITNESS);
 
-    while (t->done < CALLS_OF_EACH &&
-           !kops_add(t->s->client, &t->s->kept[0], &t->s->kept[1], &out, NULL, NULL, &t->error))
+    while (t->done < CALLS_OF_EACH && !t->left &&
+           !kops_add(t->s->client, &t->s->kept[0], &t->s->kept[1], &out, NULL, NULL, &t->error)) {
+        t->left = t->error.code;
         t->done++;
+    }
     return NULL;
 }
 
@@ -384,8 +413,10 @@ static void threads(struct soak *s)
 
         if (all[i].buffer)
             pthread_join(all[i].thread, NULL);
-        if (all[i].error.code)
-            count_error(s, "a thread", &all[i].error);
+        if (all[i].left)
+            complain(s, "an error of a thread's call that went well", all[i].error.message);
+        else if (all[i].error.code)
+            count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "a thread", &all[i].error);
         s->checked++;
         for (unsigned k = 0; all[i].done && k < WITNESS; k++)
             if ((double)data[k] != kept_value(0, k) + kept_value(1, k)) {
@@ -406,7 +437,7 @@ static void refused(struct soak *s)
     if (kops_add(s->client, &t[0], &t[1], &t[2], NULL, NULL, &e) == KOPS_ERR_SHAPE_MISMATCH)
         s->checked++;
     else if (e.code)
-        count_error(s, "a refusal", &e);
+        count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "a refusal", &e);
     else
         complain(s, "a refusal", "shapes that do not fit were added");
 }
@@ -420,7 +451,7 @@ static void allocate(struct soak *s)
 
     s->requests++;
     if (memory_made(s->client, bytes, &buffer, &e)) {
-        count_error(s, "an allocation", &e);
+        count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "an allocation", &e);
         return;
     }
     s->checked++;
@@ -439,7 +470,7 @@ static void ping(struct soak *s)
 
     s->requests++;
     if (kops_ping(s->client, 0, &e))
-        count_error(s, "a ping", &e);
+        count_failure(s, EXPECT_AGAIN, "a ping", &e);
 }
 
 void turn(struct soak *s)
@@ -447,10 +478,13 @@ void turn(struct soak *s)
     const unsigned what = random_below(&s->random, 100);
     const double begin_us = now_us();
 
+    s->since = expect_now();
     if (s->stream && random_chance(&s->random, 20))
         stream_turn(s);
-    else if (what < 50)
+    else if (what < 34)
         blocking(s);
+    else if (what < 56)
+        repeats_turn(s);
     else if (what < 70)
         pipelined(s);
     else if (what < 78)
@@ -475,6 +509,9 @@ void turn(struct soak *s)
         memory_drop(&s->memory);
     else if (now_us() - begin_us > s->longest_us)
         s->longest_us = now_us() - begin_us;
+    if (s->asks || !s->known || random_chance(&s->random, 2))
+        check_connection(s);
+    s->asks = false;
     s->spoiled = false;
     if (random_chance(&s->random, 4))
         memory_drop_one(&s->memory);

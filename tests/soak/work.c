@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "expect.h"
+
 enum { MAX_RANK = 3, MAX_SIDE = 40, MAX_DEPTH = 16 };
 
 static const enum kops_dtype dtypes[] = {KOPS_F32, KOPS_F64, KOPS_F16, KOPS_BF16};
@@ -257,6 +259,19 @@ enum kops_code work_make(struct work *w, struct memory *m, bool *ret_made, struc
     if (!r && *ret_made && w->kind != WORK_SEQUENCE && random_chance(m->random, 5))
         w->request.options.no_timing = true;
     return r;
+}
+
+unsigned work_promise(const struct work *w)
+{
+    const struct kops_tensor *out = &w->t[w->n_tensors - 1];
+
+    if (w->kind == WORK_SEQUENCE) /* it reads what it writes; where that has no gaps, the daemon knows better */
+        return w->t[2].has_strides ? EXPECT_ONCE : EXPECT_BEGUN_ANEW;
+    if (w->kind == WORK_GEMM && w->attrs[3].value.real != 0)
+        return EXPECT_ONCE;
+    if (w->kind != WORK_GEMM && out->buffer == w->t[0].buffer && out->offset == w->t[0].offset)
+        return EXPECT_ONCE;
+    return EXPECT_AGAIN | EXPECT_BEGUN_ANEW;
 }
 
 bool work_check(const struct work *w)

@@ -24,6 +24,9 @@ struct work {
 /* Makes some. It points into itself, so it stays where it is. *ret_made: false where there is no room left for it. */
 enum kops_code work_make(struct work *w, struct memory *m, bool *ret_made, struct kops_error *e);
 
+/* What it promises when others end under it: see expect.h. */
+unsigned work_promise(const struct work *w);
+
 /* Whether the output is right. */
 bool work_check(const struct work *w);
 
