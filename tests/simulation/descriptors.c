@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -295,11 +296,34 @@ EXPORT int shutdown(int fd, int how)
     return r;
 }
 
+/* Who closes a socket that lingers waits as long as that says while bytes wait in it: in virtual time. */
+static void wait_for_peer(int fd)
+{
+    const struct linger at_once = {.l_onoff = 1};
+    struct linger lasts = {0};
+    socklen_t bytes = sizeof(lasts);
+    const int before = errno;
+    int unread = 0;
+    uint64_t until;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &lasts, &bytes) < 0 || !lasts.l_onoff || !lasts.l_linger ||
+        ioctl(fd, TIOCOUTQ, &unread) < 0 || !unread) {
+        errno = before;
+        return;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    until = world->now_ns + (uint64_t)lasts.l_linger * 1000000000U;
+    while (world->now_ns < until)
+        wait_until(until, KEY_NONE);
+}
+
 EXPORT int close(int fd)
 {
     const bool mine = alone(fd);
     int r;
 
+    if (simulated())
+        wait_for_peer(fd);
     timers_forget(fd);
     share(fd);
     r = REAL(close)(fd);

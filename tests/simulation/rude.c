@@ -1,5 +1,5 @@
 /* rude: a client that no program would be: requests with values from anywhere, torn, twice, with descriptors of
- * nothing, their answers read or not. Whatever it is told, it goes on.
+ * nothing or of sockets that linger, their answers read or not. Whatever it is told, it goes on.
  *
  *     rude --socket PATH --seed N --requests N */
 #include <err.h>
@@ -14,21 +14,19 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <msgpack.h>
+#include "rude.h"
 
-#include "../soak/random.h"
+enum { TRIES = 200, PAUSE_US = 20000, IDS = 24, SEND_MS = 50, FLOOD = 2000, LOOKS = 25 };
 
-enum { TRIES = 200, PAUSE_US = 20000, IDS = 24, SEND_MS = 50, FLOOD = 2000 };
-
-static struct random dice;
-static msgpack_packer packer;
-static msgpack_sbuffer request;
+struct random dice;
+msgpack_packer packer;
+msgpack_sbuffer request;
+int link_fd = -1;
 static uint32_t made; /* requests */
-static int link_fd = -1;
 
 /* ---- values ---- */
 
-static void text(const char *word)
+void text(const char *word)
 {
     msgpack_pack_str(&packer, strlen(word));
     msgpack_pack_str_body(&packer, word, strlen(word));
@@ -207,7 +205,19 @@ static void make_request(bool *ret_memory)
     parameters(method);
     if (random_chance(&dice, 2) && request.size)
         request.data[random_below(&dice, (uint32_t)request.size)] ^= (char)(1 << random_below(&dice, 8));
-    *ret_memory = !strcmp(method, "register") ? random_chance(&dice, 97) : random_chance(&dice, 1);
+    *ret_memory = !strcmp(method, "register") ? random_chance(&dice, 97) : random_chance(&dice, 5);
+}
+
+void make_empty(const char *method, bool answered)
+{
+    msgpack_sbuffer_clear(&request);
+    msgpack_pack_array(&packer, answered ? 4 : 3);
+    msgpack_pack_int(&packer, answered ? 0 : 2);
+    if (answered)
+        msgpack_pack_uint32(&packer, made++);
+    text(method);
+    msgpack_pack_array(&packer, 1);
+    msgpack_pack_map(&packer, 0);
 }
 
 /* ---- the connection ---- */
@@ -242,7 +252,7 @@ static int make_memory(void)
     return fd;
 }
 
-static bool send_bytes(size_t n, int fd)
+bool send_bytes(size_t n, int fd)
 {
     char control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {request.data, n};
@@ -278,16 +288,42 @@ static bool read_answers(void)
 static void fill(void)
 {
     for (unsigned i = 0; i < FLOOD; i++) {
-        msgpack_sbuffer_clear(&request);
-        msgpack_pack_array(&packer, 4);
-        msgpack_pack_int(&packer, 0);
-        msgpack_pack_uint32(&packer, made++);
-        text("stats");
-        msgpack_pack_array(&packer, 1);
-        msgpack_pack_map(&packer, 0);
+        make_empty("stats", true);
         if (!send_bytes(request.size, -1))
             return;
     }
+}
+
+/* ---- what the daemon knows of this process ---- */
+
+static unsigned count_own(const msgpack_object *clients)
+{
+    const msgpack_object *rows = value_of(clients, "clients");
+    unsigned n = 0;
+
+    for (uint32_t i = 0; rows && rows->type == MSGPACK_OBJECT_ARRAY && i < rows->via.array.size; i++)
+        n += number_of(&rows->via.array.ptr[i], "pid") == (uint64_t)getpid();
+    return n;
+}
+
+/* Whether this process has no connection but the new one, which says so. The daemon has long for the work of others. */
+static bool is_alone(void)
+{
+    unsigned own = 0;
+
+    for (unsigned i = 0; i < LOOKS; i++) {
+        msgpack_unpacked answer;
+
+        usleep(1000000);
+        make_empty("clients", true);
+        if (!send_bytes(request.size, -1) || !receive_answer(&answer, NULL))
+            return true; /* it has ended, or is at its limits */
+        own = count_own(result_of(&answer));
+        msgpack_unpacked_destroy(&answer);
+        if (own <= 1)
+            return true;
+    }
+    return false;
 }
 
 int main(int argc, char **argv)
@@ -312,14 +348,25 @@ int main(int argc, char **argv)
         size_t n;
         int fd;
 
-        if (link_fd < 0 && !connect_anew(path))
-            return 0; /* it is refused for good */
+        if (link_fd < 0) {
+            if (!connect_anew(path))
+                return 0; /* it is refused for good */
+            if (random_chance(&dice, 30)) {
+                const bool stopped = ring_misuse();
+
+                close(link_fd);
+                link_fd = -1;
+                if ((stopped || random_chance(&dice, 10)) && connect_anew(path) && !is_alone())
+                    errx(EXIT_FAILURE, "connections that were closed long ago are there");
+                continue;
+            }
+        }
         make_request(&with_memory);
-        fd = with_memory ? make_memory() : -1;
+        fd = !with_memory ? -1 : random_chance(&dice, 15) ? make_lingering() : make_memory();
         n = random_chance(&dice, 2) ? random_below(&dice, (uint32_t)request.size) + 1 : request.size;
         well = send_bytes(n, fd);
         if (fd >= 0)
-            close(fd);
+            give_away(fd);
         if (well && random_chance(&dice, 60))
             well = read_answers();
         if (random_chance(&dice, 10))

@@ -13,15 +13,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -305,6 +308,16 @@ static void end_all(void)
             waitpid(programs[i].pid, NULL, 0);
 }
 
+/* Rude clients connect to themselves. A network namespace of its own begins without a loopback. */
+static void raise_loopback(void)
+{
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    ioctl(fd, SIOCSIFFLAGS, &loopback); /* only root may: others have the machine's */
+    close(fd);
+}
+
 static void make_world(const char *path, uint64_t seed, uint64_t age_ns)
 {
     const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -389,6 +402,7 @@ int main(int argc, char **argv)
     qsort(events, n_events, sizeof(events[0]), by_step);
     make_world(path, seed, age_ns);
     w->slow_start_ns = slow_start_ns;
+    raise_loopback();
     setenv("LD_PRELOAD", preload, 1);
     w->last_step = steps;
     w->trace = strcmp(trace, "no") != 0;

@@ -79,6 +79,12 @@ bool expect_only_ends(const struct expect *from)
     return expect_steady(from) && !expect_times(from, HAPPENED_GPU_FAULTS, LONG_NS);
 }
 
+bool expect_nothing(const struct expect *from)
+{
+    return expect_only_ends(from) && !expect_times(from, HAPPENED_PROCESS_ENDS, 0) &&
+           !expect_times(from, HAPPENED_DAEMON_ENDS, 0);
+}
+
 bool expect_not_run(const struct kops_error *e)
 {
     int64_t ran;
@@ -144,6 +150,7 @@ const char *expect_wrong(const struct expect *from, unsigned kind, const struct 
     case KOPS_ERR_STALLED:
         return was_slow(from) ? NULL : "nothing was slow";
     case KOPS_ERR_DEVICE_FAULT:
+    case KOPS_ERR_DEVICE_ERROR:
         return expect_times(from, HAPPENED_GPU_FAULTS, 0) ? NULL : "no call of the driver has failed, and no kernel";
     case KOPS_ERR_OUT_OF_MEMORY:
         return expect_times(from, HAPPENED_GPU_FAULTS, 0) || is_in_doubt(from) ? NULL

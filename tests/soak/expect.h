@@ -33,6 +33,9 @@ bool expect_steady(const struct expect *from);
 /* Whether nothing but ends of processes has happened since then, nor shortly before. */
 bool expect_only_ends(const struct expect *from);
 
+/* Whether nothing at all has happened since then. */
+bool expect_nothing(const struct expect *from);
+
 /* `kind`: of enum expect_kind. NULL: the error may be. Otherwise why it may not. */
 const char *expect_wrong(const struct expect *from, unsigned kind, const struct kops_error *e);
 

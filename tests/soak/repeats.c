@@ -2,12 +2,11 @@
 #include <err.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "soak.h"
 
-enum { ELEMENTS = WITNESS, VECTORS = 4, CALLS = 6, THREADS = 3, LEFT = 10, REST_US = 4000, SETTLE_US = 100000 };
+enum { ELEMENTS = WITNESS, VECTORS = 4, CALLS = 6, THREADS = 3, REST_US = 4000, SETTLE_US = 100000 };
 
 /* ---- the connection ---- */
 
@@ -311,89 +310,6 @@ static void chain(struct soak *s)
     free(c);
 }
 
-/* ---- leaving ---- */
-
-/* Part `i` of the memory. */
-static struct kops_tensor part(const struct kops_tensor *t, unsigned i)
-{
-    struct kops_tensor one = *t;
-
-    one.offset += i * ELEMENTS * sizeof(float);
-    return one;
-}
-
-/* A child goes on with the buffer, and ends with work under way: none of it is done without what it asked for before.
- * The second call waits while the first one is busy, and the others wait for it. */
-static void leave_work(struct soak *s, const struct kops_tensor *parts)
-{
-    struct kops_request request = {.op = "add", .inputs = s->kept, .n_inputs = 2, .n_outputs = 1};
-    struct kops_tensor out = part(parts, 0);
-    kops_ticket ticket;
-    struct kops_error e;
-
-    request.outputs = &out;
-    if (kops_run(s->client, &request, NULL, &e))
-        _exit(1);
-    request.options = (struct kops_options){.stream = 1, .repeat = random_between(&s->random, 20, 200)};
-    kops_submit(s->client, &request, &ticket, &e);
-    request.options = (struct kops_options){.stream = 2, .priority = KOPS_PRIORITY_LOW};
-    for (unsigned i = 1; i < LEFT && !e.code; i++) {
-        out = part(parts, i);
-        kops_submit(s->client, &request, &ticket, &e);
-        request.options.priority = KOPS_PRIORITY_NORMAL;
-    }
-    _exit(0);
-}
-
-static bool is_written(const struct kops_tensor *t)
-{
-    for (unsigned i = 0; i < ELEMENTS; i++)
-        if (data_of(t)[i] != 0)
-            return true;
-    return false;
-}
-
-static void check_left(struct soak *s, const struct kops_tensor *parts)
-{
-    bool before = true;
-
-    s->checked++;
-    for (unsigned i = 1; i < LEFT; i++) {
-        const struct kops_tensor out = part(parts, i);
-        const bool written = is_written(&out);
-
-        if (written && !before && expect_only_ends(&s->since) && !expect_times(&s->since, HAPPENED_PROCESS_ENDS, 0)) {
-            complain(s, "a client that left", "a later call was done, and an earlier one was not");
-            return;
-        }
-        before = written;
-    }
-}
-
-static void leave(struct soak *s)
-{
-    struct kops_tensor parts = kops_vector(NULL, KOPS_F32, ELEMENTS);
-    struct kops_error e;
-    int status;
-    pid_t child;
-
-    if (kops_buffer_alloc_shared(s->client, LEFT * ELEMENTS * sizeof(float), &parts.buffer, &e)) {
-        refuse_memory(s, &e);
-        return;
-    }
-    s->requests += LEFT;
-    child = fork();
-    if (child < 0)
-        err(EXIT_FAILURE, "fork");
-    if (!child)
-        leave_work(s, &parts);
-    if (waitpid(child, &status, 0) != child)
-        err(EXIT_FAILURE, "a child");
-    usleep(REST_US);
-    check_left(s, &parts);
-    kops_buffer_release(parts.buffer);
-}
-
 void repeats_turn(struct soak *s)
 {
     const unsigned what = random_below(&s->random, 100);
@@ -402,8 +318,6 @@ void repeats_turn(struct soak *s)
         sums(s);
     else if (what < 50)
         chain(s);
-    else if (what < 80 && s->forks)
-        leave(s);
     else if (what < 80)
         sum(s);
     else

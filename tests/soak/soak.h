@@ -15,6 +15,7 @@ enum {
 };
 
 struct soak {
+    const char *socket;
     kops_client *client;
     struct random random;
     struct memory memory;
@@ -56,12 +57,15 @@ void repeats_turn(struct soak *s); /* calls that are made again when others end,
 void check_connection(struct soak *s);
 
 /* soak_client.c */
-void soak_begin(struct soak *s, const char *socket); /* connects */
+void soak_begin(struct soak *s); /* connects to `s->socket` */
 void soak_end(struct soak *s);
 
 /* think.c */
 void check_times(struct soak *s, const struct kops_result *r, double begin_us); /* of a call that began then */
-void think(struct soak *s, const char *socket);                                 /* some pause, or none */
+void think(struct soak *s);                                                     /* some pause, or none */
+
+/* leave.c */
+void leave_turn(struct soak *s); /* somebody ends with work under way */
 
 /* stream.c */
 void stream_begin(struct soak *s);

@@ -23,10 +23,10 @@ enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000, LONG
 
 /* ---- begin and end ---- */
 
-void soak_begin(struct soak *s, const char *socket)
+void soak_begin(struct soak *s)
 {
     const struct kops_connect_options options = {
-        .socket = socket, .name = "soak in C", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
+        .socket = s->socket, .name = "soak in C", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
     const useconds_t pause_us =
         CONNECT_PAUSE_US * (useconds_t)(s->think_s < LONG_PAUSES ? 1 + s->think_s : LONG_PAUSES);
     unsigned tries = 0;
@@ -145,11 +145,12 @@ int main(int argc, char **argv)
                 "[--threads] [--stream] [--think S] [--small-quotas]");
     expect_open(small_quotas);
     end = now_us() + seconds * 1e6;
-    soak_begin(s, socket);
+    s->socket = socket;
+    soak_begin(s);
     s->kernels &= kops_info_feature(s->client, "kernels");
     while ((!requests || s->requests < requests) && (seconds <= 0 || now_us() < end)) {
         turn(s);
-        think(s, socket);
+        think(s);
     }
     soak_end(s);
     report(s);

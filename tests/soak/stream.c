@@ -7,7 +7,7 @@
 
 #include "soak.h"
 
-enum { ELEMENTS = 100, BYTES = ELEMENTS * sizeof(float), STEPS = 9, SQUARES = 2 }; /* exact in f32 */
+enum { ELEMENTS = 100, BYTES = ELEMENTS * sizeof(float), STEPS = 9, SQUARES = 2, COPIES = 30 }; /* exact in f32 */
 
 /* The driver's functions, loaded at run time: most clients need none. */
 static struct {
@@ -144,6 +144,69 @@ static bool is_right(const float *values, const bool *squares, unsigned n)
     return true;
 }
 
+/* What a call says of an earlier one that was refused is no error of its own. */
+static void is_refusal(struct kops_error *e, bool *refused)
+{
+    if (e->code != KOPS_ERR_INVALID_ARGUMENT)
+        return;
+    *refused = true;
+    e->code = KOPS_OK;
+}
+
+/* A batch whose first op the daemon refuses. The others begin no earlier for that: what the client put on its stream
+ * before them comes first. */
+static void refused_batch(struct soak *s)
+{
+    const struct stream *m = s->stream;
+    const struct kops_tensor inputs[] = {m->t[0], m->t[2]};
+    const struct kops_request add = {.op = "add", .inputs = inputs, .n_inputs = 2, .outputs = &m->t[0], .n_outputs = 1};
+    const unsigned n = random_between(&s->random, 1, STEPS), copies = random_below(&s->random, COPIES);
+    struct kops_request twice = add;
+    float values[ELEMENTS];
+    struct kops_error e, ignored;
+    bool refused = false;
+
+    twice.options.repeat = 2; /* of an op in place */
+    for (unsigned i = 0; i < ELEMENTS; i++)
+        values[i] = (float)i;
+    for (unsigned i = 0; i < copies; i++)
+        must(cu.copy(m->memory[1], m->memory[0], BYTES, m->stream), "cuMemcpyDtoD");
+    must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");
+    if (kops_batch_begin(s->client, m->stream, &e)) {
+        count_failure(s, EXPECT_TICKET, "a batch", &e);
+        return;
+    }
+    s->requests += n + 1;
+    kops_enqueue(s->client, &twice, m->stream, &e);
+    for (unsigned sent = 0; sent < n && !e.code;) {
+        kops_enqueue(s->client, &add, m->stream, &e);
+        sent += !e.code;
+        is_refusal(&e, &refused);
+    }
+    while (!e.code && kops_synchronize(s->client, m->stream, 0, &e))
+        is_refusal(&e, &refused);
+    if (e.code)
+        kops_batch_end(s->client, m->stream, &ignored);
+    else if (kops_batch_end(s->client, m->stream, &e))
+        is_refusal(&e, &refused);
+    must(cu.copy_out(values, m->memory[0], BYTES, m->stream), "cuMemcpyDtoH");
+    must(cu.synchronize(m->stream), "cuStreamSynchronize");
+    if (e.code) {
+        count_failure(s, EXPECT_TICKET, "a batch", &e);
+        return;
+    }
+    s->checked++;
+    if (!refused)
+        complain(s, "a refusal", "an op in place was repeated");
+    if (!expect_nothing(&s->since)) /* only the first error of several is told, which is the refusal */
+        return;
+    for (unsigned i = 0; i < ELEMENTS; i++)
+        if (values[i] != (float)(i + n * (i % 2 + 1))) {
+            complain(s, "a wrong answer", "of a batch whose first op was refused");
+            return;
+        }
+}
+
 void stream_turn(struct soak *s)
 {
     struct kops_error failed = {.code = KOPS_OK}, e;
@@ -156,6 +219,10 @@ void stream_turn(struct soak *s)
 
     if (register_all(s, &failed)) {
         count_failure(s, EXPECT_AGAIN, "device memory", &failed);
+        return;
+    }
+    if (random_chance(&s->random, 20)) {
+        refused_batch(s);
         return;
     }
     must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");

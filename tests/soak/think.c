@@ -72,7 +72,7 @@ static void think_over_work(struct soak *s)
     check_times(s, &result, begin_us);
 }
 
-void think(struct soak *s, const char *socket)
+void think(struct soak *s)
 {
     if (s->think_s <= 0 || random_chance(&s->random, BURST))
         return;
@@ -82,7 +82,7 @@ void think(struct soak *s, const char *socket)
     } else if (random_chance(&s->random, 30)) {
         soak_end(s);
         pause_us(some_us(s));
-        soak_begin(s, socket);
+        soak_begin(s);
     } else {
         pause_us(some_us(s));
     }

@@ -483,8 +483,10 @@ void turn(struct soak *s)
         stream_turn(s);
     else if (what < 34)
         blocking(s);
-    else if (what < 56)
+    else if (what < 50)
         repeats_turn(s);
+    else if (what < 57)
+        leave_turn(s);
     else if (what < 70)
         pipelined(s);
     else if (what < 78)

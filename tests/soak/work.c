@@ -95,6 +95,14 @@ static char *element(const struct kops_tensor *t, int64_t i)
     return (char *)kops_buffer_data(t->buffer) + t->offset + (uint64_t)at * kops_dtype_size(t->dtype);
 }
 
+/* Where there are no elements their distance may be any. */
+static int64_t odd_stride(struct random *r)
+{
+    static const int64_t strides[] = {0, 1, 1000, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX};
+
+    return strides[random_below(r, sizeof(strides) / sizeof(strides[0]))];
+}
+
 /* Contiguous, with gaps between rows, or with its last two dimensions the other way round in memory. */
 static enum kops_code place(struct memory *m, struct kops_tensor *t, bool *made, struct kops_error *e)
 {
@@ -117,6 +125,8 @@ static enum kops_code place(struct memory *m, struct kops_tensor *t, bool *made,
     }
     if (!count(t)) {
         t->buffer = NULL;
+        for (unsigned i = 0; t->has_strides && i < t->rank; i++)
+            t->strides[i] = odd_stride(m->random);
         return KOPS_OK;
     }
     r = memory_take(m, (size_t)elements * kops_dtype_size(t->dtype), &t->buffer, &t->offset, e);
@@ -176,11 +186,16 @@ static enum kops_code make_elementwise(struct work *w, struct memory *m, bool *m
     return KOPS_OK;
 }
 
+static int64_t some_side(struct random *r, unsigned most)
+{
+    return random_chance(r, 3) ? 0 : random_between(r, 1, most);
+}
+
 static enum kops_code make_gemm(struct work *w, struct memory *m, bool *made, struct kops_error *e)
 {
     const enum kops_dtype dtype = dtypes[random_below(m->random, 4)];
-    const int64_t rows = random_between(m->random, 1, MAX_SIDE), columns = random_between(m->random, 1, MAX_SIDE),
-                  depth = random_between(m->random, 1, MAX_DEPTH);
+    const int64_t rows = some_side(m->random, MAX_SIDE), columns = some_side(m->random, MAX_SIDE),
+                  depth = some_side(m->random, MAX_DEPTH);
     const bool a_turned = random_chance(m->random, 25), b_turned = random_chance(m->random, 25);
     const double alpha = random_between(m->random, 1, 2), beta = random_chance(m->random, 20) ? -1 : 0;
     enum kops_code r = KOPS_OK;
