@@ -137,6 +137,8 @@ const char *expect_wrong(const struct expect *from, unsigned kind, const struct 
     case KOPS_ERR_CONNECTION_LOST:
         return lost_connection(from, kind, e);
     case KOPS_ERR_CONNECT_FAILED:
+        if (kind & EXPECT_FIRST && from->begun[HAPPENED_DAEMON_ENDS] + expect_times(from, HAPPENED_DAEMON_ENDS, 0))
+            return NULL;
         return was_slow(from) || expect_times(from, HAPPENED_GPU_FAULTS, LONG_NS)
                    ? NULL
                    : "nothing kept a daemon from its start";

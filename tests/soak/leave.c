@@ -38,7 +38,7 @@ static void leave_connection(struct soak *s)
 
     s->requests++;
     if (kops_connect(&options, &client, &e)) {
-        count_failure(s, EXPECT_ONCE, "a connection", &e);
+        count_failure(s, EXPECT_FIRST, "a connection", &e);
         return;
     }
     if (memory_made(client, WITNESS * sizeof(float), &buffer, &e))
