@@ -42,9 +42,11 @@ struct soak {
 /* turns.c */
 double now_us(void);
 double kept_value(unsigned tensor, unsigned i); /* element i of the witness's first two tensors */
-bool explained(enum kops_code code);            /* a daemon that ends, or one at its limits, may answer this */
 void check_kept(struct soak *s);
 void turn(struct soak *s); /* some work */
+
+/* outcomes.c */
+bool explained(enum kops_code code); /* a daemon that ends, or one at its limits, may answer this */
 void complain(struct soak *s, const char *what, const char *why);
 /* An error of a call that promises something (enum expect_kind), since `s->since`. */
 void count_failure(struct soak *s, unsigned promise, const char *what, const struct kops_error *e);
