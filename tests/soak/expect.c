@@ -98,7 +98,7 @@ static const char *lost_connection(const struct expect *from, unsigned kind, con
 
     if (was_slow(from))
         return NULL; /* a stream that stalls ends the connection, too */
-    if (kind & EXPECT_TICKET && expect_not_run(e) && from->begun[HAPPENED_DAEMON_ENDS] + ends)
+    if (kind & EXPECT_TICKET && (expect_not_run(e) || kind & EXPECT_LATER) && from->begun[HAPPENED_DAEMON_ENDS] + ends)
         return NULL;
     if (!ends)
         return "no daemon has ended since the call";

@@ -12,8 +12,10 @@ enum expect_kind {
     EXPECT_ONCE = 0,       /* it blocks: made again only where no daemon has read it */
     EXPECT_AGAIN = 1,      /* libkops makes it again when the daemon ends: it asks, defines, or twice is as once */
     EXPECT_BEGUN_ANEW = 2, /* the daemon begins its job anew when an executor ends */
-    EXPECT_TICKET = 4,     /* submitted or ordered: never made again by libkops */
-    EXPECT_FIRST = 8       /* it connects: whoever comes between two daemons finds none */
+    EXPECT_TICKET = 4,     /* submitted: never made again by libkops */
+    EXPECT_FIRST = 8,      /* it connects: whoever comes between two daemons finds none */
+    EXPECT_LATER = 16,     /* an error comes with a later call */
+    EXPECT_ORDERED = EXPECT_TICKET | EXPECT_LATER
 };
 
 /* The moment before a call. */

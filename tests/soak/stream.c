@@ -65,9 +65,20 @@ static void load(void)
     }
 }
 
-void stream_begin(struct soak *s)
+static void make_memory(struct stream *m)
 {
     float values[ELEMENTS];
+
+    for (unsigned i = 0; i < 3; i++)
+        must(cu.alloc(&m->memory[i], BYTES), "cuMemAlloc");
+    for (unsigned i = 0; i < ELEMENTS; i++)
+        values[i] = (float)(i % 2 + 1);
+    must(cu.copy_in(m->memory[2], values, BYTES, m->stream), "cuMemcpyHtoD");
+    must(cu.synchronize(m->stream), "cuStreamSynchronize");
+}
+
+void stream_begin(struct soak *s)
+{
     void *context;
     int device;
 
@@ -80,12 +91,7 @@ void stream_begin(struct soak *s)
     must(cu.retain(&context, device), "cuDevicePrimaryCtxRetain");
     must(cu.set(context), "cuCtxSetCurrent");
     must(cu.create(&s->stream->stream, 1), "cuStreamCreate");
-    for (unsigned i = 0; i < 3; i++)
-        must(cu.alloc(&s->stream->memory[i], BYTES), "cuMemAlloc");
-    for (unsigned i = 0; i < ELEMENTS; i++)
-        values[i] = (float)(i % 2 + 1);
-    must(cu.copy_in(s->stream->memory[2], values, BYTES, s->stream->stream), "cuMemcpyHtoD");
-    must(cu.synchronize(s->stream->stream), "cuStreamSynchronize");
+    make_memory(s->stream);
 }
 
 static enum kops_code register_all(struct soak *s, struct kops_error *e)
@@ -104,6 +110,14 @@ static void release_all(struct stream *m)
 {
     for (unsigned i = 0; i < 3; i++)
         m->buffers[i] = kops_buffer_release(m->buffers[i]);
+}
+
+/* The executor of a daemon that was killed may still write to this memory, and nobody knows until when: what comes next
+ * uses other memory. */
+static void renew_memory(struct stream *m)
+{
+    release_all(m);
+    make_memory(m);
 }
 
 /* x = x², or x = x + a. A copy of the client's own comes before some: the op works in it. */
@@ -173,7 +187,8 @@ static void refused_batch(struct soak *s)
         must(cu.copy(m->memory[1], m->memory[0], BYTES, m->stream), "cuMemcpyDtoD");
     must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");
     if (kops_batch_begin(s->client, m->stream, &e)) {
-        count_failure(s, EXPECT_TICKET, "a batch", &e);
+        count_failure(s, EXPECT_ORDERED, "a batch", &e);
+        renew_memory(s->stream);
         return;
     }
     s->requests += n + 1;
@@ -192,7 +207,8 @@ static void refused_batch(struct soak *s)
     must(cu.copy_out(values, m->memory[0], BYTES, m->stream), "cuMemcpyDtoH");
     must(cu.synchronize(m->stream), "cuStreamSynchronize");
     if (e.code) {
-        count_failure(s, EXPECT_TICKET, "a batch", &e);
+        count_failure(s, EXPECT_ORDERED, "a batch", &e);
+        renew_memory(s->stream);
         return;
     }
     s->checked++;
@@ -240,10 +256,12 @@ void stream_turn(struct soak *s)
     must(cu.copy_out(values, m->memory[x], BYTES, m->stream), "cuMemcpyDtoH");
     must(cu.synchronize(m->stream), "cuStreamSynchronize"); /* it goes on, whatever failed */
     if (failed.code)
-        count_failure(s, EXPECT_TICKET, "an ordered call", &failed);
+        count_failure(s, EXPECT_ORDERED, "an ordered call", &failed);
     else if (s->checked++, !is_right(values, squares, done))
         complain(s, "a wrong answer", "of ordered calls");
-    if (random_chance(&s->random, 10))
+    if (failed.code)
+        renew_memory(s->stream);
+    else if (random_chance(&s->random, 10))
         release_all(s->stream);
 }
 
