@@ -177,7 +177,7 @@ static int wait_until_ready(struct executor *x, struct error *e)
         close(fds[i]);
     x->silent = got != (int)sizeof(said) && poll(&ended, 1, LAST_MS) > 0;
     if (got != (int)sizeof(said))
-        return error_set(e, ERROR_INTERNAL, "the executor ended, or did not get ready in %d s", READY_S);
+        return error_set(e, ERROR_DEVICE_LOST, "the executor ended, or did not get ready in %d s", READY_S);
     if (said.code != ERROR_NONE) {
         error_accept(&said);
         *e = said;

@@ -155,7 +155,7 @@ class Client:
     """One that takes what a fault does to it: errors that say so, or the end of its connection."""
 
     # What a request may be answered with because of a fault.
-    CODES = frozenset({"out_of_memory", "quota_exceeded", "internal", "device_error", "memory_fault", "invalid_fd"})
+    CODES = frozenset({"out_of_memory", "quota_exceeded", "internal", "device_error", "device_lost", "memory_fault", "invalid_fd"})
 
     def __init__(self, which: FaultyDaemon, name: str) -> None:
         self.daemon, self.name = which, name
