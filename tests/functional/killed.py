@@ -38,15 +38,23 @@ class Scene:
 
     def holdings(self) -> dict[str, int]:
         """Of the daemon, and of what its executor has open for the clients that are there, while no executor comes or goes."""
-        proc.eventually(lambda: not self.watcher.rows("starting") and not self.watcher.rows("ending"), "all executors serve")
-        pid = self.daemon.pid
+        return proc.eventually(self._look, "all executors serve")
+
+    def _look(self) -> dict[str, int] | None:
+        """None: one came or went meanwhile."""
+        pid, executors = self.daemon.pid, self._steady()
         live = self.control.row(self.watcher.common()).live()
-        return {
+        found = {
             **self.daemon.holdings(),
-            "threads": proc.status(pid, "Threads") - 2 * len(self.machine.executors()),  # a keeper, and who reads what it says
+            "threads": proc.status(pid, "Threads") - 2 * len(executors),  # a keeper, and who reads what it says
             "zombies": proc.zombies(pid),
             **{key: live[key] for key in OPENED},
         }
+        return found if executors and executors == self._steady() else None
+
+    def _steady(self) -> set[int]:
+        """The executors; none while one comes or goes."""
+        return set() if self.watcher.rows("starting") or self.watcher.rows("ending") else self.machine.executors()
 
     def settle(self, before: dict[str, int]) -> None:
         proc.eventually(lambda: proc.no_more(self.holdings(), before), lambda: f"{before}, but {self.holdings()}")
