@@ -184,10 +184,10 @@ class DeviceError(KopsError, RuntimeError):
     """The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error."""
 
 class DeviceLost(KopsError, RuntimeError):
-    """The process that has the device's context was lost under the request: by another kernel's fault or end, or
-    of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another process has taken its place:
-    the connection, its buffers, kernels and programs go on. Otherwise the daemon ends with its own exit
-    status, and a supervisor starts it anew.
+    """The process that has the device's context was lost under the request: by another kernel's fault or end, by
+    a kill from outside, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another
+    process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise the daemon
+    ends with its own exit status, and a supervisor starts it anew.
     """
 
 class PermissionDenied(KopsError, PermissionError):
