@@ -115,8 +115,8 @@ struct executor {
     unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
     unsigned rings;            /* of its bell since the last record */
     bool broke;                /* it said that a context of its GPUs is broken */
-    bool vanished;             /* its socket was closed, which nobody here had asked for */
-    bool killed;               /* so it ended, by SIGKILL: from outside, as for want of memory */
+    bool vanished;             /* its socket closed before the daemon told it to end */
+    bool killed;               /* it vanished by a SIGKILL that was not the daemon's, for example of the OOM killer */
     bool nonsense;             /* it broke the rules: nothing of it is read any more */
     uint32_t n_described;      /* devices that it said it has */
     struct error why;          /* why it is gone */

@@ -358,8 +358,8 @@ void front_check(struct executor *x)
     if (atomic_load(&x->gone) || !x->ready || x->stop) /* one that is told to end does */
         return;
     bell_silence(x->bell);
-    x->vanished =
-        poll(&control, 1, 0) > 0 || broken == FRONT_BROKEN_SOCKET; /* the socket is readable when it has ended */
+    /* The socket is readable when the process has ended. */
+    x->vanished = poll(&control, 1, 0) > 0 || broken == FRONT_BROKEN_SOCKET;
     if (x->vanished)
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
     else if (broken == FRONT_BROKEN_TIME)

@@ -141,7 +141,7 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
     } else {
         error_set(ret, ERROR_DEVICE_LOST,
                   "%s, and doing this again might give a wrong result: its outputs are undefined",
-                  x->killed ? "the process that did this was killed from outside, as for want of memory"
+                  x->killed ? "the process that did this was killed from outside, for example for want of memory"
                             : "the GPU's context was lost because of other work in it");
     }
 }

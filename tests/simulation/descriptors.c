@@ -78,7 +78,7 @@ void look_for_others(void)
     errno = before;
 }
 
-/* ---- descriptors of this process alone: event counters that were sent to nobody ---- */
+/* ---- private descriptors: event counters that this process has not sent to another one ---- */
 
 enum { ALONE = 1024 };
 

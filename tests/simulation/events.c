@@ -76,7 +76,7 @@ static void is_over(enum happened_what what)
     happened->of[what].last_ns = w->now_ns;
 }
 
-/* Its descriptors are closed, and nobody has had a turn since. */
+/* Called when the process's descriptors are closed, before any other thread has a turn. */
 void events_ended(pid_t pid)
 {
     const bool daemon = pid == programs[DAEMON].pid;
@@ -95,7 +95,7 @@ void events_ended(pid_t pid)
     is_over(HAPPENED_DAEMON_ENDS);
 }
 
-/* ---- what is over after a while ---- */
+/* ---- events that end after a time ---- */
 
 static void pass_for(void (*undo)(pid_t), pid_t pid, enum happened_what what, uint64_t ns)
 {

@@ -24,11 +24,11 @@ const msgpack_object *value_of(const msgpack_object *map, const char *key); /* N
 uint64_t number_of(const msgpack_object *map, const char *key);
 
 /* rude_ring.c: the shared memory of a connection */
-bool ring_misuse(void); /* asks for it, and uses it as nobody would: the connection is of no use then. True: the daemon
-                           has stopped reading it */
+bool ring_misuse(void); /* breaks the ring's rules, which makes the connection useless. Returns whether the daemon has
+                           stopped reading it */
 
 /* rude_links.c */
-int make_lingering(void); /* a socket whose close waits until somebody reads: nobody does */
-void give_away(int fd);   /* it is another's now, who waits in our place */
+int make_lingering(void); /* returns a socket whose close() blocks until its peer reads, which it never does */
+void give_away(int fd); /* closes the copy of what was sent, at once: the daemon, which has the other copy, may block */
 
 #endif

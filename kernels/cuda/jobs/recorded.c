@@ -113,8 +113,8 @@ static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
     r->busy = busy;
 }
 
-/* Returns whether records were handed out: `at_once`, or not long after the last time; and never while code is loaded.
- */
+/* Hands records out, `at_once` or some time after the last time, but never while code is loaded. Returns whether it
+ * did. */
 static bool flush(struct cuda_recorded *r, bool at_once, uint64_t now_ns)
 {
     if ((!at_once && now_ns - r->flushed_ns < FLUSH_NS) || !cuda_records_flush())

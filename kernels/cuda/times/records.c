@@ -43,11 +43,11 @@ static struct {
     struct call calls[CALLS];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Who loads code, and who has CUPTI to himself. CUPTI and the driver wait for each other for ever where records are
- * handed out while another thread loads a kernel: the one has CUPTI's lock and waits for the context's, the other has
- * the context's and is to tell CUPTI of the kernel. */
+/* Who loads code, and which thread has CUPTI to itself. Handing out records while another thread loads a kernel is a
+ * deadlock: the first thread holds CUPTI's lock and waits for the context's, the second one holds the context's lock
+ * and waits for CUPTI's, to tell it of the kernel. */
 static struct {
-    pthread_mutex_t lock; /* held for microseconds, but for CUPTI's first switch */
+    pthread_mutex_t lock; /* held for microseconds, or while CUPTI switches its records on or off */
     pthread_cond_t changed;
     unsigned loads;   /* threads between load_begin() and load_end() */
     unsigned waiting; /* threads that want CUPTI to themselves: no load begins meanwhile */

@@ -35,12 +35,13 @@ bool cuda_records_are_on(void);
 uint64_t cuda_records_begin(bool kernels);
 void cuda_records_end(void);
 
-/* Between the two the calling thread loads or unloads code, makes a stream or a graph, or ends one: nothing of that may
- * be done elsewhere. CUPTI would wait for ever if it were to hand out records meanwhile, so the two exclude each other.
+/* The calling thread loads or unloads code, or makes or ends a stream or a graph, between the two calls, wherever jobs
+ * may run meanwhile. CUPTI would never return if it were to hand out records then, so loads and records exclude each
+ * other.
  * Kernels that run in between have records, and the last load_end() hands them out: the first record of a kernel of
- * cuBLASLt takes CUPTI 15 ms on an H200, which no launch of the loop is to pay. May wait for who starts CUPTI or hands
- * records out, some ms; and, unless `at_once`, for loads of other threads that keep records back. Calls nest.
- * Thread: any; the context is current. */
+ * cuBLASLt takes CUPTI 15 ms on an H200, which no launch of the loop is to pay. load_begin() may wait for a thread that
+ * starts CUPTI or hands records out, some ms; and, unless `at_once`, for loads of other threads that keep records back.
+ * Calls nest. Thread: any; the context is current. */
 void cuda_records_load_begin(bool at_once);
 void cuda_records_load_end(void);
 
@@ -52,7 +53,7 @@ void cuda_records_pause(void);
 
 /* Has CUPTI hand out the buffers in which all launches have ended. A launch's record goes to the buffer that the one
  * before went to, unless that was handed out or is full: where launches follow each other without a pause, records of
- * what has ended come later. Returns false where code is being loaded: they are handed out when it is. */
+ * what has ended come later. Returns false while a thread loads code: the last load_end() hands the records out. */
 bool cuda_records_flush(void);
 
 enum cuda_record_state { RECORD_PENDING, RECORD_READY, RECORD_MISSING };
