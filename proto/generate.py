@@ -8,7 +8,7 @@ Reads errors.json, dtypes.json, methods.json, results.json, metrics.json, kernel
 kernels take (kernels/cuda/ops). Writes C tables for
 the daemon (proto/generated/), the public C enums (client_c/include/kops/), the
 Python tables (client_py/kops/_base/declarations.py) and the tables between
-`<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and docs/ops.md.
+`<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md, docs/ops.md and docs/stats.md.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ def outputs() -> dict[Path, str]:
     }
     tables = documents.sections(methods=methods, maps=maps, results=results, ops=ops, errors=errors, dtypes=dtypes,
                                 metrics=metrics, kernels=kernels)
-    for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md"):
+    for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md", ROOT / "docs/stats.md"):
         if doc.exists():
             result[doc] = documents.fill_markers(doc, tables)
     return result
