@@ -180,26 +180,33 @@ def rows_of(labels: Mapping[str, str], records: Records) -> list[tuple[str, ...]
 
 
 def markdown(records: Records, *, everything: bool = False) -> str:
-    """`everything`: also rows that the table of targets does not have."""
+    """`everything`: also rows that the table of targets does not have, and those with neither a peer nor a target."""
     labels = {**ROWS, **{name: name for name in records if everything and name not in ROWS}}
     missing = [name for name in ROWS if name not in records]
-    return lines(HEAD, rows_of(labels, records)) + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
+    rows = []
+    for *cells, bound, met in rows_of(labels, records):
+        if everything or met or cells[-2] or not cells[-3]:
+            rows.append((*cells, f"{bound}: **no**" if met == MET[False] else bound))
+    return lines(HEAD[:-1], rows) + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
 
 
 def waits(hosts: Sequence[Records]) -> str:
-    """Blocking calls by how long the work takes, of several hosts, whose names are letters in the order of their records."""
+    """Blocking calls by how long the work takes, a column for each host, whose names are letters in the order of their records."""
     names = [name for name in ROWS if any("processor_us_a_call" in found.get(name, {}).get("detail", {}) for found in hosts)]
     rows = []
     for name in names:
-        for letter, found in zip("ABCDEFGH", hosts, strict=False):
-            if (record := found.get(name)) is None or record.get("error"):
+        cells = []
+        for found in hosts:
+            record = found.get(name, {})
+            if not record or record.get("error"):
+                cells.append("")
                 continue
-            detail, unit = record["detail"], record["unit"]
+            detail = record["detail"]
             processors = detail["processor_us_a_call"] / detail["processor_us_a_call_peer"]
-            p99 = f"≤ {amount(detail['p99_asked'], unit)}{'' if detail['p99_met'] else ': **no**'}"
-            ratio = f"{record['ratio']:.3g} ×{'' if record['met'] else ', **missed**'}"
-            rows.append((ROWS[name], letter, side(record["ours"], unit), side(record["peer"], unit), ratio, p99, f"{processors:.2g} ×"))
-    return lines(("measure", "host", "kopsd p50 (p99)", "torch p50 (p99)", "ratio", "p99 wanted", "processor time of torch's"), rows)
+            missed = " and ".join(what for what, met in (("p50", record["met"]), ("p99", detail["p99_met"])) if not met)
+            cells.append(f"{record['ratio']:.3g} ×, {processors:.2g} ×" + (f", **{missed}**" if missed else ""))
+        rows.append((ROWS[name], *cells))
+    return lines(("measure", *"ABCDEFGH"[: len(hosts)]), rows)
 
 
 # ---- one user beside another ----
