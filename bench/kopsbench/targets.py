@@ -219,7 +219,7 @@ def beside(side: Mapping[str, Any], failures: Any, ended: Any) -> str:
 
 
 def neighbours(records: Records, *, worst: bool = False) -> str:
-    """The rows of `bench/run neighbours`, beside those of the user alone. `worst`: rows over half of the lowest target; others in a line."""
+    """The rows of `bench/run neighbours`, beside those of the user alone. `worst`: rows over half of the lowest target, others in a line"""
     rows: list[tuple[str, ...]] = []
     rest: list[float] = []
     times = [record for name, record in records.items() if name.startswith("neighbours_") and record.get("unit") == "us"]
