@@ -148,6 +148,5 @@ def sections(
     return {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
             **{f"result-{m['name']}": result_list(m["fields"]) for m in results},
             "errors": errors_section(errors), "metrics": metrics_section(metrics),
-            "kernel-limits": markdown_table(["limit", "at most", "of"],
-                                            [[f"`{k['name']}`", k["value"], k["doc"]] for k in kernels["limits"] if not k.get("internal")]),
-            "dtypes": markdown_table(["dtype", "bytes", "meaning"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
+            "kernel-limits": "\n".join(f"- `{k['name']}` ({k['value']}): {k['doc']}" for k in kernels["limits"] if not k.get("internal")),
+            "dtypes": "\n".join(f"- `{d['name']}` ({d['size']}): {d['doc']}" for d in dtypes)}

@@ -180,12 +180,12 @@ def rows_of(labels: Mapping[str, str], records: Records) -> list[tuple[str, ...]
 
 
 def markdown(records: Records, *, everything: bool = False) -> str:
-    """`everything`: also rows that the table of targets does not have, and those with neither a peer nor a target."""
+    """The rows with a target; `everything`: all."""
     labels = {**ROWS, **{name: name for name in records if everything and name not in ROWS}}
     missing = [name for name in ROWS if name not in records]
     rows = []
     for *cells, bound, met in rows_of(labels, records):
-        if everything or met or cells[-2] or not cells[-3]:
+        if everything or met or not cells[2]:
             rows.append((*cells, f"{bound}: **no**" if met == MET[False] else bound))
     return lines(HEAD[:-1], rows) + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
 
