@@ -97,8 +97,12 @@ def in_dtypes_text(op: dict) -> str:
     return f"dtypes of inputs that have their own: {'; '.join(rows)}. " if rows else ""
 
 
-def tolerance_text(tolerance: dict) -> str:
-    return ", ".join(f"{name} {tolerance[name]}" for name in ("rtol", "scaled", "atol") if tolerance.get(name)) or "exact"
+def tolerance_text(table: dict[str, dict]) -> str:
+    """Of each dtype; those that are computed exactly are named last, together."""
+    inexact = {dtype: [f"{name} {t[name]}" for name in ("rtol", "scaled", "atol") if t.get(name)] for dtype, t in table.items()}
+    texts = [f"{dtype} {', '.join(parts)}" for dtype, parts in inexact.items() if parts]
+    rest = "" if all(inexact.values()) else "the others exact" if texts else "exact"
+    return "; ".join([*texts, rest] if rest else texts)
 
 
 def ops_section(ops: list[dict]) -> str:
@@ -112,7 +116,7 @@ def ops_section(ops: list[dict]) -> str:
             out += [*(f"- `{a['name']}` ({of}, default {json.dumps(a['default'])}): {a['doc']}" for a, of in zip(o["attrs"], types)), ""]
         for precision, table in tolerances_of(o):
             of = f" with precision {precision}" if precision else ""
-            out += [f"Tolerance{of}: " + "; ".join(f"{dtype} {tolerance_text(t)}" for dtype, t in table.items()) + ".", ""]
+            out += [f"Tolerance{of}: {tolerance_text(table)}.", ""]
     return "\n".join(out).rstrip()
 
 
