@@ -5,7 +5,6 @@
 #include "server/control/room.h"
 #include "server/control/server.h"
 #include "server/control/shutdown.h"
-#include "server/control/watchdog.h"
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
 #include "server/peer/back_pressure.h"
@@ -58,6 +57,5 @@ void server_reload(struct server *s, const struct server_config *config)
         limit_connection(list_entry(node, struct connection, link));
     peers_reload(s);
     exec_reload(s);
-    watchdog_reload(s);
     idle_exit_reload(s);
 }

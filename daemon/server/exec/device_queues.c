@@ -21,8 +21,6 @@ static struct device_queue *make(struct server *s, struct backend_device *device
                                  struct error *e)
 {
     struct device_queue *p = calloc(1, sizeof(*p));
-    unsigned before;
-    bool made;
 
     if (!p) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a stream");
@@ -31,10 +29,7 @@ static struct device_queue *make(struct server *s, struct backend_device *device
     list_init(&p->link);
     p->device = device;
     p->priority = priority;
-    before = activity_enter(&s->activity, device);
-    made = device->backend->stream_new(device, priority, &p->stream, e) == 0;
-    activity_leave(&s->activity, before);
-    if (!made) {
+    if (device->backend->stream_new(device, priority, &p->stream, e) < 0) {
         free(p);
         return NULL;
     }

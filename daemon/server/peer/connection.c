@@ -313,7 +313,6 @@ uint64_t connection_domain(const struct connection *c)
         return domain_of(c->uid, 0);
     case ISOLATE_CONNECTION:
         return domain_of(c->uid, c->number);
-    case ISOLATE_OFF:
     case ISOLATE_NONE:
     case ISOLATE_COUNT:
         break;

@@ -164,17 +164,14 @@ struct rpc_output *request_result(struct request *r)
     return out;
 }
 
-/* Whether the daemon goes on after a fault of a device: another executor takes the place of the one that was lost. */
+/* Whether the daemon goes on after a fault: another executor takes the place of one that was lost. The daemon ends with
+ * a device that no executor can serve. */
 static bool outlives_faults(const struct server *s)
 {
-    bool ends = false;
-
-    for (unsigned i = 0; i < s->devices.count; i++) {
+    for (unsigned i = 0; i < s->devices.count; i++)
         if (s->devices.all[i]->lost)
             return false;
-        ends = ends || s->devices.all[i]->ends;
-    }
-    return ends;
+    return true;
 }
 
 void request_error(struct request *r, const struct error *e)
@@ -307,9 +304,9 @@ static void handle(struct request *r, const struct method_entry *method, const s
     r->brings_fds = method->brings_fds;
     c->fd_replies += r->brings_fds;
     s->admission.work += r->work;
-    activity_own(&s->activity.request, method->name, c->pid, c->uid);
+    activity_begin(&s->activity, method->name, c->pid, c->uid);
     method->handler(r, args, fds);
-    activity_disown(&s->activity.request);
+    activity_end(&s->activity);
 }
 
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
