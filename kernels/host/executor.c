@@ -7,7 +7,6 @@
 
 #include "device.h"
 #include "owners.h"
-#include "progress.h"
 #include "util/clock.h"
 #include "util/list.h"
 #include "util/priority.h"
