@@ -21,7 +21,7 @@ struct blas {
                   double beta, double *y, int incy);
     void (*set_threads)(int threads);           /* OpenBLAS, MKL: for the process */
     void (*set_threads_int64)(int64_t threads); /* BLIS: for the process */
-    void (*set_openmp_threads)(int threads);    /* of a library that uses OpenMP: for the calling thread */
+    void (*set_openmp_threads)(int threads);    /* OpenMP's, where the library uses it: for the calling thread */
 };
 
 /* Looks for the library that `setting` names ("auto", NULL: the usual ones; "none"; a path) without loading it, and
@@ -32,7 +32,7 @@ void blas_deinit(struct blas *blas);
 /* Loads it once; later calls repeat the first outcome. Errors: unsupported. */
 int blas_load(struct blas *blas, struct error *e);
 
-/* Of f32 and f64. It must have been loaded. */
+/* Multiplies f32 and f64. The library has been loaded. */
 struct gemm_way blas_way(const struct blas *blas);
 
 #endif

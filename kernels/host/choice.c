@@ -5,7 +5,7 @@
 
 enum {
     PLACES = 8, /* that a key can have in the table */
-    TURNS = 4   /* of each way at first; one warms up, and does not count */
+    TURNS = 4   /* each way has so many at first; one warms up, and does not count */
 };
 
 static const double HOPELESS = 1.5; /* times the best: no more turns at first */

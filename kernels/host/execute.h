@@ -21,9 +21,9 @@ struct thread_context {
 struct execution {
     const struct kernels *kernels;
     const char *variant;
-    /* of gemm, see gemm_way.h */
+    /* gemm's, see gemm_way.h */
     unsigned way;
-    uint64_t key; /* where `measure`: a turn of a choice */
+    uint64_t key; /* class and turn of a choice, which is to be measured */
     unsigned turn;
     bool measure;
 };

@@ -6,12 +6,12 @@
 #include <string.h>
 
 enum {
-    EDGE = 512,             /* of a tile whose matrices are copied */
-    DEPTH = 512,            /* of a block that is copied, along k */
-    EDGE_UNIT = 32,         /* a tile's edges are multiples of it */
-    LEAST_EDGE = 64,        /* of a tile that is cut to feed more threads */
-    ALONE = 96 * 96 * 96,   /* m·n·k of products that are not worth a second thread */
-    BALANCE_FLOPS = 1 << 26 /* of tiles so large that there should be several for each thread */
+    EDGE = 512,             /* a tile's, at most, where matrices are copied */
+    DEPTH = 512,            /* a copied block's along k */
+    LEAST_EDGE = 64,        /* tiles are cut down to it to feed more threads */
+    EDGE_UNIT = 32,         /* edges of such tiles are multiples of it */
+    ALONE = 96 * 96 * 96,   /* products with an m·n·k so small are not worth a second thread */
+    BALANCE_FLOPS = 1 << 26 /* tiles with more should be several for each thread */
 };
 
 /* A library's call cannot be stopped, so products are cut where a call would take longer than some 100 ms. */
@@ -186,8 +186,8 @@ struct tiles {
     const struct gemm_call *call;
     const struct gemm_way *way;
     enum dtype dtype;              /* that is multiplied */
-    bool copy_a, copy_b, copy_out; /* to f32 or f64 */
-    int64_t rows, columns, depth;  /* of a tile, and of a block along k */
+    bool copy_a, copy_b, copy_out; /* as f32 or f64 */
+    int64_t rows, columns, depth;  /* a tile's size, and a block's along k */
     int64_t down, across;          /* tiles */
     size_t element;                /* bytes of one that is copied */
     size_t at_b, at_out, scratch;  /* bytes of a thread's scratch */
@@ -289,7 +289,7 @@ static void plan_tiles(struct tiles *t, const struct product *x)
     in_place = t->way->in_place & DTYPE_BIT(t->call->plan->dtype) && fits;
     t->copy_a = !(in_place && as_block(&x->a, x->m, x->k, &a));
     t->copy_b = !(in_place && as_block(&x->b, x->k, x->n, &b));
-    if (t->call->plan->dtype != computed && (t->copy_a || t->copy_b)) /* both of f32, or none */
+    if (t->call->plan->dtype != computed && (t->copy_a || t->copy_b)) /* both become f32, or neither */
         t->copy_a = t->copy_b = true;
     t->dtype = t->copy_a && t->copy_b ? computed : t->call->plan->dtype;
     t->copy_out = !t->way->in_place || !fits || x->k == 0 || plan_gemm_extras(&t->call->plan->gemm) ||

@@ -28,9 +28,9 @@ typedef void kernel_multiply(void *out, const void *a, const void *b, size_t m, 
 struct kernels {
     const char *name;
     kernel_elementwise *elementwise[OP_COUNT][DTYPE_SLOTS];
-    kernel_load *load[DTYPE_SLOTS];         /* of f32, f64, f16, bf16 and f8 */
-    kernel_store *store[DTYPE_SLOTS];       /* of f32, f64, f16, bf16 */
-    kernel_multiply *multiply[DTYPE_SLOTS]; /* of f32, f64 */
+    kernel_load *load[DTYPE_SLOTS];         /* f32, f64, f16, bf16 and f8 */
+    kernel_store *store[DTYPE_SLOTS];       /* f32, f64, f16, bf16 */
+    kernel_multiply *multiply[DTYPE_SLOTS]; /* f32, f64 */
 };
 
 extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;

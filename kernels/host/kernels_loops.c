@@ -310,25 +310,22 @@ DEFINE_STORE(bf16, uint16_t, float, v_f32, LANES_F32, get_bf16, get_f32, round_b
 #endif
 
 enum {
-    TILE_ROWS = 4,   /* of sums that stay in registers, two vectors wide */
-    TILE_DEPTH = 256 /* of b, so that its part stays in the caches while all rows of a pass by */
+    TILE_ROWS = 4,   /* sums in registers: so many rows, two vectors wide */
+    TILE_DEPTH = 128 /* rows of b whose part, two vectors wide, stays in the first cache while all rows of a pass by */
 };
 
 #define DEFINE_MULTIPLY(name, type, vector, lanes, get)                                                                \
-    INLINE void tile_##name(const size_t rows, type *out, const type *a, const type *b, size_t n, size_t k,            \
+    INLINE void tile_##name(const size_t rows, type *out, const type *a, vector(*b)[2], size_t n, size_t k,            \
                             size_t depth)                                                                              \
     {                                                                                                                  \
         vector sums[TILE_ROWS][2] = {0};                                                                               \
                                                                                                                        \
-        for (size_t p = 0; p < depth; p++) {                                                                           \
-            const vector left = get(b + p * n), right = get(b + p * n + lanes);                                        \
-                                                                                                                       \
+        for (size_t p = 0; p < depth; p++)                                                                             \
             UNROLL for (size_t i = 0; i < rows; i++)                                                                   \
             {                                                                                                          \
-                sums[i][0] += a[i * k + p] * left;                                                                     \
-                sums[i][1] += a[i * k + p] * right;                                                                    \
+                sums[i][0] += a[i * k + p] * b[p][0];                                                                  \
+                sums[i][1] += a[i * k + p] * b[p][1];                                                                  \
             }                                                                                                          \
-        }                                                                                                              \
         UNROLL for (size_t i = 0; i < rows; i++)                                                                       \
         {                                                                                                              \
             sums[i][0] += get(out + i * n);                                                                            \
@@ -341,6 +338,7 @@ enum {
     {                                                                                                                  \
         const type *a = a_, *b = b_;                                                                                   \
         type *out = out_;                                                                                              \
+        vector part[TILE_DEPTH][2];                                                                                    \
                                                                                                                        \
         for (size_t p0 = 0; p0 < k; p0 += TILE_DEPTH, a += TILE_DEPTH, b += TILE_DEPTH * n) {                          \
             const size_t depth = k - p0 < TILE_DEPTH ? k - p0 : TILE_DEPTH;                                            \
@@ -349,10 +347,12 @@ enum {
             for (; j + 2 * lanes <= n; j += 2 * lanes) {                                                               \
                 size_t i = 0;                                                                                          \
                                                                                                                        \
+                for (size_t p = 0; p < depth; p++)                                                                     \
+                    memcpy(part[p], b + p * n + j, sizeof(part[p]));                                                   \
                 for (; i + TILE_ROWS <= m; i += TILE_ROWS)                                                             \
-                    tile_##name(TILE_ROWS, out + i * n + j, a + i * k, b + j, n, k, depth);                            \
+                    tile_##name(TILE_ROWS, out + i * n + j, a + i * k, part, n, k, depth);                             \
                 for (; i < m; i++)                                                                                     \
-                    tile_##name(1, out + i * n + j, a + i * k, b + j, n, k, depth);                                    \
+                    tile_##name(1, out + i * n + j, a + i * k, part, n, k, depth);                                     \
             }                                                                                                          \
             for (size_t i = 0; i < m && j < n; i++)                                                                    \
                 for (size_t p = 0; p < depth; p++)                                                                     \

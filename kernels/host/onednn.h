@@ -20,7 +20,7 @@ struct onednn {
     /* Row-major; `trans` are 'N' or 'T'. Return 0, or an error before anything was written. */
     int (*sgemm)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-    /* The same of bf16 with sums in f32; NULL: this library has none. */
+    /* Multiplies bf16, with sums in f32; NULL: this library has none. */
     int (*bf16gemm)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a,
                     int64_t lda, const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
     void (*set_threads)(int threads); /* OpenMP's, for the calling thread */
@@ -33,7 +33,7 @@ void onednn_deinit(struct onednn *onednn);
 /* Errors: unsupported. */
 int onednn_load(struct onednn *onednn, struct error *e);
 
-/* Of f32 and bf16. It must have been loaded. */
+/* Multiplies f32 and bf16. The library has been loaded. */
 struct gemm_way onednn_way(const struct onednn *onednn);
 
 #endif

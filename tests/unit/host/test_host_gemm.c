@@ -196,6 +196,49 @@ OPENING_TEST(test_more_threads_than_processors)
     for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
 }
 
+/* Several tiles, and each takes its own part of the bias; out runs along its rows or its columns. */
+OPENING_TEST(test_bias_of_several_tiles)
+{
+    enum { M = 150, N = 530, K = 20 };
+    static const enum layout layouts[] = {CONTIGUOUS, TRANSPOSED};
+    const union op_attr_value attrs[OP_MAX_ATTRS] = {
+        [LINEAR_ALPHA] = {.f = 0.5}, [LINEAR_ACTIVATION] = {.choice = LINEAR_ACTIVATION_RELU}};
+    struct fixture f = fixture_open(&(struct backend_config){.host_threads = 3});
+
+    for (unsigned i = 0; i < COUNT(all_dtypes) * COUNT(layouts); i++) {
+        const enum dtype dtype = all_dtypes[i / COUNT(layouts)];
+
+        for (const char *const *v = host_backend.variants(f.device, op_get(OP_LINEAR), dtype); *v; v++) {
+            const unsigned open = opened_so_far();
+            struct operand a = make(dtype, 0, M, K, false, CONTIGUOUS), b = make(dtype, 0, K, N, false, CONTIGUOUS),
+                           bias = make(dtype, 0, M, N, false, STRIDED),
+                           out = make(dtype, 0, M, N, false, layouts[i % COUNT(layouts)]);
+            struct backend_job job;
+
+            job_init(&job, OP_LINEAR, (struct operand *[]){&a, &b, &bias}, &out, attrs);
+            step_copy_variant(job.steps->variant, *v);
+            job_run(&f, &job);
+            assert_false(job.failed);
+            for (uint64_t at = 0; at < M * N; at++) {
+                double sum = operand_get_before(&bias, at), scale = fabs(sum);
+
+                for (uint64_t p = 0; p < K; p++) {
+                    const double term = operand_get(&a, at / N * K + p) * operand_get(&b, p * N + at % N) / 2;
+
+                    sum += term;
+                    scale += fabs(term);
+                }
+                sum = fmax(sum, 0);
+                if (!(fabs(operand_get(&out, at) - sum) <= tolerance(dtype, sum, scale)))
+                    fail_msg("%s of %s at %llu: %g, not %g", *v, dtype_name(dtype), (unsigned long long)at,
+                             operand_get(&out, at), sum);
+            }
+            operand_check_surroundings(&out);
+            close_since(open);
+        }
+    }
+}
+
 /* Operands without elements may have any strides, of rows and of batches. */
 OPENING_TEST(test_strides_of_no_terms)
 {
