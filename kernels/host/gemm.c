@@ -185,12 +185,12 @@ static void finish(const struct gemm_call *call, const struct product *x, unsign
 struct tiles {
     const struct gemm_call *call;
     const struct gemm_way *way;
-    enum dtype dtype;              /* that is multiplied */
+    enum dtype dtype;              /* the operands', when they are multiplied */
     bool copy_a, copy_b, copy_out; /* as f32 or f64 */
     int64_t rows, columns, depth;  /* a tile's size, and a block's along k */
     int64_t down, across;          /* tiles */
-    size_t element;                /* bytes of one that is copied */
-    size_t at_b, at_out, scratch;  /* bytes of a thread's scratch */
+    size_t element;                /* a copied element's bytes */
+    size_t at_b, at_out, scratch;  /* a thread's scratch: offsets and bytes */
     atomic_bool refused, computed; /* by the library: any call, any other call */
 };
 
@@ -243,7 +243,8 @@ static void run_tile(void *context, unsigned thread, size_t item)
         }
         atomic_store(&t->computed, true);
     }
-    if (t->copy_out)
+    /* Without all sums, scratch holds those of another job. */
+    if (t->copy_out && !pool_is_stopped(t->call->pool))
         finish(t->call, &x, out.at, i, j, m, n);
 }
 

@@ -164,7 +164,7 @@ OPENING_TEST(test_products)
         /* longer and wider than the blocks that operands are copied in */
         {3, 5, 2100, .a = STRIDED, .alpha = 1},
         {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
-        {530, 520, 515, .a = TRANSPOSED, .out = SLICE, .alpha = 1, .beta = 1},
+        {520, 70, 515, .a = TRANSPOSED, .out = SLICE, .alpha = 1, .beta = 1},
         {4, 1100, 9, .b = STRIDED, .alpha = 1},
         /* batches */
         {20, 10, 30, .batch = 6, .alpha = 1},
