@@ -3,11 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/complain.h"
-#include "base/options.h"
 #include "commands/commands.h"
 
-/* OF_OTHERS: about what other clients do with a daemon that runs, so that none is started for it. */
+/* OF_OTHERS: the command is about what other clients do, so that no daemon is started for it. */
 enum { OF_OTHERS = true };
 
 static ctl_command show_help;
@@ -71,14 +69,13 @@ static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
                                 "Tells what the command does, and its options, as `kopsctl COMMAND --help`; without a "
                                 "command, all\ncommands.\n\n"
                                 "Example: kopsctl help run\n";
-    static const struct option options[] = {CTL_COMMON_OPTIONS};
+    static const struct ctl_option options[] = {{0}};
     static char wanted[] = "--help";
-    int option, end;
+    enum ctl_exit status;
     size_t i;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1)
-        if ((end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
+    if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
+        return status;
     if (optind == argc) {
         print_usage(stdout);
         return CTL_OK;
@@ -94,27 +91,18 @@ static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"version", no_argument, NULL, 'V'}, CTL_COMMON_OPTIONS};
     struct ctl ctl = {0};
-    int option, status;
+    enum ctl_exit status;
+    int option;
     size_t command;
 
-    ctl_options_of(argv);
     ctl_look_for_json(argv);
-    while ((option = getopt_long(argc, argv, "+hV", options, NULL)) != -1) {
-        int end;
-
-        if (option == 'V') {
+    if (!ctl_parse_first(&ctl, argc, argv, &status, &option)) {
+        if (option == 'V')
             printf("kopsctl %s\n", KOPS_VERSION);
-            return CTL_OK;
-        }
-        if (option == 'h') {
+        else if (option == 'h')
             print_usage(stdout);
-            return CTL_OK;
-        }
-        end = ctl_common(&ctl, option, NULL);
-        if (end >= 0)
-            return end;
+        return (int)status;
     }
     if (optind == argc) {
         if (ctl_has_json_errors())
@@ -127,12 +115,11 @@ int main(int argc, char **argv)
         return (int)ctl_usage("no command `%s`; `kopsctl --help` lists them", argv[optind]);
     argc -= optind;
     argv += optind;
-    ctl_options_of(argv);
     ctl.no_autostart = commands[command].of_others;
     optind = 0; /* starts getopt_long anew */
-    status = (int)commands[command].run(&ctl, argc, argv);
+    status = commands[command].run(&ctl, argc, argv);
     kops_close(ctl.client);
     if (fflush(stdout) || ferror(stdout))
         return (int)ctl_complain("os_error", "writing the output: %s", strerror(errno));
-    return status;
+    return (int)status;
 }

@@ -1,6 +1,6 @@
 """What a device's speed depends on, read before and after a measurement: clocks, temperature, power, what keeps clocks down.
 
-The line that is printed is also kopsctl's (daemon/ctl/view/conditions.c); tests/vectors/conditions.json holds both to it."""
+The line that is printed is also kopsctl's (daemon/ctl/view/measure.c); tests/vectors/conditions.json holds both to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The table of timings of `stats`: its columns, order and groups. The rules are in docs/stats.md; kopsctl has them in
-daemon/ctl/view/stats_table.c, and tests/vectors/stats_table.json holds both to them."""
+daemon/ctl/commands/stats.c, and tests/vectors/stats_table.json holds both to them."""
 
 from __future__ import annotations
 

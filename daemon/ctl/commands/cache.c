@@ -7,9 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/complain.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "base/table.h"
 #include "commands.h"
 
@@ -29,45 +27,26 @@ static void list_text(const struct kops_cache *cache)
     struct table t;
     size_t n = 0;
 
-    table_init(&t, "llrrllll",
-               (const char *const[]){"key", "arch", "bytes", "unused s", "memory", "disk", "from", "entries"});
-    for (const struct kops_cache_entry *const *e = cache->entries; *e; e++, n++) {
-        char names[TABLE_CELL] = "";
-        size_t length = 0;
+    table_init(&t, "key\tarch\t>bytes\t>unused s\tmemory\tdisk\tfrom\tentries");
+    for (; cache->entries[n]; n++) {
+        const struct kops_cache_entry *e = cache->entries[n];
 
-        for (const char *const *name = (*e)->names; *name && length < sizeof(names); name++)
-            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", length ? " " : "", *name);
-        table_cell(&t, "%s", (*e)->key);
-        table_cell(&t, "%s", (*e)->arch);
-        table_cell(&t, "%" PRIu64, (*e)->bytes);
-        table_cell(&t, "%.0f", (*e)->age_s);
-        table_cell(&t, "%s", (*e)->in_memory ? "yes" : "no");
-        table_cell(&t, "%s", (*e)->on_disk ? "yes" : "no");
-        table_cell(&t, "%s", (*e)->from);
-        table_cell(&t, "%s", names);
+        table_row(&t, "%s\t%s\t%" PRIu64 "\t%.0f\t%s\t%s\t%s\t%s", e->key, e->arch, e->bytes, e->age_s,
+                  e->in_memory ? "yes" : "no", e->on_disk ? "yes" : "no", e->from, text_list(e->names));
     }
     table_print(&t);
     printf("%zu kept, %" PRIu64 " of %" PRIu64 " bytes on disk\n", n, cache->bytes, cache->limit);
 }
 
+#define F(member) JSON_FIELD(struct kops_cache_entry, member)
+static const struct json_field entry_fields[] = {F(key),   F(arch),      F(compiler), F(names), F(bytes),
+                                                 F(age_s), F(in_memory), F(on_disk),  F(from),  JSON_END};
+#undef F
+
 static void list_json(const struct kops_cache *cache)
 {
     json_begin(NULL, '{');
-    json_begin("entries", '[');
-    for (const struct kops_cache_entry *const *e = cache->entries; *e; e++) {
-        json_begin(NULL, '{');
-        json_text("key", (*e)->key);
-        json_text("arch", (*e)->arch);
-        json_text("compiler", (*e)->compiler);
-        json_texts("names", (*e)->names);
-        json_uint("bytes", (*e)->bytes);
-        json_number("age_s", (*e)->age_s);
-        json_bool("in_memory", (*e)->in_memory);
-        json_bool("on_disk", (*e)->on_disk);
-        json_text("from", (*e)->from);
-        json_end('}');
-    }
-    json_end(']');
+    json_list("entries", entry_fields, cache->entries);
     json_uint("bytes", cache->bytes);
     json_uint("limit", cache->limit);
     json_end('}');
@@ -183,18 +162,13 @@ static enum ctl_exit import(struct ctl *ctl, const char *path)
 
 enum ctl_exit ctl_cache(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {{"key", required_argument, NULL, 'k'}, CTL_COMMON_OPTIONS};
     const char *key = NULL, *action;
+    const struct ctl_option options[] = {{"--key", 'k', OPTION_TEXT, &key}, {0}};
     enum ctl_exit status;
     bool takes_file;
-    int option, end;
 
-    while ((option = getopt_long(argc, argv, "k:h", options, NULL)) != -1) {
-        if (option == 'k')
-            key = optarg;
-        else if ((end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
+    if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
+        return status;
     action = optind < argc ? argv[optind] : "";
     takes_file = !strcmp(action, "export") || !strcmp(action, "import");
     if (!takes_file && strcmp(action, "list") != 0 && strcmp(action, "clear") != 0)

@@ -1,15 +1,16 @@
-/* kopsctl metrics */
-#include "metrics.h"
-
+/* kopsctl metrics: prints the daemon's metrics, or writes them to a file. metrics_http.c serves them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "base/complain.h"
-#include "base/ending.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "commands.h"
+#include "metrics.h"
 
 static const char usage[] =
     "Usage: kopsctl metrics [--json]\n"
@@ -28,6 +29,55 @@ static const char usage[] =
     "Exit status with --textfile and without --interval: 3 when no daemon answers; the file says so, too.\n";
 
 static const int64_t answer_ms = 5000; /* a scrape waits 10 s by default */
+
+/* ---- the text, and whether the daemon answers ---- */
+
+static const char up_text[] = "# HELP kopsd_up Whether the daemon answers.\n# TYPE kopsd_up gauge\n";
+
+static enum kops_code ask(struct ctl *ctl, char **ret_text, struct kops_error *e)
+{
+    enum kops_code r = ctl->client ? KOPS_OK : ctl_try_connect(ctl, e);
+
+    if (!r)
+        r = kops_metrics(ctl->client, ret_text, e);
+    if (r)
+        ctl->client = kops_close(ctl->client); /* the next time begins anew, at once */
+    return r;
+}
+
+/* Prints a note each time that the daemon goes or comes. */
+static void tell(struct metrics_source *s, bool up, const struct kops_error *e)
+{
+    if (!up && !s->was_away)
+        ctl_note("the daemon does not answer: %s", e->message);
+    if (up && s->was_away)
+        ctl_note("the daemon answers again");
+    s->was_away = !up;
+}
+
+/* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
+ * cannot tell, or there is no memory; *e says why. To be freed. */
+char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e)
+{
+    char *text = NULL, *all = NULL;
+    enum kops_code r = ask(s->ctl, &text, e);
+    const char *rest = text ? text : "";
+
+    if (r && !ctl_is_away(r))
+        return NULL;
+    tell(s, !r, e);
+    *ret_up = !r;
+    /* The daemon need not say that it is up, but may. */
+    if (!strncmp(rest, "kopsd_up ", 9) || strstr(rest, "\nkopsd_up "))
+        return text;
+    if (asprintf(&all, "%skopsd_up %d\n%s", up_text, !r, rest) < 0) {
+        e->code = KOPS_ERR_NO_MEMORY;
+        snprintf(e->message, sizeof(e->message), "there is no memory for the metrics");
+        all = NULL;
+    }
+    kops_metrics_free(text);
+    return all;
+}
 
 /* ---- printing ---- */
 
@@ -54,6 +104,71 @@ static enum ctl_exit print(struct ctl *ctl)
 
 /* ---- to a file ---- */
 
+static int write_all(int file, const char *text, size_t left)
+{
+    while (left) {
+        ssize_t n = write(file, text, left);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        text += n;
+        left -= (size_t)n;
+    }
+    return 0;
+}
+
+/* A power cut may undo the change, not tear it, where the file system can be asked for that. */
+static void sync_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    fsync(fd);
+    close(fd);
+}
+
+/* Replaces the file as one step: a reader sees the whole old text or the whole new one. Returns 0 or a negative errno.
+ */
+static int replace_file(const char *path, const char *text)
+{
+    char *folder_of = strdup(path), *name_of = strdup(path), *temporary = NULL;
+    int file = -1, r = -ENOMEM;
+    const char *folder;
+
+    if (!folder_of || !name_of)
+        goto free_names;
+    folder = dirname(folder_of);
+    /* A name that cannot be foreseen, hidden, that no collector reads; made anew, never through a link. */
+    if (asprintf(&temporary, "%s/.%s.XXXXXX", folder, basename(name_of)) < 0) {
+        temporary = NULL;
+        goto free_names;
+    }
+    file = mkostemp(temporary, O_CLOEXEC);
+    if (file < 0) {
+        r = -errno;
+        goto free_names;
+    }
+    r = write_all(file, text, strlen(text));
+    if (!r && (fchmod(file, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) || fsync(file)))
+        r = -errno;
+    if (close(file) && !r)
+        r = -errno;
+    if (!r && rename(temporary, path))
+        r = -errno;
+    if (r)
+        unlink(temporary);
+    else
+        sync_folder(folder);
+free_names:
+    free(temporary);
+    free(folder_of);
+    free(name_of);
+    return r;
+}
+
 static enum ctl_exit write_once(struct metrics_source *s, const char *path)
 {
     struct kops_error error;
@@ -63,7 +178,7 @@ static enum ctl_exit write_once(struct metrics_source *s, const char *path)
 
     if (!text)
         return ctl_failed("metrics", &error);
-    r = metrics_replace_file(path, text);
+    r = replace_file(path, text);
     free(text);
     if (r)
         return ctl_complain("os_error", "writing %s: %s", path, strerror(-r));
@@ -75,42 +190,43 @@ static enum ctl_exit write_repeatedly(struct metrics_source *s, const char *path
     enum ctl_exit status;
     sigset_t ending;
 
-    ending_block(&ending);
+    ctl_block_ending(&ending);
     status = write_once(s, path);
     if (status == CTL_FAILED)
         return status; /* a failure of the first time is a wrong argument; a later one, such as a full disk, may pass */
-    while (!ending_wait(&ending, ending_clock_ns() + (uint64_t)(interval_s * 1e9)))
+    while (!ctl_wait(&ending, ctl_clock_ns() + (uint64_t)(interval_s * 1e9)))
         write_once(s, path);
     return CTL_OK;
 }
 
+#ifndef KOPS_CTL_HTTP
+enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool allow_remote)
+{
+    (void)s;
+    (void)address;
+    (void)allow_remote;
+    return ctl_complain("unsupported",
+                        "this kopsctl was built without libmicrohttpd and serves no port; `kopsctl metrics --textfile` "
+                        "writes a file for node_exporter instead");
+}
+#endif
+
 enum ctl_exit ctl_metrics(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {{"textfile", required_argument, NULL, 't'},
-                                            {"interval", required_argument, NULL, 'i'},
-                                            {"listen", required_argument, NULL, 'l'},
-                                            {"allow-remote", no_argument, NULL, 'r'},
-                                            CTL_COMMON_OPTIONS};
     struct metrics_source source = {.ctl = ctl};
     const char *path = NULL, *address = NULL;
     bool allow_remote = false;
     double interval_s = 0;
-    int option, end;
+    const struct ctl_option options[] = {
+        {"--textfile", 0, OPTION_TEXT, &path},
+        {"--interval", 0, OPTION_SECONDS, &interval_s, "seconds from 0.1 on", 0.1, 86400},
+        {"--listen", 0, OPTION_TEXT, &address},
+        {"--allow-remote", 0, OPTION_FLAG, &allow_remote},
+        {0}};
+    enum ctl_exit status;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 't')
-            path = optarg;
-        else if (option == 'i' && !ctl_parse_seconds(optarg, 0.1, 86400, &interval_s))
-            return ctl_usage("--interval takes seconds from 0.1 on, not `%s`", optarg);
-        else if (option == 'l')
-            address = optarg;
-        else if (option == 'r')
-            allow_remote = true;
-        else if (option != 'i' && (end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
-    if (optind < argc)
-        return ctl_usage("metrics takes no `%s`", argv[optind]);
+    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
+        return status;
     if (path && (address || !*path))
         return ctl_usage(address ? "metrics takes --textfile or --listen, not both" : "--textfile takes a path");
     if ((interval_s > 0 && !path) || (allow_remote && !address))

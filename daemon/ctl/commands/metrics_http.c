@@ -1,7 +1,7 @@
-/* A small HTTP server for the metrics, by libmicrohttpd. It is not the daemon's, which so needs no network at all.
+/* A small HTTP server for the metrics, by libmicrohttpd: the daemon itself needs no network.
  *
- * One thread: the loop waits for sockets and signals, answers, and ends connections that are too old. What is bounded:
- * connections, the memory of each, how long one may be silent, and how long one may last. */
+ * One thread: the loop waits for sockets and signals, answers, and ends connections that are too old. Bounded are the
+ * connections, the memory of each, and how long one may be silent and may last. */
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -15,9 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/complain.h"
-#include "base/ending.h"
-#include "base/options.h"
 #include "metrics.h"
 
 enum { MAX_CONNECTIONS = 16, CONNECTION_BYTES = 16384, SILENCE_S = 10, LONGEST_S = 30 };
@@ -32,15 +29,12 @@ struct http {
 
 static time_t now_s(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec;
+    return (time_t)(ctl_clock_ns() / 1000000000);
 }
 
 /* ---- answers ---- */
 
-/* Takes the text over; NULL: there was no memory. */
+/* Takes the text over, which may be NULL: there was no memory. */
 static enum MHD_Result reply_with(struct MHD_Connection *connection, unsigned status, char *text, const char *type)
 {
     struct MHD_Response *response =
@@ -109,7 +103,7 @@ static void notice(void *closure, struct MHD_Connection *connection, void **stat
         }
 }
 
-/* Whoever sends a byte now and then is never silent, but takes a place of others. */
+/* A client that sends a byte now and then is never silent, but takes a place of others. */
 static void end_old(struct http *http)
 {
     for (unsigned i = 0; i < MAX_CONNECTIONS; i++)
@@ -238,7 +232,7 @@ static enum ctl_exit run(struct http *http, const struct addrinfo *address, cons
 
     if (fd < 0)
         return CTL_FAILED;
-    ending_block(&signals);
+    ctl_block_ending(&signals);
     ending = signalfd(-1, &signals, SFD_CLOEXEC);
     if (ending < 0) {
         close(fd);

@@ -1,12 +1,11 @@
-/* What `kopsctl run` was asked to do, parsed (run_args.c), and carried out (run.c). `kopsctl tune` shares the parsing.
- */
+/* What `kopsctl run` was asked to do; `kopsctl tune` shares the op, its shapes and attributes. */
 #ifndef KOPS_CTL_RUN_H
 #define KOPS_CTL_RUN_H
 
 #include "base/ctl.h"
 #include "data/operand.h"
 #include "data/reference.h"
-#include "view/conditions.h"
+#include "view/measure.h"
 
 enum { RUN_MAX_ATTRS = 16 };
 
@@ -35,13 +34,21 @@ struct run {
     struct conditions_pair conditions; /* around several executions */
 };
 
-/* The command line. Returns -1 to go on, or the exit status. */
-int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret);
+/* Rows of an option table: the op's shapes, dtype, attributes and device. */
+#define RUN_PROBLEM_OPTIONS(args)                                                                                      \
+    {"--shape", 's', OPTION_TEXT, &(args)->shapes},                                                                    \
+        {"--dtype", 't', OPTION_TAKE, &(args)->dtype, .take = run_take_dtype},                                         \
+        {"--device", 'd', OPTION_TEXT, &(args)->device}, {"--attr", 'a', OPTION_TAKE, args, .take = run_take_attr},    \
+    {                                                                                                                  \
+        "--out-shape", 0, OPTION_TEXT, &(args)->out_shape                                                              \
+    }
 
-/* One option of run's own, by the value that getopt_long returned; and, behind all options, the op. Return -1, or
- * CTL_USAGE. */
-int run_take_option(struct run_args *a, int option);
-int run_take_op(struct run_args *a, int argc, char **argv);
+/* OPTION_TAKE: an enum kops_dtype; a struct run_args. */
+enum ctl_exit run_take_dtype(void *dtype, const char *value);
+enum ctl_exit run_take_attr(void *args, const char *value);
+
+/* The op, behind all options. */
+enum ctl_exit run_take_op(struct run_args *a, int argc, char **argv);
 
 /* Asks the daemon for the op, and fills the attributes by the types that it declares, the operands' tensors from
  * --shape, and what the reference needs to know. After ctl_connect(). */
@@ -49,9 +56,5 @@ enum ctl_exit run_resolve(struct ctl *ctl, struct run *r);
 
 /* The request for libkops. `inputs`: room for them. `samples` may be NULL. */
 struct kops_request run_make_request(const struct run *r, struct kops_tensor *inputs, double *samples);
-
-/* Prints the outcome; `report` is NULL without --check. */
-void run_print(const struct ctl *ctl, const struct run *r, const struct kops_result *result, const double *samples,
-               const struct report *report);
 
 #endif

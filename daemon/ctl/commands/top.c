@@ -1,15 +1,17 @@
-/* kopsctl top */
+/* kopsctl top: the views as text and as JSON, and the command. top_sample.c looks at the daemon, top_screen.c is the
+ * live view. */
+#include "top.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/complain.h"
-#include "base/options.h"
+#include "base/table.h"
 #include "commands.h"
-
-#include "top.h"
+#include "view/measure.h"
+#include "view/rows.h"
 
 static const char usage[] =
     "Usage: kopsctl top [--delay SECONDS] [--sort KEY]\n"
@@ -27,6 +29,156 @@ static const char usage[] =
     "Keys: q quit; p or space pause; r, d, m, l, i, n sort by rate, device, memory, p99, requests in flight, pid;\n"
     "+ and - look less and more often; up and down move through the clients.\n";
 
+/* ---- text ---- */
+
+void top_print_summary(const struct top_view *v, FILE *to)
+{
+    const struct kops_clients *s = v->now.clients;
+    char at[32] = "", line[400];
+    time_t now = time(NULL);
+    struct tm tm;
+
+    if (localtime_r(&now, &tm))
+        strftime(at, sizeof(at), "%H:%M:%S", &tm);
+    fprintf(to, "%s  %s, pid %lld, up %s: %s, %zu client%s\n", at, v->server, (long long)v->pid,
+            text_duration(s->uptime_s), s->state, v->n_clients, v->n_clients == 1 ? "" : "s");
+    fprintf(to, "%s requests/s, %s runs/s, %s errors/s; %llu in flight, %llu queued\n", text_rate(v->requests_s),
+            text_rate(v->jobs_s), text_rate(v->errors_s), (unsigned long long)v->inflight,
+            (unsigned long long)v->queued);
+    for (size_t i = 0; i < v->n_devices; i++) {
+        const struct kops_device_load *d = s->devices[i];
+
+        fprintf(to, "device %u, %.48s: %s busy, %llu running", d->index, d->name, text_percent(v->device_shares[i]),
+                (unsigned long long)d->running);
+        if (d->memory_total)
+            fprintf(to, ", %s of %s free", text_bytes(d->memory_free), text_bytes(d->memory_total));
+        if (!*d->conditions.missing && *conditions_text(&d->conditions, &d->conditions, line, sizeof(line)))
+            fprintf(to, ", %s", line);
+        fprintf(to, "\n");
+    }
+}
+
+void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
+{
+    struct table t;
+
+    table_init(&t, ">pid\tuser\tprocess\t>req/s\t>here/s\t>err/s\t>device\t>p50 us\t>p99 us\t>in flight\t>queued\t"
+                   ">memory\t>unread\tstate\tcalls itself");
+    for (size_t i = 0; i < v->n_clients; i++) {
+        const struct top_client *c = &v->clients[i];
+        const struct kops_client_info *info = c->info;
+
+        table_row(&t, "%lld\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%llu\t%s\t%s\t%s\t%s", (long long)info->pid,
+                  text_owner(info->uid, info->identity), text_clean(*info->comm ? info->comm : "-"),
+                  text_rate(c->requests_s), text_rate(c->here_s), text_rate(c->errors_s), text_percent(c->device_share),
+                  text_us(info->latency.total.p50), text_us(info->latency.total.p99),
+                  (unsigned long long)info->inflight, (unsigned long long)info->queued,
+                  text_bytes(info->mapped_bytes + info->allocated_bytes), text_bytes(info->output_bytes),
+                  client_state(info), text_clean(info->client));
+    }
+    table_write(&t, to, max_rows);
+}
+
+void top_print_executors(const struct top_view *v, FILE *to, size_t max_rows)
+{
+    executors_print(v->now.stats->executors, v->executor_shares, to, max_rows);
+}
+
+void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
+{
+    struct table t;
+
+    table_init(&t, "op\tdtype\tvariant\t>runs/s\t>err/s\t>queue p99 us\t>exec p50 us\t>p99\t>total p50 us\t>p99\t"
+                   "shapes");
+    for (size_t i = 0; i < v->n_ops; i++) {
+        const struct kops_stats_row *row = v->ops[i].row;
+
+        table_row(&t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", text_clean(row->op), row->dtype, row->variant,
+                  text_rate(v->ops[i].runs_s), text_rate(v->ops[i].errors_s), text_us(row->queue_us.p99),
+                  text_us(row->exec_us.p50), text_us(row->exec_us.p99), text_us(row->total_us.p50),
+                  text_us(row->total_us.p99), stats_shapes(row));
+    }
+    table_write(&t, to, max_rows);
+}
+
+/* ---- JSON ---- */
+
+static void clients_json(const struct top_view *v)
+{
+    json_begin("clients", '[');
+    for (size_t i = 0; i < v->n_clients; i++) {
+        const struct top_client *c = &v->clients[i];
+
+        json_begin(NULL, '{');
+        json_fields(client_fields, c->info);
+        json_number("requests_s", c->requests_s);
+        json_number("errors_s", c->errors_s);
+        json_number("here_s", c->here_s);
+        json_number("device_share", c->device_share);
+        json_end('}');
+    }
+    json_end(']');
+}
+
+static void executors_json(const struct top_view *v)
+{
+    json_begin("executors", '[');
+    for (size_t i = 0; i < v->n_executors; i++) {
+        json_begin(NULL, '{');
+        json_fields(executor_fields, v->now.stats->executors[i]);
+        json_number("device_share", v->executor_shares[i]);
+        json_end('}');
+    }
+    json_end(']');
+    counters_map_json("executor_counts", v->now.stats->executor_counts);
+}
+
+static void ops_json(const struct top_view *v)
+{
+    json_begin("ops", '[');
+    for (size_t i = 0; i < v->n_ops; i++) {
+        json_begin(NULL, '{');
+        stats_row_json(v->ops[i].row);
+        json_number("runs_s", v->ops[i].runs_s);
+        json_number("errors_s", v->ops[i].errors_s);
+        json_end('}');
+    }
+    json_end(']');
+}
+
+static void print_json(const struct top_view *v)
+{
+    const struct kops_clients *s = v->now.clients;
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    json_begin(NULL, '{');
+    json_number("time", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    json_number("interval_s", v->interval_s);
+    json_text("state", s->state);
+    json_number("uptime_s", s->uptime_s);
+    json_number("requests_s", v->requests_s);
+    json_number("errors_s", v->errors_s);
+    json_number("runs_s", v->jobs_s);
+    json_uint("inflight", v->inflight);
+    json_uint("queued", v->queued);
+    json_begin("devices", '[');
+    for (size_t i = 0; i < v->n_devices; i++) {
+        json_begin(NULL, '{');
+        device_json(s->devices[i]);
+        json_number("busy_share", v->device_shares[i]);
+        json_end('}');
+    }
+    json_end(']');
+    executors_json(v);
+    clients_json(v);
+    users_json(s);
+    ops_json(v);
+    json_end('}');
+}
+
+/* ---- the command ---- */
+
 static void wait_s(double seconds)
 {
     struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
@@ -35,6 +187,7 @@ static void wait_s(double seconds)
         continue;
 }
 
+/* `iterations` 0: no end. */
 static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations, enum top_sort by)
 {
     struct top_view view = {.n_clients = 0};
@@ -43,8 +196,8 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
 
     if (status)
         return status;
-    /* Rates are counted from the first look on. */
-    for (uint64_t i = 0; !status && i <= iterations; i++) {
+    /* The first look is what rates are counted from. */
+    for (uint64_t i = 0; !status && (!iterations || i <= iterations); i++) {
         if (i)
             wait_s(delay_s);
         if (top_look(ctl, &view, &error)) {
@@ -52,7 +205,7 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
         } else if (i) {
             top_sort(&view, by);
             if (ctl->json) {
-                top_print_json(&view);
+                print_json(&view);
             } else {
                 top_print_summary(&view, stdout);
                 printf("\n");
@@ -73,36 +226,46 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
     return status;
 }
 
+#ifndef KOPS_CTL_SCREEN
+enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
+{
+    (void)ctl;
+    (void)delay_s;
+    (void)by;
+    return ctl_complain("unsupported",
+                        "this kopsctl was built without ncurses and has no live view; `kopsctl top --batch` prints "
+                        "tables instead");
+}
+#endif
+
+static enum ctl_exit take_sort(void *into, const char *value)
+{
+    enum top_sort *by = into;
+
+    for (*by = 0; *by < TOP_SORTS; (*by)++)
+        if (!strcmp(top_sort_names[*by], value))
+            return CTL_OK;
+    return ctl_usage("--sort takes rate, device, memory, p99, inflight or pid, not `%s`", value);
+}
+
 enum ctl_exit ctl_top(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {{"batch", no_argument, NULL, 'b'},
-                                            {"iterations", required_argument, NULL, 'n'},
-                                            {"delay", required_argument, NULL, 'd'},
-                                            {"sort", required_argument, NULL, 's'},
-                                            CTL_COMMON_OPTIONS};
-    uint64_t iterations = UINT64_MAX - 1;
+    uint64_t iterations = 0;
     enum top_sort by = TOP_BY_RATE;
-    bool is_batch = false, counted = false;
+    bool is_batch = false;
     double delay_s = 2;
-    int option, end;
+    const struct ctl_option options[] = {{"--batch", 'b', OPTION_FLAG, &is_batch},
+                                         {"--iterations", 'n', OPTION_NUMBER, &iterations, "a number from 1 on", 1},
+                                         {"--delay", 'd', OPTION_SECONDS, &delay_s, "seconds from 0.1 on", 0.1, 86400},
+                                         {"--sort", 0, OPTION_TAKE, &by, .take = take_sort},
+                                         {0}};
+    enum ctl_exit status;
 
-    while ((option = getopt_long(argc, argv, "bn:d:h", options, NULL)) != -1) {
-        if (option == 'b')
-            is_batch = true;
-        else if (option == 'n' && !(counted = ctl_parse_uint(optarg, 1, UINT64_MAX - 1, &iterations)))
-            return ctl_usage("--iterations takes a number from 1 on, not `%s`", optarg);
-        else if (option == 'd' && !ctl_parse_seconds(optarg, 0.1, 86400, &delay_s))
-            return ctl_usage("--delay takes seconds from 0.1 on, not `%s`", optarg);
-        else if (option == 's' && !top_sort_parse(optarg, &by))
-            return ctl_usage("--sort takes rate, device, memory, p99, inflight or pid, not `%s`", optarg);
-        else if (!strchr("bnds", option) && (end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
-    if (optind < argc)
-        return ctl_usage("top takes no `%s`", argv[optind]);
+    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
+        return status;
     if (is_batch)
         return batch(ctl, delay_s, iterations, by);
-    if (counted || ctl->json)
-        return ctl_usage("%s needs --batch", counted ? "--iterations" : "--json");
+    if (iterations || ctl->json)
+        return ctl_usage("%s needs --batch", iterations ? "--iterations" : "--json");
     return top_screen(ctl, delay_s, by);
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
+#include "base/table.h"
 #include "top.h"
 
 /* The time of connecting, by the daemon's clock, tells connections of one process apart. */
@@ -85,8 +85,7 @@ static void compare_clients(struct top_view *v)
         if (isnan(v->interval_s))
             continue;
         before = client_before(v, c->info);
-        if (!before)
-            before = &nothing; /* it came in between */
+        before = before ? before : &nothing; /* the client came in between */
         c->requests_s = rate(v, c->info->requests, before->requests);
         c->errors_s = rate(v, c->info->errors, before->errors);
         c->here_s = rate(v, c->info->here, before->here);
@@ -109,12 +108,12 @@ static void compare_devices(struct top_view *v)
     }
 }
 
-/* A pid that was used again is that of a younger process. */
+/* A pid that was used again belongs to a younger process. */
 static void compare_executors(struct top_view *v)
 {
     for (size_t i = 0; i < v->n_executors; i++) {
         const struct kops_executor *x = v->now.stats->executors[i];
-        double before_us = 0; /* it was started in between */
+        double before_us = 0; /* of an executor that was started in between */
 
         v->executor_shares[i] = (double)NAN;
         if (isnan(v->interval_s))
@@ -219,7 +218,7 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
         return r;
     }
     info = kops_info(ctl->client);
-    text_clean(info->server, next.server, sizeof(next.server));
+    snprintf(next.server, sizeof(next.server), "%s", text_clean(info->server));
     next.pid = info->pid;
     /* A daemon that was started anew has nothing to compare with. */
     if (next.before.clients && next.pid == v->pid && next.now.clients->uptime_s > next.before.clients->uptime_s)
@@ -292,20 +291,6 @@ void top_sort(struct top_view *v, enum top_sort by)
     qsort(v->ops, v->n_ops, sizeof(*v->ops), by_op);
 }
 
-static const char *const names[] = {[TOP_BY_RATE] = "rate", [TOP_BY_DEVICE] = "device",     [TOP_BY_MEMORY] = "memory",
-                                    [TOP_BY_P99] = "p99",   [TOP_BY_INFLIGHT] = "inflight", [TOP_BY_PID] = "pid"};
-
-const char *top_sort_name(enum top_sort by)
-{
-    return names[by];
-}
-
-bool top_sort_parse(const char *name, enum top_sort *ret)
-{
-    for (unsigned i = 0; i < TOP_SORTS; i++)
-        if (!strcmp(names[i], name)) {
-            *ret = (enum top_sort)i;
-            return true;
-        }
-    return false;
-}
+const char *const top_sort_names[TOP_SORTS] = {
+    [TOP_BY_RATE] = "rate", [TOP_BY_DEVICE] = "device",     [TOP_BY_MEMORY] = "memory",
+    [TOP_BY_P99] = "p99",   [TOP_BY_INFLIGHT] = "inflight", [TOP_BY_PID] = "pid"};

@@ -1,5 +1,5 @@
-/* The live view of kopsctl top, on a terminal by ncurses. What is shown is the text of top_print.c, cut to the
- * terminal's size. Single-threaded; owns the terminal between start() and stop(). */
+/* The live view of kopsctl top, on a terminal by ncurses. It shows the text of top.c, cut to the terminal's size.
+ * Single-threaded; owns the terminal between start() and stop(). */
 #include <curses.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,8 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/complain.h"
-#include "base/text.h"
+#include "base/table.h"
 #include "top.h"
 
 static const int64_t answer_ms = 5000; /* the keys are dead meanwhile */
@@ -35,14 +34,6 @@ static volatile sig_atomic_t ended;
 static void end(int signal)
 {
     ended = signal;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
 }
 
 /* ---- drawing ---- */
@@ -75,7 +66,7 @@ static void put_message(const struct screen *s)
         snprintf(line, sizeof(line), "%s", s->message);
     else
         snprintf(line, sizeof(line), "q quit  p %s  sort: r d m l i n (%s)  +/- every %.3g s",
-                 s->paused ? "go on" : "pause", top_sort_name(s->by), s->delay_s);
+                 s->paused ? "go on" : "pause", top_sort_names[s->by], s->delay_s);
     attron(A_BOLD);
     mvaddnstr(LINES - 1, 0, line, COLS);
     attroff(A_BOLD);
@@ -138,27 +129,17 @@ static void draw(struct screen *s)
 
 /* ---- looking and keys ---- */
 
-/* Errors that another try may not meet. */
-static bool may_pass(enum kops_code code)
-{
-    return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_TIMEOUT ||
-           code == KOPS_ERR_SHUTTING_DOWN || code == KOPS_ERR_DEVICE_LOST || code == KOPS_ERR_QUOTA_EXCEEDED;
-}
-
 static enum kops_code look(struct screen *s, struct kops_error *error)
 {
     enum kops_code r = s->ctl->client ? KOPS_OK : ctl_try_connect(s->ctl, error);
-    char why[160];
 
     if (!r)
         r = top_look(s->ctl, &s->view, error);
-
-    s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
+    s->next_ns = ctl_clock_ns() + (uint64_t)(s->delay_s * 1e9);
     s->message[0] = 0;
-    if (r && may_pass(r)) {
-        s->ctl->client = kops_close(s->ctl->client); /* another daemon may answer next */
-        snprintf(s->message, sizeof(s->message), "no news, trying again: %s",
-                 text_clean(error->message, why, sizeof(why)));
+    if (r && (ctl_is_away(r) || r == KOPS_ERR_QUOTA_EXCEEDED)) { /* another try may meet no error */
+        s->ctl->client = kops_close(s->ctl->client);             /* another daemon may answer next */
+        snprintf(s->message, sizeof(s->message), "no news, trying again: %s", text_clean(error->message));
         r = KOPS_OK;
     }
     return r;
@@ -174,7 +155,7 @@ static void change_delay(struct screen *s, int by)
         i--; /* it lay between two */
     i += by;
     s->delay_s = delays_s[i < 0 ? 0 : i >= N_DELAYS ? N_DELAYS - 1 : i];
-    s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
+    s->next_ns = ctl_clock_ns() + (uint64_t)(s->delay_s * 1e9);
 }
 
 static void press(struct screen *s, int key)
@@ -189,7 +170,7 @@ static void press(struct screen *s, int key)
     case 'p':
     case ' ':
         s->paused = !s->paused;
-        s->next_ns = now_ns();
+        s->next_ns = ctl_clock_ns();
         break;
     case '+':
         change_delay(s, 1);
@@ -219,7 +200,7 @@ static void press(struct screen *s, int key)
 static void wait_for_keys(struct screen *s)
 {
     struct pollfd keys = {.fd = STDIN_FILENO, .events = POLLIN};
-    uint64_t now = now_ns(), ns = s->next_ns > now ? s->next_ns - now : 0;
+    uint64_t now = ctl_clock_ns(), ns = s->next_ns > now ? s->next_ns - now : 0;
     struct timespec wait = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
     int key;
 
@@ -278,7 +259,7 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
     if (status)
         return status;
     while (!r && !s.quit && !ended) {
-        if (!s.paused && now_ns() >= s.next_ns)
+        if (!s.paused && ctl_clock_ns() >= s.next_ns)
             r = look(&s, &error);
         if (!r) {
             draw(&s);

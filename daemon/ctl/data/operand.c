@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "base/complain.h"
+#include "base/ctl.h"
 
 bool operand_measure(struct operand *o)
 {

@@ -1,6 +1,6 @@
 /* The source that `kopsctl compile` and `kopsctl launch` are given: its files, options and entries. */
-#ifndef KOPS_CTL_SOURCE_H
-#define KOPS_CTL_SOURCE_H
+#ifndef KOPS_CTL_COMPILE_H
+#define KOPS_CTL_COMPILE_H
 
 #include "base/ctl.h"
 
@@ -14,31 +14,26 @@ struct source {
     size_t n_texts, n_names;
 };
 
-/* Entries of an option table, whose letters source_option() takes. */
-#define SOURCE_OPTIONS                                                                                                 \
-    {"option", required_argument, NULL, 'o'}, {"arch", required_argument, NULL, 'a'},                                  \
-        {"device", required_argument, NULL, 'd'},                                                                      \
+/* Rows of an option table. */
+#define SOURCE_OPTIONS(source)                                                                                         \
+    {"--option", 'o', OPTION_TAKE, source, .take = source_take_option},                                                \
+        {"--arch", 'a', OPTION_TEXT, &(source)->s.arch}, {"--device", 'd', OPTION_TEXT, &(source)->s.device},          \
     {                                                                                                                  \
-        "include-file", required_argument, NULL, 'i'                                                                   \
+        "--include-file", 'i', OPTION_TAKE, source, .take = source_take_file                                           \
     }
-#define SOURCE_LETTERS "o:a:d:i:"
 #define SOURCE_USAGE                                                                                                   \
     "  -o, --option OPTION    of the compiler, such as -DN=4, -std=c++17, --use_fast_math; may be repeated\n"          \
     "  -a, --arch ARCH        such as sm_90a; default: the device's; required where there is no GPU\n"                 \
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the first GPU\n"                              \
     "  -i, --include-file F   another file that the source includes as \"F\"; NAME=F: as \"NAME\"; may be repeated\n"
 
-/* Takes one of SOURCE_LETTERS: -1 to go on, or the exit status. */
-int source_option(struct source *s, int option);
-
-enum ctl_exit source_add_entry(struct source *s, const char *entry);
+/* OPTION_TAKE; each takes a struct source. */
+enum ctl_exit source_take_option(void *source, const char *value);
+enum ctl_exit source_take_file(void *source, const char *value);
+enum ctl_exit source_add_entry(void *source, const char *entry);
 
 /* Reads the source file, and the files beside it that it includes in quotes. */
 enum ctl_exit source_read(struct source *s, const char *path);
-
-/* Adds the `__global__` functions of the source that are no templates; of the first file that has any where the source
- * has none. */
-enum ctl_exit source_find_entries(struct source *s);
 
 void source_free(struct source *s);
 
@@ -47,5 +42,8 @@ char *source_read_file(const char *path, size_t *ret_size);
 
 /* Compiles; prints the compiler's output where it refuses. */
 enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_module **ret_module);
+
+/* A map. */
+void module_json(const char *key, const struct kops_module_info *info);
 
 #endif

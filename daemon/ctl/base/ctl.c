@@ -1,0 +1,397 @@
+#include "ctl.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "json.h"
+
+/* ---- connection ---- */
+
+/* A person waits for the answer, so kopsctl says in time that the daemon gives none. */
+enum { DEFAULT_TIMEOUT_MS = 60000 };
+
+enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
+{
+    struct kops_connect_options options = {.socket = ctl->socket,
+                                           .name = "kopsctl " KOPS_VERSION,
+                                           .timeout_ms = ctl->timeout_ms ? ctl->timeout_ms : DEFAULT_TIMEOUT_MS,
+                                           .connect_timeout_ms = ctl->timeout_ms,
+                                           .spin_us = ctl->spin_us,
+                                           .reconnect_timeout_ms = ctl->reconnect_ms,
+                                           .no_autostart = ctl->no_autostart,
+                                           .where = KOPS_WHERE_DAEMON};
+
+    return kops_connect(&options, &ctl->client, error);
+}
+
+enum ctl_exit ctl_connect(struct ctl *ctl)
+{
+    struct kops_error error;
+    enum kops_code r = ctl_try_connect(ctl, &error);
+
+    if (!r)
+        return CTL_OK;
+    ctl_failed("connecting", &error);
+    return r == KOPS_ERR_PROTOCOL_MISMATCH ? CTL_FAILED : CTL_NO_DAEMON;
+}
+
+bool ctl_is_away(enum kops_code code)
+{
+    return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_TIMEOUT ||
+           code == KOPS_ERR_SHUTTING_DOWN || code == KOPS_ERR_DEVICE_LOST;
+}
+
+/* ---- values ---- */
+
+bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
+{
+    unsigned long long value;
+
+    if (!*text || strspn(text, "0123456789") != strlen(text))
+        return false;
+    errno = 0;
+    value = strtoull(text, NULL, 10);
+    if (errno || value < min || value > max)
+        return false;
+    *ret = value;
+    return true;
+}
+
+bool ctl_parse_seconds(const char *text, double min, double max, double *ret)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+
+    if (end == text || *end || !(seconds >= min && seconds <= max))
+        return false;
+    *ret = seconds;
+    return true;
+}
+
+bool ctl_parse_bool(const char *text, bool *ret)
+{
+    *ret = !strcmp(text, "true") || !strcmp(text, "1");
+    return *ret || !strcmp(text, "false") || !strcmp(text, "0");
+}
+
+enum ctl_exit ctl_take_memory(void *into, const char *value)
+{
+    bool *device = into;
+
+    *device = !strcmp(value, "device");
+    if (*device || !strcmp(value, "shared"))
+        return CTL_OK;
+    return ctl_usage("--memory is `shared` or `device`, not `%s`", value);
+}
+
+/* ---- options ---- */
+
+enum { OPTIONS_MAX = 32, FIRST_VALUE = 256 };
+
+static const struct option common[] = {{"socket", required_argument, NULL, 'S'},
+                                       {"timeout", required_argument, NULL, 'T'},
+                                       {"json", no_argument, NULL, 'J'},
+                                       {"help", no_argument, NULL, 'h'},
+                                       {"version", no_argument, NULL, 'V'}};
+
+/* Takes a common option. Returns -1 to go on, or the exit status. */
+static int take_common(struct ctl *ctl, int option, char **argv, const char *usage)
+{
+    char *end;
+    double seconds;
+
+    switch (option) {
+    case 'S':
+        ctl->socket = optarg;
+        return -1;
+    case 'T':
+        seconds = strtod(optarg, &end);
+        if (*end || !(seconds > 0) || seconds > 1e9)
+            return (int)ctl_usage("--timeout takes seconds above 0, not `%s`", optarg);
+        ctl->timeout_ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
+        return -1;
+    case 'J':
+        ctl->json = true;
+        return -1;
+    case 'h':
+        fputs(usage, stdout);
+        return CTL_OK;
+    default: /* getopt_long has said what is wrong, except with --json */
+        if (ctl_has_json_errors())
+            ctl_usage("%s is no option here, or lacks its value", argv[optind - 1]);
+        return CTL_USAGE;
+    }
+}
+
+static enum ctl_exit take(const struct ctl_option *o)
+{
+    bool right = true;
+
+    switch (o->kind) {
+    case OPTION_FLAG:
+        *(bool *)o->into = true;
+        break;
+    case OPTION_TEXT:
+        *(const char **)o->into = optarg;
+        break;
+    case OPTION_NUMBER:
+        right = ctl_parse_uint(optarg, (uint64_t)o->min, o->max > 0 ? (uint64_t)o->max : UINT64_MAX, o->into);
+        break;
+    case OPTION_SECONDS:
+        right = ctl_parse_seconds(optarg, o->min, o->max, o->into);
+        break;
+    case OPTION_TAKE:
+        return o->take(o->into, optarg);
+    }
+    return right ? CTL_OK : ctl_usage("%s takes %s, not `%s`", o->name, o->what, optarg);
+}
+
+/* Makes getopt_long's tables: the command's options, then the common ones that the command does not have itself. */
+static void make_tables(const struct ctl_option *options, struct option *ret_long, char *ret_short)
+{
+    size_t n = 0;
+
+    for (; options[n].name; n++) {
+        const int argument = options[n].kind == OPTION_FLAG ? no_argument : required_argument;
+
+        ret_long[n] = (struct option){options[n].name + 2, argument, NULL, FIRST_VALUE + (int)n};
+        if (options[n].letter)
+            *ret_short++ = options[n].letter;
+        if (options[n].letter && argument)
+            *ret_short++ = ':';
+    }
+    for (size_t i = 0, own = n; i + 1 < sizeof(common) / sizeof(common[0]); i++) {
+        size_t same = 0;
+
+        while (same < own && strcmp(ret_long[same].name, common[i].name) != 0)
+            same++;
+        if (same == own)
+            ret_long[n++] = common[i];
+    }
+    ret_long[n] = (struct option){NULL, 0, NULL, 0};
+    memcpy(ret_short, "h", 2);
+}
+
+bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
+               int operands, enum ctl_exit *ret_status)
+{
+    struct option longs[OPTIONS_MAX];
+    char shorts[2 * OPTIONS_MAX];
+    int option;
+
+    make_tables(options, longs, shorts);
+    while ((option = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
+        const struct ctl_option *o = option >= FIRST_VALUE ? options + (option - FIRST_VALUE) : options;
+        int end;
+
+        while (option < FIRST_VALUE && o->name && o->letter != option)
+            o++;
+        end = o->name ? (int)take(o) : take_common(ctl, option, argv, usage);
+        if (o->name && end == CTL_OK)
+            continue;
+        if (end >= 0) {
+            *ret_status = (enum ctl_exit)end;
+            return false;
+        }
+    }
+    if (argc - optind <= operands)
+        return true;
+    *ret_status = ctl_usage("%s takes no `%s`", argv[0], argv[optind + operands]);
+    return false;
+}
+
+bool ctl_parse_first(struct ctl *ctl, int argc, char **argv, enum ctl_exit *ret_status, int *ret_option)
+{
+    struct option longs[sizeof(common) / sizeof(common[0]) + 1] = {{NULL, 0, NULL, 0}};
+    int end = -1;
+
+    memcpy(longs, common, sizeof(common));
+    while (end < 0 && (*ret_option = getopt_long(argc, argv, "+hV", longs, NULL)) != -1) {
+        if (*ret_option == 'h' || *ret_option == 'V')
+            break;
+        end = take_common(ctl, *ret_option, argv, NULL);
+    }
+    *ret_status = end >= 0 ? (enum ctl_exit)end : CTL_OK;
+    return *ret_option == -1;
+}
+
+/* ---- errors and notes ---- */
+
+enum { MESSAGE_MAX_LENGTH = 1024 };
+
+static bool as_json;
+
+void ctl_look_for_json(char **argv)
+{
+    for (; *argv && strcmp(*argv, "--") != 0; argv++)
+        if (!strcmp(*argv, "--json")) {
+            as_json = true;
+            opterr = 0;
+        }
+}
+
+bool ctl_has_json_errors(void)
+{
+    return as_json;
+}
+
+static void print(const char *kind, const char *code, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+
+static void print(const char *kind, const char *code, const char *format, va_list args)
+{
+    char message[MESSAGE_MAX_LENGTH];
+
+    vsnprintf(message, sizeof(message), format, args);
+    if (!as_json) {
+        fprintf(stderr, "kopsctl: %s\n", message);
+        return;
+    }
+    json_divert(stderr);
+    json_begin(NULL, '{');
+    json_begin(kind, '{');
+    if (code)
+        json_text("code", code);
+    json_text("message", message);
+    json_end('}');
+    json_end('}');
+    json_divert(NULL);
+}
+
+#define PRINT(kind, code)                                                                                              \
+    do {                                                                                                               \
+        va_list args;                                                                                                  \
+                                                                                                                       \
+        va_start(args, format);                                                                                        \
+        print(kind, code, format, args);                                                                               \
+        va_end(args);                                                                                                  \
+    } while (0)
+
+enum ctl_exit ctl_complain(const char *code, const char *format, ...)
+{
+    PRINT("error", code);
+    return CTL_FAILED;
+}
+
+void ctl_note(const char *format, ...)
+{
+    PRINT("note", NULL);
+}
+
+enum ctl_exit ctl_usage(const char *format, ...)
+{
+    PRINT("error", "usage");
+    return CTL_USAGE;
+}
+
+enum ctl_exit ctl_no_memory(size_t bytes)
+{
+    return ctl_complain("no_memory", "no memory for %zu bytes", bytes);
+}
+
+/* The next step, where kopsctl knows it. */
+static const char *hint(const struct kops_error *error)
+{
+    const char *key = kops_error_text(error, "key"), *daemon = kops_error_text(error, "daemon");
+
+    if (error->code == KOPS_ERR_TIMEOUT)
+        return "give it longer with --timeout SECONDS";
+    if (error->code == KOPS_ERR_DEVICE_LOST && daemon && strcmp(daemon, "goes_on") == 0)
+        return "the daemon goes on: try again";
+    if (error->code == KOPS_ERR_DEVICE_LOST)
+        return "the daemon restarts where a supervisor looks after it; try again then";
+    if (error->code == KOPS_ERR_MISSING_KEY && key && strcmp(key, "arch") == 0)
+        return "compile takes --arch, such as --arch sm_90a for an H100 or H200; launch needs a GPU, Python's "
+               "interpreter (docs/kernels.md) does not";
+    return NULL;
+}
+
+static void print_error_json(const char *what, const struct kops_error *error, const char *log)
+{
+    json_divert(stderr);
+    json_begin(NULL, '{');
+    json_begin("error", '{');
+    json_text("code", kops_code_name(error->code));
+    json_text("message", error->message);
+    json_text("what", what);
+    json_begin("detail", '{');
+    for (unsigned i = 0; i < error->n_details; i++) {
+        const struct kops_detail *d = &error->details[i];
+
+        if (d->is_text)
+            json_text(d->key, d->text);
+        else
+            json_int(d->key, d->number);
+    }
+    json_end('}');
+    if (hint(error))
+        json_text("hint", hint(error));
+    if (log && *log)
+        json_text("log", log);
+    json_end('}');
+    json_end('}');
+    json_divert(NULL);
+}
+
+enum ctl_exit ctl_failed(const char *what, const struct kops_error *error)
+{
+    const char *driver = kops_error_text(error, "driver");
+
+    if (as_json) {
+        print_error_json(what, error, NULL);
+        return CTL_FAILED;
+    }
+    fprintf(stderr, "kopsctl: %s: %s [%s%s%s]\n", what, error->message, kops_code_name(error->code), driver ? ", " : "",
+            driver ? driver : "");
+    if (hint(error))
+        fprintf(stderr, "kopsctl: %s\n", hint(error));
+    return CTL_FAILED;
+}
+
+enum ctl_exit ctl_not_compiled(const char *name, const struct kops_error *error, const char *log)
+{
+    const char *reason = kops_error_text(error, "reason");
+
+    if (!log || !*log)
+        return ctl_failed(name, error);
+    if (as_json)
+        print_error_json(name, error, log);
+    else
+        fprintf(stderr, "kopsctl: %s was not compiled [%s%s%s]\n%s%s", name, kops_code_name(error->code),
+                reason ? ", " : "", reason ? reason : "", log, log[strlen(log) - 1] == '\n' ? "" : "\n");
+    return CTL_FAILED;
+}
+
+/* ---- time, and signals that end the program ---- */
+
+static const uint64_t second_ns = 1000000000;
+
+uint64_t ctl_clock_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * second_ns + (uint64_t)now.tv_nsec;
+}
+
+void ctl_block_ending(sigset_t *ret_ending)
+{
+    sigemptyset(ret_ending);
+    sigaddset(ret_ending, SIGINT);
+    sigaddset(ret_ending, SIGTERM);
+    sigaddset(ret_ending, SIGHUP);
+    sigprocmask(SIG_BLOCK, ret_ending, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+bool ctl_wait(const sigset_t *ending, uint64_t until_ns)
+{
+    const uint64_t now = ctl_clock_ns(), left = until_ns > now ? until_ns - now : 0;
+    const struct timespec time = {.tv_sec = (time_t)(left / second_ns), .tv_nsec = (long)(left % second_ns)};
+
+    return sigtimedwait(ending, NULL, &time) > 0;
+}

@@ -1,0 +1,48 @@
+/* The JSON and the texts of what several commands show: connections, users, devices, executors, timings. */
+#ifndef KOPS_CTL_ROWS_H
+#define KOPS_CTL_ROWS_H
+
+#include <stdio.h>
+
+#include <kops/kops.h>
+
+#include "base/json.h"
+
+extern const struct json_field client_fields[], executor_fields[];
+
+/* Members of an open map. */
+void device_json(const struct kops_device_load *d);
+void stats_row_json(const struct kops_stats_row *row);
+
+/* Writes a list of maps, each by `write`. */
+#define JSON_EACH(key, list, write)                                                                                    \
+    do {                                                                                                               \
+        json_begin(key, '[');                                                                                          \
+        for (size_t row_ = 0; (list)[row_]; row_++) {                                                                  \
+            json_begin(NULL, '{');                                                                                     \
+            write((list)[row_]);                                                                                       \
+            json_end('}');                                                                                             \
+        }                                                                                                              \
+        json_end(']');                                                                                                 \
+    } while (0)
+
+/* A list of all users. */
+void users_json(const struct kops_clients *s);
+
+/* A map of names and values. */
+void counters_map_json(const char *key, const struct kops_counter *const *counters);
+
+/* "paused", "busy" or "idle". */
+const char *client_state(const struct kops_client_info *c);
+
+/* "8x8,8x8"; cut to fit. */
+const char *stats_shapes(const struct kops_stats_row *row);
+
+/* A line of counts and the table of executors, on stdout; nothing where the daemon never had executors. */
+void executors_text(const struct kops_stats *s);
+
+/* A table, a row for each executor; nothing where there is none. `shares` of the GPU's time, one for each; NULL: those
+ * since their start. */
+void executors_print(const struct kops_executor *const *list, const double *shares, FILE *to, size_t max_rows);
+
+#endif

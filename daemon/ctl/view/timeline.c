@@ -1,0 +1,658 @@
+#include "timeline.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/table.h"
+
+enum { MAX_EVENTS = 4000000, NO_ROW = UINT32_MAX, UUID_MAX = 64, NAME_MAX_LENGTH = 160 };
+enum { DEVICE_PID = INT32_MAX, UNKNOWN_PID = 1 << 30 }; /* no process has a pid that large */
+enum { SHORTEST_OPEN_NS = 1000 };                       /* opening memory that is open takes less */
+
+/* What is looked up by a number has the number first. */
+struct process {
+    uint64_t id;    /* the pid that the timeline shows */
+    uint32_t place; /* among the processes, then the devices */
+    uint32_t n_clients;
+    bool is_device;
+    char name[NAME_MAX_LENGTH]; /* cut to fit */
+};
+
+struct client {
+    uint64_t number;
+    struct process *process;
+};
+
+struct kind {
+    uint64_t number;
+    bool compiles;
+    struct process *device; /* NULL: none */
+    char *label, *uuid, *variant, *dtype;
+    char *shapes; /* such as "4x1024, scalar" */
+};
+
+struct event {
+    struct kops_trace_event e;
+    const struct kind *kind;
+    const struct client *client;
+    uint32_t row, device_row; /* device_row NO_ROW: no device had the work */
+};
+
+/* A call, or a device's work for it. */
+struct slice {
+    uint32_t event;
+    bool work;
+};
+
+struct row {
+    const struct process *process;
+    bool compiles;
+    uint64_t client, stream;
+    uint32_t lane; /* from 0 on among the rows of one process, client and stream */
+    uint32_t tid;  /* from 1 on in its process */
+};
+
+struct timeline {
+    struct event *events;
+    struct row *rows; /* those of one process are neighbours; devices are last */
+    struct device {
+        char uuid[UUID_MAX];
+        struct process *process;
+    } * devices;
+    size_t n_events, n_rows, n_devices, n_clients, n_processes;
+    void *clients, *kinds, *processes; /* trees, by number */
+    uint64_t origin_ns, dropped;
+};
+
+/* ---- lists and trees ---- */
+
+/* Makes room for one more in a list, which has room for a power of two. `at` is where its pointer is. */
+static bool grow(void *at, size_t n, size_t size)
+{
+    void *list;
+
+    if (n & (n - 1))
+        return true;
+    memcpy(&list, at, sizeof(list));
+    list = realloc(list, (n ? 2 * n : 1) * size);
+    if (!list)
+        return false;
+    memcpy(at, &list, sizeof(list));
+    return true;
+}
+#define GROW(list, n) grow(&(list), (n), sizeof(*(list)))
+
+static int compare(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    return compare(*(const uint64_t *)a, *(const uint64_t *)b);
+}
+
+static void *find(void *const *tree, uint64_t number)
+{
+    void *const *node = tfind(&number, tree, compare_numbers);
+
+    return node ? *node : NULL;
+}
+
+/* Takes the entry over, whose number is new. Returns it; NULL: there is no memory, and the entry is freed. */
+static void *enter(void **tree, void *entry)
+{
+    if (entry && tsearch(entry, tree, compare_numbers))
+        return entry;
+    free(entry);
+    return NULL;
+}
+
+/* ---- devices and processes ---- */
+
+static bool add_device(struct timeline *t, const char *uuid, const char *name, uint64_t index)
+{
+    struct process *p = calloc(1, sizeof(*p));
+
+    if (!p || !GROW(t->devices, t->n_devices)) {
+        free(p);
+        return false;
+    }
+    *p = (struct process){.id = DEVICE_PID - index, .place = (uint32_t)t->n_devices, .is_device = true};
+    if (name)
+        snprintf(p->name, sizeof(p->name), "%s (%s)", name, uuid);
+    else
+        snprintf(p->name, sizeof(p->name), "%s", uuid);
+    snprintf(t->devices[t->n_devices].uuid, UUID_MAX, "%s", uuid);
+    t->devices[t->n_devices++].process = p;
+    return true;
+}
+
+/* A device that the daemon did not tell of before gets the next number. NULL: there is no memory. */
+static struct process *device_of(struct timeline *t, const char *uuid)
+{
+    size_t i = 0;
+
+    while (i < t->n_devices && strncmp(t->devices[i].uuid, uuid, UUID_MAX - 1) != 0)
+        i++;
+    return i < t->n_devices || add_device(t, uuid, NULL, i) ? t->devices[i].process : NULL;
+}
+
+/* The process of a connection. NULL: there is no memory. */
+static struct process *process_of(struct timeline *t, const struct kops_trace_client *client)
+{
+    const char *name = *client->name ? client->name : client->comm;
+    const uint64_t id = client->pid ? (uint64_t)client->pid : UNKNOWN_PID + client->client % (UNKNOWN_PID / 2);
+    struct process *p = find(&t->processes, id);
+    char number[32], pid[32];
+
+    if (p) {
+        p->n_clients++;
+        return p;
+    }
+    p = calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    *p = (struct process){.id = id, .place = (uint32_t)t->n_processes++, .n_clients = 1};
+    snprintf(number, sizeof(number), "client %llu", (unsigned long long)client->client);
+    snprintf(pid, sizeof(pid), client->pid ? "%lld" : "unknown", (long long)client->pid);
+    snprintf(p->name, sizeof(p->name), "%.128s (pid %s)", *name ? name : number, pid);
+    return enter(&t->processes, p);
+}
+
+/* ---- gathering ---- */
+
+/* Adds a connection that is new. Returns its entry; NULL: there is no memory. */
+static struct client *client_of(struct timeline *t, const struct kops_trace_client *told)
+{
+    struct client *c = find(&t->clients, told->client);
+
+    if (c)
+        return c;
+    c = calloc(1, sizeof(*c));
+    if (c)
+        *c = (struct client){told->client, process_of(t, told)};
+    if (!c || !c->process) {
+        free(c);
+        return NULL;
+    }
+    t->n_clients++;
+    return enter(&t->clients, c);
+}
+
+static void write_label(FILE *to, const struct kops_trace_kind *kind)
+{
+    const bool compiles = !strcmp(kind->what, "compile");
+
+    fprintf(to, "%s%s", compiles && *kind->op ? "compile " : "", *kind->op ? kind->op : kind->what);
+    if (kind->ops > 1) {
+        fprintf(to, ", … (%llu ops)", (unsigned long long)kind->ops);
+        return;
+    }
+    if (*kind->dtype)
+        fprintf(to, " %s", kind->dtype);
+    if (kind->n_shapes) {
+        putc(' ', to);
+        fputs(text_shape(kind->shapes[kind->n_shapes - 1].dims, kind->shapes[kind->n_shapes - 1].rank), to);
+    }
+}
+
+static void write_shapes(FILE *to, const struct kops_trace_kind *kind)
+{
+    for (size_t i = 0; i < kind->n_shapes; i++) {
+        fputs(i ? ", " : "", to);
+        fputs(text_shape(kind->shapes[i].dims, kind->shapes[i].rank), to);
+    }
+}
+
+/* NULL: there is no memory. */
+static char *text_of(void (*write)(FILE *to, const struct kops_trace_kind *kind), const struct kops_trace_kind *kind)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *to = open_memstream(&text, &length);
+
+    if (to)
+        write(to, kind);
+    if (!to || fclose(to)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static void free_kind(void *kind)
+{
+    struct kind *k = kind;
+
+    free(k->label);
+    free(k->uuid);
+    free(k->variant);
+    free(k->dtype);
+    free(k->shapes);
+    free(k);
+}
+
+static int add_kind(struct timeline *t, const struct kops_trace_kind *told)
+{
+    struct kind *k;
+
+    if (find(&t->kinds, told->kind))
+        return 0;
+    k = calloc(1, sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    *k = (struct kind){.number = told->kind,
+                       .compiles = !strcmp(told->what, "compile"),
+                       .label = text_of(write_label, told),
+                       .uuid = strdup(told->device),
+                       .variant = strdup(told->variant),
+                       .dtype = strdup(told->dtype),
+                       .shapes = text_of(write_shapes, told)};
+    if (*told->device)
+        k->device = device_of(t, told->device);
+    if (k->label && k->uuid && k->variant && k->dtype && k->shapes && (k->device || !*told->device) &&
+        tsearch(k, &t->kinds, compare_numbers))
+        return 0;
+    free_kind(k);
+    return -ENOMEM;
+}
+
+static int add_event(struct timeline *t, const struct kops_trace_event *event)
+{
+    const struct kops_trace_client stranger = {.client = event->client, .name = "", .comm = ""};
+    const struct kind *kind = find(&t->kinds, event->kind);
+    const struct client *client;
+
+    if (!kind)
+        return -EBADMSG;
+    if (t->n_events == MAX_EVENTS)
+        return -E2BIG;
+    client = client_of(t, &stranger);
+    if (!client || !GROW(t->events, t->n_events))
+        return -ENOMEM;
+    t->events[t->n_events++] =
+        (struct event){.e = *event, .kind = kind, .client = client, .row = NO_ROW, .device_row = NO_ROW};
+    return 0;
+}
+
+int timeline_add(struct timeline *t, const struct kops_trace *part)
+{
+    int r = 0;
+
+    t->origin_ns = part->origin_ns;
+    t->dropped = part->dropped;
+    for (const struct kops_trace_kind *const *kind = part->kinds; !r && *kind; kind++)
+        r = add_kind(t, *kind);
+    for (const struct kops_trace_client *const *client = part->clients; !r && *client; client++)
+        r = client_of(t, *client) ? 0 : -ENOMEM;
+    for (size_t i = 0; !r && i < part->n_events; i++)
+        r = add_event(t, &part->events[i]);
+    return r;
+}
+
+/* ---- times ---- */
+
+/* The device told when it had the work. */
+static bool device_knows(const struct kops_trace_event *e)
+{
+    return e->began && e->finished >= e->began;
+}
+
+/* When the device began, as far as the trace tells. */
+static uint64_t device_begin(const struct kops_trace_event *e)
+{
+    const uint64_t begin = e->ended > e->busy ? e->ended - e->busy : 0;
+
+    if (device_knows(e))
+        return e->began;
+    return e->busy && begin > e->started ? begin : e->started;
+}
+
+static uint64_t device_end(const struct kops_trace_event *e)
+{
+    return device_knows(e) ? e->finished : e->ended;
+}
+
+/* ---- rows ---- */
+
+/* The row of a slice, without its lane. */
+static struct row row_of(const struct timeline *t, const struct slice *s)
+{
+    const struct event *event = &t->events[s->event];
+
+    if (s->work)
+        return (struct row){.process = event->kind->device};
+    if (event->kind->compiles)
+        return (struct row){.process = event->client->process, .compiles = true};
+    return (struct row){.process = event->client->process, .client = event->client->number, .stream = event->e.stream};
+}
+
+static uint64_t begin_of(const struct timeline *t, const struct slice *s)
+{
+    const struct kops_trace_event *e = &t->events[s->event].e;
+
+    return s->work ? device_begin(e) : e->received;
+}
+
+static int compare_rows(const struct row *a, const struct row *b)
+{
+    int r = compare(a->process->is_device, b->process->is_device);
+
+    r = r ? r : compare(a->process->place, b->process->place);
+    r = r ? r : compare(a->compiles, b->compiles);
+    r = r ? r : compare(a->client, b->client);
+    return r ? r : compare(a->stream, b->stream);
+}
+
+static int compare_slices(const void *left, const void *right, void *context)
+{
+    const struct slice *a = left, *b = right;
+    const struct timeline *t = context;
+    const struct row row_a = row_of(t, a), row_b = row_of(t, b);
+    int r = compare_rows(&row_a, &row_b);
+
+    r = r ? r : compare(begin_of(t, a), begin_of(t, b));
+    return r ? r : compare(a->event, b->event);
+}
+
+/* The rows of the present process, client and stream, which are the list's last, and until when each one is taken. */
+struct lanes {
+    size_t first, n;
+    uint64_t *taken;
+};
+
+/* Gives the slice the first row that is free when it begins, or a new one. False: there is no memory. */
+static bool take_lane(struct timeline *t, struct lanes *l, const struct slice *s)
+{
+    const struct row row = row_of(t, s), *last = t->n_rows ? &t->rows[t->n_rows - 1] : NULL;
+    struct event *event = &t->events[s->event];
+    const uint64_t begin = begin_of(t, s), end = s->work ? device_end(&event->e) : event->e.ended;
+    uint32_t lane = 0;
+
+    if (!last || compare_rows(last, &row))
+        *l = (struct lanes){.first = t->n_rows, .taken = l->taken};
+    while (lane < l->n && l->taken[lane] > begin)
+        lane++;
+    if (lane == l->n) {
+        const uint32_t tid = last && last->process == row.process ? last->tid + 1 : 1;
+
+        if (!GROW(t->rows, t->n_rows) || !GROW(l->taken, l->n))
+            return false;
+        t->rows[t->n_rows] = row;
+        t->rows[t->n_rows].lane = lane;
+        t->rows[t->n_rows++].tid = tid;
+        l->n++;
+    }
+    l->taken[lane] = end > begin ? end : begin + 1; /* of two slices without a length one would be in the other */
+    *(s->work ? &event->device_row : &event->row) = (uint32_t)(l->first + lane);
+    return true;
+}
+
+/* Gives every event its rows. Returns the slices in the order of their rows, and within one of their begin; NULL: there
+ * is no memory. */
+static struct slice *arrange(struct timeline *t, size_t *ret_n)
+{
+    struct slice *slices = malloc((2 * t->n_events + 1) * sizeof(*slices));
+    struct lanes lanes = {.taken = NULL};
+    bool ok = slices != NULL;
+    size_t n = 0;
+
+    for (uint32_t i = 0; ok && i < t->n_events; i++) {
+        slices[n++] = (struct slice){.event = i};
+        if (t->events[i].e.started && t->events[i].kind->device)
+            slices[n++] = (struct slice){.event = i, .work = true};
+    }
+    if (ok)
+        qsort_r(slices, n, sizeof(*slices), compare_slices, t);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = take_lane(t, &lanes, &slices[i]);
+    free(lanes.taken);
+    if (!ok) {
+        free(slices);
+        return NULL;
+    }
+    *ret_n = n;
+    return slices;
+}
+
+/* ---- writing: names of rows ---- */
+
+/* `name` or, where that is NULL, an index to sort by. */
+static void write_metadata(const char *what, const struct process *p, uint32_t tid, const char *name, uint64_t index)
+{
+    json_line();
+    json_begin(NULL, '{');
+    json_text("ph", "M");
+    json_uint("pid", p->id);
+    if (tid)
+        json_uint("tid", tid);
+    json_text("name", what);
+    json_begin("args", '{');
+    if (name)
+        json_text("name", name);
+    else
+        json_uint("sort_index", index);
+    json_end('}');
+    json_end('}');
+}
+
+static void write_row(const struct row *row)
+{
+    const struct process *p = row->process;
+    const unsigned long long client = row->client, stream = row->stream;
+    char name[96], lane[24] = "";
+
+    if (row->lane)
+        snprintf(lane, sizeof(lane), " (%u)", row->lane + 1);
+    if (p->is_device || row->compiles)
+        snprintf(name, sizeof(name), "%s%s", p->is_device ? "kernels" : "compiler", lane);
+    else if (p->n_clients > 1)
+        snprintf(name, sizeof(name), "connection %llu, stream %llu%s", client, stream, lane);
+    else
+        snprintf(name, sizeof(name), "stream %llu%s", stream, lane);
+    if (row->tid == 1) {
+        write_metadata("process_name", p, 0, p->name, 0);
+        write_metadata("process_sort_index", p, 0, NULL, p->id); /* devices are last */
+    }
+    write_metadata("thread_name", p, row->tid, name, 0);
+    write_metadata("thread_sort_index", p, row->tid, NULL, row->tid);
+}
+
+/* ---- writing: events ---- */
+
+static void begin_event(const struct row *row, const char *phase, uint64_t ts)
+{
+    json_line();
+    json_begin(NULL, '{');
+    json_text("ph", phase);
+    json_uint("pid", row->process->id);
+    json_uint("tid", row->tid);
+    json_micros("ts", ts);
+}
+
+static void begin_slice(const struct row *row, uint64_t begin, uint64_t end, const char *category, const char *name)
+{
+    begin_event(row, "X", begin);
+    json_micros("dur", end > begin ? end - begin : 0);
+    json_text("cat", category);
+    json_text("name", name);
+}
+
+/* The parts of a call's time. */
+struct part {
+    const char *key, *name;
+    uint64_t from, to;
+};
+
+static size_t parts_of(const struct kops_trace_event *e, struct part ret[5])
+{
+    const bool known = device_knows(e);
+
+    ret[0] = (struct part){"open_us", "open", e->received, e->ready};
+    ret[1] = (struct part){"queue_us", "queue", e->ready, e->started};
+    ret[2] = (struct part){"wait_us", "wait", e->started, e->began};
+    ret[known ? 3 : 2] =
+        (struct part){"device_us", "device", known ? e->began : e->started, known ? e->finished : e->ended};
+    ret[4] = (struct part){"end_us", "end", e->finished, e->ended};
+    return known ? 5 : 3;
+}
+
+static void write_args(const struct kind *kind, const struct kops_trace_event *e, const struct part *parts, size_t n)
+{
+    const struct {
+        const char *key, *text;
+    } texts[] = {{"device", kind->uuid}, {"variant", kind->variant}, {"dtype", kind->dtype}, {"shapes", kind->shapes}};
+
+    json_begin("args", '{');
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (*texts[i].text)
+            json_text(texts[i].key, texts[i].text);
+    json_uint("executions", e->executions);
+    if (e->failed)
+        json_bool("failed", true);
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].from && parts[i].to >= parts[i].from)
+            json_micros(parts[i].key, parts[i].to - parts[i].from);
+    if (n && e->busy)
+        json_micros("busy_us", e->busy);
+    json_end('}');
+}
+
+/* Parts without a length are left out: Perfetto has the next part inside them. */
+static void write_parts(const struct row *row, const struct part *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t shortest = i == 0 ? SHORTEST_OPEN_NS : 0;
+
+        if (!parts[i].from || parts[i].to <= parts[i].from + shortest)
+            continue;
+        begin_slice(row, parts[i].from, parts[i].to, "part", parts[i].name);
+        json_end('}');
+    }
+}
+
+static void write_arrow(const struct row *row, const char *phase, uint64_t ts, uint64_t flow)
+{
+    begin_event(row, phase, ts);
+    if (*phase == 'f')
+        json_text("bp", "e");
+    json_uint("id", flow);
+    json_text("cat", "call");
+    json_text("name", "work");
+    json_end('}');
+}
+
+/* The device's work, and the arrow to it, which leaves the call before the call's slice is over. */
+static void write_work(const struct timeline *t, const struct event *event, uint64_t flow)
+{
+    const struct row *row = &t->rows[event->row], *device_row = &t->rows[event->device_row];
+    const struct kops_trace_event *e = &event->e;
+    const uint64_t begin = device_begin(e);
+    const uint64_t leaves = e->started < e->ended ? e->started : e->ended > e->received ? e->ended - 1 : e->received;
+
+    begin_slice(device_row, begin, device_end(e), "device", event->kind->label);
+    json_begin("args", '{');
+    json_uint("client", row->process->id);
+    json_uint("stream", e->stream);
+    json_end('}');
+    json_end('}');
+    write_arrow(row, "s", leaves, flow);
+    write_arrow(device_row, "f", begin, flow);
+}
+
+static void write_event(const struct timeline *t, const struct event *event, uint64_t *flows)
+{
+    const struct row *row = &t->rows[event->row];
+    const struct kops_trace_event *e = &event->e;
+    const bool compiles = event->kind->compiles;
+    struct part parts[5];
+    const size_t n = compiles ? 0 : parts_of(e, parts);
+
+    begin_slice(row, e->received, e->ended, compiles ? "compile" : "call", event->kind->label);
+    if (e->failed)
+        json_text("cname", "terrible");
+    write_args(event->kind, e, parts, n);
+    json_end('}');
+    write_parts(row, parts, n);
+    if (event->device_row != NO_ROW)
+        write_work(t, event, ++*flows);
+}
+
+int timeline_write(struct timeline *t, FILE *to)
+{
+    uint64_t flows = 0;
+    size_t n;
+    struct slice *slices = arrange(t, &n);
+
+    if (!slices)
+        return -ENOMEM;
+    json_divert(to);
+    json_begin(NULL, '{');
+    json_begin("traceEvents", '[');
+    for (size_t i = 0; i < t->n_rows; i++)
+        write_row(&t->rows[i]);
+    for (size_t i = 0; i < n; i++)
+        if (!slices[i].work)
+            write_event(t, &t->events[slices[i].event], &flows);
+    json_end(']');
+    json_line();
+    json_text("displayTimeUnit", "ns");
+    json_begin("otherData", '{');
+    json_begin("kops", '{');
+    json_uint("origin_ns", t->origin_ns);
+    json_uint("dropped", t->dropped);
+    json_uint("events", t->n_events);
+    json_end('}');
+    json_end('}');
+    json_end('}');
+    json_divert(NULL);
+    free(slices);
+    return 0;
+}
+
+/* ---- the timeline ---- */
+
+struct timeline *timeline_new(const struct kops_device *const *devices)
+{
+    struct timeline *t = calloc(1, sizeof(*t));
+
+    for (; t && *devices; devices++)
+        if (!add_device(t, (*devices)->uuid, (*devices)->name, (*devices)->index))
+            t = timeline_free(t);
+    return t;
+}
+
+size_t timeline_events(const struct timeline *t)
+{
+    return t->n_events;
+}
+
+size_t timeline_clients(const struct timeline *t)
+{
+    return t->n_clients;
+}
+
+uint64_t timeline_dropped(const struct timeline *t)
+{
+    return t->dropped;
+}
+
+struct timeline *timeline_free(struct timeline *t)
+{
+    if (!t)
+        return NULL;
+    for (size_t i = 0; i < t->n_devices; i++)
+        free(t->devices[i].process);
+    tdestroy(t->clients, free);
+    tdestroy(t->kinds, free_kind);
+    tdestroy(t->processes, free);
+    free(t->events);
+    free(t->rows);
+    free(t->devices);
+    free(t);
+    return NULL;
+}
