@@ -204,6 +204,15 @@ bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const 
     return false;
 }
 
+bool ctl_begin(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
+               int operands, enum ctl_exit *ret_status)
+{
+    if (!ctl_parse(ctl, argc, argv, usage, options, operands, ret_status))
+        return false;
+    *ret_status = ctl_connect(ctl);
+    return *ret_status == CTL_OK;
+}
+
 bool ctl_parse_first(struct ctl *ctl, int argc, char **argv, enum ctl_exit *ret_status, int *ret_option)
 {
     struct option longs[sizeof(common) / sizeof(common[0]) + 1] = {{NULL, 0, NULL, 0}};

@@ -54,6 +54,10 @@ struct ctl_option {
 bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
                int operands, enum ctl_exit *ret_status);
 
+/* ctl_parse(), then ctl_connect(). */
+bool ctl_begin(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
+               int operands, enum ctl_exit *ret_status);
+
 /* Reads the options before the command. False: *ret_option is 'h' or 'V', or wrong; end with *ret_status. */
 bool ctl_parse_first(struct ctl *ctl, int argc, char **argv, enum ctl_exit *ret_status, int *ret_option);
 

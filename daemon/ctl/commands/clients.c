@@ -91,10 +91,7 @@ enum ctl_exit ctl_clients(struct ctl *ctl, int argc, char **argv)
     struct kops_error error;
     enum ctl_exit status;
 
-    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
-        return status;
-    status = ctl_connect(ctl);
-    if (status)
+    if (!ctl_begin(ctl, argc, argv, usage, options, 0, &status))
         return status;
     if (kops_clients(ctl->client, &clients, &error))
         return ctl_failed("clients", &error);

@@ -1,6 +1,7 @@
 /* kopsctl compile: a source with its files, options and entries, and the module that the daemon makes of it. */
 #include "compile.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -17,67 +18,49 @@
 
 char *source_read_file(const char *path, size_t *ret_size)
 {
-    FILE *file = fopen(path, "re");
-    size_t size = 0, room = 0, got = 1;
-    char *data = NULL, *grown;
+    char *data = NULL, block[4096];
+    FILE *file = fopen(path, "re"), *to = open_memstream(&data, ret_size);
+    size_t n;
+    bool read;
 
-    while (file && got) {
-        if (room - size < 2) {
-            room = room ? room * 2 : 1 << 16;
-            grown = realloc(data, room);
-            if (!grown)
-                break;
-            data = grown;
-        }
-        got = fread(data + size, 1, room - size - 1, file);
-        size += got;
-    }
-    if (!file || got || ferror(file)) {
+    while (file && to && (n = fread(block, 1, sizeof(block), file)))
+        fwrite(block, 1, n, to);
+    read = file && to && !ferror(file) && !ferror(to);
+    if (!read)
         ctl_complain("os_error", "reading %s: %s", path, strerror(errno));
-        free(data);
-        data = NULL;
-    } else {
-        data[size] = 0;
-        *ret_size = size;
-    }
     if (file)
         fclose(file);
-    return data;
+    if (to)
+        fclose(to);
+    if (read)
+        return data;
+    free(data);
+    return NULL;
 }
 
-/* A copy of a part of a text that lives as long as the source. */
-static const char *keep(struct source *s, const char *text, size_t length)
-{
-    char *copy = s->n_names < sizeof(s->names) / sizeof(s->names[0]) ? strndup(text, length) : NULL;
-
-    if (copy)
-        s->names[s->n_names++] = copy;
-    return copy;
-}
-
-static const char *read_text(struct source *s, const char *path)
+/* What a source points to lives as long as the process. */
+static const char *read_text(const char *path)
 {
     size_t size;
     char *text = source_read_file(path, &size);
 
-    if (text && memchr(text, 0, size)) {
-        ctl_complain("bad_argument", "%s: a source has no zero bytes", path);
-        free(text);
-        return NULL;
-    }
-    if (text)
-        s->texts[s->n_texts++] = text;
-    return text;
+    if (!text || !memchr(text, 0, size))
+        return text;
+    ctl_complain("bad_argument", "%s: a source has no zero bytes", path);
+    free(text);
+    return NULL;
 }
 
 static enum ctl_exit add_file(struct source *s, const char *name, size_t length, const char *path)
 {
     struct kops_file *file = &s->files[s->s.n_files];
 
-    file->name = keep(s, name, length);
-    file->text = read_text(s, path);
-    if (!file->name || !file->text)
+    file->text = read_text(path);
+    if (!file->text)
         return CTL_FAILED;
+    file->name = strndup(name, length);
+    if (!file->name)
+        return ctl_no_memory(length);
     s->s.files = s->files;
     s->s.n_files++;
     return CTL_OK;
@@ -161,7 +144,7 @@ enum ctl_exit source_read(struct source *s, const char *path)
     enum ctl_exit status;
 
     s->s.name = path + folder;
-    s->s.text = read_text(s, path);
+    s->s.text = read_text(path);
     if (!s->s.text)
         return CTL_FAILED;
     status = add_includes(s, s->s.text, path, folder);
@@ -170,19 +153,11 @@ enum ctl_exit source_read(struct source *s, const char *path)
     return status;
 }
 
-void source_free(struct source *s)
-{
-    for (size_t i = 0; i < s->n_texts; i++)
-        free(s->texts[i]);
-    for (size_t i = 0; i < s->n_names; i++)
-        free(s->names[i]);
-}
-
 /* ---- entries ---- */
 
 static bool is_name(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    return isalnum((unsigned char)c) || c == '_';
 }
 
 /* Behind a comment, a quoted text or a preprocessor's line that begins here; `at` where none does. */
@@ -277,38 +252,41 @@ static const char *function_name(const char **at, size_t *ret_length)
     return NULL;
 }
 
-static bool has_entry(const struct source *s, const char *name)
+static enum ctl_exit add_found(struct source *s, const char *name, size_t length)
 {
+    char *entry;
+
     for (size_t i = 0; i < s->s.n_entries; i++)
-        if (!strcmp(s->entries[i], name))
-            return true;
-    return false;
+        if (is(name, length, s->entries[i]))
+            return CTL_OK;
+    entry = strndup(name, length);
+    return entry ? source_add_entry(s, entry) : ctl_no_memory(length);
 }
 
 static enum ctl_exit find_entries(struct source *s, const char *text)
 {
+    enum ctl_exit status = CTL_OK;
     const char *at = text, *token;
     bool in_template = false;
     size_t length;
 
-    while ((token = next_token(&at, &length))) {
-        const char *name;
-
+    while (!status && (token = next_token(&at, &length))) {
         if (is(token, length, "template"))
             in_template = true;
         if (*token == ';' || *token == '}')
             in_template = false;
         if (!is_kernel_mark(token, length))
             continue;
-        name = function_name(&at, &length);
-        name = name && !in_template ? keep(s, name, length) : NULL;
+        token = function_name(&at, &length);
+        if (token && !in_template)
+            status = add_found(s, token, length);
         in_template = false;
-        if (name && !has_entry(s, name) && source_add_entry(s, name))
-            return CTL_USAGE;
     }
-    return CTL_OK;
+    return status;
 }
 
+/* Adds the `__global__` functions of the source that are no templates; of the first file that has any where the source
+ * has none. */
 static enum ctl_exit source_find_entries(struct source *s)
 {
     enum ctl_exit status = find_entries(s, s->s.text);
@@ -429,13 +407,12 @@ static enum ctl_exit compile(struct ctl *ctl, struct source *s, const char *path
 
 enum ctl_exit ctl_compile(struct ctl *ctl, int argc, char **argv)
 {
-    struct source s = {.n_texts = 0};
+    static struct source s; /* too large for a stack */
     const struct ctl_option options[] = {
         {"--entry", 'e', OPTION_TAKE, &s, .take = source_add_entry}, SOURCE_OPTIONS(&s), {0}};
     enum ctl_exit status;
 
-    if (ctl_parse(ctl, argc, argv, usage, options, argc, &status))
-        status = optind + 1 == argc ? compile(ctl, &s, argv[optind]) : ctl_usage("compile takes one file");
-    source_free(&s);
-    return status;
+    if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
+        return status;
+    return optind + 1 == argc ? compile(ctl, &s, argv[optind]) : ctl_usage("compile takes one file");
 }

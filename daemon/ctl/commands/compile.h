@@ -10,8 +10,6 @@ struct source {
     struct kops_source s; /* for the compiler; points into this struct */
     const char *options[SOURCE_MAX], *entries[SOURCE_MAX];
     struct kops_file files[SOURCE_MAX];
-    char *texts[SOURCE_MAX + 1], *names[2 * SOURCE_MAX]; /* owned: files read; names cut out of something */
-    size_t n_texts, n_names;
 };
 
 /* Rows of an option table. */
@@ -35,9 +33,7 @@ enum ctl_exit source_add_entry(void *source, const char *entry);
 /* Reads the source file, and the files beside it that it includes in quotes. */
 enum ctl_exit source_read(struct source *s, const char *path);
 
-void source_free(struct source *s);
-
-/* A whole file, NUL-terminated and owned by the caller; NULL after the error was printed. */
+/* A whole file, NUL-terminated and owned by the caller. NULL: the error was printed. */
 char *source_read_file(const char *path, size_t *ret_size);
 
 /* Compiles; prints the compiler's output where it refuses. */

@@ -166,10 +166,7 @@ enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
     struct kops_error error;
     enum ctl_exit status;
 
-    if (!ctl_parse(ctl, argc, argv, info_usage, options, 0, &status))
-        return status;
-    status = ctl_connect(ctl);
-    if (status)
+    if (!ctl_begin(ctl, argc, argv, info_usage, options, 0, &status))
         return status;
     /* Executors do the work of GPUs alone. */
     if (has_gpu(kops_info(ctl->client)) && kops_stats_get(ctl->client, NULL, &stats, &error))
@@ -286,10 +283,7 @@ enum ctl_exit ctl_ops(struct ctl *ctl, int argc, char **argv)
     const struct kops_op *only = NULL;
     enum ctl_exit status;
 
-    if (!ctl_parse(ctl, argc, argv, ops_usage, options, 1, &status))
-        return status;
-    status = ctl_connect(ctl);
-    if (status)
+    if (!ctl_begin(ctl, argc, argv, ops_usage, options, 1, &status))
         return status;
     if (optind < argc && !(only = kops_info_op(ctl->client, argv[optind])))
         return ctl_usage("the daemon has no op `%s`; `kopsctl ops` lists them", argv[optind]);

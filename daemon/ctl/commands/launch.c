@@ -58,13 +58,17 @@ struct launch_param {
     struct kops_argument argument;
 };
 
+struct launch_sizes {
+    const char *option, **into; /* "--grid"; three of kops_geometry */
+    char text[LAUNCH_TEXT];
+};
+
 struct launch {
     struct source source;
     const char *path, *entry;
     struct launch_param params[KOPS_MAX_PARAMS];
     size_t n_params;
     struct kops_geometry geometry;
-    char sizes[3][LAUNCH_TEXT]; /* the texts of `geometry` */
     const char *saves[LAUNCH_MAX_SAVES];
     size_t n_saves;
     uint64_t repeat, warmup, seed, show;
@@ -91,30 +95,31 @@ static char *skip(char *text)
     return text + strspn(text, " \t");
 }
 
-/* Cuts "[a, b]" into its expressions. Returns what follows; NULL: it is none, or has more than a map has dimensions. */
-static char *cut_list(char *text, const char **into, unsigned *ret_n)
+/* Cuts expressions with commas between them, which are in no parentheses, up to `end`. Returns what follows; NULL:
+ * there are more than `max`, or no `end`. */
+static char *cut_list(char *text, char end, const char **into, unsigned max, unsigned *ret_n)
 {
-    unsigned depth = 0, n = 0;
+    unsigned depth = 0;
 
-    if (*text != '[')
-        return NULL;
-    into[n++] = skip(text + 1);
-    for (char *c = text + 1; *c; c++) {
+    *ret_n = 0;
+    for (char *c = text, *begin = text;; c++) {
         depth += *c == '(';
         depth -= *c == ')' && depth;
-        if (*c == ']') {
-            *c = 0;
-            *ret_n = n;
-            return c + 1;
-        }
-        if (*c != ',' || depth)
-            continue;
-        if (n == KOPS_MAX_MAP_RANK)
+        if (*c != end && (*c != ',' || depth)) {
+            if (*c)
+                continue;
             return NULL;
+        }
+        if (*ret_n == max)
+            return NULL;
+        into[(*ret_n)++] = skip(begin);
+        begin = c + 1;
+        if (*c == end) {
+            *c = 0;
+            return end ? begin : c;
+        }
         *c = 0;
-        into[n++] = skip(c + 1);
     }
-    return NULL;
 }
 
 static char *take_steps(struct kops_tensor_map *m, char *rest)
@@ -122,7 +127,7 @@ static char *take_steps(struct kops_tensor_map *m, char *rest)
     const char *steps[KOPS_MAX_MAP_RANK];
     unsigned n = 0;
 
-    rest = cut_list(rest, steps, &n);
+    rest = *rest == '[' ? cut_list(rest + 1, ']', steps, KOPS_MAX_MAP_RANK, &n) : NULL;
     for (unsigned i = 0; rest && i < n; i++) {
         uint64_t value;
 
@@ -131,17 +136,6 @@ static char *take_steps(struct kops_tensor_map *m, char *rest)
         m->steps[i] = (unsigned)value;
     }
     return rest;
-}
-
-/* A word or number, up to the next space. Returns what follows. */
-static char *cut_word(char *text, const char **ret)
-{
-    char *end = text + strcspn(text, " \t");
-
-    *ret = text;
-    if (*end)
-        *end++ = 0;
-    return end;
 }
 
 /* One thing that is said of the map; returns what follows, NULL where it is not understood. */
@@ -163,13 +157,16 @@ static char *take(struct kops_tensor_map *m, char *text)
     uint64_t number;
 
     if (length == 3 && !memcmp(text, "box", 3))
-        return cut_list(rest, m->box, &m->rank);
+        return *rest == '[' ? cut_list(rest + 1, ']', m->box, KOPS_MAX_MAP_RANK, &m->rank) : NULL;
     if (length == 5 && !memcmp(text, "steps", 5))
         return take_steps(m, rest);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (strlen(words[i].word) != length || memcmp(text, words[i].word, length) != 0)
             continue;
-        rest = cut_word(rest, &value);
+        value = rest;
+        rest += strcspn(rest, " \t");
+        if (*rest)
+            *rest++ = 0;
         if (words[i].flag) {
             *words[i].flag = true;
             return strcmp(value, words[i].flag_text) != 0 ? NULL : rest;
@@ -246,13 +243,6 @@ static bool cut_name(struct launch_param *p, char *text)
     return *p->name && !isdigit((unsigned char)*p->name);
 }
 
-static bool is_qualifier(const char *text)
-{
-#define X(word) !strcmp(text, word) ||
-    return KERNELS_QUALIFIERS(X) false;
-#undef X
-}
-
 /* Words of a type with one space between them, without qualifiers and stars. */
 static bool cut_type(char *text, char *ret, size_t size, bool *ret_const, bool *ret_pointer)
 {
@@ -267,7 +257,9 @@ static bool cut_type(char *text, char *ret, size_t size, bool *ret_const, bool *
     }
     while ((word = strsep(&next, " \t"))) {
         *ret_const |= !strcmp(word, "const");
-        if (*word && !is_qualifier(word))
+#define X(qualifier) &&strcmp(word, qualifier) != 0
+        if (*word KERNELS_QUALIFIERS(X))
+#undef X
             n += (size_t)snprintf(ret + n, n < size ? size - n : 0, "%s%s", n ? " " : "", word);
         if (n >= size)
             return false;
@@ -308,8 +300,6 @@ static enum ctl_exit parse_param(struct launch_param *p, const char *text)
         return ctl_usage("--param %s: a tensor has a shape in brackets", text);
     return CTL_OK;
 }
-
-/* ---- scalars and shapes ---- */
 
 static bool parse_scalar(struct launch_param *p)
 {
@@ -392,8 +382,6 @@ static enum ctl_exit resolve_params(struct launch *l)
     }
     return CTL_OK;
 }
-
-/* ---- data ---- */
 
 static enum ctl_exit fill_from_file(struct launch_param *p, const char *path)
 {
@@ -494,16 +482,6 @@ static enum ctl_exit collect(struct launch *l)
     return status;
 }
 
-static enum ctl_exit count(struct ctl *ctl, const struct launch *l, kops_kernel *kernel,
-                           const struct kops_argument *args)
-{
-    struct kops_counters *counters = NULL;
-    struct kops_error error;
-    const enum kops_code code = kops_counters_launch(kernel, args, l->n_params, NULL, l->caches, &counters, &error);
-
-    return counters_show(ctl, l->entry, code, counters, &error);
-}
-
 /* The sum of a written tensor, and a hash (FNV-1a), which differs when any bit does. */
 static double sum_of(const struct launch_param *p, uint64_t *ret_hash)
 {
@@ -596,15 +574,6 @@ static void print_json(const struct launch *l, const kops_module *module, const 
     json_end('}');
 }
 
-static void print(const struct ctl *ctl, const struct launch *l, const kops_module *module,
-                  const struct kops_result *result, const double *samples)
-{
-    if (ctl->json)
-        print_json(l, module, result, samples);
-    else
-        print_text(l, module, result);
-}
-
 static enum ctl_exit run(struct ctl *ctl, struct launch *l, kops_kernel *kernel, const struct kops_argument *args)
 {
     double *samples = malloc(l->repeat * sizeof(*samples));
@@ -626,36 +595,40 @@ static enum ctl_exit run(struct ctl *ctl, struct launch *l, kops_kernel *kernel,
         status = collect(l);
     if (!status && l->repeat > 1)
         conditions_read(ctl->client, result.device, &l->conditions.after);
-    if (!status)
-        print(ctl, l, kops_kernel_module(kernel), &result, samples);
+    if (!status && ctl->json)
+        print_json(l, kops_kernel_module(kernel), &result, samples);
+    else if (!status)
+        print_text(l, kops_kernel_module(kernel), &result);
     free(samples);
     return status;
 }
 
-static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_kernel *kernel)
-{
-    struct kops_argument args[KOPS_MAX_PARAMS];
-
-    for (size_t i = 0; i < l->n_params; i++)
-        args[i] = l->params[i].argument;
-    return l->counters ? count(ctl, l, kernel, args) : run(ctl, l, kernel, args);
-}
-
-static enum ctl_exit define(struct launch *l, kops_module *module, kops_kernel **ret_kernel)
+/* Makes the kernel and its tensors, and runs it or counts. */
+static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_module *module, kops_kernel **ret_kernel)
 {
     struct kops_param params[KOPS_MAX_PARAMS];
+    struct kops_argument args[KOPS_MAX_PARAMS];
     const struct kops_signature signature = {.entry = l->entry,
                                              .params = params,
                                              .n_params = l->n_params,
                                              .geometry = l->geometry,
                                              .cooperative = l->cooperative};
+    struct kops_counters *counters = NULL;
     struct kops_error error;
+    enum ctl_exit status;
+    enum kops_code code;
 
-    for (size_t i = 0; i < l->n_params; i++)
+    for (size_t i = 0; i < l->n_params; i++) {
         params[i] = l->params[i].declared;
+        args[i] = l->params[i].argument;
+    }
     if (kops_kernel_define(module, &signature, ret_kernel, &error))
         return ctl_failed(l->entry, &error);
-    return CTL_OK;
+    status = make_tensors(ctl, l);
+    if (status || !l->counters)
+        return status ? status : run(ctl, l, *ret_kernel, args);
+    code = kops_counters_launch(*ret_kernel, args, l->n_params, NULL, l->caches, &counters, &error);
+    return counters_show(ctl, l->entry, code, counters, &error);
 }
 
 static enum ctl_exit launch(struct ctl *ctl, struct launch *l)
@@ -673,11 +646,7 @@ static enum ctl_exit launch(struct ctl *ctl, struct launch *l)
     if (!status)
         status = source_compile(ctl, &l->source, &module);
     if (!status)
-        status = define(l, module, &kernel);
-    if (!status)
-        status = make_tensors(ctl, l);
-    if (!status)
-        status = execute(ctl, l, kernel);
+        status = execute(ctl, l, module, &kernel);
     for (size_t i = 0; i < l->n_params; i++)
         operand_free(&l->params[i].operand);
     conditions_pair_free(&l->conditions);
@@ -688,47 +657,19 @@ static enum ctl_exit launch(struct ctl *ctl, struct launch *l)
 
 /* ---- the command ---- */
 
-/* Up to three expressions with commas between them that are in no parentheses. `room` gets a copy. */
-static enum ctl_exit take_sizes(const char *what, const char *text, char *room, const char **ret_sizes)
+/* The sizes of --grid, --block or --cluster. */
+static enum ctl_exit take_sizes(void *into, const char *value)
 {
-    unsigned n = 0, depth = 0;
+    struct launch_sizes *sizes = into;
+    unsigned n;
 
-    if (strlen(text) >= LAUNCH_TEXT)
-        return ctl_usage("--%s is longer than %d characters", what, LAUNCH_TEXT);
-    memcpy(room, text, strlen(text) + 1);
-    ret_sizes[n++] = room;
-    for (char *c = room; *c; c++) {
-        depth += *c == '(';
-        depth -= *c == ')' && depth;
-        if (*c != ',' || depth)
-            continue;
-        if (n == 3)
-            return ctl_usage("--%s takes up to three sizes, not `%s`", what, text);
-        *c = 0;
-        ret_sizes[n++] = c + 1;
-    }
+    if (strlen(value) >= LAUNCH_TEXT)
+        return ctl_usage("%s is longer than %d characters", sizes->option, LAUNCH_TEXT);
+    memcpy(sizes->text, value, strlen(value) + 1);
+    memset(sizes->into, 0, 3 * sizeof(*sizes->into));
+    if (!cut_list(sizes->text, 0, sizes->into, 3, &n))
+        return ctl_usage("%s takes up to three sizes, not `%s`", sizes->option, value);
     return CTL_OK;
-}
-
-static enum ctl_exit take_grid(void *launch, const char *value)
-{
-    struct launch *l = launch;
-
-    return take_sizes("grid", value, l->sizes[0], l->geometry.grid);
-}
-
-static enum ctl_exit take_block(void *launch, const char *value)
-{
-    struct launch *l = launch;
-
-    return take_sizes("block", value, l->sizes[1], l->geometry.block);
-}
-
-static enum ctl_exit take_cluster(void *launch, const char *value)
-{
-    struct launch *l = launch;
-
-    return take_sizes("cluster", value, l->sizes[2], l->geometry.cluster);
 }
 
 static enum ctl_exit take_param(void *launch, const char *value)
@@ -769,11 +710,13 @@ static enum ctl_exit check_saves(const struct launch *l)
 enum ctl_exit ctl_launch(struct ctl *ctl, int argc, char **argv)
 {
     static struct launch l = {.repeat = 1, .seed = 1, .show = 8}; /* too large for a stack */
+    struct launch_sizes grid = {"--grid", l.geometry.grid}, block = {"--block", l.geometry.block};
+    struct launch_sizes cluster = {"--cluster", l.geometry.cluster};
     const struct ctl_option options[] = {
         {"--param", 'p', OPTION_TAKE, &l, .take = take_param},
-        {"--grid", 'g', OPTION_TAKE, &l, .take = take_grid},
-        {"--block", 'b', OPTION_TAKE, &l, .take = take_block},
-        {"--cluster", 0, OPTION_TAKE, &l, .take = take_cluster},
+        {"--grid", 'g', OPTION_TAKE, &grid, .take = take_sizes},
+        {"--block", 'b', OPTION_TAKE, &block, .take = take_sizes},
+        {"--cluster", 0, OPTION_TAKE, &cluster, .take = take_sizes},
         {"--cooperative", 0, OPTION_FLAG, &l.cooperative},
         {"--shared", 0, OPTION_TEXT, &l.geometry.shared},
         {"--repeat", 'n', OPTION_NUMBER, &l.repeat, "a number from 1 on", 1, UINT32_MAX},
@@ -789,19 +732,13 @@ enum ctl_exit ctl_launch(struct ctl *ctl, int argc, char **argv)
     enum ctl_exit status;
 
     if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
-        goto free_source;
+        return status;
     if (optind + 2 != argc)
-        status = ctl_usage("launch takes a file and an entry; `kopsctl launch --help` has an example");
-    else if (!l.geometry.grid[0] || !l.geometry.block[0])
-        status = ctl_usage("launch needs --grid and --block");
-    else
-        status = check_saves(&l);
-    if (status)
-        goto free_source;
+        return ctl_usage("launch takes a file and an entry; `kopsctl launch --help` has an example");
+    if (!l.geometry.grid[0] || !l.geometry.block[0])
+        return ctl_usage("launch needs --grid and --block");
     l.path = argv[optind];
     l.entry = argv[optind + 1];
-    status = launch(ctl, &l);
-free_source:
-    source_free(&l.source);
-    return status;
+    status = check_saves(&l);
+    return status ? status : launch(ctl, &l);
 }

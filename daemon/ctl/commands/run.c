@@ -97,16 +97,6 @@ static bool has_name(const char *const *names, const char *name)
     return *names != NULL;
 }
 
-/* The dtype of the inputs: as asked for, or f32, where the op takes it. */
-static enum kops_dtype dtype_of(const struct run *r)
-{
-    enum kops_dtype first;
-
-    if (r->args->dtype != KOPS_F32 || has_name(r->op->dtypes, "f32") || !kops_dtype_parse(r->op->dtypes[0], &first))
-        return r->args->dtype;
-    return first;
-}
-
 /* Sets the dtype of an input; true: the input has a dtype of its own, as scales have. */
 static bool set_own_dtype(const struct run *r, size_t input, struct kops_tensor *t)
 {
@@ -120,23 +110,12 @@ static bool set_own_dtype(const struct run *r, size_t input, struct kops_tensor 
     return kops_dtype_parse((*own)->names[0], &t->dtype);
 }
 
-/* The inputs' dtype, or the first one that the output may have beside it. */
-static enum kops_dtype out_dtype_of(const struct run *r)
-{
-    enum kops_dtype dtype = r->c.dtype;
-
-    for (const struct kops_op_out_dtypes *const *d = r->op->out_dtypes; *d; d++)
-        if (!strcmp((*d)->dtype, kops_dtype_name(r->c.dtype)) && !has_name((*d)->names, (*d)->dtype))
-            kops_dtype_parse((*d)->names[0], &dtype);
-    return dtype;
-}
-
 static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
 {
     size_t n = 0;
 
-    for (const char *at = text;;) {
-        size_t length = strcspn(at, ",");
+    for (const char *at = text; at; n++) {
+        const size_t length = strcspn(at, ",");
 
         if (n == r->n_inputs)
             return ctl_usage("%s takes %zu inputs, --shape has more", r->op->name, r->n_inputs);
@@ -144,10 +123,7 @@ static enum ctl_exit parse_input_shapes(struct run *r, const char *text)
         if (!parse_shape(at, length, &r->operands[n].tensor))
             return ctl_usage("`%.*s` is no shape such as 640x640 (at most %d dimensions)", (int)length, at,
                              KOPS_MAX_RANK);
-        n++;
-        if (!at[length])
-            break;
-        at += length + 1;
+        at = at[length] ? at + length + 1 : NULL;
     }
     if (n == 1)
         for (; n < r->n_inputs; n++) {
@@ -169,14 +145,19 @@ static enum ctl_exit resolve_shapes(struct run *r)
 
     if (!text)
         return ctl_usage("--shape is needed for %s", r->op->name);
-    r->c.dtype = dtype_of(r);
+    r->c.dtype = r->args->dtype;
+    if (r->c.dtype == KOPS_F32 && !has_name(r->op->dtypes, "f32")) /* then the first that the op takes */
+        kops_dtype_parse(r->op->dtypes[0], &r->c.dtype);
     if (r->op->in_dtypes && *r->op->in_dtypes && !has_name(r->op->dtypes, kops_dtype_name(r->c.dtype)))
         return ctl_usage("--dtype: %s does not take %s; `kopsctl ops %s` lists what it takes", r->op->name,
                          kops_dtype_name(r->c.dtype), r->op->name);
     status = parse_input_shapes(r, text);
     if (status)
         return status;
-    out->dtype = out_dtype_of(r);
+    out->dtype = r->c.dtype;
+    for (const struct kops_op_out_dtypes *const *d = r->op->out_dtypes; *d; d++)
+        if (!strcmp((*d)->dtype, kops_dtype_name(r->c.dtype)) && !has_name((*d)->names, (*d)->dtype))
+            kops_dtype_parse((*d)->names[0], &out->dtype); /* the first that it may have beside the inputs' */
     r->c.n_inputs = r->n_inputs;
     for (size_t i = 0; i < r->n_inputs; i++)
         r->c.inputs[i] = r->operands[i].tensor;
@@ -200,36 +181,24 @@ static enum ctl_exit resolve_shapes(struct run *r)
 
 /* ---- attributes ---- */
 
-static const struct kops_op_attr *find_attr(const struct kops_op *op, const char *name)
-{
-    for (const struct kops_op_attr *const *a = op->attrs; *a; a++)
-        if (!strcmp((*a)->name, name))
-            return *a;
-    return NULL;
-}
-
-static bool parse_value(const struct kops_op_attr *declared, const char *name, const char *text, struct kops_attr *ret)
+static bool parse_value(const char *text, struct kops_attr *a)
 {
     char *end = NULL;
-    bool boolean;
 
-    switch (declared->fallback.type) {
+    switch (a->type) {
     case KOPS_ATTR_BOOL:
-        if (!ctl_parse_bool(text, &boolean))
-            return false;
-        *ret = kops_attr_bool(name, boolean);
+        return ctl_parse_bool(text, &a->value.boolean);
+    case KOPS_ATTR_TEXT:
+        a->value.text = text;
         return true;
     case KOPS_ATTR_INT:
-        *ret = kops_attr_int(name, strtoll(text, &end, 10));
-        return *text && !*end;
+        a->value.integer = strtoll(text, &end, 10);
+        break;
     case KOPS_ATTR_FLOAT:
-        *ret = kops_attr_float(name, strtod(text, &end));
-        return *text && !*end;
-    case KOPS_ATTR_TEXT:
-        *ret = kops_attr_text(name, text);
-        return true;
+        a->value.real = strtod(text, &end);
+        break;
     }
-    return false;
+    return *text && !*end;
 }
 
 /* Tells the reference what it needs to know. */
@@ -255,14 +224,16 @@ static enum ctl_exit resolve_attrs(struct run *r)
     r->c.precision = "";
     for (size_t i = 0; i < r->args->n_attrs; i++) {
         const char *text = r->args->attr_texts[i], *equals = strchr(text, '=');
-        const struct kops_op_attr *declared;
+        const struct kops_op_attr *const *declared = r->op->attrs;
 
         snprintf(r->names[i], sizeof(r->names[i]), "%.*s", (int)(equals - text), text);
-        declared = find_attr(r->op, r->names[i]);
-        if (!declared)
+        while (*declared && strcmp((*declared)->name, r->names[i]) != 0)
+            declared++;
+        if (!*declared)
             return ctl_usage("%s has no attribute `%s`; `kopsctl ops %s` lists them", r->op->name, r->names[i],
                              r->op->name);
-        if (!parse_value(declared, r->names[i], equals + 1, &r->attrs[i]))
+        r->attrs[i] = (struct kops_attr){.name = r->names[i], .type = (*declared)->fallback.type};
+        if (!parse_value(equals + 1, &r->attrs[i]))
             return ctl_usage("--attr %s: no such value", text);
         note_attr(&r->c, &r->attrs[i]);
     }
@@ -289,13 +260,11 @@ enum ctl_exit run_resolve(struct ctl *ctl, struct run *r)
     return status ? status : resolve_shapes(r);
 }
 
-struct kops_request run_make_request(const struct run *r, struct kops_tensor *inputs, double *samples)
+struct kops_request run_make_request(const struct run *r, double *samples)
 {
-    for (size_t i = 0; i < r->n_inputs; i++)
-        inputs[i] = r->operands[i].tensor;
     return (struct kops_request){
         .op = r->op->name,
-        .inputs = inputs,
+        .inputs = r->c.inputs,
         .n_inputs = r->n_inputs,
         .outputs = &r->operands[r->n_inputs].tensor,
         .n_outputs = 1,
@@ -331,23 +300,22 @@ static enum ctl_exit fill(struct run *r, struct operand *o, uint64_t seed)
     return code ? ctl_failed("filling device memory", &error) : CTL_OK;
 }
 
-static enum ctl_exit make_operand(struct ctl *ctl, struct run *r, size_t i)
-{
-    struct operand *o = &r->operands[i];
-    enum ctl_exit status = operand_make(ctl, o, r->args->device_memory, r->args->device);
-
-    return status || !o->bytes ? status : fill(r, o, r->args->seed * 1000 + i);
-}
-
 static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
 {
     struct operand *out = &r->operands[r->n_inputs];
 
     for (size_t i = 0; i <= r->n_inputs; i++) {
-        enum ctl_exit status = make_operand(ctl, r, i);
+        struct operand *o = &r->operands[i];
+        enum ctl_exit status = operand_make(ctl, o, r->args->device_memory, r->args->device);
 
+        if (!status && o->bytes)
+            status = fill(r, o, r->args->seed * 1000 + i);
         if (status)
             return status;
+        if (i < r->n_inputs) {
+            r->c.inputs[i] = o->tensor;
+            r->c.data[i] = o->host;
+        }
     }
     if (r->args->check && r->c.beta != 0 && out->bytes) {
         r->before = malloc(out->bytes);
@@ -358,20 +326,11 @@ static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
     return CTL_OK;
 }
 
-static void release_operands(struct run *r)
-{
-    for (size_t i = 0; i <= r->n_inputs; i++)
-        operand_free(&r->operands[i]);
-    free(r->before);
-    conditions_pair_free(&r->conditions);
-}
-
 /* ---- running and checking ---- */
 
 static enum ctl_exit count(struct ctl *ctl, const struct run *r)
 {
-    struct kops_tensor inputs[CASE_MAX_INPUTS];
-    const struct kops_request request = run_make_request(r, inputs, NULL);
+    const struct kops_request request = run_make_request(r, NULL);
     struct kops_counters *counters = NULL;
     struct kops_error error;
     const enum kops_code code = kops_counters_run(ctl->client, &request, r->args->caches, &counters, &error);
@@ -381,8 +340,7 @@ static enum ctl_exit count(struct ctl *ctl, const struct run *r)
 
 static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, struct kops_result *ret)
 {
-    struct kops_tensor inputs[CASE_MAX_INPUTS];
-    const struct kops_request request = run_make_request(r, inputs, samples);
+    const struct kops_request request = run_make_request(r, samples);
     struct kops_error error;
 
     if (r->args->repeat > 1)
@@ -404,8 +362,6 @@ static enum ctl_exit check(struct run *r, struct report *ret)
         return ctl_usage("--check: %s declares no tolerance for %s", r->op->name, kops_dtype_name(out->tensor.dtype));
     if (operand_pull(out, &error))
         return ctl_failed("reading device memory", &error);
-    for (size_t i = 0; i < r->n_inputs; i++)
-        r->c.data[i] = r->operands[i].host;
     r->c.before = r->before;
     r->c.after = out->host;
     reference_check(r->reference, &r->c, &tolerance, ret);
@@ -495,15 +451,6 @@ static void print_json(const struct run *r, const struct kops_result *result, co
     json_end('}');
 }
 
-static void print(const struct ctl *ctl, const struct run *r, const struct kops_result *result, const double *samples,
-                  const struct report *report)
-{
-    if (ctl->json)
-        print_json(r, result, samples, report);
-    else
-        print_text(r, result, report);
-}
-
 /* ---- the command ---- */
 
 static enum ctl_exit measure(struct ctl *ctl, struct run *r)
@@ -518,12 +465,12 @@ static enum ctl_exit measure(struct ctl *ctl, struct run *r)
     status = execute(ctl, r, samples, &result);
     if (!status && r->args->check)
         status = check(r, &report);
-    if (!status) {
-        print(ctl, r, &result, samples, r->args->check ? &report : NULL);
-        status = report.wrong ? CTL_FAILED : CTL_OK;
-    }
+    if (!status && ctl->json)
+        print_json(r, &result, samples, r->args->check ? &report : NULL);
+    else if (!status)
+        print_text(r, &result, r->args->check ? &report : NULL);
     free(samples);
-    return status;
+    return !status && report.wrong ? CTL_FAILED : status;
 }
 
 enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
@@ -555,6 +502,9 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
         status = make_operands(ctl, &r);
     if (!status)
         status = args.counters ? count(ctl, &r) : measure(ctl, &r);
-    release_operands(&r);
+    for (size_t i = 0; i <= r.n_inputs; i++)
+        operand_free(&r.operands[i]);
+    free(r.before);
+    conditions_pair_free(&r.conditions);
     return status;
 }

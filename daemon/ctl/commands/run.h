@@ -54,7 +54,7 @@ enum ctl_exit run_take_op(struct run_args *a, int argc, char **argv);
  * --shape, and what the reference needs to know. After ctl_connect(). */
 enum ctl_exit run_resolve(struct ctl *ctl, struct run *r);
 
-/* The request for libkops. `inputs`: room for them. `samples` may be NULL. */
-struct kops_request run_make_request(const struct run *r, struct kops_tensor *inputs, double *samples);
+/* The request for libkops. `samples` may be NULL. */
+struct kops_request run_make_request(const struct run *r, double *samples);
 
 #endif

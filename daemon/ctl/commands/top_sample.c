@@ -41,7 +41,7 @@ static size_t length(const void *list)
     return n;
 }
 
-/* A count that became smaller was started anew. */
+/* NAN where there is nothing to compare with. A count that became smaller was started anew. */
 static double rate(const struct top_view *v, uint64_t now, uint64_t before)
 {
     return (double)(now >= before ? now - before : now) / v->interval_s;
@@ -52,7 +52,7 @@ static double share(const struct top_view *v, double now_us, double before_us)
     return (now_us >= before_us ? now_us - before_us : now_us) * 1e-6 / v->interval_s;
 }
 
-/* ---- clients ---- */
+/* ---- what was before: each is NULL or 0 where it came in between, or nothing is known ---- */
 
 static double started(const struct kops_clients *s, const struct kops_client_info *c)
 {
@@ -62,67 +62,27 @@ static double started(const struct kops_clients *s, const struct kops_client_inf
 static const struct kops_client_info *client_before(const struct top_view *v, const struct kops_client_info *c)
 {
     const struct kops_clients *s = v->before.clients;
-    double start = started(v->now.clients, c);
+    const double start = started(v->now.clients, c);
 
-    for (const struct kops_client_info *const *p = s->clients; *p; p++)
-        if ((*p)->pid == c->pid && fabs(started(s, *p) - start) < same_start_s && (*p)->requests <= c->requests)
-            return *p;
+    for (size_t i = 0; s && s->clients[i]; i++) {
+        const struct kops_client_info *p = s->clients[i];
+
+        if (p->pid == c->pid && fabs(started(s, p) - start) < same_start_s && p->requests <= c->requests)
+            return p;
+    }
     return NULL;
 }
 
-static void compare_clients(struct top_view *v)
-{
-    static const struct kops_client_info nothing;
-
-    for (size_t i = 0; i < v->n_clients; i++) {
-        struct top_client *c = &v->clients[i];
-        const struct kops_client_info *before;
-
-        c->info = v->now.clients->clients[i];
-        v->inflight += c->info->inflight;
-        v->queued += c->info->queued;
-        c->requests_s = c->errors_s = c->here_s = c->device_share = (double)NAN;
-        if (isnan(v->interval_s))
-            continue;
-        before = client_before(v, c->info);
-        before = before ? before : &nothing; /* the client came in between */
-        c->requests_s = rate(v, c->info->requests, before->requests);
-        c->errors_s = rate(v, c->info->errors, before->errors);
-        c->here_s = rate(v, c->info->here, before->here);
-        c->device_share = share(v, c->info->device_us, before->device_us);
-    }
-}
-
-/* ---- devices and ops ---- */
-
-static void compare_devices(struct top_view *v)
-{
-    size_t n_before = isnan(v->interval_s) ? 0 : length(v->before.clients->devices);
-
-    for (size_t i = 0; i < v->n_devices; i++) {
-        const struct kops_device_load *d = v->now.clients->devices[i];
-
-        v->device_shares[i] = (double)NAN;
-        if (i < n_before && !strcmp(v->before.clients->devices[i]->uuid, d->uuid))
-            v->device_shares[i] = share(v, d->busy_us, v->before.clients->devices[i]->busy_us);
-    }
-}
-
 /* A pid that was used again belongs to a younger process. */
-static void compare_executors(struct top_view *v)
+static double executor_us_before(const struct top_view *v, const struct kops_executor *x)
 {
-    for (size_t i = 0; i < v->n_executors; i++) {
-        const struct kops_executor *x = v->now.stats->executors[i];
-        double before_us = 0; /* of an executor that was started in between */
+    const struct kops_stats *s = v->before.stats;
+    double us = 0;
 
-        v->executor_shares[i] = (double)NAN;
-        if (isnan(v->interval_s))
-            continue;
-        for (const struct kops_executor *const *p = v->before.stats->executors; *p; p++)
-            if ((*p)->pid == x->pid && (*p)->uptime_s < x->uptime_s)
-                before_us = (*p)->device_us;
-        v->executor_shares[i] = share(v, x->device_us, before_us);
-    }
+    for (size_t i = 0; s && s->executors[i]; i++)
+        if (s->executors[i]->pid == x->pid && s->executors[i]->uptime_s < x->uptime_s)
+            us = s->executors[i]->device_us;
+    return us;
 }
 
 static bool same_row(const struct kops_stats_row *a, const struct kops_stats_row *b)
@@ -142,7 +102,7 @@ static const struct kops_stats_row *row_before(const struct top_view *v, const s
                                                size_t *hint)
 {
     for (size_t i = 0; i < n; i++) {
-        size_t at = (*hint + i) % n;
+        const size_t at = (*hint + i) % n;
 
         if (same_row(v->before.stats->rows[at], row)) {
             *hint = at + 1;
@@ -152,41 +112,72 @@ static const struct kops_stats_row *row_before(const struct top_view *v, const s
     return NULL;
 }
 
-static void compare_ops(struct top_view *v)
-{
-    size_t n_now = length(v->now.stats->rows), hint = 0;
-    size_t n_before = isnan(v->interval_s) ? 0 : length(v->before.stats->rows);
-
-    for (size_t i = 0; i < n_now; i++) {
-        struct top_op *op = &v->ops[v->n_ops];
-        const struct kops_stats_row *before;
-
-        op->row = v->now.stats->rows[i];
-        op->runs_s = op->errors_s = (double)NAN;
-        if (!isnan(v->interval_s)) {
-            before = row_before(v, op->row, n_before, &hint);
-            op->runs_s = rate(v, op->row->count, before ? before->count : 0);
-            op->errors_s = rate(v, op->row->errors, before ? before->errors : 0);
-        }
-        if (op->runs_s > 0 || op->errors_s > 0 || isnan(op->runs_s))
-            v->n_ops++;
-    }
-}
-
 static uint64_t counter(const struct kops_stats *s, const char *name)
 {
-    for (const struct kops_counter *const *c = s->counters; *c; c++)
-        if (!strcmp((*c)->name, name))
-            return (*c)->value;
+    for (size_t i = 0; s && s->counters[i]; i++)
+        if (!strcmp(s->counters[i]->name, name))
+            return s->counters[i]->value;
     return 0;
 }
 
 static double counter_rate(const struct top_view *v, const char *name)
 {
-    return isnan(v->interval_s) ? (double)NAN : rate(v, counter(v->now.stats, name), counter(v->before.stats, name));
+    return rate(v, counter(v->now.stats, name), counter(v->before.stats, name));
 }
 
 /* ---- the view ---- */
+
+static void compare_clients(struct top_view *v)
+{
+    static const struct kops_client_info nothing;
+
+    for (size_t i = 0; i < v->n_clients; i++) {
+        const struct kops_client_info *now = v->now.clients->clients[i], *before = client_before(v, now);
+
+        before = before ? before : &nothing;
+        v->inflight += now->inflight;
+        v->queued += now->queued;
+        v->clients[i] = (struct top_client){.info = now,
+                                            .requests_s = rate(v, now->requests, before->requests),
+                                            .errors_s = rate(v, now->errors, before->errors),
+                                            .here_s = rate(v, now->here, before->here),
+                                            .device_share = share(v, now->device_us, before->device_us)};
+    }
+}
+
+static void compare_devices(struct top_view *v)
+{
+    const size_t n_before = isnan(v->interval_s) ? 0 : length(v->before.clients->devices);
+
+    for (size_t i = 0; i < v->n_devices; i++) {
+        const struct kops_device_load *now = v->now.clients->devices[i];
+        const struct kops_device_load *before = i < n_before ? v->before.clients->devices[i] : NULL;
+
+        v->device_shares[i] =
+            before && !strcmp(before->uuid, now->uuid) ? share(v, now->busy_us, before->busy_us) : (double)NAN;
+    }
+    for (size_t i = 0; i < v->n_executors; i++) {
+        const struct kops_executor *x = v->now.stats->executors[i];
+
+        v->executor_shares[i] = share(v, x->device_us, executor_us_before(v, x));
+    }
+}
+
+static void compare_ops(struct top_view *v)
+{
+    const size_t n_before = isnan(v->interval_s) ? 0 : length(v->before.stats->rows);
+    size_t hint = 0;
+
+    for (size_t i = 0; v->now.stats->rows[i]; i++) {
+        const struct kops_stats_row *now = v->now.stats->rows[i], *before = row_before(v, now, n_before, &hint);
+        const struct top_op op = {.row = now,
+                                  .runs_s = rate(v, now->count, before ? before->count : 0),
+                                  .errors_s = rate(v, now->errors, before ? before->errors : 0)};
+
+        if (op.runs_s > 0 || op.errors_s > 0 || isnan(op.runs_s))
+            v->ops[v->n_ops++] = op;
+    }
+}
 
 static bool make_lists(struct top_view *v)
 {
@@ -225,7 +216,6 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
         next.interval_s = next.now.clients->uptime_s - next.before.clients->uptime_s;
     compare_clients(&next);
     compare_devices(&next);
-    compare_executors(&next);
     compare_ops(&next);
     next.requests_s = counter_rate(&next, "requests");
     next.errors_s = counter_rate(&next, "errors");

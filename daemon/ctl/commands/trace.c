@@ -33,33 +33,29 @@ struct recording {
     uint64_t pending; /* events that ended, and whose times the daemon still waits for */
 };
 
-/* Takes a reply. *ret_ended: the reply was the last one, or no more fit. */
-static enum ctl_exit take(struct recording *r, const struct kops_trace *part, bool *ret_ended)
-{
-    const int added = timeline_add(r->timeline, part);
-
-    if (added == -ENOMEM)
-        return ctl_complain("no_memory", "no memory for more than %zu events", timeline_events(r->timeline));
-    if (added == -EBADMSG)
-        return ctl_complain("bad_reply", "the daemon's events name a kind of work that it did not tell");
-    if (added)
-        ctl_note("the recording ends early, with %zu events: kopsctl keeps no more", timeline_events(r->timeline));
-    *ret_ended = added || !part->recording;
-    r->pending = added ? 0 : part->pending;
-    return CTL_OK;
-}
-
+/* Reads what the daemon has recorded. *ret_ended: it was all, or no more fits. */
 static enum ctl_exit look(struct recording *r, bool last, bool *ret_ended)
 {
     struct kops_trace *part = NULL;
     struct kops_error error;
-    enum ctl_exit status;
+    bool recording;
+    int added;
 
     if (kops_trace_read(r->ctl->client, last, &part, &error))
         return ctl_failed("trace", &error);
-    status = take(r, part, ret_ended);
-    kops_trace_free(part);
-    return status;
+    recording = part->recording;
+    r->pending = part->pending;
+    added = timeline_add(r->timeline, part);
+    if (added == -ENOMEM)
+        return ctl_complain("no_memory", "no memory for more than %zu events", timeline_sums(r->timeline).events);
+    if (added == -EBADMSG)
+        return ctl_complain("bad_reply", "the daemon's events name a kind of work that it did not tell");
+    if (added) {
+        ctl_note("the recording ends early, with %zu events: kopsctl keeps no more", timeline_sums(r->timeline).events);
+        r->pending = 0;
+    }
+    *ret_ended = added || !recording;
+    return CTL_OK;
 }
 
 /* Records until the time is over or a signal comes. After a failure the events before it are kept. */
@@ -101,24 +97,23 @@ static enum ctl_exit write_file(struct recording *r)
 /* `to` is stderr where the trace is on stdout. */
 static void print_summary(const struct recording *r, FILE *to)
 {
-    const unsigned long long dropped = timeline_dropped(r->timeline);
-    const size_t n = timeline_events(r->timeline), clients = timeline_clients(r->timeline);
+    const struct timeline_sums sums = timeline_sums(r->timeline);
 
     if (r->ctl->json) {
         json_divert(to);
         json_begin(NULL, '{');
         json_text("file", r->path);
         json_number("seconds", r->seconds);
-        json_uint("events", n);
-        json_uint("clients", clients);
-        json_uint("dropped", dropped);
+        json_uint("events", sums.events);
+        json_uint("clients", sums.clients);
+        json_uint("dropped", sums.dropped);
         json_end('}');
         json_divert(NULL);
         return;
     }
-    fprintf(to, "%s: %zu events of %zu clients in %.1f s", r->path, n, clients, r->seconds);
-    if (dropped)
-        fprintf(to, ", %llu more were dropped (a larger --events makes room)", dropped);
+    fprintf(to, "%s: %zu events of %zu clients in %.1f s", r->path, sums.events, sums.clients, r->seconds);
+    if (sums.dropped)
+        fprintf(to, ", %llu more were dropped (a larger --events makes room)", (unsigned long long)sums.dropped);
     fprintf(to, "; open it in https://ui.perfetto.dev or chrome://tracing\n");
 }
 

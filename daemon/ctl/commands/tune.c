@@ -142,7 +142,6 @@ enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
 {
     struct run_args args = {.dtype = KOPS_F32};
     const struct ctl_option options[] = {RUN_PROBLEM_OPTIONS(&args), {0}};
-    struct kops_tensor inputs[CASE_MAX_INPUTS];
     struct run r = {.args = &args};
     struct kops_request request;
     struct kops_tune *tune;
@@ -158,7 +157,7 @@ enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
         status = run_resolve(ctl, &r);
     if (status)
         return status;
-    request = run_make_request(&r, inputs, NULL);
+    request = run_make_request(&r, NULL);
     if (kops_tune(ctl->client, &request, &tune, &error))
         return ctl_failed("tune", &error);
     if (ctl->json)
@@ -270,10 +269,7 @@ enum ctl_exit ctl_tuning(struct ctl *ctl, int argc, char **argv)
     struct choices all = {0};
     enum ctl_exit status;
 
-    if (!ctl_parse(ctl, argc, argv, tuning_usage, options, 0, &status))
-        return status;
-    status = ctl_connect(ctl);
-    if (status)
+    if (!ctl_begin(ctl, argc, argv, tuning_usage, options, 0, &status))
         return status;
     status = read_choices(ctl, clear, &all);
     if (!status && ctl->json)

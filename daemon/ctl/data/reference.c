@@ -57,32 +57,104 @@ static void report_element(struct report *r, const struct tolerance *t, uint64_t
     r->worst = allowed > 0 && error / allowed > r->worst ? error / allowed : r->worst > 0 ? r->worst : (double)INFINITY;
 }
 
-/* ---- elementwise ops ---- */
+/* ---- shapes ---- */
 
-static bool broadcast(struct reference_case *c, const char **ret_why)
+/* Dimensions are counted from the last one, which is 1; a tensor has further ones of size 1. */
+static int64_t dim(const struct kops_tensor *t, unsigned d)
+{
+    return d <= t->rank ? t->shape[t->rank - d] : 1;
+}
+
+/* Sets the dimensions of out from `d` on, to which the first `n` inputs broadcast. False: they do not. */
+static bool broadcast_from(struct reference_case *c, size_t n, unsigned d)
 {
     c->out.rank = 0;
-    for (size_t i = 0; i < c->n_inputs; i++)
-        if (c->inputs[i].rank > c->out.rank)
-            c->out.rank = c->inputs[i].rank;
-    for (unsigned d = 0; d < c->out.rank; d++) {
-        int64_t size = 1;
+    for (size_t i = 0; i < n; i++)
+        c->out.rank = c->inputs[i].rank > c->out.rank ? c->inputs[i].rank : c->out.rank;
+    for (; d <= c->out.rank; d++) {
+        int64_t *size = &c->out.shape[c->out.rank - d];
 
-        for (size_t i = 0; i < c->n_inputs; i++) {
-            const struct kops_tensor *t = &c->inputs[i];
-            int64_t own = d + t->rank < c->out.rank ? 1 : t->shape[d + t->rank - c->out.rank];
+        *size = 1;
+        for (size_t i = 0; i < n; i++) {
+            const int64_t own = dim(&c->inputs[i], d);
 
-            if (own != 1 && size != 1 && own != size) {
-                *ret_why = "the shapes do not broadcast";
+            if (own != 1 && *size != 1 && own != *size)
                 return false;
-            }
-            if (own != 1)
-                size = own;
+            *size = own != 1 ? own : *size;
         }
-        c->out.shape[d] = size;
     }
     return true;
 }
+
+static bool broadcast(struct reference_case *c, const char **ret_why)
+{
+    *ret_why = "the shapes do not broadcast";
+    return broadcast_from(c, c->n_inputs, 1);
+}
+
+static bool shape_gemm(struct reference_case *c, const char **ret_why)
+{
+    const struct kops_tensor *a = &c->inputs[0], *b = &c->inputs[1];
+
+    *ret_why = "gemm takes matrices: at least two dimensions each";
+    if (a->rank < 2 || b->rank < 2)
+        return false;
+    *ret_why = "the inner dimensions differ";
+    if (dim(a, c->trans_a ? 2 : 1) != dim(b, c->trans_b ? 1 : 2))
+        return false;
+    *ret_why = "the batch dimensions do not broadcast";
+    if (!broadcast_from(c, 2, 3))
+        return false;
+    c->out.shape[c->out.rank - 2] = dim(a, c->trans_a ? 1 : 2);
+    c->out.shape[c->out.rank - 1] = dim(b, c->trans_b ? 2 : 1);
+    return true;
+}
+
+/* Whether the input broadcasts to out, with size 1 in dimension `single`; 0: any sizes. */
+static bool fits(const struct reference_case *c, size_t input, unsigned single)
+{
+    const struct kops_tensor *t = &c->inputs[input];
+
+    for (unsigned d = 1; d <= t->rank; d++)
+        if (dim(t, d) != 1 && (d == single || dim(t, d) != dim(&c->out, d)))
+            return false;
+    return t->rank <= c->out.rank;
+}
+
+static bool shape_linear(struct reference_case *c, const char **ret_why)
+{
+    if (!shape_gemm(c, ret_why))
+        return false;
+    *ret_why = "the bias does not broadcast to the product";
+    return fits(c, 2, 0);
+}
+
+static bool shape_scaled(struct reference_case *c, const char **ret_why)
+{
+    if (!shape_gemm(c, ret_why))
+        return false;
+    *ret_why = "scale_a is one number, or one for each row of a (rows x 1), and scale_b one for each column of b";
+    return fits(c, 2, 1) && fits(c, 3, 2);
+}
+
+/* The element of an input, which broadcasts to out, for out's element `at`. */
+static uint64_t source_of(const struct reference_case *c, size_t input, uint64_t at)
+{
+    const struct kops_tensor *in = &c->inputs[input];
+    uint64_t index = 0, stride = 1;
+
+    for (unsigned d = 1; d <= in->rank; d++) {
+        const uint64_t size = (uint64_t)dim(&c->out, d), place = at % size;
+
+        at /= size;
+        if (dim(in, d) != 1)
+            index += place * stride;
+        stride *= (uint64_t)dim(in, d);
+    }
+    return index;
+}
+
+/* ---- elementwise ops ---- */
 
 static double one_flop_each(const struct reference_case *c)
 {
@@ -92,28 +164,6 @@ static double one_flop_each(const struct reference_case *c)
 static double two_flops_each(const struct reference_case *c)
 {
     return 2 * one_flop_each(c);
-}
-
-/* The element of an input, which broadcasts to out, that element `at` of out comes from. */
-static uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at)
-{
-    uint64_t index = 0, stride = 1;
-
-    for (unsigned d = 0; d < in->rank; d++) {
-        unsigned own = in->rank - 1 - d;
-        uint64_t size = (uint64_t)out->shape[out->rank - 1 - d], place = at % size;
-
-        at /= size;
-        if (in->shape[own] != 1)
-            index += place * stride;
-        stride *= (uint64_t)in->shape[own];
-    }
-    return index;
-}
-
-static bool same_shape(const struct kops_tensor *a, const struct kops_tensor *b)
-{
-    return a->rank == b->rank && !memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0]));
 }
 
 static void check_elements(const struct reference *reference, const struct reference_case *c, const struct tolerance *t,
@@ -126,9 +176,9 @@ static void check_elements(const struct reference *reference, const struct refer
         double scale = 0;
 
         for (size_t i = 0; i < c->n_inputs; i++) {
-            bool direct = same_shape(&c->inputs[i], &c->out);
+            const bool direct = kops_tensor_count(&c->inputs[i]) == kops_tensor_count(&c->out);
 
-            values[i] = data_get(c->data[i], direct ? at : reference_source(&c->inputs[i], &c->out, at), c->dtype);
+            values[i] = data_get(c->data[i], direct ? at : source_of(c, i, at), c->dtype);
             scale += fabs(values[i]);
         }
         report_element(ret, t, at, data_get(c->after, at, c->dtype), data_wrap(reference->compute(values), c->dtype),
@@ -179,75 +229,13 @@ struct problem {
     uint64_t m, n, k, batch;
 };
 
-static int64_t dimension(const struct kops_tensor *t, unsigned from_end, bool transposed)
-{
-    return t->shape[t->rank - (transposed ? 3 - from_end : from_end)];
-}
-
-static bool shape_gemm(struct reference_case *c, const char **ret_why)
-{
-    struct kops_tensor *a = &c->inputs[0], *b = &c->inputs[1], *out = &c->out;
-
-    *ret_why = "gemm takes matrices: at least two dimensions each";
-    if (a->rank < 2 || b->rank < 2)
-        return false;
-    *ret_why = "the inner dimensions differ";
-    if (dimension(a, 1, c->trans_a) != dimension(b, 2, c->trans_b))
-        return false;
-    *ret_why = "the batch dimensions do not broadcast";
-    out->rank = a->rank > b->rank ? a->rank : b->rank;
-    for (unsigned d = 3; d <= out->rank; d++) {
-        int64_t of_a = d <= a->rank ? a->shape[a->rank - d] : 1, of_b = d <= b->rank ? b->shape[b->rank - d] : 1;
-
-        if (of_a != of_b && of_a != 1 && of_b != 1)
-            return false;
-        out->shape[out->rank - d] = of_a == 1 ? of_b : of_a;
-    }
-    out->shape[out->rank - 2] = dimension(a, 2, c->trans_a);
-    out->shape[out->rank - 1] = dimension(b, 1, c->trans_b);
-    return true;
-}
-
-static bool shape_linear(struct reference_case *c, const char **ret_why)
-{
-    const struct kops_tensor *bias = &c->inputs[2];
-
-    if (!shape_gemm(c, ret_why))
-        return false;
-    *ret_why = "the bias does not broadcast to the product";
-    if (bias->rank > c->out.rank)
-        return false;
-    for (unsigned d = 1; d <= bias->rank; d++)
-        if (bias->shape[bias->rank - d] != 1 && bias->shape[bias->rank - d] != c->out.shape[c->out.rank - d])
-            return false;
-    return true;
-}
-
-static bool shape_scaled(struct reference_case *c, const char **ret_why)
-{
-    if (!shape_gemm(c, ret_why))
-        return false;
-    *ret_why = "scale_a is one number, or one for each row of a (rows x 1), and scale_b one for each column of b";
-    for (unsigned i = 0; i < 2; i++) {
-        const struct kops_tensor *scale = &c->inputs[2 + i];
-
-        if (scale->rank > c->out.rank)
-            return false;
-        for (unsigned d = 1; d <= scale->rank; d++)
-            if (scale->shape[scale->rank - d] != 1 &&
-                (d == 1 + i || scale->shape[scale->rank - d] != c->out.shape[c->out.rank - d]))
-                return false;
-    }
-    return true;
-}
-
 static struct problem problem_of(const struct reference_case *c)
 {
     struct problem p = {.c = c, .batch = 1};
 
-    p.m = (uint64_t)dimension(&c->inputs[0], 2, c->trans_a);
-    p.k = (uint64_t)dimension(&c->inputs[0], 1, c->trans_a);
-    p.n = (uint64_t)dimension(&c->inputs[1], 1, c->trans_b);
+    p.m = (uint64_t)dim(&c->inputs[0], c->trans_a ? 1 : 2);
+    p.k = (uint64_t)dim(&c->inputs[0], c->trans_a ? 2 : 1);
+    p.n = (uint64_t)dim(&c->inputs[1], c->trans_b ? 2 : 1);
     for (unsigned d = 0; d + 2 < c->out.rank; d++)
         p.batch *= (uint64_t)c->out.shape[d];
     return p;
@@ -261,25 +249,15 @@ static double product_flops(const struct reference_case *c)
 }
 
 /* The matrix of input `i` that belongs to out's batch index. */
-static struct view view_of(const struct reference_case *c, unsigned i, uint64_t batch)
+static struct view view_of(const struct problem *p, size_t i, uint64_t batch)
 {
-    const struct kops_tensor *t = &c->inputs[i];
-    const bool transposed = i ? c->trans_b : c->trans_a;
-    const uint64_t columns = (uint64_t)t->shape[t->rank - 1];
-    uint64_t stride = (uint64_t)t->shape[t->rank - 2] * columns;
-    struct view v = {.data = c->data[i], .row = transposed ? 1 : columns, .column = transposed ? columns : 1};
+    const bool transposed = i ? p->c->trans_b : p->c->trans_a;
+    const uint64_t columns = (uint64_t)dim(&p->c->inputs[i], 1);
 
-    for (unsigned d = 3; d <= c->out.rank; d++) {
-        uint64_t size = (uint64_t)c->out.shape[c->out.rank - d], place = batch % size;
-
-        batch /= size;
-        if (d > t->rank)
-            continue;
-        if (t->shape[t->rank - d] != 1)
-            v.start += place * stride;
-        stride *= (uint64_t)t->shape[t->rank - d];
-    }
-    return v;
+    return (struct view){.data = p->c->data[i],
+                         .start = source_of(p->c, i, batch * p->m * p->n),
+                         .row = transposed ? 1 : columns,
+                         .column = transposed ? columns : 1};
 }
 
 static double activate(const char *activation, double x)
@@ -293,31 +271,19 @@ static double activate(const char *activation, double x)
     return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979324) * (x + 0.044715 * x * x * x)));
 }
 
-static bool is_linear(const struct reference_case *c)
+static double repeated(const struct reference_case *c, size_t input, uint64_t at)
 {
-    return c->n_inputs == 3;
+    return data_get(c->data[input], source_of(c, input, at), c->inputs[input].dtype);
 }
 
-static bool is_scaled(const struct reference_case *c)
-{
-    return c->n_inputs == 4;
-}
-
-/* The element of an input that broadcasts to out's. */
-static double repeated(const struct reference_case *c, unsigned input, uint64_t at)
-{
-    const struct kops_tensor *t = &c->inputs[input];
-
-    return data_get(c->data[input], reference_source(t, &c->out, at), t->dtype);
-}
-
+/* linear has a bias, its third input; scaled_gemm two scales. */
 static void finish_element(const struct problem *p, const struct tolerance *t, struct report *r, uint64_t at,
                            double sum, double magnitude)
 {
     const struct reference_case *c = p->c;
     double before = c->beta != 0 ? c->beta * data_get(c->before, at, c->out.dtype) : 0;
-    double bias = is_linear(c) ? repeated(c, 2, at) : 0;
-    double alpha = is_scaled(c) ? repeated(c, 2, at) * repeated(c, 3, at) : c->alpha;
+    double bias = c->n_inputs == 3 ? repeated(c, 2, at) : 0;
+    double alpha = c->n_inputs == 4 ? repeated(c, 2, at) * repeated(c, 3, at) : c->alpha;
 
     report_element(r, t, at, data_get(c->after, at, c->out.dtype), activate(c->activation, alpha * sum + before + bias),
                    fabs(alpha) * magnitude + fabs(before) + fabs(bias));
@@ -329,7 +295,7 @@ static void check_sample(const struct problem *p, const struct tolerance *t, str
 
     for (uint64_t e = 0; e < elements; e++) {
         uint64_t at = data_random(&state) % r->total, j = at % p->n, i = at / p->n % p->m, batch = at / p->n / p->m;
-        struct view a = view_of(p->c, 0, batch), b = view_of(p->c, 1, batch);
+        struct view a = view_of(p, 0, batch), b = view_of(p, 1, batch);
         double sum = 0, magnitude = 0;
 
         for (uint64_t l = 0; l < p->k; l++) {
@@ -343,13 +309,13 @@ static void check_sample(const struct problem *p, const struct tolerance *t, str
     }
 }
 
-/* Rows of `rows` × k doubles, from a view whose steps are given. */
-static void unpack(double *into, const struct view *v, uint64_t rows, uint64_t k, uint64_t row, uint64_t column,
-                   enum kops_dtype dtype)
+/* Copies `rows` × k elements to doubles; the steps of rows and columns are given. */
+static void unpack(double *into, const struct problem *p, size_t i, const struct view *v, uint64_t rows, uint64_t row,
+                   uint64_t column)
 {
-    for (uint64_t i = 0; i < rows; i++)
-        for (uint64_t l = 0; l < k; l++)
-            into[i * k + l] = data_get(v->data, v->start + i * row + l * column, dtype);
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t l = 0; l < p->k; l++)
+            into[r * p->k + l] = data_get(v->data, v->start + r * row + l * column, p->c->inputs[i].dtype);
 }
 
 /* Several partial sums: faster, and more exact than one. */
@@ -380,11 +346,11 @@ static void dot(const double *a, const double *b, uint64_t k, double *ret_sum, d
 static void check_whole(const struct problem *p, const struct tolerance *t, struct report *r, double *a, double *b)
 {
     for (uint64_t batch = 0; batch < p->batch; batch++) {
-        struct view av = view_of(p->c, 0, batch), bv = view_of(p->c, 1, batch);
+        struct view av = view_of(p, 0, batch), bv = view_of(p, 1, batch);
 
-        unpack(a, &av, p->m, p->k, av.row, av.column, p->c->inputs[0].dtype);
+        unpack(a, p, 0, &av, p->m, av.row, av.column);
         /* Transposed: rows of the copy are columns of op(b). */
-        unpack(b, &bv, p->n, p->k, bv.column, bv.row, p->c->inputs[1].dtype);
+        unpack(b, p, 1, &bv, p->n, bv.column, bv.row);
         for (uint64_t i = 0; i < p->m; i++) {
             for (uint64_t j = 0; j < p->n; j++) {
                 double sum, magnitude;

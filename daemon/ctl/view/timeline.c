@@ -8,16 +8,16 @@
 #include "base/json.h"
 #include "base/table.h"
 
-enum { MAX_EVENTS = 4000000, NO_ROW = UINT32_MAX, UUID_MAX = 64, NAME_MAX_LENGTH = 160 };
+enum { MAX_EVENTS = 4000000, NO_ROW = UINT32_MAX, NAME_MAX_LENGTH = 160 };
 enum { DEVICE_PID = INT32_MAX, UNKNOWN_PID = 1 << 30 }; /* no process has a pid that large */
 enum { SHORTEST_OPEN_NS = 1000 };                       /* opening memory that is open takes less */
 
-/* What is looked up by a number has the number first. */
+/* Entries of the trees, which have their numbers first. */
 struct process {
     uint64_t id;    /* the pid that the timeline shows */
-    uint32_t place; /* among the processes, then the devices */
+    uint32_t place; /* among the processes, or among the devices, which are behind them */
     uint32_t n_clients;
-    bool is_device;
+    char uuid[64];              /* of a device; "": of a process */
     char name[NAME_MAX_LENGTH]; /* cut to fit */
 };
 
@@ -28,14 +28,13 @@ struct client {
 
 struct kind {
     uint64_t number;
-    bool compiles;
+    const struct kops_trace_kind *told;
     struct process *device; /* NULL: none */
-    char *label, *uuid, *variant, *dtype;
-    char *shapes; /* such as "4x1024, scalar" */
+    bool compiles;
 };
 
 struct event {
-    struct kops_trace_event e;
+    const struct kops_trace_event *e;
     const struct kind *kind;
     const struct client *client;
     uint32_t row, device_row; /* device_row NO_ROW: no device had the work */
@@ -56,14 +55,12 @@ struct row {
 };
 
 struct timeline {
+    struct kops_trace **parts; /* what the daemon told: kinds and events point into them */
     struct event *events;
     struct row *rows; /* those of one process are neighbours; devices are last */
-    struct device {
-        char uuid[UUID_MAX];
-        struct process *process;
-    } * devices;
-    size_t n_events, n_rows, n_devices, n_clients, n_processes;
-    void *clients, *kinds, *processes; /* trees, by number */
+    struct process **devices;
+    size_t n_parts, n_events, n_rows, n_devices, n_clients, n_processes;
+    void *clients, *kinds, *processes; /* trees */
     uint64_t origin_ns, dropped;
 };
 
@@ -102,189 +99,115 @@ static void *find(void *const *tree, uint64_t number)
     return node ? *node : NULL;
 }
 
-/* Takes the entry over, whose number is new. Returns it; NULL: there is no memory, and the entry is freed. */
-static void *enter(void **tree, void *entry)
+/* Enters a copy of an entry whose number is new. Returns it; NULL: there is no memory. */
+static void *enter(void **tree, const void *entry, size_t size)
 {
-    if (entry && tsearch(entry, tree, compare_numbers))
-        return entry;
-    free(entry);
+    void *copy = malloc(size);
+
+    if (copy && tsearch(memcpy(copy, entry, size), tree, compare_numbers))
+        return copy;
+    free(copy);
     return NULL;
 }
 
-/* ---- devices and processes ---- */
+/* ---- gathering ---- */
 
-static bool add_device(struct timeline *t, const char *uuid, const char *name, uint64_t index)
+/* NULL: there is no memory. */
+static struct process *add_device(struct timeline *t, const char *uuid, const char *name, uint64_t index)
 {
     struct process *p = calloc(1, sizeof(*p));
 
     if (!p || !GROW(t->devices, t->n_devices)) {
         free(p);
-        return false;
+        return NULL;
     }
-    *p = (struct process){.id = DEVICE_PID - index, .place = (uint32_t)t->n_devices, .is_device = true};
+    *p = (struct process){.id = DEVICE_PID - index, .place = (uint32_t)t->n_devices};
+    snprintf(p->uuid, sizeof(p->uuid), "%s", uuid);
     if (name)
         snprintf(p->name, sizeof(p->name), "%s (%s)", name, uuid);
     else
         snprintf(p->name, sizeof(p->name), "%s", uuid);
-    snprintf(t->devices[t->n_devices].uuid, UUID_MAX, "%s", uuid);
-    t->devices[t->n_devices++].process = p;
-    return true;
+    return t->devices[t->n_devices++] = p;
 }
 
 /* A device that the daemon did not tell of before gets the next number. NULL: there is no memory. */
 static struct process *device_of(struct timeline *t, const char *uuid)
 {
-    size_t i = 0;
-
-    while (i < t->n_devices && strncmp(t->devices[i].uuid, uuid, UUID_MAX - 1) != 0)
-        i++;
-    return i < t->n_devices || add_device(t, uuid, NULL, i) ? t->devices[i].process : NULL;
+    for (size_t i = 0; i < t->n_devices; i++)
+        if (!strncmp(t->devices[i]->uuid, uuid, sizeof(t->devices[i]->uuid) - 1))
+            return t->devices[i];
+    return add_device(t, uuid, NULL, t->n_devices);
 }
 
-/* The process of a connection. NULL: there is no memory. */
+/* The process of a new connection. NULL: there is no memory. */
 static struct process *process_of(struct timeline *t, const struct kops_trace_client *client)
 {
     const char *name = *client->name ? client->name : client->comm;
     const uint64_t id = client->pid ? (uint64_t)client->pid : UNKNOWN_PID + client->client % (UNKNOWN_PID / 2);
-    struct process *p = find(&t->processes, id);
-    char number[32], pid[32];
+    struct process new = {.id = id, .place = (uint32_t)t->n_processes}, *p = find(&t->processes, id);
 
-    if (p) {
-        p->n_clients++;
-        return p;
+    if (!p) {
+        snprintf(new.name, sizeof(new.name), "%.128s (pid %s)",
+                 *name ? name : text_format("client %llu", (unsigned long long)client->client),
+                 client->pid ? text_format("%lld", (long long)client->pid) : "unknown");
+        p = enter(&t->processes, &new, sizeof(new));
+        t->n_processes++;
     }
-    p = calloc(1, sizeof(*p));
-    if (!p)
-        return NULL;
-    *p = (struct process){.id = id, .place = (uint32_t)t->n_processes++, .n_clients = 1};
-    snprintf(number, sizeof(number), "client %llu", (unsigned long long)client->client);
-    snprintf(pid, sizeof(pid), client->pid ? "%lld" : "unknown", (long long)client->pid);
-    snprintf(p->name, sizeof(p->name), "%.128s (pid %s)", *name ? name : number, pid);
-    return enter(&t->processes, p);
+    if (p)
+        p->n_clients++;
+    return p;
 }
 
-/* ---- gathering ---- */
-
-/* Adds a connection that is new. Returns its entry; NULL: there is no memory. */
+/* The connection, which is added where it is new. NULL: there is no memory. */
 static struct client *client_of(struct timeline *t, const struct kops_trace_client *told)
 {
-    struct client *c = find(&t->clients, told->client);
+    struct client new = {.number = told->client}, *client = find(&t->clients, told->client);
 
-    if (c)
-        return c;
-    c = calloc(1, sizeof(*c));
-    if (c)
-        *c = (struct client){told->client, process_of(t, told)};
-    if (!c || !c->process) {
-        free(c);
-        return NULL;
-    }
+    if (client || !(new.process = process_of(t, told)))
+        return client;
     t->n_clients++;
-    return enter(&t->clients, c);
-}
-
-static void write_label(FILE *to, const struct kops_trace_kind *kind)
-{
-    const bool compiles = !strcmp(kind->what, "compile");
-
-    fprintf(to, "%s%s", compiles && *kind->op ? "compile " : "", *kind->op ? kind->op : kind->what);
-    if (kind->ops > 1) {
-        fprintf(to, ", … (%llu ops)", (unsigned long long)kind->ops);
-        return;
-    }
-    if (*kind->dtype)
-        fprintf(to, " %s", kind->dtype);
-    if (kind->n_shapes) {
-        putc(' ', to);
-        fputs(text_shape(kind->shapes[kind->n_shapes - 1].dims, kind->shapes[kind->n_shapes - 1].rank), to);
-    }
-}
-
-static void write_shapes(FILE *to, const struct kops_trace_kind *kind)
-{
-    for (size_t i = 0; i < kind->n_shapes; i++) {
-        fputs(i ? ", " : "", to);
-        fputs(text_shape(kind->shapes[i].dims, kind->shapes[i].rank), to);
-    }
-}
-
-/* NULL: there is no memory. */
-static char *text_of(void (*write)(FILE *to, const struct kops_trace_kind *kind), const struct kops_trace_kind *kind)
-{
-    char *text = NULL;
-    size_t length;
-    FILE *to = open_memstream(&text, &length);
-
-    if (to)
-        write(to, kind);
-    if (!to || fclose(to)) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-static void free_kind(void *kind)
-{
-    struct kind *k = kind;
-
-    free(k->label);
-    free(k->uuid);
-    free(k->variant);
-    free(k->dtype);
-    free(k->shapes);
-    free(k);
+    return enter(&t->clients, &new, sizeof(new));
 }
 
 static int add_kind(struct timeline *t, const struct kops_trace_kind *told)
 {
-    struct kind *k;
+    struct kind new = {.number = told->kind, .told = told, .compiles = !strcmp(told->what, "compile")};
 
     if (find(&t->kinds, told->kind))
         return 0;
-    k = calloc(1, sizeof(*k));
-    if (!k)
+    if (*told->device && !(new.device = device_of(t, told->device)))
         return -ENOMEM;
-    *k = (struct kind){.number = told->kind,
-                       .compiles = !strcmp(told->what, "compile"),
-                       .label = text_of(write_label, told),
-                       .uuid = strdup(told->device),
-                       .variant = strdup(told->variant),
-                       .dtype = strdup(told->dtype),
-                       .shapes = text_of(write_shapes, told)};
-    if (*told->device)
-        k->device = device_of(t, told->device);
-    if (k->label && k->uuid && k->variant && k->dtype && k->shapes && (k->device || !*told->device) &&
-        tsearch(k, &t->kinds, compare_numbers))
-        return 0;
-    free_kind(k);
-    return -ENOMEM;
+    return enter(&t->kinds, &new, sizeof(new)) ? 0 : -ENOMEM;
 }
 
-static int add_event(struct timeline *t, const struct kops_trace_event *event)
+static int add_event(struct timeline *t, const struct kops_trace_event *e)
 {
-    const struct kops_trace_client stranger = {.client = event->client, .name = "", .comm = ""};
-    const struct kind *kind = find(&t->kinds, event->kind);
-    const struct client *client;
+    const struct kops_trace_client stranger = {.client = e->client, .name = "", .comm = ""};
+    struct event new = {.e = e, .kind = find(&t->kinds, e->kind), .row = NO_ROW, .device_row = NO_ROW};
 
-    if (!kind)
+    if (!new.kind)
         return -EBADMSG;
     if (t->n_events == MAX_EVENTS)
         return -E2BIG;
-    client = client_of(t, &stranger);
-    if (!client || !GROW(t->events, t->n_events))
+    new.client = client_of(t, &stranger);
+    if (!new.client || !GROW(t->events, t->n_events))
         return -ENOMEM;
-    t->events[t->n_events++] =
-        (struct event){.e = *event, .kind = kind, .client = client, .row = NO_ROW, .device_row = NO_ROW};
+    t->events[t->n_events++] = new;
     return 0;
 }
 
-int timeline_add(struct timeline *t, const struct kops_trace *part)
+int timeline_add(struct timeline *t, struct kops_trace *part)
 {
+    const bool empty = !*part->kinds && !*part->clients && !part->n_events;
     int r = 0;
 
     t->origin_ns = part->origin_ns;
     t->dropped = part->dropped;
+    if (empty || !GROW(t->parts, t->n_parts)) {
+        kops_trace_free(part);
+        return empty ? 0 : -ENOMEM;
+    }
+    t->parts[t->n_parts++] = part;
     for (const struct kops_trace_kind *const *kind = part->kinds; !r && *kind; kind++)
         r = add_kind(t, *kind);
     for (const struct kops_trace_client *const *client = part->clients; !r && *client; client++)
@@ -328,19 +251,19 @@ static struct row row_of(const struct timeline *t, const struct slice *s)
         return (struct row){.process = event->kind->device};
     if (event->kind->compiles)
         return (struct row){.process = event->client->process, .compiles = true};
-    return (struct row){.process = event->client->process, .client = event->client->number, .stream = event->e.stream};
+    return (struct row){.process = event->client->process, .client = event->client->number, .stream = event->e->stream};
 }
 
 static uint64_t begin_of(const struct timeline *t, const struct slice *s)
 {
-    const struct kops_trace_event *e = &t->events[s->event].e;
+    const struct kops_trace_event *e = t->events[s->event].e;
 
     return s->work ? device_begin(e) : e->received;
 }
 
 static int compare_rows(const struct row *a, const struct row *b)
 {
-    int r = compare(a->process->is_device, b->process->is_device);
+    int r = compare(*a->process->uuid != 0, *b->process->uuid != 0);
 
     r = r ? r : compare(a->process->place, b->process->place);
     r = r ? r : compare(a->compiles, b->compiles);
@@ -370,7 +293,7 @@ static bool take_lane(struct timeline *t, struct lanes *l, const struct slice *s
 {
     const struct row row = row_of(t, s), *last = t->n_rows ? &t->rows[t->n_rows - 1] : NULL;
     struct event *event = &t->events[s->event];
-    const uint64_t begin = begin_of(t, s), end = s->work ? device_end(&event->e) : event->e.ended;
+    const uint64_t begin = begin_of(t, s), end = s->work ? device_end(event->e) : event->e->ended;
     uint32_t lane = 0;
 
     if (!last || compare_rows(last, &row))
@@ -403,7 +326,7 @@ static struct slice *arrange(struct timeline *t, size_t *ret_n)
 
     for (uint32_t i = 0; ok && i < t->n_events; i++) {
         slices[n++] = (struct slice){.event = i};
-        if (t->events[i].e.started && t->events[i].kind->device)
+        if (t->events[i].e->started && t->events[i].kind->device)
             slices[n++] = (struct slice){.event = i, .work = true};
     }
     if (ok)
@@ -444,16 +367,13 @@ static void write_row(const struct row *row)
 {
     const struct process *p = row->process;
     const unsigned long long client = row->client, stream = row->stream;
-    char name[96], lane[24] = "";
+    const char *name = *p->uuid            ? "kernels"
+                       : row->compiles     ? "compiler"
+                       : p->n_clients == 1 ? text_format("stream %llu", stream)
+                                           : text_format("connection %llu, stream %llu", client, stream);
 
     if (row->lane)
-        snprintf(lane, sizeof(lane), " (%u)", row->lane + 1);
-    if (p->is_device || row->compiles)
-        snprintf(name, sizeof(name), "%s%s", p->is_device ? "kernels" : "compiler", lane);
-    else if (p->n_clients > 1)
-        snprintf(name, sizeof(name), "connection %llu, stream %llu%s", client, stream, lane);
-    else
-        snprintf(name, sizeof(name), "stream %llu%s", stream, lane);
+        name = text_format("%s (%u)", name, row->lane + 1);
     if (row->tid == 1) {
         write_metadata("process_name", p, 0, p->name, 0);
         write_metadata("process_sort_index", p, 0, NULL, p->id); /* devices are last */
@@ -463,6 +383,37 @@ static void write_row(const struct row *row)
 }
 
 /* ---- writing: events ---- */
+
+/* "add f32 65536": the op, its dtype and the shape of its output. The text lives until the next call. */
+static const char *label_of(const struct kind *kind)
+{
+    static char label[1024];
+    const struct kops_trace_kind *k = kind->told;
+    const struct kops_shape *out = k->n_shapes ? &k->shapes[k->n_shapes - 1] : NULL;
+    const int n =
+        snprintf(label, sizeof(label), "%s%s", kind->compiles && *k->op ? "compile " : "", *k->op ? k->op : k->what);
+    const size_t end = (size_t)n < sizeof(label) ? (size_t)n : sizeof(label) - 1;
+
+    if (k->ops > 1)
+        snprintf(label + end, sizeof(label) - end, ", … (%llu ops)", (unsigned long long)k->ops);
+    else
+        snprintf(label + end, sizeof(label) - end, "%s%s%s%s", *k->dtype ? " " : "", k->dtype, out ? " " : "",
+                 out ? text_shape(out->dims, out->rank) : "");
+    return label;
+}
+
+/* "4x1024, scalar" */
+static void write_shapes(const struct kops_trace_kind *k)
+{
+    char shapes[4096];
+    size_t n = 0;
+
+    for (size_t i = 0; i < k->n_shapes && n < sizeof(shapes); i++)
+        n += (size_t)snprintf(shapes + n, sizeof(shapes) - n, "%s%s", i ? ", " : "",
+                              text_shape(k->shapes[i].dims, k->shapes[i].rank));
+    if (n)
+        json_text("shapes", shapes);
+}
 
 static void begin_event(const struct row *row, const char *phase, uint64_t ts)
 {
@@ -501,16 +452,15 @@ static size_t parts_of(const struct kops_trace_event *e, struct part ret[5])
     return known ? 5 : 3;
 }
 
+#define SOME(member) JSON_SOME(struct kops_trace_kind, member)
+static const struct json_field kind_fields[] = {SOME(device), SOME(variant), SOME(dtype), JSON_END};
+#undef SOME
+
 static void write_args(const struct kind *kind, const struct kops_trace_event *e, const struct part *parts, size_t n)
 {
-    const struct {
-        const char *key, *text;
-    } texts[] = {{"device", kind->uuid}, {"variant", kind->variant}, {"dtype", kind->dtype}, {"shapes", kind->shapes}};
-
     json_begin("args", '{');
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        if (*texts[i].text)
-            json_text(texts[i].key, texts[i].text);
+    json_fields(kind_fields, kind->told);
+    write_shapes(kind->told);
     json_uint("executions", e->executions);
     if (e->failed)
         json_bool("failed", true);
@@ -550,11 +500,11 @@ static void write_arrow(const struct row *row, const char *phase, uint64_t ts, u
 static void write_work(const struct timeline *t, const struct event *event, uint64_t flow)
 {
     const struct row *row = &t->rows[event->row], *device_row = &t->rows[event->device_row];
-    const struct kops_trace_event *e = &event->e;
+    const struct kops_trace_event *e = event->e;
     const uint64_t begin = device_begin(e);
     const uint64_t leaves = e->started < e->ended ? e->started : e->ended > e->received ? e->ended - 1 : e->received;
 
-    begin_slice(device_row, begin, device_end(e), "device", event->kind->label);
+    begin_slice(device_row, begin, device_end(e), "device", label_of(event->kind));
     json_begin("args", '{');
     json_uint("client", row->process->id);
     json_uint("stream", e->stream);
@@ -567,12 +517,12 @@ static void write_work(const struct timeline *t, const struct event *event, uint
 static void write_event(const struct timeline *t, const struct event *event, uint64_t *flows)
 {
     const struct row *row = &t->rows[event->row];
-    const struct kops_trace_event *e = &event->e;
+    const struct kops_trace_event *e = event->e;
     const bool compiles = event->kind->compiles;
     struct part parts[5];
     const size_t n = compiles ? 0 : parts_of(e, parts);
 
-    begin_slice(row, e->received, e->ended, compiles ? "compile" : "call", event->kind->label);
+    begin_slice(row, e->received, e->ended, compiles ? "compile" : "call", label_of(event->kind));
     if (e->failed)
         json_text("cname", "terrible");
     write_args(event->kind, e, parts, n);
@@ -626,19 +576,9 @@ struct timeline *timeline_new(const struct kops_device *const *devices)
     return t;
 }
 
-size_t timeline_events(const struct timeline *t)
+struct timeline_sums timeline_sums(const struct timeline *t)
 {
-    return t->n_events;
-}
-
-size_t timeline_clients(const struct timeline *t)
-{
-    return t->n_clients;
-}
-
-uint64_t timeline_dropped(const struct timeline *t)
-{
-    return t->dropped;
+    return (struct timeline_sums){t->n_events, t->n_clients, t->dropped};
 }
 
 struct timeline *timeline_free(struct timeline *t)
@@ -646,10 +586,13 @@ struct timeline *timeline_free(struct timeline *t)
     if (!t)
         return NULL;
     for (size_t i = 0; i < t->n_devices; i++)
-        free(t->devices[i].process);
+        free(t->devices[i]);
+    for (size_t i = 0; i < t->n_parts; i++)
+        kops_trace_free(t->parts[i]);
     tdestroy(t->clients, free);
-    tdestroy(t->kinds, free_kind);
+    tdestroy(t->kinds, free);
     tdestroy(t->processes, free);
+    free(t->parts);
     free(t->events);
     free(t->rows);
     free(t->devices);

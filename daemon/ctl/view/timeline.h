@@ -16,13 +16,16 @@ struct timeline;
 /* `devices`, NULL-terminated, have the names of the trace's devices. NULL: there is no memory. */
 struct timeline *timeline_new(const struct kops_device *const *devices);
 
-/* Takes a copy of what the daemon replied. Returns 0, -ENOMEM, -EBADMSG (an event has a kind that the daemon did not
- * tell) or -E2BIG: the rest of the reply was left out, and so would be all that comes later. */
-int timeline_add(struct timeline *t, const struct kops_trace *part);
+/* Takes over what the daemon replied. Returns 0, -ENOMEM, -EBADMSG (an event has a kind that the daemon did not tell)
+ * or -E2BIG: the rest of the reply was left out, and so would be all that comes later. */
+int timeline_add(struct timeline *t, struct kops_trace *part);
 
-size_t timeline_events(const struct timeline *t);
-size_t timeline_clients(const struct timeline *t);
-uint64_t timeline_dropped(const struct timeline *t);
+struct timeline_sums {
+    size_t events, clients;
+    uint64_t dropped;
+};
+
+struct timeline_sums timeline_sums(const struct timeline *t);
 
 /* Writes all of it, once; ferror(to) tells whether that failed. Returns 0 or -ENOMEM. */
 int timeline_write(struct timeline *t, FILE *to);
