@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,8 +20,6 @@ static const char usage[] =
     "The daemon's cache of compiled kernels; for root and for the user that the daemon runs as. `kopsctl compile` and\n"
     "`list` print the keys. An imported kernel runs for every client that asks for it: import only archives that you\n"
     "trust.\n";
-
-enum { COPY_BYTES = 1 << 16 };
 
 static void list_text(const struct kops_cache *cache)
 {
@@ -89,25 +88,14 @@ static enum ctl_exit failed_file(const char *what, const char *path)
     return ctl_complain("os_error", "%s %s: %s", what, path, strerror(errno));
 }
 
-static bool copy(int from, int to)
-{
-    char buffer[COPY_BYTES];
-    ssize_t got, put = 0;
-
-    while ((got = read(from, buffer, sizeof(buffer))) > 0)
-        for (ssize_t done = 0; done < got; done += put) {
-            put = write(to, buffer + done, (size_t)(got - done));
-            if (put < 0)
-                return false;
-        }
-    return got == 0;
-}
-
-static enum ctl_exit write_archive(int archive, const char *path)
+static enum ctl_exit write_archive(int archive, uint64_t bytes, const char *path)
 {
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    bool written = file >= 0 && lseek(archive, 0, SEEK_SET) >= 0 && copy(archive, file);
+    off_t at = 0;
+    bool written = file >= 0;
 
+    while (written && (uint64_t)at < bytes)
+        written = sendfile(file, archive, &at, bytes - (uint64_t)at) > 0;
     if (file >= 0 && close(file))
         written = false;
     return written ? CTL_OK : failed_file("writing", path);
@@ -122,7 +110,7 @@ static enum ctl_exit export_to(struct ctl *ctl, const char *path, const char *ke
 
     if (kops_cache_export(ctl->client, key, &archive, &bytes, &error))
         return ctl_failed("cache export", &error);
-    status = write_archive(archive, path);
+    status = write_archive(archive, bytes, path);
     close(archive);
     if (status)
         return status;

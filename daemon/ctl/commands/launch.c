@@ -12,9 +12,8 @@
 #include "commands.h"
 #include "compile.h"
 #include "data/data.h"
-#include "data/operand.h"
 #include "proto/generated/kernels.h"
-#include "view/measure.h"
+#include "run.h"
 
 static const char usage[] =
     "Usage: kopsctl launch FILE ENTRY --param PARAM... --grid SIZES --block SIZES [OPTION]...\n\n"

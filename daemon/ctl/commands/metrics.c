@@ -104,21 +104,6 @@ static enum ctl_exit print(struct ctl *ctl)
 
 /* ---- to a file ---- */
 
-static int write_all(int file, const char *text, size_t left)
-{
-    while (left) {
-        ssize_t n = write(file, text, left);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        text += n;
-        left -= (size_t)n;
-    }
-    return 0;
-}
-
 /* A power cut may undo the change, not tear it, where the file system can be asked for that. */
 static void sync_folder(const char *folder)
 {
@@ -135,8 +120,9 @@ static void sync_folder(const char *folder)
 static int replace_file(const char *path, const char *text)
 {
     char *folder_of = strdup(path), *name_of = strdup(path), *temporary = NULL;
-    int file = -1, r = -ENOMEM;
     const char *folder;
+    FILE *to = NULL;
+    int fd, r = -ENOMEM;
 
     if (!folder_of || !name_of)
         goto free_names;
@@ -146,15 +132,14 @@ static int replace_file(const char *path, const char *text)
         temporary = NULL;
         goto free_names;
     }
-    file = mkostemp(temporary, O_CLOEXEC);
-    if (file < 0) {
-        r = -errno;
+    fd = mkostemp(temporary, O_CLOEXEC);
+    r = fd < 0 ? -errno : 0;
+    if (r)
         goto free_names;
-    }
-    r = write_all(file, text, strlen(text));
-    if (!r && (fchmod(file, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) || fsync(file)))
+    to = fdopen(fd, "w");
+    if (!to || fputs(text, to) < 0 || fflush(to) || fchmod(fd, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) || fsync(fd))
         r = -errno;
-    if (close(file) && !r)
+    if ((to ? fclose(to) : close(fd)) && !r)
         r = -errno;
     if (!r && rename(temporary, path))
         r = -errno;

@@ -29,44 +29,20 @@ static const char usage[] =
 
 /* ---- the table of timings: its columns, order and groups ---- */
 
-enum stats_column {
-    /* Keys: the columns that rows are grouped by. */
-    STATS_OP,
-    STATS_SHAPES,
-    STATS_DTYPE,
-    STATS_VARIANT,
-    STATS_DEVICE,
-    STATS_USER,
-    STATS_KEYS,
-    /* Numbers. */
-    STATS_CALLS = STATS_KEYS,
-    STATS_ERRORS,
-    STATS_TOTAL,
-    STATS_SHARE,
-    STATS_MEAN,
-    STATS_P50,
-    STATS_P99,
-    STATS_GB_S,
-    STATS_GFLOP_S,
-    STATS_QUEUE_P99,
-    STATS_TOTAL_P99,
-    STATS_COLUMNS
-};
-
-struct stats_table {
-    unsigned by; /* keys to group by, a bit each; 0: a line for each row */
-    enum stats_column sort;
-    size_t limit; /* most lines */
-};
+/* The columns: keys, by which rows are grouped, then numbers. */
+enum { STATS_OP, STATS_SHAPES, STATS_DTYPE, STATS_VARIANT, STATS_DEVICE, STATS_USER, STATS_KEYS };
+enum { STATS_CALLS = STATS_KEYS, STATS_ERRORS, STATS_TOTAL, STATS_SHARE, STATS_MEAN, STATS_P50, STATS_P99 };
+enum { STATS_GB_S = STATS_P99 + 1, STATS_GFLOP_S, STATS_QUEUE_P99, STATS_TOTAL_P99, STATS_COLUMNS };
 
 static const struct {
     const char *name, *title;
+    size_t at; /* of a key that is a text: its place in a row */
 } columns[STATS_COLUMNS] = {
-    [STATS_OP] = {"op", "op"},
+    [STATS_OP] = {"op", "op", offsetof(struct kops_stats_row, op)},
     [STATS_SHAPES] = {"shapes", "shapes"},
-    [STATS_DTYPE] = {"dtype", "dtype"},
-    [STATS_VARIANT] = {"variant", "variant"},
-    [STATS_DEVICE] = {"device", "device"},
+    [STATS_DTYPE] = {"dtype", "dtype", offsetof(struct kops_stats_row, dtype)},
+    [STATS_VARIANT] = {"variant", "variant", offsetof(struct kops_stats_row, variant)},
+    [STATS_DEVICE] = {"device", "device", offsetof(struct kops_stats_row, device)},
     [STATS_USER] = {"user", "user"},
     [STATS_CALLS] = {"calls", "calls"},
     [STATS_ERRORS] = {"errors", "errors"},
@@ -81,13 +57,18 @@ static const struct {
     [STATS_TOTAL_P99] = {"total_p99", "total p99 us"},
 };
 
+struct stats_table {
+    unsigned by; /* keys to group by, a bit each; 0: a line for each row */
+    unsigned sort;
+    size_t limit; /* most lines */
+};
+
 /* A line of the table: one row, or a group of rows. */
 struct line {
     const struct kops_stats_row *row; /* the first one */
     size_t place;                     /* among all lines, in the daemon's order */
     size_t n_rows;
-    uint64_t calls, errors;
-    /* Of the rows with a measured execution. NAN where one of them does not have it. */
+    /* Sums over the rows with a measured execution; NAN where a row does not have the amount. */
     double timed_calls, total_us, bytes, operations;
     double numbers[STATS_COLUMNS]; /* NAN: none */
 };
@@ -98,18 +79,18 @@ struct lines {
 };
 
 /* By the name that --sort and --by take. Returns false when there is none, or it is no key but `keys_only`. */
-static bool column_find(const char *name, size_t length, bool keys_only, enum stats_column *ret)
+static bool column_find(const char *name, size_t length, bool keys_only, unsigned *ret)
 {
     for (unsigned i = 0; i < (keys_only ? STATS_KEYS : STATS_COLUMNS); i++)
         if (strlen(columns[i].name) == length && !memcmp(columns[i].name, name, length)) {
-            *ret = (enum stats_column)i;
+            *ret = i;
             return true;
         }
     return false;
 }
 
 /* Whether the table can be sorted by the column: not by a key that its groups do not have. */
-static bool has_column(const struct stats_table *t, enum stats_column column)
+static bool has_column(const struct stats_table *t, unsigned column)
 {
     return column >= STATS_KEYS || !t->by || t->by & 1U << column;
 }
@@ -131,22 +112,19 @@ static int compare_shapes(const struct kops_stats_row *a, const struct kops_stat
     return (a->n_shapes > b->n_shapes) - (a->n_shapes < b->n_shapes);
 }
 
-static int compare_key(enum stats_column key, const struct kops_stats_row *a, const struct kops_stats_row *b)
+/* A key that is a text. */
+static const char *text_key(unsigned key, const struct kops_stats_row *row)
 {
-    switch (key) {
-    case STATS_OP:
-        return strcmp(a->op, b->op);
-    case STATS_SHAPES:
+    return *(const char *const *)((const char *)row + columns[key].at);
+}
+
+static int compare_key(unsigned key, const struct kops_stats_row *a, const struct kops_stats_row *b)
+{
+    if (key == STATS_SHAPES)
         return compare_shapes(a, b);
-    case STATS_DTYPE:
-        return strcmp(a->dtype, b->dtype);
-    case STATS_VARIANT:
-        return strcmp(a->variant, b->variant);
-    case STATS_DEVICE:
-        return strcmp(a->device, b->device);
-    default: /* STATS_USER */
+    if (key == STATS_USER)
         return (a->uid > b->uid) - (a->uid < b->uid);
-    }
+    return strcmp(text_key(key, a), text_key(key, b));
 }
 
 /* ---- lines ---- */
@@ -157,7 +135,7 @@ static struct line *line_of(struct lines *lines, unsigned by, const struct kops_
         bool same = true;
 
         for (unsigned key = 0; same && key < STATS_KEYS; key++)
-            same = !(by & 1U << key) || compare_key((enum stats_column)key, lines->at[i].row, row) == 0;
+            same = !(by & 1U << key) || compare_key(key, lines->at[i].row, row) == 0;
         if (same)
             return &lines->at[i];
     }
@@ -170,8 +148,8 @@ static void add_row(struct line *line, const struct kops_stats_row *row)
     const double calls = (double)row->count;
 
     line->n_rows++;
-    line->calls += row->count;
-    line->errors += row->errors;
+    line->numbers[STATS_CALLS] += calls;
+    line->numbers[STATS_ERRORS] += (double)row->errors;
     if (isnan(row->exec_us.mean))
         return;
     line->timed_calls += calls;
@@ -191,8 +169,6 @@ static void finish(struct line *line, double all_us)
     const struct kops_stats_row *single = line->n_rows == 1 ? line->row : NULL; /* groups have no percentiles */
     double *numbers = line->numbers;
 
-    numbers[STATS_CALLS] = (double)line->calls;
-    numbers[STATS_ERRORS] = (double)line->errors;
     numbers[STATS_TOTAL] = line->timed_calls > 0 ? line->total_us / 1e3 : (double)NAN;
     numbers[STATS_SHARE] = 100 * ratio(line->timed_calls > 0 ? line->total_us : (double)NAN, all_us);
     numbers[STATS_MEAN] = ratio(line->total_us, line->timed_calls);
@@ -204,7 +180,7 @@ static void finish(struct line *line, double all_us)
     numbers[STATS_TOTAL_P99] = single ? single->total_us.p99 : (double)NAN;
 }
 
-static enum stats_column order; /* of the comparison; qsort passes none on */
+static unsigned order; /* of the comparison; qsort passes none on */
 
 static int by_column(const void *x, const void *y)
 {
@@ -223,35 +199,22 @@ static int by_column(const void *x, const void *y)
 
 /* ---- text ---- */
 
-static const char *key_text(enum stats_column key, const struct kops_stats_row *row)
+static const char *cell_text(unsigned column, const struct line *line)
 {
-    switch (key) {
-    case STATS_OP:
-        return row->op;
-    case STATS_SHAPES:
-        return stats_shapes(row);
-    case STATS_DTYPE:
-        return row->dtype;
-    case STATS_VARIANT:
-        return row->variant;
-    case STATS_DEVICE:
-        return text_format("%.12s", row->device);
-    default: /* STATS_USER */
-        return row->uid < 0 ? "" : text_owner(row->uid, row->identity);
-    }
-}
-
-static const char *cell_text(enum stats_column column, const struct line *line)
-{
+    const struct kops_stats_row *row = line->row;
     const double number = line->numbers[column];
     const char *key;
 
     if (column < STATS_KEYS) {
-        key = text_clean(key_text(column, line->row));
-        return *key ? key : "-";
+        key = column == STATS_SHAPES   ? stats_shapes(row)
+              : column == STATS_DEVICE ? text_format("%.12s", row->device)
+              : column != STATS_USER   ? text_key(column, row)
+              : row->uid >= 0          ? text_owner(row->uid, row->identity)
+                                       : "";
+        return *key ? text_clean(key) : "-";
     }
     if (column == STATS_CALLS || column == STATS_ERRORS)
-        return text_format("%llu", (unsigned long long)(column == STATS_CALLS ? line->calls : line->errors));
+        return text_format("%.0f", number);
     if (column == STATS_SHARE && !isnan(number))
         return text_format("%.1f", number);
     return text_us(number); /* times and rates have the same digits */
@@ -271,7 +234,7 @@ static void print_lines(const struct lines *lines, const bool shown[STATS_COLUMN
     for (size_t i = 0; i < lines->n && i < limit; i++)
         for (unsigned c = 0; c < STATS_COLUMNS; c++)
             if (shown[c])
-                table_cell(&t, cell_text((enum stats_column)c, &lines->at[i]));
+                table_cell(&t, cell_text(c, &lines->at[i]));
     table_print(&t);
     if (lines->n > limit)
         printf("and %zu more\n", lines->n - limit);
@@ -299,7 +262,7 @@ static bool table_of_rows(const struct stats_table *t, const struct kops_stats_r
     order = t->sort;
     qsort(lines.at, lines.n, sizeof(*lines.at), by_column);
     for (unsigned i = 0; i < STATS_COLUMNS; i++)
-        shown[i] = has_column(t, (enum stats_column)i) && (i != STATS_USER || t->by || users);
+        shown[i] = has_column(t, i) && (i != STATS_USER || t->by || users);
     print_lines(&lines, shown, t->limit);
     free(lines.at);
     return true;
@@ -378,7 +341,7 @@ static enum ctl_exit print_text(const struct kops_stats *s, const struct stats_t
 /* The option's list, such as "op,dtype". */
 static enum ctl_exit parse_by(const char *text, unsigned *ret)
 {
-    enum stats_column column;
+    unsigned column;
 
     *ret = 0;
     for (const char *end = text;; text = end + 1) {

@@ -2,7 +2,6 @@
  * live view. */
 #include "top.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,7 +30,7 @@ static const char usage[] =
 
 /* ---- text ---- */
 
-void top_print_summary(const struct top_view *v, FILE *to)
+void top_print_summary(const struct top_view *v, FILE *to, size_t max_rows)
 {
     const struct kops_clients *s = v->now.clients;
     char at[32] = "", line[400];
@@ -45,7 +44,7 @@ void top_print_summary(const struct top_view *v, FILE *to)
     fprintf(to, "%s requests/s, %s runs/s, %s errors/s; %llu in flight, %llu queued\n", text_rate(v->requests_s),
             text_rate(v->jobs_s), text_rate(v->errors_s), (unsigned long long)v->inflight,
             (unsigned long long)v->queued);
-    for (size_t i = 0; i < v->n_devices; i++) {
+    for (size_t i = 0; i < v->n_devices && i < max_rows; i++) {
         const struct kops_device_load *d = s->devices[i];
 
         fprintf(to, "device %u, %.48s: %s busy, %llu running", d->index, d->name, text_percent(v->device_shares[i]),
@@ -103,48 +102,15 @@ void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
 
 /* ---- JSON ---- */
 
-static void clients_json(const struct top_view *v)
-{
-    json_begin("clients", '[');
-    for (size_t i = 0; i < v->n_clients; i++) {
-        const struct top_client *c = &v->clients[i];
+#define F(member) JSON_FIELD(struct top_view, member)
+static const struct json_field view_fields[] = {
+    F(requests_s), F(errors_s), JSON_FIELD_AS("runs_s", struct top_view, jobs_s, JSON_ALWAYS),
+    F(inflight),   F(queued),   JSON_END};
+#undef F
 
-        json_begin(NULL, '{');
-        json_fields(client_fields, c->info);
-        json_number("requests_s", c->requests_s);
-        json_number("errors_s", c->errors_s);
-        json_number("here_s", c->here_s);
-        json_number("device_share", c->device_share);
-        json_end('}');
-    }
-    json_end(']');
-}
-
-static void executors_json(const struct top_view *v)
-{
-    json_begin("executors", '[');
-    for (size_t i = 0; i < v->n_executors; i++) {
-        json_begin(NULL, '{');
-        json_fields(executor_fields, v->now.stats->executors[i]);
-        json_number("device_share", v->executor_shares[i]);
-        json_end('}');
-    }
-    json_end(']');
-    counters_map_json("executor_counts", v->now.stats->executor_counts);
-}
-
-static void ops_json(const struct top_view *v)
-{
-    json_begin("ops", '[');
-    for (size_t i = 0; i < v->n_ops; i++) {
-        json_begin(NULL, '{');
-        stats_row_json(v->ops[i].row);
-        json_number("runs_s", v->ops[i].runs_s);
-        json_number("errors_s", v->ops[i].errors_s);
-        json_end('}');
-    }
-    json_end(']');
-}
+#define F(member) JSON_FIELD(struct top_client, member)
+static const struct json_field rate_fields[] = {F(requests_s), F(errors_s), F(here_s), F(device_share), JSON_END};
+#undef F
 
 static void print_json(const struct top_view *v)
 {
@@ -157,11 +123,7 @@ static void print_json(const struct top_view *v)
     json_number("interval_s", v->interval_s);
     json_text("state", s->state);
     json_number("uptime_s", s->uptime_s);
-    json_number("requests_s", v->requests_s);
-    json_number("errors_s", v->errors_s);
-    json_number("runs_s", v->jobs_s);
-    json_uint("inflight", v->inflight);
-    json_uint("queued", v->queued);
+    json_fields(view_fields, v);
     json_begin("devices", '[');
     for (size_t i = 0; i < v->n_devices; i++) {
         json_begin(NULL, '{');
@@ -170,21 +132,49 @@ static void print_json(const struct top_view *v)
         json_end('}');
     }
     json_end(']');
-    executors_json(v);
-    clients_json(v);
+    json_begin("executors", '[');
+    for (size_t i = 0; i < v->n_executors; i++) {
+        json_begin(NULL, '{');
+        json_fields(executor_fields, v->now.stats->executors[i]);
+        json_number("device_share", v->executor_shares[i]);
+        json_end('}');
+    }
+    json_end(']');
+    counters_map_json("executor_counts", v->now.stats->executor_counts);
+    json_begin("clients", '[');
+    for (size_t i = 0; i < v->n_clients; i++) {
+        json_begin(NULL, '{');
+        json_fields(client_fields, v->clients[i].info);
+        json_fields(rate_fields, &v->clients[i]);
+        json_end('}');
+    }
+    json_end(']');
     users_json(s);
-    ops_json(v);
+    json_begin("ops", '[');
+    for (size_t i = 0; i < v->n_ops; i++) {
+        json_begin(NULL, '{');
+        stats_row_json(v->ops[i].row);
+        json_number("runs_s", v->ops[i].runs_s);
+        json_number("errors_s", v->ops[i].errors_s);
+        json_end('}');
+    }
+    json_end(']');
     json_end('}');
 }
 
 /* ---- the command ---- */
 
-static void wait_s(double seconds)
+static void print_text(const struct top_view *v)
 {
-    struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-
-    while (nanosleep(&left, &left) && errno == EINTR)
-        continue;
+    top_print_summary(v, stdout, SIZE_MAX);
+    printf("\n");
+    top_print_executors(v, stdout, SIZE_MAX);
+    if (v->n_executors)
+        printf("\n");
+    top_print_clients(v, stdout, SIZE_MAX);
+    printf("\n");
+    top_print_ops(v, stdout, SIZE_MAX);
+    printf("\n");
 }
 
 /* `iterations` 0: no end. */
@@ -193,34 +183,26 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
     struct top_view view = {.n_clients = 0};
     enum ctl_exit status = ctl_connect(ctl);
     struct kops_error error;
+    sigset_t none;
 
     if (status)
         return status;
+    sigemptyset(&none);
     /* The first look is what rates are counted from. */
     for (uint64_t i = 0; !status && (!iterations || i <= iterations); i++) {
         if (i)
-            wait_s(delay_s);
-        if (top_look(ctl, &view, &error)) {
+            ctl_wait(&none, ctl_clock_ns() + (uint64_t)(delay_s * 1e9));
+        if (top_look(ctl, &view, &error))
             status = ctl_failed("top", &error);
-        } else if (i) {
-            top_sort(&view, by);
-            if (ctl->json) {
-                print_json(&view);
-            } else {
-                top_print_summary(&view, stdout);
-                printf("\n");
-                if (view.n_executors) {
-                    top_print_executors(&view, stdout, SIZE_MAX);
-                    printf("\n");
-                }
-                top_print_clients(&view, stdout, SIZE_MAX);
-                printf("\n");
-                top_print_ops(&view, stdout, SIZE_MAX);
-                printf("\n");
-            }
-            if (fflush(stdout)) /* main() says why */
-                status = CTL_FAILED;
-        }
+        if (status || !i)
+            continue;
+        top_sort(&view, by);
+        if (ctl->json)
+            print_json(&view);
+        else
+            print_text(&view);
+        if (fflush(stdout)) /* main() says why */
+            status = CTL_FAILED;
     }
     top_free(&view);
     return status;

@@ -1,5 +1,5 @@
 /* The live view of kopsctl top, on a terminal by ncurses. It shows the text of top.c, cut to the terminal's size.
- * Single-threaded; owns the terminal between start() and stop(). */
+ * Single-threaded. */
 #include <curses.h>
 #include <poll.h>
 #include <signal.h>
@@ -72,10 +72,9 @@ static void put_message(const struct screen *s)
     attroff(A_BOLD);
 }
 
-typedef void print_table(const struct top_view *v, FILE *to, size_t max_rows);
-
-/* Returns the line after a table that takes `room` lines at most, its titles among them. */
-static int put_table(print_table *print, const struct top_view *v, int y, int room)
+/* Returns the line after a part of the view that takes `room` lines at most, its titles among them where it is a table.
+ */
+static int put_part(top_print *print, const struct top_view *v, int y, int room, bool titled)
 {
     char *text = NULL;
     size_t size;
@@ -85,7 +84,7 @@ static int put_table(print_table *print, const struct top_view *v, int y, int ro
         return y;
     print(v, to, room > 1 ? (size_t)room - 1 : 0);
     fclose(to);
-    y = put_text(text, y, room, true);
+    y = put_text(text, y, room, titled);
     free(text);
     return y;
 }
@@ -102,26 +101,19 @@ static void put_tables(struct screen *s, int y)
     rest.clients += s->first;
     rest.n_clients -= s->first;
     if (s->view.n_executors)
-        y = put_table(top_print_executors, &s->view, y, (LINES - 1 - y) / 3) + 1;
+        y = put_part(top_print_executors, &s->view, y, (LINES - 1 - y) / 3, true) + 1;
     room = LINES - 1 - y;
     clients = room > ops + 1 + room / 2 ? room - ops - 1 : room / 2;
-    y = put_table(top_print_clients, &rest, y, clients) + 1;
-    put_table(top_print_ops, &s->view, y, LINES - 1 - y);
+    y = put_part(top_print_clients, &rest, y, clients, true) + 1;
+    put_part(top_print_ops, &s->view, y, LINES - 1 - y, true);
 }
 
 static void draw(struct screen *s)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *to;
-
     erase();
-    if (s->view.now.clients && (to = open_memstream(&text, &size))) {
+    if (s->view.now.clients) {
         top_sort(&s->view, s->by);
-        top_print_summary(&s->view, to);
-        fclose(to);
-        put_tables(s, put_text(text, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
-        free(text);
+        put_tables(s, put_part(top_print_summary, &s->view, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
     }
     put_message(s);
     refresh();
@@ -214,6 +206,7 @@ static void wait_for_keys(struct screen *s)
 
 static enum ctl_exit start(struct screen *s)
 {
+    static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = end};
     sigset_t blocked;
 
@@ -221,15 +214,12 @@ static enum ctl_exit start(struct screen *s)
         return ctl_complain("unsupported",
                             "the live view wants a terminal; `kopsctl top --batch` prints tables instead");
     sigemptyset(&blocked);
-    sigaddset(&blocked, SIGINT);
-    sigaddset(&blocked, SIGTERM);
-    sigaddset(&blocked, SIGHUP);
     sigaddset(&blocked, SIGWINCH);
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        sigaddset(&blocked, endings[i]);
+        sigaction(endings[i], &action, NULL); /* before ncurses, which would take the signals as a failure */
+    }
     sigprocmask(SIG_BLOCK, &blocked, &s->unblocked);
-    /* Before ncurses, which would take them as a failure. */
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
     s->terminal = newterm(NULL, stdout, stdin);
     if (!s->terminal)
         return ctl_complain("unsupported", "the terminal `%s` is not known; set TERM, or use `kopsctl top --batch`",

@@ -14,7 +14,7 @@ extern const struct json_field client_fields[], executor_fields[];
 void device_json(const struct kops_device_load *d);
 void stats_row_json(const struct kops_stats_row *row);
 
-/* Writes a list of maps, each by `write`. */
+/* Writes a NULL-terminated list as a list of maps, the members of each by `write`. */
 #define JSON_EACH(key, list, write)                                                                                    \
     do {                                                                                                               \
         json_begin(key, '[');                                                                                          \
