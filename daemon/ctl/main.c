@@ -37,8 +37,15 @@ static const struct {
 
 static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
 
-static void print_usage(FILE *to)
+/* NULL: there is no memory. */
+static const char *usage_text(void)
 {
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+
+    if (!to)
+        return NULL;
     fprintf(to, "Usage: kopsctl [-V] [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
     for (size_t i = 0; i < n_commands; i++)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
@@ -51,6 +58,7 @@ static void print_usage(FILE *to)
             "are trusted, besides you, root and kops.\n"
             "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
             "4 (drain) work is left after the timeout.\n");
+    return fclose(to) ? NULL : text;
 }
 
 /* The command's place in the table; n_commands: there is none. */
@@ -69,15 +77,14 @@ static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
                                 "Tells what the command does, and its options, as `kopsctl COMMAND --help`; without a "
                                 "command, all\ncommands.\n\n"
                                 "Example: kopsctl help run\n";
-    static const struct ctl_option options[] = {{0}};
     static char wanted[] = "--help";
     enum ctl_exit status;
     size_t i;
 
-    if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
+    if (!ctl_parse(ctl, argc, argv, usage, NULL, argc, &status))
         return status;
     if (optind == argc) {
-        print_usage(stdout);
+        fputs(usage_text(), stdout);
         return CTL_OK;
     }
     if (argc - optind > 1)
@@ -91,23 +98,26 @@ static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    const char *usage = usage_text();
+    bool version = false;
+    const struct ctl_option options[] = {{"--version", 'V', OPTION_FLAG, &version}, {0}};
     struct ctl ctl = {0};
     enum ctl_exit status;
-    int option;
     size_t command;
 
+    if (!usage)
+        return (int)ctl_no_memory(0);
     ctl_look_for_json(argv);
-    if (!ctl_parse_first(&ctl, argc, argv, &status, &option)) {
-        if (option == 'V')
-            printf("kopsctl %s\n", KOPS_VERSION);
-        else if (option == 'h')
-            print_usage(stdout);
+    if (!ctl_parse(&ctl, argc, argv, usage, options, CTL_COMMAND_FOLLOWS, &status))
         return (int)status;
+    if (version) {
+        printf("kopsctl %s\n", KOPS_VERSION);
+        return CTL_OK;
     }
     if (optind == argc) {
         if (ctl_has_json_errors())
             return (int)ctl_usage("no command; `kopsctl --help` lists them");
-        print_usage(stderr);
+        fputs(usage, stderr);
         return CTL_USAGE;
     }
     command = find_command(argv[optind]);

@@ -95,8 +95,7 @@ enum { OPTIONS_MAX = 32, FIRST_VALUE = 256 };
 static const struct option common[] = {{"socket", required_argument, NULL, 'S'},
                                        {"timeout", required_argument, NULL, 'T'},
                                        {"json", no_argument, NULL, 'J'},
-                                       {"help", no_argument, NULL, 'h'},
-                                       {"version", no_argument, NULL, 'V'}};
+                                       {"help", no_argument, NULL, 'h'}};
 
 /* Takes a common option. Returns -1 to go on, or the exit status. */
 static int take_common(struct ctl *ctl, int option, char **argv, const char *usage)
@@ -151,10 +150,12 @@ static enum ctl_exit take(const struct ctl_option *o)
 }
 
 /* Makes getopt_long's tables: the command's options, then the common ones that the command does not have itself. */
-static void make_tables(const struct ctl_option *options, struct option *ret_long, char *ret_short)
+static void make_tables(const struct ctl_option *options, struct option *ret_long, char *ret_short, bool first_ends)
 {
     size_t n = 0;
 
+    if (first_ends)
+        *ret_short++ = '+';
     for (; options[n].name; n++) {
         const int argument = options[n].kind == OPTION_FLAG ? no_argument : required_argument;
 
@@ -164,7 +165,7 @@ static void make_tables(const struct ctl_option *options, struct option *ret_lon
         if (options[n].letter && argument)
             *ret_short++ = ':';
     }
-    for (size_t i = 0, own = n; i + 1 < sizeof(common) / sizeof(common[0]); i++) {
+    for (size_t i = 0, own = n; i < sizeof(common) / sizeof(common[0]); i++) {
         size_t same = 0;
 
         while (same < own && strcmp(ret_long[same].name, common[i].name) != 0)
@@ -179,11 +180,13 @@ static void make_tables(const struct ctl_option *options, struct option *ret_lon
 bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
                int operands, enum ctl_exit *ret_status)
 {
+    static const struct ctl_option none[] = {{0}};
     struct option longs[OPTIONS_MAX];
     char shorts[2 * OPTIONS_MAX];
     int option;
 
-    make_tables(options, longs, shorts);
+    options = options ? options : none;
+    make_tables(options, longs, shorts, operands == CTL_COMMAND_FOLLOWS);
     while ((option = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
         const struct ctl_option *o = option >= FIRST_VALUE ? options + (option - FIRST_VALUE) : options;
         int end;
@@ -198,7 +201,7 @@ bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const 
             return false;
         }
     }
-    if (argc - optind <= operands)
+    if (operands == CTL_COMMAND_FOLLOWS || argc - optind <= operands)
         return true;
     *ret_status = ctl_usage("%s takes no `%s`", argv[0], argv[optind + operands]);
     return false;
@@ -211,21 +214,6 @@ bool ctl_begin(struct ctl *ctl, int argc, char **argv, const char *usage, const 
         return false;
     *ret_status = ctl_connect(ctl);
     return *ret_status == CTL_OK;
-}
-
-bool ctl_parse_first(struct ctl *ctl, int argc, char **argv, enum ctl_exit *ret_status, int *ret_option)
-{
-    struct option longs[sizeof(common) / sizeof(common[0]) + 1] = {{NULL, 0, NULL, 0}};
-    int end = -1;
-
-    memcpy(longs, common, sizeof(common));
-    while (end < 0 && (*ret_option = getopt_long(argc, argv, "+hV", longs, NULL)) != -1) {
-        if (*ret_option == 'h' || *ret_option == 'V')
-            break;
-        end = take_common(ctl, *ret_option, argv, NULL);
-    }
-    *ret_status = end >= 0 ? (enum ctl_exit)end : CTL_OK;
-    return *ret_option == -1;
 }
 
 /* ---- errors and notes ---- */
@@ -248,6 +236,53 @@ bool ctl_has_json_errors(void)
     return as_json;
 }
 
+/* The next step, where kopsctl knows it. */
+static const char *hint(const struct kops_error *error)
+{
+    const char *key = kops_error_text(error, "key"), *daemon = kops_error_text(error, "daemon");
+
+    if (error->code == KOPS_ERR_TIMEOUT)
+        return "give it longer with --timeout SECONDS";
+    if (error->code == KOPS_ERR_DEVICE_LOST && daemon && strcmp(daemon, "goes_on") == 0)
+        return "the daemon goes on: try again";
+    if (error->code == KOPS_ERR_DEVICE_LOST)
+        return "the daemon restarts where a supervisor looks after it; try again then";
+    if (error->code == KOPS_ERR_MISSING_KEY && key && strcmp(key, "arch") == 0)
+        return "compile takes --arch, such as --arch sm_90a for an H100 or H200; launch needs a GPU, Python's "
+               "interpreter (docs/kernels.md) does not";
+    return NULL;
+}
+
+/* `e` and `log` are NULL where there are none. */
+static void print_json(const char *kind, const char *code, const char *message, const char *what,
+                       const struct kops_error *e, const char *log)
+{
+    json_divert(stderr);
+    json_begin(NULL, '{');
+    json_begin(kind, '{');
+    if (code)
+        json_text("code", code);
+    json_text("message", message);
+    if (e) {
+        json_text("what", what);
+        json_begin("detail", '{');
+        for (const struct kops_detail *d = e->details; d < e->details + e->n_details; d++) {
+            if (d->is_text)
+                json_text(d->key, d->text);
+            else
+                json_int(d->key, d->number);
+        }
+        json_end('}');
+        if (hint(e))
+            json_text("hint", hint(e));
+    }
+    if (log && *log)
+        json_text("log", log);
+    json_end('}');
+    json_end('}');
+    json_divert(NULL);
+}
+
 static void print(const char *kind, const char *code, const char *format, va_list args)
     __attribute__((format(printf, 3, 0)));
 
@@ -256,19 +291,10 @@ static void print(const char *kind, const char *code, const char *format, va_lis
     char message[MESSAGE_MAX_LENGTH];
 
     vsnprintf(message, sizeof(message), format, args);
-    if (!as_json) {
+    if (as_json)
+        print_json(kind, code, message, NULL, NULL, NULL);
+    else
         fprintf(stderr, "kopsctl: %s\n", message);
-        return;
-    }
-    json_divert(stderr);
-    json_begin(NULL, '{');
-    json_begin(kind, '{');
-    if (code)
-        json_text("code", code);
-    json_text("message", message);
-    json_end('}');
-    json_end('}');
-    json_divert(NULL);
 }
 
 #define PRINT(kind, code)                                                                                              \
@@ -302,56 +328,12 @@ enum ctl_exit ctl_no_memory(size_t bytes)
     return ctl_complain("no_memory", "no memory for %zu bytes", bytes);
 }
 
-/* The next step, where kopsctl knows it. */
-static const char *hint(const struct kops_error *error)
-{
-    const char *key = kops_error_text(error, "key"), *daemon = kops_error_text(error, "daemon");
-
-    if (error->code == KOPS_ERR_TIMEOUT)
-        return "give it longer with --timeout SECONDS";
-    if (error->code == KOPS_ERR_DEVICE_LOST && daemon && strcmp(daemon, "goes_on") == 0)
-        return "the daemon goes on: try again";
-    if (error->code == KOPS_ERR_DEVICE_LOST)
-        return "the daemon restarts where a supervisor looks after it; try again then";
-    if (error->code == KOPS_ERR_MISSING_KEY && key && strcmp(key, "arch") == 0)
-        return "compile takes --arch, such as --arch sm_90a for an H100 or H200; launch needs a GPU, Python's "
-               "interpreter (docs/kernels.md) does not";
-    return NULL;
-}
-
-static void print_error_json(const char *what, const struct kops_error *error, const char *log)
-{
-    json_divert(stderr);
-    json_begin(NULL, '{');
-    json_begin("error", '{');
-    json_text("code", kops_code_name(error->code));
-    json_text("message", error->message);
-    json_text("what", what);
-    json_begin("detail", '{');
-    for (unsigned i = 0; i < error->n_details; i++) {
-        const struct kops_detail *d = &error->details[i];
-
-        if (d->is_text)
-            json_text(d->key, d->text);
-        else
-            json_int(d->key, d->number);
-    }
-    json_end('}');
-    if (hint(error))
-        json_text("hint", hint(error));
-    if (log && *log)
-        json_text("log", log);
-    json_end('}');
-    json_end('}');
-    json_divert(NULL);
-}
-
 enum ctl_exit ctl_failed(const char *what, const struct kops_error *error)
 {
     const char *driver = kops_error_text(error, "driver");
 
     if (as_json) {
-        print_error_json(what, error, NULL);
+        print_json("error", kops_code_name(error->code), error->message, what, error, NULL);
         return CTL_FAILED;
     }
     fprintf(stderr, "kopsctl: %s: %s [%s%s%s]\n", what, error->message, kops_code_name(error->code), driver ? ", " : "",
@@ -368,7 +350,7 @@ enum ctl_exit ctl_not_compiled(const char *name, const struct kops_error *error,
     if (!log || !*log)
         return ctl_failed(name, error);
     if (as_json)
-        print_error_json(name, error, log);
+        print_json("error", kops_code_name(error->code), error->message, name, error, log);
     else
         fprintf(stderr, "kopsctl: %s was not compiled [%s%s%s]\n%s%s", name, kops_code_name(error->code),
                 reason ? ", " : "", reason ? reason : "", log, log[strlen(log) - 1] == '\n' ? "" : "\n");

@@ -39,6 +39,8 @@ bool ctl_is_away(enum kops_code code);
 
 /* ---- options ---- */
 
+enum { CTL_COMMAND_FOLLOWS = -1 };
+
 struct ctl_option {
     const char *name; /* "--repeat" */
     char letter;      /* the short option; 0: none */
@@ -49,17 +51,15 @@ struct ctl_option {
     enum ctl_exit (*take)(void *into, const char *value); /* prints the error; CTL_OK: go on */
 };
 
-/* Reads the arguments by the command's table, which ends with {0}, and the common options. The command takes at most
- * `operands`, which begin at argv[optind]. True: go on. False: end with *ret_status. */
+/* Reads the arguments by the command's table, which ends with {0} or is NULL, and the common options. The command takes
+ * at most `operands`, which begin at argv[optind]; with CTL_COMMAND_FOLLOWS the first one ends the options. True: go
+ * on. False: end with *ret_status. */
 bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
                int operands, enum ctl_exit *ret_status);
 
 /* ctl_parse(), then ctl_connect(). */
 bool ctl_begin(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
                int operands, enum ctl_exit *ret_status);
-
-/* Reads the options before the command. False: *ret_option is 'h' or 'V', or wrong; end with *ret_status. */
-bool ctl_parse_first(struct ctl *ctl, int argc, char **argv, enum ctl_exit *ret_status, int *ret_option);
 
 /* A whole decimal number from `min` to `max`. */
 bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret);

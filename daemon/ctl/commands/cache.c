@@ -40,7 +40,6 @@ static void list_text(const struct kops_cache *cache)
 #define F(member) JSON_FIELD(struct kops_cache_entry, member)
 static const struct json_field entry_fields[] = {F(key),   F(arch),      F(compiler), F(names), F(bytes),
                                                  F(age_s), F(in_memory), F(on_disk),  F(from),  JSON_END};
-#undef F
 
 static void list_json(const struct kops_cache *cache)
 {

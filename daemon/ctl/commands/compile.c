@@ -160,44 +160,37 @@ static bool is_name(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Behind a comment, a quoted text or a preprocessor's line that begins here; `at` where none does. */
+/* Behind white space, a comment or a quoted text that begins here; `at` where none does. */
 static const char *skip(const char *at)
 {
-    const char *end;
+    const char *end = at + strspn(at, " \t\r\n\f\v");
 
-    if (at[0] == '/' && at[1] == '/') {
+    if (end != at)
+        return end;
+    if (at[0] == '/' && at[1] == '/')
         return at + strcspn(at, "\n");
-    } else if (at[0] == '/' && at[1] == '*') {
+    if (at[0] == '/' && at[1] == '*') {
         end = strstr(at + 2, "*/");
         return end ? end + 2 : at + strlen(at);
-    } else if (*at == '"' || *at == '\'') {
-        for (end = at + 1; *end && *end != *at && *end != '\n'; end++)
-            end += *end == '\\' && end[1];
-        return *end ? end + 1 : end;
     }
-    return at;
+    if (*at != '"' && *at != '\'')
+        return at;
+    for (end = at + 1; *end && *end != *at && *end != '\n'; end++)
+        end += *end == '\\' && end[1];
+    return *end ? end + 1 : end;
 }
 
 /* The next name or single character; NULL at the end. */
 static const char *next_token(const char **at, size_t *ret_length)
 {
-    const char *token;
+    const char *token = *at, *behind;
 
-    for (;;) {
-        const char *behind = skip(*at);
-
-        if (behind == *at && **at && strchr(" \t\r\n\f\v", **at))
-            behind++;
-        if (behind == *at)
-            break;
-        *at = behind;
-    }
-    token = *at;
+    while ((behind = skip(token)) != token)
+        token = behind;
     if (!*token)
         return NULL;
-    do
+    for (*at = token + 1; is_name(*token) && is_name(**at);)
         (*at)++;
-    while (is_name(*token) && is_name(**at));
     *ret_length = (size_t)(*at - token);
     return token;
 }
@@ -353,7 +346,6 @@ static const struct json_field module_fields[] = {F(key),        F(arch), F(comp
 #define F(member) JSON_FIELD(struct kops_entry, member)
 static const struct json_field entry_fields[] = {F(name),        F(lowered),     F(registers),   F(shared_bytes),
                                                  F(local_bytes), F(const_bytes), F(max_threads), JSON_END};
-#undef F
 
 static void entry_json(const struct kops_entry *e)
 {
@@ -371,8 +363,6 @@ void module_json(const char *key, const struct kops_module_info *info)
     JSON_EACH("entries", info->entries, entry_json);
     json_end('}');
 }
-
-/* ---- the command ---- */
 
 static const char usage[] =
     "Usage: kopsctl compile FILE [--entry NAME]... [OPTION]...\n\n"

@@ -21,7 +21,6 @@ enum { LONGEST_S = 86400 };
 
 #define F(member) JSON_FIELD(struct kops_drain_result, member)
 static const struct json_field result_fields[] = {F(drained), F(jobs), F(connections), JSON_END};
-#undef F
 
 static void print(const struct ctl *ctl, const struct kops_drain_options *options, const struct kops_drain_result *r)
 {

@@ -7,8 +7,6 @@
 #include "view/measure.h"
 #include "view/rows.h"
 
-/* ---- info ---- */
-
 static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"
                                  "Prints the daemon's version and process, its devices, limits and features, and the\n"
                                  "processes that do its GPU work.\n";
@@ -161,12 +159,11 @@ static bool has_gpu(const struct kops_info *info)
 
 enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct ctl_option options[] = {{0}};
     struct kops_stats *stats = NULL;
     struct kops_error error;
     enum ctl_exit status;
 
-    if (!ctl_begin(ctl, argc, argv, info_usage, options, 0, &status))
+    if (!ctl_begin(ctl, argc, argv, info_usage, NULL, 0, &status))
         return status;
     /* Executors do the work of GPUs alone. */
     if (has_gpu(kops_info(ctl->client)) && kops_stats_get(ctl->client, NULL, &stats, &error))
@@ -214,7 +211,6 @@ static void attr_json(const struct kops_op_attr *a)
 
 #define F(member) JSON_FIELD(struct kops_op, member)
 static const struct json_field op_fields[] = {F(name), F(summary), F(doc), F(inputs), F(outputs), F(dtypes), JSON_END};
-#undef F
 
 static void op_json(const struct kops_op *op)
 {
@@ -279,11 +275,10 @@ static void ops_table(const struct kops_info *info)
 
 enum ctl_exit ctl_ops(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct ctl_option options[] = {{0}};
     const struct kops_op *only = NULL;
     enum ctl_exit status;
 
-    if (!ctl_begin(ctl, argc, argv, ops_usage, options, 1, &status))
+    if (!ctl_begin(ctl, argc, argv, ops_usage, NULL, 1, &status))
         return status;
     if (optind < argc && !(only = kops_info_op(ctl->client, argv[optind])))
         return ctl_usage("the daemon has no op `%s`; `kopsctl ops` lists them", argv[optind]);

@@ -200,8 +200,6 @@ static char *cut_map(struct launch_param *p, char *text)
     return p->map.rank ? text : NULL;
 }
 
-/* ---- a --param ---- */
-
 static char *trim(char *text)
 {
     size_t length;

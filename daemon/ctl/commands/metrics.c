@@ -79,8 +79,6 @@ char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e)
     return all;
 }
 
-/* ---- printing ---- */
-
 static enum ctl_exit print(struct ctl *ctl)
 {
     enum ctl_exit status = ctl_connect(ctl);

@@ -32,8 +32,6 @@ static time_t now_s(void)
     return (time_t)(ctl_clock_ns() / 1000000000);
 }
 
-/* ---- answers ---- */
-
 /* Takes the text over, which may be NULL: there was no memory. */
 static enum MHD_Result reply_with(struct MHD_Connection *connection, unsigned status, char *text, const char *type)
 {
@@ -80,8 +78,6 @@ static enum MHD_Result answer(void *closure, struct MHD_Connection *connection, 
         text = NULL;
     return reply_with(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, text, "text/plain; charset=utf-8");
 }
-
-/* ---- connections ---- */
 
 static void notice(void *closure, struct MHD_Connection *connection, void **state,
                    enum MHD_ConnectionNotificationCode code)
@@ -151,8 +147,6 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, int end
 fail:
     return ctl_complain("os_error", "waiting for connections: %s", strerror(errno));
 }
-
-/* ---- the address ---- */
 
 static bool is_loopback(const struct sockaddr *address)
 {

@@ -228,8 +228,6 @@ static enum ctl_exit resolve_shapes(struct run *r)
     return CTL_OK;
 }
 
-/* ---- attributes ---- */
-
 static bool parse_value(const char *text, struct kops_attr *a)
 {
     char *end = NULL;
@@ -289,8 +287,6 @@ static enum ctl_exit resolve_attrs(struct run *r)
     return CTL_OK;
 }
 
-/* ---- the problem ---- */
-
 enum ctl_exit run_resolve(struct ctl *ctl, struct run *r)
 {
     enum ctl_exit status;
@@ -327,8 +323,6 @@ struct kops_request run_make_request(const struct run *r, double *samples)
                     .samples_room = r->args->repeat},
     };
 }
-
-/* ---- memory ---- */
 
 /* Writes random data to the operand's memory and `host`. Device memory that cannot be written here stays zero, which is
  * good enough to measure. */

@@ -95,8 +95,6 @@ static bool has_column(const struct stats_table *t, unsigned column)
     return column >= STATS_KEYS || !t->by || t->by & 1U << column;
 }
 
-/* ---- keys ---- */
-
 /* Compares lists of lists of numbers. The first number that differs decides; a list that ends before is the lesser. */
 static int compare_shapes(const struct kops_stats_row *a, const struct kops_stats_row *b)
 {
@@ -126,8 +124,6 @@ static int compare_key(unsigned key, const struct kops_stats_row *a, const struc
         return (a->uid > b->uid) - (a->uid < b->uid);
     return strcmp(text_key(key, a), text_key(key, b));
 }
-
-/* ---- lines ---- */
 
 static struct line *line_of(struct lines *lines, unsigned by, const struct kops_stats_row *row)
 {
@@ -196,8 +192,6 @@ static int by_column(const void *x, const void *y)
         difference = (n < m) - (n > m);
     return difference ? difference : (a->place > b->place) - (a->place < b->place);
 }
-
-/* ---- text ---- */
 
 static const char *cell_text(unsigned column, const struct line *line)
 {
@@ -273,7 +267,6 @@ static bool table_of_rows(const struct stats_table *t, const struct kops_stats_r
 #define F(member) JSON_FIELD(struct kops_mapping, member)
 static const struct json_field mapping_fields[] = {
     F(kind), JSON_SOME(struct kops_mapping, device), F(size), F(open), F(users), JSON_END};
-#undef F
 
 static void mapping_json(const struct kops_mapping *m)
 {

@@ -28,8 +28,6 @@ static const char usage[] =
     "Keys: q quit; p or space pause; r, d, m, l, i, n sort by rate, device, memory, p99, requests in flight, pid;\n"
     "+ and - look less and more often; up and down move through the clients.\n";
 
-/* ---- text ---- */
-
 void top_print_summary(const struct top_view *v, FILE *to, size_t max_rows)
 {
     const struct kops_clients *s = v->now.clients;
@@ -100,8 +98,6 @@ void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
     table_write(&t, to, max_rows);
 }
 
-/* ---- JSON ---- */
-
 #define F(member) JSON_FIELD(struct top_view, member)
 static const struct json_field view_fields[] = {
     F(requests_s), F(errors_s), JSON_FIELD_AS("runs_s", struct top_view, jobs_s, JSON_ALWAYS),
@@ -110,7 +106,6 @@ static const struct json_field view_fields[] = {
 
 #define F(member) JSON_FIELD(struct top_client, member)
 static const struct json_field rate_fields[] = {F(requests_s), F(errors_s), F(here_s), F(device_share), JSON_END};
-#undef F
 
 static void print_json(const struct top_view *v)
 {

@@ -125,8 +125,6 @@ static double counter_rate(const struct top_view *v, const char *name)
     return rate(v, counter(v->now.stats, name), counter(v->before.stats, name));
 }
 
-/* ---- the view ---- */
-
 static void compare_clients(struct top_view *v)
 {
     static const struct kops_client_info nothing;
@@ -225,8 +223,6 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
     *v = next;
     return KOPS_OK;
 }
-
-/* ---- orders ---- */
 
 static enum top_sort order; /* of the comparison; qsort passes none on */
 

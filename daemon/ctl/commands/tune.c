@@ -26,26 +26,16 @@ static const char tune_usage[] =
     "runs from now on. The gain is how many times faster than the usual one a candidate is. Of the states `slower` is\n"
     "left behind after its first measurement, `left_out` not measured for want of time, `unfit` unable to run this.\n";
 
-/* ---- tune: the table ---- */
-
-static const struct kops_candidate *candidate(const struct kops_tune *t, unsigned i)
+/* Candidates without a time come last, equal ones as the daemon has them. */
+static int by_time(const void *a, const void *b, void *tune)
 {
-    return t->candidates[i];
-}
+    const unsigned i = *(const unsigned *)a, k = *(const unsigned *)b;
+    const struct kops_tune *t = tune;
+    const double x = t->candidates[i]->us, y = t->candidates[k]->us;
 
-static double time_of(const struct kops_candidate *c)
-{
-    return isnan(c->us) ? INFINITY : c->us;
-}
-
-/* Of places in the list: those that have no time come last, equal ones as the daemon has them. */
-static int by_time(const void *a, const void *b)
-{
-    const struct kops_candidate *const *x = *(const struct kops_candidate *const *const *)a;
-    const struct kops_candidate *const *y = *(const struct kops_candidate *const *const *)b;
-    const double x_us = time_of(*x), y_us = time_of(*y);
-
-    return x_us == y_us ? (x > y) - (x < y) : (x_us > y_us) - (x_us < y_us);
+    if (isnan(x) || isnan(y) || x == y)
+        return isnan(x) != isnan(y) ? (isnan(x) ? 1 : -1) : (i > k) - (i < k);
+    return x > y ? 1 : -1;
 }
 
 /* "usual, before, now", as far as they are true; "-" for none. */
@@ -65,7 +55,7 @@ static const char *roles(const struct kops_tune *t, unsigned i)
 
 static void print_outcome(const struct kops_tune *t)
 {
-    const struct kops_candidate *best = candidate(t, t->best), *before = candidate(t, t->before);
+    const struct kops_candidate *best = t->candidates[t->best], *before = t->candidates[t->before];
 
     if (t->best == t->before)
         printf("nothing is faster beyond noise (%s)\n", text_percent(t->noise));
@@ -89,23 +79,22 @@ static void print_rest(const struct kops_tune *t)
 
 static enum ctl_exit print_text(const struct kops_tune *t)
 {
-    const size_t size = t->n_candidates * sizeof(*t->candidates);
-    const struct kops_candidate *const **sorted = malloc(size);
+    const size_t size = t->n_candidates * sizeof(unsigned);
+    unsigned *sorted = malloc(size);
     struct table table;
 
     if (!sorted)
         return ctl_no_memory(size);
     for (unsigned i = 0; i < t->n_candidates; i++)
-        sorted[i] = &t->candidates[i];
-    qsort(sorted, t->n_candidates, sizeof(*sorted), by_time);
+        sorted[i] = i;
+    qsort_r(sorted, t->n_candidates, sizeof(*sorted), by_time, (void *)t);
     printf("%s on %s\n", t->problem, t->machine);
     table_init(&table, "candidate\tvariant\t>us\t>gain\tstate\truns");
     for (unsigned i = 0; i < t->n_candidates; i++) {
-        const struct kops_candidate *c = *sorted[i];
+        const struct kops_candidate *c = t->candidates[sorted[i]];
 
         table_row(&table, "%s\t%s\t%s\t%s\t%s\t%s", c->what, c->variant, text_us(c->us),
-                  text_gain(candidate(t, t->usual)->us, c->us), c->state,
-                  roles(t, (unsigned)(sorted[i] - t->candidates)));
+                  text_gain(t->candidates[t->usual]->us, c->us), c->state, roles(t, sorted[i]));
     }
     table_print(&table);
     if (!t->goes_on)
@@ -114,8 +103,6 @@ static enum ctl_exit print_text(const struct kops_tune *t)
     free(sorted);
     return CTL_OK;
 }
-
-/* ---- tune: JSON ---- */
 
 #define F(member) JSON_FIELD(struct kops_candidate, member)
 static const struct json_field candidate_fields[] = {F(variant), F(what), F(state), F(us), JSON_END};
@@ -135,8 +122,6 @@ static void print_json(const struct kops_tune *t)
     json_fields(tune_fields, t);
     json_end('}');
 }
-
-/* ---- tune: the command ---- */
 
 enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
 {
@@ -248,7 +233,6 @@ static void print_choices(const struct choices *all)
 static const struct json_field choice_fields[] = {F(machine), F(problem), F(variant),    F(what),
                                                   F(us),      F(usual),   F(usual_us),   F(noise),
                                                   F(at),      F(tried),   F(candidates), JSON_END};
-#undef F
 
 static void choices_json(const struct choices *all)
 {

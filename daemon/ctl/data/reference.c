@@ -382,8 +382,6 @@ static void check_product(const struct reference_case *c, const struct tolerance
     free(b);
 }
 
-/* ---- the table ---- */
-
 static const struct reference references[] = {
     {"add", "1048576", 2, true, broadcast, one_flop_each, add},
     {"add_square", "1048576", 2, true, broadcast, two_flops_each, add_square},

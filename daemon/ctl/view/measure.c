@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,28 +51,8 @@ void result_json_timings(const struct kops_result *result, const double *samples
 
 #define SAME 0.02 /* clocks that differ by less are the same */
 
-/* A line that is cut where it has no room. */
-struct line {
-    char *text;
-    size_t n, size;
-};
-
-static void add(struct line *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct line *l, const char *format, ...)
-{
-    va_list list;
-    int length;
-
-    va_start(list, format);
-    length = vsnprintf(l->text + l->n, l->size - l->n, format, list);
-    va_end(list);
-    if (length > 0)
-        l->n = (size_t)length < l->size - l->n ? l->n + (size_t)length : l->size - 1;
-}
-
 /* Appends ", memory 1980 -> 1590 of 1980 MHz"; nothing where nothing is known. */
-static void add_number(struct line *l, const char *name, double before, double after, double most, const char *unit)
+static void add_number(FILE *l, const char *name, double before, double after, double most, const char *unit)
 {
     char from[32], to[32];
 
@@ -81,13 +60,13 @@ static void add_number(struct line *l, const char *name, double before, double a
         return;
     snprintf(from, sizeof(from), "%.0f", isnan(before) ? after : before);
     snprintf(to, sizeof(to), "%.0f", isnan(after) ? before : after);
-    add(l, "%s%s", l->n ? ", " : "", name);
+    fprintf(l, "%s%s", ftell(l) ? ", " : "", name);
     if (strcmp(from, to) != 0)
-        add(l, "%s -> ", from);
-    add(l, "%s", to);
+        fprintf(l, "%s -> ", from);
+    fprintf(l, "%s", to);
     if (!isnan(most))
-        add(l, " of %.0f", most);
-    add(l, " %s", unit);
+        fprintf(l, " of %.0f", most);
+    fprintf(l, " %s", unit);
 }
 
 static bool has_reason(const struct kops_conditions *c, const char *word)
@@ -115,7 +94,7 @@ static double slowed_us(double before, double after)
 }
 
 /* These reasons make times longer; the other reasons are harmless. */
-static bool add_reasons(struct line *l, const struct kops_conditions *before, const struct kops_conditions *after)
+static bool add_reasons(FILE *l, const struct kops_conditions *before, const struct kops_conditions *after)
 {
     static const char *const slowing[] = {"power_cap", "hw_slowdown", "thermal", "hw_thermal", "power_brake"};
     const double power = slowed_us(before->power_slowed_us, after->power_slowed_us);
@@ -129,39 +108,43 @@ static bool add_reasons(struct line *l, const struct kops_conditions *before, co
 
         if (!between && !has_reason(before, slowing[i]) && !has_reason(after, slowing[i]))
             continue;
-        add(l, "%s%s", any ? ", " : "; WARNING: the clocks were kept down by ", slowing[i]);
+        fprintf(l, "%s%s", any ? ", " : "; WARNING: the clocks were kept down by ", slowing[i]);
         any = true;
     }
     if (any && power + heat > 0)
-        add(l, " (for %.1f ms)", (power + heat) / 1e3);
+        fprintf(l, " (for %.1f ms)", (power + heat) / 1e3);
     return any;
 }
 
-static void add_warning(struct line *l, const struct kops_conditions *before, const struct kops_conditions *after)
+static void add_warning(FILE *l, const struct kops_conditions *before, const struct kops_conditions *after)
 {
     if (add_reasons(l, before, after))
         return;
     if (fell(before->clock_mhz, after->clock_mhz) || fell(before->memory_clock_mhz, after->memory_clock_mhz))
-        add(l, "; WARNING: the clocks fell while it was measured");
+        fprintf(l, "; WARNING: the clocks fell while it was measured");
     else if (differs(before->clock_mhz, after->clock_mhz) || differs(before->memory_clock_mhz, after->memory_clock_mhz))
-        add(l, "; WARNING: the clocks rose while it was measured: more warmup makes the times alike");
+        fprintf(l, "; WARNING: the clocks rose while it was measured: more warmup makes the times alike");
 }
 
 const char *conditions_text(const struct kops_conditions *before, const struct kops_conditions *after, char *into,
                             size_t size)
 {
-    struct line l = {.text = into, .size = size};
+    FILE *l;
 
-    *into = 0;
-    if (*after->missing) {
-        add(&l, "clocks and temperature are not known: %s", text_clean(after->missing));
+    memset(into, 0, size);
+    l = fmemopen(into, size - 1, "w"); /* cuts what has no room */
+    if (!l)
         return into;
+    if (*after->missing) {
+        fprintf(l, "clocks and temperature are not known: %s", text_clean(after->missing));
+    } else {
+        add_number(l, "", before->clock_mhz, after->clock_mhz, after->clock_max_mhz, "MHz");
+        add_number(l, "memory ", before->memory_clock_mhz, after->memory_clock_mhz, after->memory_clock_max_mhz, "MHz");
+        add_number(l, "", before->temperature_c, after->temperature_c, (double)NAN, "C");
+        add_number(l, "", before->power_w, after->power_w, after->power_limit_w, "W");
+        add_warning(l, before, after);
     }
-    add_number(&l, "", before->clock_mhz, after->clock_mhz, after->clock_max_mhz, "MHz");
-    add_number(&l, "memory ", before->memory_clock_mhz, after->memory_clock_mhz, after->memory_clock_max_mhz, "MHz");
-    add_number(&l, "", before->temperature_c, after->temperature_c, (double)NAN, "C");
-    add_number(&l, "", before->power_w, after->power_w, after->power_limit_w, "W");
-    add_warning(&l, before, after);
+    fclose(l);
     return into;
 }
 
@@ -181,8 +164,6 @@ void conditions_json(const char *key, const struct kops_conditions *c)
         json_fields(conditions_fields, c);
     json_end('}');
 }
-
-/* ---- conditions around a measurement ---- */
 
 void conditions_read(kops_client *client, const char *device, struct kops_conditions **ret)
 {
@@ -266,13 +247,6 @@ static void print_percents(const struct kops_counters *c)
     }
 }
 
-static const char *limiter_text(const char *limiter)
-{
-    if (!strcmp(limiter, "warps"))
-        return "block size";
-    return strcmp(limiter, "shared_memory") ? limiter : "shared memory";
-}
-
 static void print_launch(const struct kops_counters *c)
 {
     const struct kops_counter_launch *l = &c->launch;
@@ -280,7 +254,10 @@ static void print_launch(const struct kops_counters *c)
     printf("  %-14s  ", "occupancy");
     print_percent("achieved", find(c, "occupancy_pct"), true);
     if (c->has_launch && l->occupancy_pct < 100) /* not where it is NAN */
-        printf(", allowed %.1f %% (limit: %s)", l->occupancy_pct, limiter_text(l->limiter));
+        printf(", allowed %.1f %% (limit: %s)", l->occupancy_pct,
+               !strcmp(l->limiter, "warps")           ? "block size"
+               : !strcmp(l->limiter, "shared_memory") ? "shared memory"
+                                                      : l->limiter);
     printf("\n");
     if (!c->has_launch)
         return;
@@ -293,19 +270,15 @@ static void print_launch(const struct kops_counters *c)
         printf("no spills\n");
 }
 
-static bool is_wait(const struct kops_figure *stall)
-{
-    return strcmp(stall->name, "selected") != 0 && strcmp(stall->name, "not_selected") != 0 && stall->value > 0;
-}
-
-/* The largest stall below `before`; NULL: none. */
+/* What warps wait for most, below `before`; NULL: nothing more. */
 static const struct kops_figure *next_stall(const struct kops_counters *c, double before)
 {
     const struct kops_figure *next = NULL;
 
-    for (size_t i = 0; i < c->n_stalls; i++)
-        if (is_wait(&c->stalls[i]) && c->stalls[i].value < before && (!next || c->stalls[i].value > next->value))
-            next = &c->stalls[i];
+    for (const struct kops_figure *stall = c->stalls; stall < c->stalls + c->n_stalls; stall++)
+        if (strcmp(stall->name, "selected") != 0 && strcmp(stall->name, "not_selected") != 0 && stall->value > 0 &&
+            stall->value < before && (!next || stall->value > next->value))
+            next = stall;
     return next;
 }
 
@@ -348,13 +321,6 @@ static void json_figures(const char *key, const struct kops_figure *figures, siz
     json_end('}');
 }
 
-static void json_sizes(const char *key, const uint64_t sizes[3])
-{
-    const int64_t signed_sizes[3] = {(int64_t)sizes[0], (int64_t)sizes[1], (int64_t)sizes[2]};
-
-    json_ints(key, signed_sizes, 3);
-}
-
 #define F(member) JSON_FIELD(struct kops_counters, member)
 static const struct json_field counters_fields[] = {
     F(verdict), F(why),          F(kernel),
@@ -366,7 +332,6 @@ static const struct json_field counters_fields[] = {
 #define F(member) JSON_FIELD(struct kops_counter_launch, member)
 static const struct json_field launch_fields[] = {F(registers),     F(static_shared), F(dynamic_shared), F(local_bytes),
                                                   F(occupancy_pct), F(limiter),       JSON_END};
-#undef F
 
 static void counters_json(const struct kops_counters *c)
 {
@@ -376,8 +341,8 @@ static void counters_json(const struct kops_counters *c)
     json_figures("stalls", c->stalls, c->n_stalls);
     if (c->has_launch) {
         json_begin("launch", '{');
-        json_sizes("grid", c->launch.grid);
-        json_sizes("block", c->launch.block);
+        json_ints("grid", (const int64_t *)c->launch.grid, 3);
+        json_ints("block", (const int64_t *)c->launch.block, 3);
         json_fields(launch_fields, &c->launch);
         json_end('}');
     }

@@ -6,8 +6,6 @@
 #include "base/table.h"
 #include "measure.h"
 
-/* ---- connections and users ---- */
-
 #define F(member) JSON_FIELD(struct kops_quantiles, member)
 static const struct json_field quantiles_fields[] = {F(count), F(p50), F(p90), F(p99), F(p999), F(max), JSON_END};
 #undef F
@@ -55,8 +53,6 @@ const char *client_state(const struct kops_client_info *c)
     return c->paused ? "paused" : c->inflight ? "busy" : "idle";
 }
 
-/* ---- devices ---- */
-
 void device_json(const struct kops_device_load *d)
 {
     json_uint("index", d->index);
@@ -71,8 +67,6 @@ void device_json(const struct kops_device_load *d)
     if (*d->conditions.missing || !isnan(d->conditions.clock_mhz) || !isnan(d->conditions.temperature_c))
         conditions_json("conditions", &d->conditions);
 }
-
-/* ---- timings and counters ---- */
 
 #define F(member) JSON_FIELD(struct kops_spread, member)
 static const struct json_field spread_fields[] = {F(min), F(mean), F(p50), F(p90), F(p99), F(p999), F(max), JSON_END};
@@ -124,15 +118,12 @@ void counters_map_json(const char *key, const struct kops_counter *const *counte
     json_end('}');
 }
 
-/* ---- executors ---- */
-
 #define F(member)     JSON_FIELD(struct kops_executor, member)
 #define SOME(member)  JSON_SOME(struct kops_executor, member)
 #define KNOWN(member) JSON_IF_KNOWN(struct kops_executor, member)
 const struct json_field executor_fields[] = {F(pid),         F(state),         SOME(domain),     KNOWN(uid),
                                              SOME(identity), SOME(connection), SOME(client_pid), F(jobs),
                                              F(uptime_s),    F(device_us),     JSON_END};
-#undef F
 #undef SOME
 #undef KNOWN
 

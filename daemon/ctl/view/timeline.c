@@ -217,8 +217,6 @@ int timeline_add(struct timeline *t, struct kops_trace *part)
     return r;
 }
 
-/* ---- times ---- */
-
 /* The device told when it had the work. */
 static bool device_knows(const struct kops_trace_event *e)
 {
@@ -563,8 +561,6 @@ int timeline_write(struct timeline *t, FILE *to)
     free(slices);
     return 0;
 }
-
-/* ---- the timeline ---- */
 
 struct timeline *timeline_new(const struct kops_device *const *devices)
 {
