@@ -253,33 +253,24 @@ static const char *hint(const struct kops_error *error)
     return NULL;
 }
 
+static void error_json(const char *what, const struct kops_error *e)
+{
+    json_text("what", what);
+    json_begin("detail", '{');
+    for (const struct kops_detail *d = e->details; d < e->details + e->n_details; d++)
+        d->is_text ? json_text(d->key, d->text) : json_int(d->key, d->number);
+    json_end('}');
+    if (hint(e))
+        json_text("hint", hint(e));
+}
+
 /* `e` and `log` are NULL where there are none. */
 static void print_json(const char *kind, const char *code, const char *message, const char *what,
                        const struct kops_error *e, const char *log)
 {
     json_divert(stderr);
-    json_begin(NULL, '{');
-    json_begin(kind, '{');
-    if (code)
-        json_text("code", code);
-    json_text("message", message);
-    if (e) {
-        json_text("what", what);
-        json_begin("detail", '{');
-        for (const struct kops_detail *d = e->details; d < e->details + e->n_details; d++) {
-            if (d->is_text)
-                json_text(d->key, d->text);
-            else
-                json_int(d->key, d->number);
-        }
-        json_end('}');
-        if (hint(e))
-            json_text("hint", hint(e));
-    }
-    if (log && *log)
-        json_text("log", log);
-    json_end('}');
-    json_end('}');
+    JSON_MAP(NULL, JSON_MAP(kind, code ? json_text("code", code) : (void)0, json_text("message", message),
+                            e ? error_json(what, e) : (void)0, log && *log ? json_text("log", log) : (void)0));
     json_divert(NULL);
 }
 

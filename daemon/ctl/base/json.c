@@ -222,3 +222,11 @@ void json_list(const char *key, const struct json_field *fields, const void *lis
         json_object(NULL, fields, *object);
     json_end(']');
 }
+
+void json_each(const char *key, const void *list, void (*write)(const void *object))
+{
+    json_begin(key, '[');
+    for (const void *const *object = list; *object; object++)
+        JSON_MAP(NULL, write(*object));
+    json_end(']');
+}

@@ -12,6 +12,9 @@
 void json_begin(const char *key, char bracket);
 void json_end(char bracket);
 
+/* A map of what calls of the functions below write. */
+#define JSON_MAP(key, ...) (json_begin(key, '{'), __VA_ARGS__, json_end('}'))
+
 /* The next value begins a line. */
 void json_line(void);
 
@@ -77,5 +80,8 @@ void json_object(const char *key, const struct json_field *fields, const void *o
 
 /* A list of maps; `list` is a NULL-terminated list of pointers to structs. */
 void json_list(const char *key, const struct json_field *fields, const void *list);
+
+/* A list of maps, whose members `write` writes. */
+void json_each(const char *key, const void *list, void (*write)(const void *object));
 
 #endif

@@ -43,11 +43,8 @@ static const struct json_field entry_fields[] = {F(key),   F(arch),      F(compi
 
 static void list_json(const struct kops_cache *cache)
 {
-    json_begin(NULL, '{');
-    json_list("entries", entry_fields, cache->entries);
-    json_uint("bytes", cache->bytes);
-    json_uint("limit", cache->limit);
-    json_end('}');
+    JSON_MAP(NULL, json_list("entries", entry_fields, cache->entries), json_uint("bytes", cache->bytes),
+             json_uint("limit", cache->limit));
 }
 
 static enum ctl_exit list(struct ctl *ctl)
@@ -72,13 +69,10 @@ static enum ctl_exit clear(struct ctl *ctl, const char *key)
 
     if (kops_cache_clear(ctl->client, key, &removed, &error))
         return ctl_failed("cache clear", &error);
-    if (ctl->json) {
-        json_begin(NULL, '{');
-        json_uint("removed", removed);
-        json_end('}');
-    } else {
+    if (ctl->json)
+        JSON_MAP(NULL, json_uint("removed", removed));
+    else
         printf("%" PRIu64 " removed\n", removed);
-    }
     return CTL_OK;
 }
 
@@ -113,14 +107,10 @@ static enum ctl_exit export_to(struct ctl *ctl, const char *path, const char *ke
     close(archive);
     if (status)
         return status;
-    if (ctl->json) {
-        json_begin(NULL, '{');
-        json_text("file", path);
-        json_uint("bytes", bytes);
-        json_end('}');
-    } else {
+    if (ctl->json)
+        JSON_MAP(NULL, json_text("file", path), json_uint("bytes", bytes));
+    else
         printf("%" PRIu64 " bytes written to %s\n", bytes, path);
-    }
     return CTL_OK;
 }
 
@@ -136,10 +126,7 @@ static enum ctl_exit import(struct ctl *ctl, const char *path)
     if (kops_cache_import(ctl->client, file, &imported, &skipped, &error)) {
         status = ctl_failed("cache import", &error);
     } else if (ctl->json) {
-        json_begin(NULL, '{');
-        json_uint("imported", imported);
-        json_uint("known", skipped);
-        json_end('}');
+        JSON_MAP(NULL, json_uint("imported", imported), json_uint("known", skipped));
     } else {
         printf("%" PRIu64 " imported, %" PRIu64 " known already\n", imported, skipped);
     }

@@ -16,13 +16,9 @@ static const char usage[] =
 
 static void print_json(const struct kops_clients *s)
 {
-    json_begin(NULL, '{');
-    json_text("state", s->state);
-    json_number("uptime_s", s->uptime_s);
-    json_list("clients", client_fields, s->clients);
-    users_json(s);
-    JSON_EACH("devices", s->devices, device_json);
-    json_end('}');
+    JSON_MAP(NULL, json_text("state", s->state), json_number("uptime_s", s->uptime_s),
+             json_list("clients", client_fields, s->clients), users_json(s),
+             json_each("devices", s->devices, device_json));
 }
 
 static void clients_text(const struct kops_clients *s)

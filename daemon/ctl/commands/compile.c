@@ -347,8 +347,10 @@ static const struct json_field module_fields[] = {F(key),        F(arch), F(comp
 static const struct json_field entry_fields[] = {F(name),        F(lowered),     F(registers),   F(shared_bytes),
                                                  F(local_bytes), F(const_bytes), F(max_threads), JSON_END};
 
-static void entry_json(const struct kops_entry *e)
+static void entry_json(const void *entry)
 {
+    const struct kops_entry *e = entry;
+
     json_fields(entry_fields, e);
     json_begin("params", '[');
     for (size_t i = 0; i < e->n_params; i++)
@@ -358,10 +360,7 @@ static void entry_json(const struct kops_entry *e)
 
 void module_json(const char *key, const struct kops_module_info *info)
 {
-    json_begin(key, '{');
-    json_fields(module_fields, info);
-    JSON_EACH("entries", info->entries, entry_json);
-    json_end('}');
+    JSON_MAP(key, json_fields(module_fields, info), json_each("entries", info->entries, entry_json));
 }
 
 static const char usage[] =

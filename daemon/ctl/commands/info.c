@@ -196,8 +196,9 @@ static const char *attr_value(const struct kops_attr *a)
     return a->value.text;
 }
 
-static void attr_json(const struct kops_op_attr *a)
+static void attr_json(const void *attr)
 {
+    const struct kops_op_attr *a = attr;
     static const char *const types[] = {
         [KOPS_ATTR_BOOL] = "bool", [KOPS_ATTR_INT] = "int", [KOPS_ATTR_FLOAT] = "float", [KOPS_ATTR_TEXT] = "choice"};
 
@@ -220,7 +221,7 @@ static void op_json(const struct kops_op *op)
     for (const struct kops_op_in_dtypes *const *d = op->in_dtypes; d && *d; d++)
         json_texts((*d)->input, (*d)->names);
     json_end('}');
-    JSON_EACH("attrs", op->attrs, attr_json);
+    json_each("attrs", op->attrs, attr_json);
     json_begin("variants", '{');
     for (const struct kops_op_variants *const *v = op->variants; *v; v++)
         json_texts((*v)->device, (*v)->names);

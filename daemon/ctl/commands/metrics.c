@@ -90,9 +90,7 @@ static enum ctl_exit print(struct ctl *ctl)
     if (kops_metrics(ctl->client, &text, &error))
         return ctl_failed("metrics", &error);
     if (ctl->json) {
-        json_begin(NULL, '{');
-        json_text("text", text);
-        json_end('}');
+        JSON_MAP(NULL, json_text("text", text));
     } else {
         fputs(text, stdout);
     }

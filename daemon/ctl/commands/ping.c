@@ -50,15 +50,9 @@ static void print(const struct ctl *ctl, const double *sorted, size_t n)
                info->socket, (long long)info->pid, n, sorted[0], p50, p99, sorted[n - 1]);
         return;
     }
-    json_begin(NULL, '{');
-    json_text("server", info->server);
-    json_text("socket", info->socket);
-    json_uint("count", n);
-    json_number("min_us", sorted[0]);
-    json_number("p50_us", p50);
-    json_number("p99_us", p99);
-    json_number("max_us", sorted[n - 1]);
-    json_end('}');
+    JSON_MAP(NULL, json_text("server", info->server), json_text("socket", info->socket), json_uint("count", n),
+             json_number("min_us", sorted[0]), json_number("p50_us", p50), json_number("p99_us", p99),
+             json_number("max_us", sorted[n - 1]));
 }
 
 enum ctl_exit ctl_ping(struct ctl *ctl, int argc, char **argv)

@@ -482,15 +482,10 @@ static void print_json(const struct run *r, const struct kops_result *result, co
     json_number("gflop_per_s", gflop_per_s(r, us));
     result_json_timings(result, samples, r->args->repeat);
     conditions_pair_json(&r->conditions);
-    if (report) {
-        json_begin("check", '{');
-        json_bool("ok", !report->wrong);
-        json_uint("checked", report->checked);
-        json_uint("elements", report->total);
-        json_uint("wrong", report->wrong);
-        json_number("worst", report->worst);
-        json_end('}');
-    }
+    if (report)
+        JSON_MAP("check", json_bool("ok", !report->wrong), json_uint("checked", report->checked),
+                 json_uint("elements", report->total), json_uint("wrong", report->wrong),
+                 json_number("worst", report->worst));
     json_end('}');
 }
 

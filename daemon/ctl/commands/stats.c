@@ -268,8 +268,10 @@ static bool table_of_rows(const struct stats_table *t, const struct kops_stats_r
 static const struct json_field mapping_fields[] = {
     F(kind), JSON_SOME(struct kops_mapping, device), F(size), F(open), F(users), JSON_END};
 
-static void mapping_json(const struct kops_mapping *m)
+static void mapping_json(const void *mapping)
 {
+    const struct kops_mapping *m = mapping;
+
     json_fields(mapping_fields, m);
     json_ints("pids", m->pids, m->n_pids);
     json_number("idle_s", m->idle_s);
@@ -277,15 +279,10 @@ static void mapping_json(const struct kops_mapping *m)
 
 static void print_json(const struct kops_stats *s)
 {
-    json_begin(NULL, '{');
-    json_number("uptime_s", s->uptime_s);
-    counters_map_json("counters", s->counters);
-    counters_map_json("kernels", s->kernels);
-    json_list("executors", executor_fields, s->executors);
-    counters_map_json("executor_counts", s->executor_counts);
-    JSON_EACH("ops", s->rows, stats_row_json);
-    JSON_EACH("mappings", s->mappings, mapping_json);
-    json_end('}');
+    JSON_MAP(NULL, json_number("uptime_s", s->uptime_s), counters_map_json("counters", s->counters),
+             counters_map_json("kernels", s->kernels), json_list("executors", executor_fields, s->executors),
+             counters_map_json("executor_counts", s->executor_counts), json_each("ops", s->rows, stats_row_json),
+             json_each("mappings", s->mappings, mapping_json));
 }
 
 static void mappings_text(const struct kops_stats *s)

@@ -120,39 +120,24 @@ static void print_json(const struct top_view *v)
     json_number("uptime_s", s->uptime_s);
     json_fields(view_fields, v);
     json_begin("devices", '[');
-    for (size_t i = 0; i < v->n_devices; i++) {
-        json_begin(NULL, '{');
-        device_json(s->devices[i]);
-        json_number("busy_share", v->device_shares[i]);
-        json_end('}');
-    }
+    for (size_t i = 0; i < v->n_devices; i++)
+        JSON_MAP(NULL, device_json(s->devices[i]), json_number("busy_share", v->device_shares[i]));
     json_end(']');
     json_begin("executors", '[');
-    for (size_t i = 0; i < v->n_executors; i++) {
-        json_begin(NULL, '{');
-        json_fields(executor_fields, v->now.stats->executors[i]);
-        json_number("device_share", v->executor_shares[i]);
-        json_end('}');
-    }
+    for (size_t i = 0; i < v->n_executors; i++)
+        JSON_MAP(NULL, json_fields(executor_fields, v->now.stats->executors[i]),
+                 json_number("device_share", v->executor_shares[i]));
     json_end(']');
     counters_map_json("executor_counts", v->now.stats->executor_counts);
     json_begin("clients", '[');
-    for (size_t i = 0; i < v->n_clients; i++) {
-        json_begin(NULL, '{');
-        json_fields(client_fields, v->clients[i].info);
-        json_fields(rate_fields, &v->clients[i]);
-        json_end('}');
-    }
+    for (size_t i = 0; i < v->n_clients; i++)
+        JSON_MAP(NULL, json_fields(client_fields, v->clients[i].info), json_fields(rate_fields, &v->clients[i]));
     json_end(']');
     users_json(s);
     json_begin("ops", '[');
-    for (size_t i = 0; i < v->n_ops; i++) {
-        json_begin(NULL, '{');
-        stats_row_json(v->ops[i].row);
-        json_number("runs_s", v->ops[i].runs_s);
-        json_number("errors_s", v->ops[i].errors_s);
-        json_end('}');
-    }
+    for (size_t i = 0; i < v->n_ops; i++)
+        JSON_MAP(NULL, stats_row_json(v->ops[i].row), json_number("runs_s", v->ops[i].runs_s),
+                 json_number("errors_s", v->ops[i].errors_s));
     json_end(']');
     json_end('}');
 }

@@ -101,13 +101,8 @@ static void print_summary(const struct recording *r, FILE *to)
 
     if (r->ctl->json) {
         json_divert(to);
-        json_begin(NULL, '{');
-        json_text("file", r->path);
-        json_number("seconds", r->seconds);
-        json_uint("events", sums.events);
-        json_uint("clients", sums.clients);
-        json_uint("dropped", sums.dropped);
-        json_end('}');
+        JSON_MAP(NULL, json_text("file", r->path), json_number("seconds", r->seconds), json_uint("events", sums.events),
+                 json_uint("clients", sums.clients), json_uint("dropped", sums.dropped));
         json_divert(NULL);
         return;
     }

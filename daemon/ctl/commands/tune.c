@@ -116,11 +116,8 @@ static const struct json_field tune_fields[] = {F(best),    F(before), F(usual),
 
 static void print_json(const struct kops_tune *t)
 {
-    json_begin(NULL, '{');
-    json_fields(tune_names, t);
-    json_list("candidates", candidate_fields, t->candidates);
-    json_fields(tune_fields, t);
-    json_end('}');
+    JSON_MAP(NULL, json_fields(tune_names, t), json_list("candidates", candidate_fields, t->candidates),
+             json_fields(tune_fields, t));
 }
 
 enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)

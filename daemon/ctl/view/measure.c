@@ -157,12 +157,7 @@ static const struct json_field conditions_fields[] = {
 
 void conditions_json(const char *key, const struct kops_conditions *c)
 {
-    json_begin(key, '{');
-    if (*c->missing)
-        json_text("missing", c->missing);
-    else
-        json_fields(conditions_fields, c);
-    json_end('}');
+    JSON_MAP(key, *c->missing ? json_text("missing", c->missing) : json_fields(conditions_fields, c));
 }
 
 void conditions_read(kops_client *client, const char *device, struct kops_conditions **ret)
@@ -185,10 +180,7 @@ void conditions_pair_json(const struct conditions_pair *pair)
 {
     if (!pair->before || !pair->after)
         return;
-    json_begin("conditions", '{');
-    conditions_json("before", pair->before);
-    conditions_json("after", pair->after);
-    json_end('}');
+    JSON_MAP("conditions", conditions_json("before", pair->before), conditions_json("after", pair->after));
 }
 
 void conditions_pair_free(struct conditions_pair *pair)
@@ -339,13 +331,9 @@ static void counters_json(const struct kops_counters *c)
     json_fields(counters_fields, c);
     json_figures("values", c->values, c->n_values);
     json_figures("stalls", c->stalls, c->n_stalls);
-    if (c->has_launch) {
-        json_begin("launch", '{');
-        json_ints("grid", (const int64_t *)c->launch.grid, 3);
-        json_ints("block", (const int64_t *)c->launch.block, 3);
-        json_fields(launch_fields, &c->launch);
-        json_end('}');
-    }
+    if (c->has_launch)
+        JSON_MAP("launch", json_ints("grid", (const int64_t *)c->launch.grid, 3),
+                 json_ints("block", (const int64_t *)c->launch.block, 3), json_fields(launch_fields, &c->launch));
     json_end('}');
 }
 

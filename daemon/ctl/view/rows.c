@@ -53,8 +53,10 @@ const char *client_state(const struct kops_client_info *c)
     return c->paused ? "paused" : c->inflight ? "busy" : "idle";
 }
 
-void device_json(const struct kops_device_load *d)
+void device_json(const void *device_load)
 {
+    const struct kops_device_load *d = device_load;
+
     json_uint("index", d->index);
     json_text("name", d->name);
     json_text("uuid", d->uuid);
@@ -88,8 +90,10 @@ static const struct json_field row_counts[] = {F(count),     F(errors),         
 #undef SOME
 #undef KNOWN
 
-void stats_row_json(const struct kops_stats_row *row)
+void stats_row_json(const void *stats_row)
 {
+    const struct kops_stats_row *row = stats_row;
+
     json_fields(row_names, row);
     json_begin("shapes", '[');
     for (size_t i = 0; i < row->n_shapes; i++)

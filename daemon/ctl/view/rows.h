@@ -11,20 +11,8 @@
 extern const struct json_field client_fields[], executor_fields[];
 
 /* Members of an open map. */
-void device_json(const struct kops_device_load *d);
-void stats_row_json(const struct kops_stats_row *row);
-
-/* Writes a NULL-terminated list as a list of maps, the members of each by `write`. */
-#define JSON_EACH(key, list, write)                                                                                    \
-    do {                                                                                                               \
-        json_begin(key, '[');                                                                                          \
-        for (size_t row_ = 0; (list)[row_]; row_++) {                                                                  \
-            json_begin(NULL, '{');                                                                                     \
-            write((list)[row_]);                                                                                       \
-            json_end('}');                                                                                             \
-        }                                                                                                              \
-        json_end(']');                                                                                                 \
-    } while (0)
+void device_json(const void *device_load);
+void stats_row_json(const void *stats_row);
 
 /* A list of all users. */
 void users_json(const struct kops_clients *s);

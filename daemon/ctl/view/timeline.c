@@ -346,19 +346,9 @@ static struct slice *arrange(struct timeline *t, size_t *ret_n)
 static void write_metadata(const char *what, const struct process *p, uint32_t tid, const char *name, uint64_t index)
 {
     json_line();
-    json_begin(NULL, '{');
-    json_text("ph", "M");
-    json_uint("pid", p->id);
-    if (tid)
-        json_uint("tid", tid);
-    json_text("name", what);
-    json_begin("args", '{');
-    if (name)
-        json_text("name", name);
-    else
-        json_uint("sort_index", index);
-    json_end('}');
-    json_end('}');
+    JSON_MAP(NULL, json_text("ph", "M"), json_uint("pid", p->id), tid ? json_uint("tid", tid) : (void)0,
+             json_text("name", what),
+             JSON_MAP("args", name ? json_text("name", name) : json_uint("sort_index", index)));
 }
 
 static void write_row(const struct row *row)
@@ -413,23 +403,13 @@ static void write_shapes(const struct kops_trace_kind *k)
         json_text("shapes", shapes);
 }
 
-static void begin_event(const struct row *row, const char *phase, uint64_t ts)
-{
-    json_line();
-    json_begin(NULL, '{');
-    json_text("ph", phase);
-    json_uint("pid", row->process->id);
-    json_uint("tid", row->tid);
-    json_micros("ts", ts);
-}
-
-static void begin_slice(const struct row *row, uint64_t begin, uint64_t end, const char *category, const char *name)
-{
-    begin_event(row, "X", begin);
-    json_micros("dur", end > begin ? end - begin : 0);
-    json_text("cat", category);
-    json_text("name", name);
-}
+/* What follows `ts` are calls that write further members. */
+#define EVENT(row, phase, ts, ...)                                                                                     \
+    (json_line(), JSON_MAP(NULL, json_text("ph", phase), json_uint("pid", (row)->process->id),                         \
+                           json_uint("tid", (row)->tid), json_micros("ts", ts), __VA_ARGS__))
+#define SLICE(row, begin, end, category, label, ...)                                                                   \
+    EVENT(row, "X", begin, json_micros("dur", (end) > (begin) ? (end) - (begin) : 0), json_text("cat", category),      \
+          json_text("name", label), __VA_ARGS__)
 
 /* The parts of a call's time. */
 struct part {
@@ -478,20 +458,8 @@ static void write_parts(const struct row *row, const struct part *parts, size_t 
 
         if (!parts[i].from || parts[i].to <= parts[i].from + shortest)
             continue;
-        begin_slice(row, parts[i].from, parts[i].to, "part", parts[i].name);
-        json_end('}');
+        SLICE(row, parts[i].from, parts[i].to, "part", parts[i].name, (void)0);
     }
-}
-
-static void write_arrow(const struct row *row, const char *phase, uint64_t ts, uint64_t flow)
-{
-    begin_event(row, phase, ts);
-    if (*phase == 'f')
-        json_text("bp", "e");
-    json_uint("id", flow);
-    json_text("cat", "call");
-    json_text("name", "work");
-    json_end('}');
 }
 
 /* The device's work, and the arrow to it, which leaves the call before the call's slice is over. */
@@ -502,14 +470,11 @@ static void write_work(const struct timeline *t, const struct event *event, uint
     const uint64_t begin = device_begin(e);
     const uint64_t leaves = e->started < e->ended ? e->started : e->ended > e->received ? e->ended - 1 : e->received;
 
-    begin_slice(device_row, begin, device_end(e), "device", label_of(event->kind));
-    json_begin("args", '{');
-    json_uint("client", row->process->id);
-    json_uint("stream", e->stream);
-    json_end('}');
-    json_end('}');
-    write_arrow(row, "s", leaves, flow);
-    write_arrow(device_row, "f", begin, flow);
+    SLICE(device_row, begin, device_end(e), "device", label_of(event->kind),
+          JSON_MAP("args", json_uint("client", row->process->id), json_uint("stream", e->stream)));
+    EVENT(row, "s", leaves, json_uint("id", flow), json_text("cat", "call"), json_text("name", "work"));
+    EVENT(device_row, "f", begin, json_text("bp", "e"), json_uint("id", flow), json_text("cat", "call"),
+          json_text("name", "work"));
 }
 
 static void write_event(const struct timeline *t, const struct event *event, uint64_t *flows)
@@ -520,11 +485,8 @@ static void write_event(const struct timeline *t, const struct event *event, uin
     struct part parts[5];
     const size_t n = compiles ? 0 : parts_of(e, parts);
 
-    begin_slice(row, e->received, e->ended, compiles ? "compile" : "call", label_of(event->kind));
-    if (e->failed)
-        json_text("cname", "terrible");
-    write_args(event->kind, e, parts, n);
-    json_end('}');
+    SLICE(row, e->received, e->ended, compiles ? "compile" : "call", label_of(event->kind),
+          e->failed ? json_text("cname", "terrible") : (void)0, write_args(event->kind, e, parts, n));
     write_parts(row, parts, n);
     if (event->device_row != NO_ROW)
         write_work(t, event, ++*flows);
@@ -549,13 +511,8 @@ int timeline_write(struct timeline *t, FILE *to)
     json_end(']');
     json_line();
     json_text("displayTimeUnit", "ns");
-    json_begin("otherData", '{');
-    json_begin("kops", '{');
-    json_uint("origin_ns", t->origin_ns);
-    json_uint("dropped", t->dropped);
-    json_uint("events", t->n_events);
-    json_end('}');
-    json_end('}');
+    JSON_MAP("otherData", JSON_MAP("kops", json_uint("origin_ns", t->origin_ns), json_uint("dropped", t->dropped),
+                                   json_uint("events", t->n_events)));
     json_end('}');
     json_divert(NULL);
     free(slices);
