@@ -78,16 +78,6 @@ bool ctl_parse_bool(const char *text, bool *ret)
     return *ret || !strcmp(text, "false") || !strcmp(text, "0");
 }
 
-enum ctl_exit ctl_take_memory(void *into, const char *value)
-{
-    bool *device = into;
-
-    *device = !strcmp(value, "device");
-    if (*device || !strcmp(value, "shared"))
-        return CTL_OK;
-    return ctl_usage("--memory is `shared` or `device`, not `%s`", value);
-}
-
 /* ---- options ---- */
 
 enum { OPTIONS_MAX = 32, FIRST_VALUE = 256 };
@@ -128,6 +118,7 @@ static int take_common(struct ctl *ctl, int option, char **argv, const char *usa
 
 static enum ctl_exit take(const struct ctl_option *o)
 {
+    const char *const *word;
     bool right = true;
 
     switch (o->kind) {
@@ -143,10 +134,16 @@ static enum ctl_exit take(const struct ctl_option *o)
     case OPTION_SECONDS:
         right = ctl_parse_seconds(optarg, o->min, o->max, o->into);
         break;
+    case OPTION_WORD:
+        for (word = o->words; *word && strcmp(*word, optarg) != 0; word++)
+            continue;
+        *(unsigned *)o->into = (unsigned)(word - o->words);
+        right = *word != NULL;
+        break;
     case OPTION_TAKE:
         return o->take(o->into, optarg);
     }
-    return right ? CTL_OK : ctl_usage("%s takes %s, not `%s`", o->name, o->what, optarg);
+    return right ? CTL_OK : ctl_usage("%s %s, not `%s`", o->name, o->what, optarg);
 }
 
 /* Makes getopt_long's tables: the command's options, then the common ones that the command does not have itself. */

@@ -44,11 +44,12 @@ enum { CTL_COMMAND_FOLLOWS = -1 };
 struct ctl_option {
     const char *name; /* "--repeat" */
     char letter;      /* the short option; 0: none */
-    enum { OPTION_FLAG, OPTION_TEXT, OPTION_NUMBER, OPTION_SECONDS, OPTION_TAKE } kind;
-    void *into;       /* bool, const char *, uint64_t, double; take()'s first argument */
-    const char *what; /* the values of a number or of seconds: "--repeat takes <what>, not `x`" */
+    enum { OPTION_FLAG, OPTION_TEXT, OPTION_NUMBER, OPTION_SECONDS, OPTION_WORD, OPTION_TAKE } kind;
+    void *into;       /* bool, const char *, uint64_t, double, an index as enum or unsigned; take()'s first argument */
+    const char *what; /* for errors: "--repeat <what>, not `x`" */
     double min, max;  /* of seconds; of numbers, whose `max` 0 is UINT64_MAX */
     enum ctl_exit (*take)(void *into, const char *value); /* prints the error; CTL_OK: go on */
+    const char *const *words;                             /* NULL-terminated */
 };
 
 /* Reads the arguments by the command's table, which ends with {0} or is NULL, and the common options. The command takes
@@ -69,9 +70,6 @@ bool ctl_parse_seconds(const char *text, double min, double max, double *ret);
 
 /* true, 1, false, 0. */
 bool ctl_parse_bool(const char *text, bool *ret);
-
-/* OPTION_TAKE of --memory: *(bool *)into is set for `device`. */
-enum ctl_exit ctl_take_memory(void *into, const char *value);
 
 /* ---- errors and notes, on stderr ----
  *

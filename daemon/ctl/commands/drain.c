@@ -44,7 +44,7 @@ enum ctl_exit ctl_drain(struct ctl *ctl, int argc, char **argv)
     const struct ctl_option options[] = {
         {"--stop", 0, OPTION_FLAG, &request.stop},
         {"--resume", 0, OPTION_FLAG, &request.resume},
-        {"--timeout", 0, OPTION_SECONDS, &seconds, "seconds above 0, up to a day", 0.001, LONGEST_S},
+        {"--timeout", 0, OPTION_SECONDS, &seconds, "takes seconds above 0, up to a day", 0.001, LONGEST_S},
         {0}};
     struct kops_drain_result result;
     struct kops_error error;

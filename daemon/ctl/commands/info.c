@@ -85,29 +85,9 @@ static void kernels_text(const struct kops_kernels_info *k)
     printf("\n");
 }
 
-static bool runs_under_mps(const struct kops_info *info)
-{
-    for (const struct kops_device *const *d = info->devices; *d; d++)
-        if ((*d)->mps)
-            return true;
-    return false;
-}
-
-static void conditions_lines(kops_client *client, const struct kops_info *info)
-{
-    for (const struct kops_device *const *d = info->devices; *d; d++) {
-        struct kops_conditions *now;
-        char line[400];
-
-        conditions_read(client, (*d)->uuid, &now);
-        if (now)
-            printf("device %u: %s\n", (*d)->index, conditions_text(now, now, line, sizeof(line)));
-        kops_conditions_free(now);
-    }
-}
-
 static void devices_text(kops_client *client, const struct kops_info *info)
 {
+    bool mps = false;
     struct table t;
 
     table_init(&t, ">#\tdevice\tbackend\tarch\tmps\t>GiB\t>units\tuuid");
@@ -117,12 +97,21 @@ static void devices_text(kops_client *client, const struct kops_info *info)
         table_row(&t, "%u%s\t%s\t%s\t%s\t%s\t%.1f\t%u\t%s", d->index, d->is_default ? "*" : "", d->name, d->backend,
                   d->arch, d->mps ? "yes" : "no", (double)d->memory_bytes / (double)(1U << 30), d->compute_units,
                   d->uuid);
+        mps |= d->mps;
     }
     table_print(&t);
     printf("(* runs what names no device and lies in shared memory)\n");
-    if (runs_under_mps(info))
+    if (mps)
         printf("(mps: a fault of any process that shares the GPU so ends the others' work, too)\n");
-    conditions_lines(client, info);
+    for (const struct kops_device *const *d = info->devices; *d; d++) {
+        struct kops_conditions *now;
+        char line[400];
+
+        conditions_read(client, (*d)->uuid, &now);
+        if (now)
+            printf("device %u: %s\n", (*d)->index, conditions_text(now, now, line, sizeof(line)));
+        kops_conditions_free(now);
+    }
 }
 
 static void info_text(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
@@ -149,24 +138,19 @@ static void info_text(kops_client *client, const struct kops_info *info, const s
         executors_text(stats);
 }
 
-static bool has_gpu(const struct kops_info *info)
-{
-    for (const struct kops_device *const *d = info->devices; *d; d++)
-        if (strcmp((*d)->backend, "host") != 0)
-            return true;
-    return false;
-}
-
 enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
 {
     struct kops_stats *stats = NULL;
     struct kops_error error;
     enum ctl_exit status;
+    bool gpu = false;
 
     if (!ctl_begin(ctl, argc, argv, info_usage, NULL, 0, &status))
         return status;
+    for (const struct kops_device *const *d = kops_info(ctl->client)->devices; *d; d++)
+        gpu |= strcmp((*d)->backend, "host") != 0;
     /* Executors do the work of GPUs alone. */
-    if (has_gpu(kops_info(ctl->client)) && kops_stats_get(ctl->client, NULL, &stats, &error))
+    if (gpu && kops_stats_get(ctl->client, NULL, &stats, &error))
         return ctl_failed("info", &error);
     if (ctl->json)
         info_json(ctl->client, kops_info(ctl->client), stats);

@@ -71,7 +71,8 @@ struct launch {
     const char *saves[LAUNCH_MAX_SAVES];
     size_t n_saves;
     uint64_t repeat, warmup, seed, show;
-    bool device_memory, cooperative;
+    unsigned device_memory;
+    bool cooperative;
     struct conditions_pair conditions; /* around several launches */
     bool counters;                     /* count on the GPU, with these caches, in place of times and results */
     enum kops_counter_caches caches;
@@ -85,6 +86,11 @@ static bool is_written(const struct launch_param *p)
 static bool is_tensor(const struct launch_param *p)
 {
     return p->argument.kind == KOPS_ARG_TENSOR;
+}
+
+static bool is_output(const struct launch_param *p)
+{
+    return is_written(p) && is_tensor(p);
 }
 
 /* ---- a --param: tensor maps ---- */
@@ -465,7 +471,7 @@ static enum ctl_exit collect(struct launch *l)
     for (size_t i = 0; i < l->n_params && !status; i++) {
         struct launch_param *p = &l->params[i];
 
-        if (!is_written(p) || !is_tensor(p))
+        if (!is_output(p))
             continue;
         if (operand_pull(&p->operand, &error))
             return ctl_failed("reading device memory", &error);
@@ -493,11 +499,6 @@ static double sum_of(const struct launch_param *p, uint64_t *ret_hash)
         sum += data_get(p->operand.host, i, p->declared.dtype);
     *ret_hash = hash;
     return sum;
-}
-
-static bool is_output(const struct launch_param *p)
-{
-    return is_written(p) && is_tensor(p);
 }
 
 static size_t shown(const struct launch *l, const struct launch_param *p)
@@ -716,14 +717,14 @@ enum ctl_exit ctl_launch(struct ctl *ctl, int argc, char **argv)
         {"--cluster", 0, OPTION_TAKE, &cluster, .take = take_sizes},
         {"--cooperative", 0, OPTION_FLAG, &l.cooperative},
         {"--shared", 0, OPTION_TEXT, &l.geometry.shared},
-        {"--repeat", 'n', OPTION_NUMBER, &l.repeat, "a number from 1 on", 1, UINT32_MAX},
-        {"--warmup", 'w', OPTION_NUMBER, &l.warmup, "a number from 0 on", 0, UINT32_MAX},
-        {"--memory", 'm', OPTION_TAKE, &l.device_memory, .take = ctl_take_memory},
-        {"--show", 0, OPTION_NUMBER, &l.show, "a number from 0 on", 0, UINT32_MAX},
+        {"--repeat", 'n', OPTION_NUMBER, &l.repeat, "takes a number from 1 on", 1, UINT32_MAX},
+        {"--warmup", 'w', OPTION_NUMBER, &l.warmup, "takes a number from 0 on", 0, UINT32_MAX},
+        {"--memory", 'm', OPTION_WORD, &l.device_memory, RUN_MEMORY},
+        {"--show", 0, OPTION_NUMBER, &l.show, "takes a number from 0 on", 0, UINT32_MAX},
         {"--save", 0, OPTION_TAKE, &l, .take = take_save},
-        {"--seed", 0, OPTION_NUMBER, &l.seed, "a number from 0 on", 0, UINT32_MAX},
+        {"--seed", 0, OPTION_NUMBER, &l.seed, "takes a number from 0 on", 0, UINT32_MAX},
         {"--counters", 0, OPTION_FLAG, &l.counters},
-        {"--cache", 0, OPTION_TAKE, &l.caches, .take = counters_take_cache},
+        {"--cache", 0, OPTION_WORD, &l.caches, COUNTERS_CACHES},
         SOURCE_OPTIONS(&l.source),
         {0}};
     enum ctl_exit status;

@@ -200,7 +200,7 @@ enum ctl_exit ctl_metrics(struct ctl *ctl, int argc, char **argv)
     double interval_s = 0;
     const struct ctl_option options[] = {
         {"--textfile", 0, OPTION_TEXT, &path},
-        {"--interval", 0, OPTION_SECONDS, &interval_s, "seconds from 0.1 on", 0.1, 86400},
+        {"--interval", 0, OPTION_SECONDS, &interval_s, "takes seconds from 0.1 on", 0.1, 86400},
         {"--listen", 0, OPTION_TEXT, &address},
         {"--allow-remote", 0, OPTION_FLAG, &allow_remote},
         {0}};

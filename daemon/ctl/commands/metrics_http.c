@@ -99,20 +99,18 @@ static void notice(void *closure, struct MHD_Connection *connection, void **stat
         }
 }
 
-/* A client that sends a byte now and then is never silent, but takes a place of others. */
-static void end_old(struct http *http)
+/* Ends connections that are too old: a client that sends a byte now and then is never silent, but takes a place of
+ * others. Returns whether there are any connections. */
+static bool end_old(struct http *http)
 {
-    for (unsigned i = 0; i < MAX_CONNECTIONS; i++)
+    bool any = false;
+
+    for (unsigned i = 0; i < MAX_CONNECTIONS; i++) {
+        any |= http->connections[i].fd >= 0;
         if (http->connections[i].fd >= 0 && now_s() - http->connections[i].since > LONGEST_S)
             shutdown(http->connections[i].fd, SHUT_RDWR); /* the library then sees its end, and closes it */
-}
-
-static bool any(const struct http *http)
-{
-    for (unsigned i = 0; i < MAX_CONNECTIONS; i++)
-        if (http->connections[i].fd >= 0)
-            return true;
-    return false;
+    }
+    return any;
 }
 
 /* Until `ending`, a signalfd, has a signal. */
@@ -123,7 +121,7 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, int end
         struct timeval wait = {.tv_sec = 1};
         MHD_socket highest = -1;
         unsigned long long ms;
-        bool limited = any(http);
+        bool limited = end_old(http);
 
         FD_ZERO(&in);
         FD_ZERO(&out);
@@ -142,7 +140,6 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, int end
             return CTL_OK;
         if (MHD_run_from_select(server, &in, &out, &special) != MHD_YES)
             goto fail;
-        end_old(http);
     }
 fail:
     return ctl_complain("os_error", "waiting for connections: %s", strerror(errno));

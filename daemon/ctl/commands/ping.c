@@ -59,8 +59,8 @@ enum ctl_exit ctl_ping(struct ctl *ctl, int argc, char **argv)
 {
     uint64_t count = 1000, spin = 0;
     const struct ctl_option options[] = {
-        {"--count", 'c', OPTION_NUMBER, &count, "a number from 1 on", 1, 100000000},
-        {"--spin", 0, OPTION_NUMBER, &spin, "microseconds up to a million", 0, 1000000},
+        {"--count", 'c', OPTION_NUMBER, &count, "takes a number from 1 on", 1, 100000000},
+        {"--spin", 0, OPTION_NUMBER, &spin, "takes microseconds up to a million", 0, 1000000},
         {0}};
     enum ctl_exit status;
     double *samples;

@@ -371,16 +371,6 @@ static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
 
 /* ---- running and checking ---- */
 
-static enum ctl_exit count(struct ctl *ctl, const struct run *r)
-{
-    const struct kops_request request = run_make_request(r, NULL);
-    struct kops_counters *counters = NULL;
-    struct kops_error error;
-    const enum kops_code code = kops_counters_run(ctl->client, &request, r->args->caches, &counters, &error);
-
-    return counters_show(ctl, r->op->name, code, counters, &error);
-}
-
 static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, struct kops_result *ret)
 {
     const struct kops_request request = run_make_request(r, samples);
@@ -413,30 +403,23 @@ static enum ctl_exit check(struct run *r, struct report *ret)
 
 /* ---- the outcome ---- */
 
-static double bytes(const struct run *r)
+/* In GB/s, or GFLOP/s; NAN: not known. */
+static double rate_of(const struct run *r, double us, bool by_bytes)
 {
-    double sum = 0;
+    double amount = 0;
 
-    for (size_t i = 0; i <= r->n_inputs; i++)
-        sum += (double)r->operands[i].bytes;
-    return sum;
-}
-
-static double gb_per_s(const struct run *r, double us)
-{
-    return us > 0 ? bytes(r) / us * 1e-3 : (double)NAN;
-}
-
-static double gflop_per_s(const struct run *r, double us)
-{
-    return r->reference && r->reference->flops && us > 0 ? r->reference->flops(&r->c) / us * 1e-3 : (double)NAN;
+    for (size_t i = 0; by_bytes && i <= r->n_inputs; i++)
+        amount += (double)r->operands[i].bytes;
+    if (!by_bytes)
+        amount = r->reference && r->reference->flops ? r->reference->flops(&r->c) : (double)NAN;
+    return us > 0 ? amount / us * 1e-3 : (double)NAN;
 }
 
 static void print_text(const struct run *r, const struct kops_result *result, const struct report *report)
 {
     const double us = result_kernel_us(result);
     const bool by_bytes = !r->reference || r->reference->counts_bytes;
-    const double rate = by_bytes ? gb_per_s(r, us) : gflop_per_s(r, us);
+    const double rate = rate_of(r, us, by_bytes);
     const char *shapes = "";
     struct table t;
 
@@ -478,8 +461,8 @@ static void print_json(const struct run *r, const struct kops_result *result, co
     json_text("device", result->device);
     json_text("variant", result->variant);
     json_text("memory", r->args->device_memory ? "device" : "shared");
-    json_number("gb_per_s", gb_per_s(r, us));
-    json_number("gflop_per_s", gflop_per_s(r, us));
+    json_number("gb_per_s", rate_of(r, us, true));
+    json_number("gflop_per_s", rate_of(r, us, false));
     result_json_timings(result, samples, r->args->repeat);
     conditions_pair_json(&r->conditions);
     if (report)
@@ -516,17 +499,21 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
     struct run_args args = {.dtype = KOPS_F32, .repeat = 1, .seed = 1};
     const struct ctl_option options[] = {
         RUN_PROBLEM_OPTIONS(&args),
-        {"--repeat", 'n', OPTION_NUMBER, &args.repeat, "a number from 1 on", 1, UINT32_MAX},
-        {"--warmup", 'w', OPTION_NUMBER, &args.warmup, "a number", 0, UINT32_MAX},
+        {"--repeat", 'n', OPTION_NUMBER, &args.repeat, "takes a number from 1 on", 1, UINT32_MAX},
+        {"--warmup", 'w', OPTION_NUMBER, &args.warmup, "takes a number", 0, UINT32_MAX},
         {"--variant", 'v', OPTION_TEXT, &args.variant},
-        {"--memory", 'm', OPTION_TAKE, &args.device_memory, .take = ctl_take_memory},
+        {"--memory", 'm', OPTION_WORD, &args.device_memory, RUN_MEMORY},
         {"--check", 'c', OPTION_FLAG, &args.check},
-        {"--seed", 0, OPTION_NUMBER, &args.seed, "a number"},
+        {"--seed", 0, OPTION_NUMBER, &args.seed, "takes a number"},
         {"--counters", 0, OPTION_FLAG, &args.counters},
-        {"--cache", 0, OPTION_TAKE, &args.caches, .take = counters_take_cache},
+        {"--cache", 0, OPTION_WORD, &args.caches, COUNTERS_CACHES},
         {0}};
     struct run r = {.args = &args};
+    struct kops_counters *counters = NULL;
+    struct kops_request request;
+    struct kops_error error;
     enum ctl_exit status;
+    enum kops_code code;
 
     if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
         return status;
@@ -538,8 +525,13 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
     status = run_resolve(ctl, &r);
     if (!status)
         status = make_operands(ctl, &r);
-    if (!status)
-        status = args.counters ? count(ctl, &r) : measure(ctl, &r);
+    if (!status && !args.counters)
+        status = measure(ctl, &r);
+    else if (!status) {
+        request = run_make_request(&r, NULL);
+        code = kops_counters_run(ctl->client, &request, args.caches, &counters, &error);
+        status = counters_show(ctl, r.op->name, code, counters, &error);
+    }
     for (size_t i = 0; i <= r.n_inputs; i++)
         operand_free(&r.operands[i]);
     free(r.before);

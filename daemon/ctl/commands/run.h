@@ -34,7 +34,8 @@ struct run_args {
     size_t n_attrs;
     enum kops_dtype dtype;
     uint64_t warmup, repeat, seed;
-    bool check, device_memory;
+    unsigned device_memory;
+    bool check;
     bool counters; /* in place of times: what the GPU counts, with these caches */
     enum kops_counter_caches caches;
 };
@@ -60,6 +61,13 @@ struct run {
         {"--device", 'd', OPTION_TEXT, &(args)->device}, {"--attr", 'a', OPTION_TAKE, args, .take = run_take_attr},    \
     {                                                                                                                  \
         "--out-shape", 0, OPTION_TEXT, &(args)->out_shape                                                              \
+    }
+
+/* The words of --memory. */
+#define RUN_MEMORY                                                                                                     \
+    "is `shared` or `device`", .words = (const char *[])                                                               \
+    {                                                                                                                  \
+        "shared", "device", NULL                                                                                       \
     }
 
 /* OPTION_TAKE: an enum kops_dtype; a struct run_args. */

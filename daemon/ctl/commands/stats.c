@@ -303,13 +303,6 @@ static void mappings_text(const struct kops_stats *s)
     table_print(&t);
 }
 
-static void counters_text(const char *title, const struct kops_counter *const *counters)
-{
-    for (const struct kops_counter *const *c = counters; *c; c++)
-        printf("%s%s %llu%s", c == counters ? title : " ", (*c)->name, (unsigned long long)(*c)->value,
-               c[1] ? "," : "\n");
-}
-
 static enum ctl_exit print_text(const struct kops_stats *s, const struct stats_table *table)
 {
     printf("up %.0f s\n", s->uptime_s);

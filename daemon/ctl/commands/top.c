@@ -200,27 +200,18 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
 }
 #endif
 
-static enum ctl_exit take_sort(void *into, const char *value)
-{
-    enum top_sort *by = into;
-
-    for (*by = 0; *by < TOP_SORTS; (*by)++)
-        if (!strcmp(top_sort_names[*by], value))
-            return CTL_OK;
-    return ctl_usage("--sort takes rate, device, memory, p99, inflight or pid, not `%s`", value);
-}
-
 enum ctl_exit ctl_top(struct ctl *ctl, int argc, char **argv)
 {
     uint64_t iterations = 0;
     enum top_sort by = TOP_BY_RATE;
     bool is_batch = false;
     double delay_s = 2;
-    const struct ctl_option options[] = {{"--batch", 'b', OPTION_FLAG, &is_batch},
-                                         {"--iterations", 'n', OPTION_NUMBER, &iterations, "a number from 1 on", 1},
-                                         {"--delay", 'd', OPTION_SECONDS, &delay_s, "seconds from 0.1 on", 0.1, 86400},
-                                         {"--sort", 0, OPTION_TAKE, &by, .take = take_sort},
-                                         {0}};
+    const struct ctl_option options[] = {
+        {"--batch", 'b', OPTION_FLAG, &is_batch},
+        {"--iterations", 'n', OPTION_NUMBER, &iterations, "takes a number from 1 on", 1},
+        {"--delay", 'd', OPTION_SECONDS, &delay_s, "takes seconds from 0.1 on", 0.1, 86400},
+        {"--sort", 0, OPTION_WORD, &by, "takes rate, device, memory, p99, inflight or pid", .words = top_sort_names},
+        {0}};
     enum ctl_exit status;
 
     if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))

@@ -46,7 +46,7 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
 void top_sort(struct top_view *v, enum top_sort by);
 void top_free(struct top_view *v);
 
-extern const char *const top_sort_names[TOP_SORTS];
+extern const char *const top_sort_names[TOP_SORTS + 1]; /* NULL-terminated */
 
 /* The parts of a view as text: two lines and a line for each device; tables of at most so many rows. */
 typedef void top_print(const struct top_view *v, FILE *to, size_t max_rows);

@@ -277,6 +277,6 @@ void top_sort(struct top_view *v, enum top_sort by)
     qsort(v->ops, v->n_ops, sizeof(*v->ops), by_op);
 }
 
-const char *const top_sort_names[TOP_SORTS] = {
+const char *const top_sort_names[TOP_SORTS + 1] = {
     [TOP_BY_RATE] = "rate", [TOP_BY_DEVICE] = "device",     [TOP_BY_MEMORY] = "memory",
     [TOP_BY_P99] = "p99",   [TOP_BY_INFLIGHT] = "inflight", [TOP_BY_PID] = "pid"};

@@ -138,10 +138,10 @@ enum ctl_exit ctl_trace(struct ctl *ctl, int argc, char **argv)
     struct recording r = {.ctl = ctl, .path = "kops-trace.json", .seconds = 5};
     struct kops_trace_options request = {.everybody = false};
     const struct ctl_option options[] = {
-        {"--seconds", 's', OPTION_SECONDS, &r.seconds, "seconds above 0, up to a day", 0.001, 86400},
+        {"--seconds", 's', OPTION_SECONDS, &r.seconds, "takes seconds above 0, up to a day", 0.001, 86400},
         {"--output", 'o', OPTION_TEXT, &r.path},
         {"--everybody", 0, OPTION_FLAG, &request.everybody},
-        {"--events", 0, OPTION_NUMBER, &request.events, "a number from 1 on", 1},
+        {"--events", 0, OPTION_NUMBER, &request.events, "takes a number from 1 on", 1},
         {0}};
     enum ctl_exit status;
 

@@ -193,16 +193,6 @@ void conditions_pair_free(struct conditions_pair *pair)
 
 enum { STALLS_SHOWN = 3 };
 
-enum ctl_exit counters_take_cache(void *into, const char *value)
-{
-    enum kops_counter_caches *caches = into;
-
-    *caches = strcmp(value, "warm") ? KOPS_CACHES_COLD : KOPS_CACHES_WARM;
-    if (*caches == KOPS_CACHES_WARM || !strcmp(value, "cold"))
-        return CTL_OK;
-    return ctl_usage("--cache is `cold` or `warm`, not `%s`", value);
-}
-
 /* NAN: the device does not count it. */
 static double find(const struct kops_counters *c, const char *name)
 {

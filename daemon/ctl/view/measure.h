@@ -45,7 +45,11 @@ void conditions_pair_free(struct conditions_pair *pair);
 enum ctl_exit counters_show(const struct ctl *ctl, const char *what, enum kops_code code, struct kops_counters *c,
                             const struct kops_error *error);
 
-/* OPTION_TAKE of --cache: *(enum kops_counter_caches *)into. */
-enum ctl_exit counters_take_cache(void *into, const char *value);
+/* The words of --cache, for an enum kops_counter_caches. */
+#define COUNTERS_CACHES                                                                                                \
+    "is `cold` or `warm`", .words = (const char *[])                                                                   \
+    {                                                                                                                  \
+        "cold", "warm", NULL                                                                                           \
+    }
 
 #endif

@@ -53,15 +53,15 @@ const char *client_state(const struct kops_client_info *c)
     return c->paused ? "paused" : c->inflight ? "busy" : "idle";
 }
 
+#define F(member) JSON_FIELD(struct kops_device_load, member)
+static const struct json_field load_fields[] = {F(index), F(name), F(uuid), F(busy_us), F(running), JSON_END};
+#undef F
+
 void device_json(const void *device_load)
 {
     const struct kops_device_load *d = device_load;
 
-    json_uint("index", d->index);
-    json_text("name", d->name);
-    json_text("uuid", d->uuid);
-    json_number("busy_us", d->busy_us);
-    json_uint("running", d->running);
+    json_fields(load_fields, d);
     if (d->memory_total) {
         json_uint("memory_total", d->memory_total);
         json_uint("memory_free", d->memory_free);
@@ -122,6 +122,13 @@ void counters_map_json(const char *key, const struct kops_counter *const *counte
     json_end('}');
 }
 
+void counters_text(const char *title, const struct kops_counter *const *counters)
+{
+    for (const struct kops_counter *const *c = counters; *c; c++)
+        printf("%s%s %llu%s", c == counters ? title : " ", (*c)->name, (unsigned long long)(*c)->value,
+               c[1] ? "," : "\n");
+}
+
 #define F(member)     JSON_FIELD(struct kops_executor, member)
 #define SOME(member)  JSON_SOME(struct kops_executor, member)
 #define KNOWN(member) JSON_IF_KNOWN(struct kops_executor, member)
@@ -172,10 +179,7 @@ void executors_text(const struct kops_stats *s)
         any |= (*c)->value != 0;
     if (!any)
         return;
-    printf("executors:");
-    for (const struct kops_counter *const *c = s->executor_counts; *c; c++)
-        printf(" %s %llu%s", (*c)->name, (unsigned long long)(*c)->value, c[1] ? "," : "");
-    printf("\n");
+    counters_text("executors: ", s->executor_counts);
     if (*s->executors)
         printf("\n");
     executors_print(s->executors, NULL, stdout, SIZE_MAX);

@@ -20,6 +20,9 @@ void users_json(const struct kops_clients *s);
 /* A map of names and values. */
 void counters_map_json(const char *key, const struct kops_counter *const *counters);
 
+/* The title, and names with their values on a line; nothing where there are none. */
+void counters_text(const char *title, const struct kops_counter *const *counters);
+
 /* "paused", "busy" or "idle". */
 const char *client_state(const struct kops_client_info *c);
 
