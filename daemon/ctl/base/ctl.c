@@ -30,12 +30,11 @@ enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error)
 
 enum ctl_exit ctl_connect(struct ctl *ctl)
 {
-    struct kops_error error;
-    enum kops_code r = ctl_try_connect(ctl, &error);
+    enum kops_code r = ctl_try_connect(ctl, &ctl->error);
 
     if (!r)
         return CTL_OK;
-    ctl_failed("connecting", &error);
+    ctl_failed("connecting", &ctl->error);
     return r == KOPS_ERR_PROTOCOL_MISMATCH ? CTL_FAILED : CTL_NO_DAEMON;
 }
 

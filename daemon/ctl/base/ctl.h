@@ -20,7 +20,8 @@ struct ctl {
     int64_t reconnect_ms; /* as in kops_connect_options */
     bool no_autostart;
     bool json;
-    kops_client *client; /* after ctl_connect(); closed by main() */
+    kops_client *client;     /* after ctl_connect(); closed by main() */
+    struct kops_error error; /* of the call that failed */
 };
 
 /* argv[0] is the command's name. */

@@ -41,21 +41,15 @@ static void list_text(const struct kops_cache *cache)
 static const struct json_field entry_fields[] = {F(key),   F(arch),      F(compiler), F(names), F(bytes),
                                                  F(age_s), F(in_memory), F(on_disk),  F(from),  JSON_END};
 
-static void list_json(const struct kops_cache *cache)
-{
-    JSON_MAP(NULL, json_list("entries", entry_fields, cache->entries), json_uint("bytes", cache->bytes),
-             json_uint("limit", cache->limit));
-}
-
 static enum ctl_exit list(struct ctl *ctl)
 {
     struct kops_cache *cache;
-    struct kops_error error;
 
-    if (kops_cache_list(ctl->client, &cache, &error))
-        return ctl_failed("cache list", &error);
+    if (kops_cache_list(ctl->client, &cache, &ctl->error))
+        return ctl_failed("cache list", &ctl->error);
     if (ctl->json)
-        list_json(cache);
+        JSON_MAP(NULL, json_list("entries", entry_fields, cache->entries), json_uint("bytes", cache->bytes),
+                 json_uint("limit", cache->limit));
     else
         list_text(cache);
     kops_cache_free(cache);
@@ -64,11 +58,10 @@ static enum ctl_exit list(struct ctl *ctl)
 
 static enum ctl_exit clear(struct ctl *ctl, const char *key)
 {
-    struct kops_error error;
     uint64_t removed;
 
-    if (kops_cache_clear(ctl->client, key, &removed, &error))
-        return ctl_failed("cache clear", &error);
+    if (kops_cache_clear(ctl->client, key, &removed, &ctl->error))
+        return ctl_failed("cache clear", &ctl->error);
     if (ctl->json)
         JSON_MAP(NULL, json_uint("removed", removed));
     else
@@ -96,13 +89,12 @@ static enum ctl_exit write_archive(int archive, uint64_t bytes, const char *path
 
 static enum ctl_exit export_to(struct ctl *ctl, const char *path, const char *key)
 {
-    struct kops_error error;
     enum ctl_exit status;
     uint64_t bytes;
     int archive;
 
-    if (kops_cache_export(ctl->client, key, &archive, &bytes, &error))
-        return ctl_failed("cache export", &error);
+    if (kops_cache_export(ctl->client, key, &archive, &bytes, &ctl->error))
+        return ctl_failed("cache export", &ctl->error);
     status = write_archive(archive, bytes, path);
     close(archive);
     if (status)
@@ -118,18 +110,16 @@ static enum ctl_exit import(struct ctl *ctl, const char *path)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     enum ctl_exit status = CTL_OK;
-    struct kops_error error;
     uint64_t imported, skipped;
 
     if (file < 0)
         return failed_file("reading", path);
-    if (kops_cache_import(ctl->client, file, &imported, &skipped, &error)) {
-        status = ctl_failed("cache import", &error);
-    } else if (ctl->json) {
+    if (kops_cache_import(ctl->client, file, &imported, &skipped, &ctl->error))
+        status = ctl_failed("cache import", &ctl->error);
+    else if (ctl->json)
         JSON_MAP(NULL, json_uint("imported", imported), json_uint("known", skipped));
-    } else {
+    else
         printf("%" PRIu64 " imported, %" PRIu64 " known already\n", imported, skipped);
-    }
     close(file);
     return status;
 }

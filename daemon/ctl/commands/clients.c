@@ -14,13 +14,6 @@ static const char usage[] =
     "      --users   add a table of users: the use of all connections of a user together, and the limits\n"
     "      --json    print JSON: clients, users and devices\n";
 
-static void print_json(const struct kops_clients *s)
-{
-    JSON_MAP(NULL, json_text("state", s->state), json_number("uptime_s", s->uptime_s),
-             json_list("clients", client_fields, s->clients), users_json(s),
-             json_each("devices", s->devices, device_json));
-}
-
 static void clients_text(const struct kops_clients *s)
 {
     struct table t;
@@ -84,15 +77,16 @@ enum ctl_exit ctl_clients(struct ctl *ctl, int argc, char **argv)
     bool users = false;
     const struct ctl_option options[] = {{"--users", 'u', OPTION_FLAG, &users}, {0}};
     struct kops_clients *clients;
-    struct kops_error error;
     enum ctl_exit status;
 
     if (!ctl_begin(ctl, argc, argv, usage, options, 0, &status))
         return status;
-    if (kops_clients(ctl->client, &clients, &error))
-        return ctl_failed("clients", &error);
+    if (kops_clients(ctl->client, &clients, &ctl->error))
+        return ctl_failed("clients", &ctl->error);
     if (ctl->json) {
-        print_json(clients);
+        JSON_MAP(NULL, json_text("state", clients->state), json_number("uptime_s", clients->uptime_s),
+                 json_list("clients", client_fields, clients->clients), json_list("users", user_fields, clients->users),
+                 json_each("devices", clients->devices, device_json));
     } else {
         clients_text(clients);
         if (users)

@@ -298,12 +298,11 @@ static enum ctl_exit source_find_entries(struct source *s)
 
 enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_module **ret_module)
 {
-    struct kops_error error;
     char *log;
 
-    if (!kops_compile(ctl->client, &s->s, ret_module, &log, &error))
+    if (!kops_compile(ctl->client, &s->s, ret_module, &log, &ctl->error))
         return CTL_OK;
-    ctl_not_compiled(s->s.name, &error, log);
+    ctl_not_compiled(s->s.name, &ctl->error, log);
     kops_log_free(log);
     return CTL_FAILED;
 }
@@ -373,35 +372,31 @@ static const char usage[] =
     "      --json             print JSON\n\n"
     "Exit status 1: it was not compiled; the compiler's output is on stderr.\n";
 
-static enum ctl_exit compile(struct ctl *ctl, struct source *s, const char *path)
-{
-    kops_module *module;
-    enum ctl_exit status = source_read(s, path);
-
-    if (!status && !s->s.n_entries)
-        status = source_find_entries(s);
-    if (!status)
-        status = ctl_connect(ctl);
-    if (!status)
-        status = source_compile(ctl, s, &module);
-    if (status)
-        return status;
-    if (ctl->json)
-        module_json(NULL, kops_module_info(module));
-    else
-        print_module(kops_module_info(module), s->s.name);
-    kops_module_free(module);
-    return CTL_OK;
-}
-
 enum ctl_exit ctl_compile(struct ctl *ctl, int argc, char **argv)
 {
     static struct source s; /* too large for a stack */
     const struct ctl_option options[] = {
         {"--entry", 'e', OPTION_TAKE, &s, .take = source_add_entry}, SOURCE_OPTIONS(&s), {0}};
     enum ctl_exit status;
+    kops_module *module;
 
     if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
         return status;
-    return optind + 1 == argc ? compile(ctl, &s, argv[optind]) : ctl_usage("compile takes one file");
+    if (optind + 1 != argc)
+        return ctl_usage("compile takes one file");
+    status = source_read(&s, argv[optind]);
+    if (!status && !s.s.n_entries)
+        status = source_find_entries(&s);
+    if (!status)
+        status = ctl_connect(ctl);
+    if (!status)
+        status = source_compile(ctl, &s, &module);
+    if (status)
+        return status;
+    if (ctl->json)
+        module_json(NULL, kops_module_info(module));
+    else
+        print_module(kops_module_info(module), s.s.name);
+    kops_module_free(module);
+    return CTL_OK;
 }

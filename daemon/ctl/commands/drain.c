@@ -19,13 +19,11 @@ static const char usage[] =
 
 enum { LONGEST_S = 86400 };
 
-#define F(member) JSON_FIELD(struct kops_drain_result, member)
-static const struct json_field result_fields[] = {F(drained), F(jobs), F(connections), JSON_END};
-
 static void print(const struct ctl *ctl, const struct kops_drain_options *options, const struct kops_drain_result *r)
 {
     if (ctl->json) {
-        json_object(NULL, result_fields, r);
+        JSON_MAP(NULL, json_bool("drained", r->drained), json_uint("jobs", r->jobs),
+                 json_uint("connections", r->connections));
     } else if (options->resume) {
         printf("takes new work again\n");
     } else if (r->drained) {
@@ -47,7 +45,6 @@ enum ctl_exit ctl_drain(struct ctl *ctl, int argc, char **argv)
         {"--timeout", 0, OPTION_SECONDS, &seconds, "takes seconds above 0, up to a day", 0.001, LONGEST_S},
         {0}};
     struct kops_drain_result result;
-    struct kops_error error;
     enum ctl_exit status;
 
     if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
@@ -61,8 +58,8 @@ enum ctl_exit ctl_drain(struct ctl *ctl, int argc, char **argv)
     status = ctl_connect(ctl);
     if (status)
         return status;
-    if (kops_drain(ctl->client, &request, &result, &error))
-        return ctl_failed("drain", &error);
+    if (kops_drain(ctl->client, &request, &result, &ctl->error))
+        return ctl_failed("drain", &ctl->error);
     print(ctl, &request, &result);
     return result.drained || request.resume ? CTL_OK : CTL_NOT_DRAINED;
 }

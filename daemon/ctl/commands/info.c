@@ -25,11 +25,6 @@ static const struct json_field kernels_fields[] = {SOME(compiler), SOME(compiler
 #undef F
 #undef SOME
 
-#define F(member) JSON_FIELD(struct kops_info, member)
-static const struct json_field info_fields[] = {
-    F(server), F(socket), F(pid), F(protocol), F(protocol_min), JSON_SOME(struct kops_info, identity), JSON_END};
-#undef F
-
 #define F(member) JSON_FIELD(struct kops_device, member)
 static const struct json_field device_fields[] = {
     F(index), F(name),         F(uuid),          F(backend),
@@ -42,16 +37,18 @@ static void info_json(kops_client *client, const struct kops_info *info, const s
     struct kops_conditions *now;
 
     json_begin(NULL, '{');
-    json_fields(info_fields, info);
+    json_text("server", info->server);
+    json_text("socket", info->socket);
+    json_int("pid", info->pid);
+    json_uint("protocol", info->protocol);
+    json_uint("protocol_min", info->protocol_min);
+    if (*info->identity)
+        json_text("identity", info->identity);
     json_begin("devices", '[');
     for (const struct kops_device *const *d = info->devices; *d; d++) {
-        json_begin(NULL, '{');
-        json_fields(device_fields, *d);
         conditions_read(client, (*d)->uuid, &now);
-        if (now)
-            conditions_json("conditions", now);
+        JSON_MAP(NULL, json_fields(device_fields, *d), now ? conditions_json("conditions", now) : (void)0);
         kops_conditions_free(now);
-        json_end('}');
     }
     json_end(']');
     json_object("limits", limits_fields, &info->limits);
@@ -141,7 +138,6 @@ static void info_text(kops_client *client, const struct kops_info *info, const s
 enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
 {
     struct kops_stats *stats = NULL;
-    struct kops_error error;
     enum ctl_exit status;
     bool gpu = false;
 
@@ -150,8 +146,8 @@ enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
     for (const struct kops_device *const *d = kops_info(ctl->client)->devices; *d; d++)
         gpu |= strcmp((*d)->backend, "host") != 0;
     /* Executors do the work of GPUs alone. */
-    if (gpu && kops_stats_get(ctl->client, NULL, &stats, &error))
-        return ctl_failed("info", &error);
+    if (gpu && kops_stats_get(ctl->client, NULL, &stats, &ctl->error))
+        return ctl_failed("info", &ctl->error);
     if (ctl->json)
         info_json(ctl->client, kops_info(ctl->client), stats);
     else

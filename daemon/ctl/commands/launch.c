@@ -431,8 +431,6 @@ static enum ctl_exit fill_param(struct launch_param *p, uint64_t seed)
 
 static enum ctl_exit make_tensors(struct ctl *ctl, struct launch *l)
 {
-    struct kops_error error;
-
     for (size_t i = 0; i < l->n_params; i++) {
         struct launch_param *p = &l->params[i];
         enum ctl_exit status;
@@ -444,8 +442,8 @@ static enum ctl_exit make_tensors(struct ctl *ctl, struct launch *l)
             status = fill_param(p, l->seed * 1000 + i);
         if (status)
             return status;
-        if (operand_push(&p->operand, &error))
-            return ctl_failed("filling device memory", &error);
+        if (operand_push(&p->operand, &ctl->error))
+            return ctl_failed("filling device memory", &ctl->error);
     }
     return CTL_OK;
 }
@@ -580,15 +578,14 @@ static enum ctl_exit run(struct ctl *ctl, struct launch *l, kops_kernel *kernel,
                                                         .samples = samples,
                                                         .samples_room = (size_t)l->repeat}};
     struct kops_result result;
-    struct kops_error error;
     enum ctl_exit status;
 
     if (!samples)
         return ctl_no_memory(l->repeat * sizeof(*samples));
     if (l->repeat > 1)
         conditions_read(ctl->client, l->source.s.device, &l->conditions.before);
-    if (kops_kernel_launch(kernel, args, l->n_params, &how, &result, &error))
-        status = ctl_failed(l->entry, &error);
+    if (kops_kernel_launch(kernel, args, l->n_params, &how, &result, &ctl->error))
+        status = ctl_failed(l->entry, &ctl->error);
     else
         status = collect(l);
     if (!status && l->repeat > 1)
@@ -612,7 +609,6 @@ static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_module *mod
                                              .geometry = l->geometry,
                                              .cooperative = l->cooperative};
     struct kops_counters *counters = NULL;
-    struct kops_error error;
     enum ctl_exit status;
     enum kops_code code;
 
@@ -620,13 +616,13 @@ static enum ctl_exit execute(struct ctl *ctl, struct launch *l, kops_module *mod
         params[i] = l->params[i].declared;
         args[i] = l->params[i].argument;
     }
-    if (kops_kernel_define(module, &signature, ret_kernel, &error))
-        return ctl_failed(l->entry, &error);
+    if (kops_kernel_define(module, &signature, ret_kernel, &ctl->error))
+        return ctl_failed(l->entry, &ctl->error);
     status = make_tensors(ctl, l);
     if (status || !l->counters)
         return status ? status : run(ctl, l, *ret_kernel, args);
-    code = kops_counters_launch(*ret_kernel, args, l->n_params, NULL, l->caches, &counters, &error);
-    return counters_show(ctl, l->entry, code, counters, &error);
+    code = kops_counters_launch(*ret_kernel, args, l->n_params, NULL, l->caches, &counters, &ctl->error);
+    return counters_show(ctl, l->entry, code, counters, &ctl->error);
 }
 
 static enum ctl_exit launch(struct ctl *ctl, struct launch *l)

@@ -82,18 +82,16 @@ char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e)
 static enum ctl_exit print(struct ctl *ctl)
 {
     enum ctl_exit status = ctl_connect(ctl);
-    struct kops_error error;
     char *text;
 
     if (status)
         return status;
-    if (kops_metrics(ctl->client, &text, &error))
-        return ctl_failed("metrics", &error);
-    if (ctl->json) {
+    if (kops_metrics(ctl->client, &text, &ctl->error))
+        return ctl_failed("metrics", &ctl->error);
+    if (ctl->json)
         JSON_MAP(NULL, json_text("text", text));
-    } else {
+    else
         fputs(text, stdout);
-    }
     kops_metrics_free(text);
     return CTL_OK;
 }

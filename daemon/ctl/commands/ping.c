@@ -28,13 +28,11 @@ static double quantile(const double *sorted, size_t n, double share)
 
 static enum ctl_exit measure(struct ctl *ctl, double *samples, size_t n)
 {
-    struct kops_error error;
-
     for (size_t i = 0; i < n; i++) {
         const uint64_t start = ctl_clock_ns();
 
-        if (kops_ping(ctl->client, 0, &error))
-            return ctl_failed("ping", &error);
+        if (kops_ping(ctl->client, 0, &ctl->error))
+            return ctl_failed("ping", &ctl->error);
         samples[i] = (double)(ctl_clock_ns() - start) * 1e-3;
     }
     return CTL_OK;

@@ -53,12 +53,11 @@ static void begin(const struct ctl *ctl, const char *module, const char *what, c
     snprintf(program, sizeof(program), program_format, module, what, ctl->json);
     add("python3");
     add_option("-c", program);
-    for (; options->name; options++) {
+    for (; options->name; options++)
         if (options->kind == OPTION_TEXT)
             add_option(options->name, *(const char **)options->into);
         else if (*(bool *)options->into)
             add(options->name);
-    }
     snprintf(seconds, sizeof(seconds), "%.3f", (double)ctl->timeout_ms / 1000);
     add_option("--socket", ctl->socket);
     add_option("--timeout", ctl->timeout_ms ? seconds : NULL);

@@ -79,17 +79,16 @@ bool operand_measure(struct operand *o)
 
 enum ctl_exit operand_make(struct ctl *ctl, struct operand *o, bool device_memory, const char *device)
 {
-    struct kops_error error;
     enum kops_code code;
 
     if (!o->bytes)
         return CTL_OK;
     if (device_memory)
-        code = kops_buffer_alloc(ctl->client, o->bytes, device, &o->buffer, &error);
+        code = kops_buffer_alloc(ctl->client, o->bytes, device, &o->buffer, &ctl->error);
     else
-        code = kops_buffer_alloc_shared(ctl->client, o->bytes, &o->buffer, &error);
+        code = kops_buffer_alloc_shared(ctl->client, o->bytes, &o->buffer, &ctl->error);
     if (code)
-        return ctl_failed("making a buffer", &error);
+        return ctl_failed("making a buffer", &ctl->error);
     o->tensor.buffer = o->buffer;
     o->host = kops_buffer_data(o->buffer);
     if (!o->host)
@@ -374,12 +373,11 @@ static enum ctl_exit make_operands(struct ctl *ctl, struct run *r)
 static enum ctl_exit execute(struct ctl *ctl, struct run *r, double *samples, struct kops_result *ret)
 {
     const struct kops_request request = run_make_request(r, samples);
-    struct kops_error error;
 
     if (r->args->repeat > 1)
         conditions_read(ctl->client, r->args->device, &r->conditions.before);
-    if (kops_run(ctl->client, &request, ret, &error))
-        return ctl_failed(r->op->name, &error);
+    if (kops_run(ctl->client, &request, ret, &ctl->error))
+        return ctl_failed(r->op->name, &ctl->error);
     if (r->args->repeat > 1)
         conditions_read(ctl->client, ret->device, &r->conditions.after);
     return CTL_OK;
@@ -511,7 +509,6 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
     struct run r = {.args = &args};
     struct kops_counters *counters = NULL;
     struct kops_request request;
-    struct kops_error error;
     enum ctl_exit status;
     enum kops_code code;
 
@@ -529,8 +526,8 @@ enum ctl_exit ctl_run(struct ctl *ctl, int argc, char **argv)
         status = measure(ctl, &r);
     else if (!status) {
         request = run_make_request(&r, NULL);
-        code = kops_counters_run(ctl->client, &request, args.caches, &counters, &error);
-        status = counters_show(ctl, r.op->name, code, counters, &error);
+        code = kops_counters_run(ctl->client, &request, args.caches, &counters, &ctl->error);
+        status = counters_show(ctl, r.op->name, code, counters, &ctl->error);
     }
     for (size_t i = 0; i <= r.n_inputs; i++)
         operand_free(&r.operands[i]);

@@ -277,14 +277,6 @@ static void mapping_json(const void *mapping)
     json_number("idle_s", m->idle_s);
 }
 
-static void print_json(const struct kops_stats *s)
-{
-    JSON_MAP(NULL, json_number("uptime_s", s->uptime_s), counters_map_json("counters", s->counters),
-             counters_map_json("kernels", s->kernels), json_list("executors", executor_fields, s->executors),
-             counters_map_json("executor_counts", s->executor_counts), json_each("ops", s->rows, stats_row_json),
-             json_each("mappings", s->mappings, mapping_json));
-}
-
 static void mappings_text(const struct kops_stats *s)
 {
     struct table t;
@@ -375,7 +367,6 @@ enum ctl_exit ctl_stats(struct ctl *ctl, int argc, char **argv)
                                          {0}};
     struct stats_table table;
     struct kops_stats *stats;
-    struct kops_error error;
     enum ctl_exit status;
 
     if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
@@ -385,10 +376,14 @@ enum ctl_exit ctl_stats(struct ctl *ctl, int argc, char **argv)
         status = ctl_connect(ctl);
     if (status)
         return status;
-    if (kops_stats_get(ctl->client, &filter, &stats, &error))
-        return ctl_failed("stats", &error);
+    if (kops_stats_get(ctl->client, &filter, &stats, &ctl->error))
+        return ctl_failed("stats", &ctl->error);
     if (ctl->json)
-        print_json(stats);
+        JSON_MAP(NULL, json_number("uptime_s", stats->uptime_s), counters_map_json("counters", stats->counters),
+                 counters_map_json("kernels", stats->kernels),
+                 json_list("executors", executor_fields, stats->executors),
+                 counters_map_json("executor_counts", stats->executor_counts),
+                 json_each("ops", stats->rows, stats_row_json), json_each("mappings", stats->mappings, mapping_json));
     else
         status = print_text(stats, &table);
     kops_stats_free(stats);

@@ -98,15 +98,6 @@ void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
     table_write(&t, to, max_rows);
 }
 
-#define F(member) JSON_FIELD(struct top_view, member)
-static const struct json_field view_fields[] = {
-    F(requests_s), F(errors_s), JSON_FIELD_AS("runs_s", struct top_view, jobs_s, JSON_ALWAYS),
-    F(inflight),   F(queued),   JSON_END};
-#undef F
-
-#define F(member) JSON_FIELD(struct top_client, member)
-static const struct json_field rate_fields[] = {F(requests_s), F(errors_s), F(here_s), F(device_share), JSON_END};
-
 static void print_json(const struct top_view *v)
 {
     const struct kops_clients *s = v->now.clients;
@@ -118,7 +109,11 @@ static void print_json(const struct top_view *v)
     json_number("interval_s", v->interval_s);
     json_text("state", s->state);
     json_number("uptime_s", s->uptime_s);
-    json_fields(view_fields, v);
+    json_number("requests_s", v->requests_s);
+    json_number("errors_s", v->errors_s);
+    json_number("runs_s", v->jobs_s);
+    json_uint("inflight", v->inflight);
+    json_uint("queued", v->queued);
     json_begin("devices", '[');
     for (size_t i = 0; i < v->n_devices; i++)
         JSON_MAP(NULL, device_json(s->devices[i]), json_number("busy_share", v->device_shares[i]));
@@ -130,10 +125,15 @@ static void print_json(const struct top_view *v)
     json_end(']');
     counters_map_json("executor_counts", v->now.stats->executor_counts);
     json_begin("clients", '[');
-    for (size_t i = 0; i < v->n_clients; i++)
-        JSON_MAP(NULL, json_fields(client_fields, v->clients[i].info), json_fields(rate_fields, &v->clients[i]));
+    for (size_t i = 0; i < v->n_clients; i++) {
+        const struct top_client *c = &v->clients[i];
+
+        JSON_MAP(NULL, json_fields(client_fields, c->info), json_number("requests_s", c->requests_s),
+                 json_number("errors_s", c->errors_s), json_number("here_s", c->here_s),
+                 json_number("device_share", c->device_share));
+    }
     json_end(']');
-    users_json(s);
+    json_list("users", user_fields, s->users);
     json_begin("ops", '[');
     for (size_t i = 0; i < v->n_ops; i++)
         JSON_MAP(NULL, stats_row_json(v->ops[i].row), json_number("runs_s", v->ops[i].runs_s),
@@ -162,7 +162,6 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
 {
     struct top_view view = {.n_clients = 0};
     enum ctl_exit status = ctl_connect(ctl);
-    struct kops_error error;
     sigset_t none;
 
     if (status)
@@ -172,8 +171,8 @@ static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations,
     for (uint64_t i = 0; !status && (!iterations || i <= iterations); i++) {
         if (i)
             ctl_wait(&none, ctl_clock_ns() + (uint64_t)(delay_s * 1e9));
-        if (top_look(ctl, &view, &error))
-            status = ctl_failed("top", &error);
+        if (top_look(ctl, &view, &ctl->error))
+            status = ctl_failed("top", &ctl->error);
         if (status || !i)
             continue;
         top_sort(&view, by);

@@ -236,7 +236,6 @@ static enum ctl_exit start(struct screen *s)
 enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
 {
     struct screen s = {.ctl = ctl, .by = by, .delay_s = delay_s};
-    struct kops_error error;
     enum kops_code r = KOPS_OK;
     enum ctl_exit status;
 
@@ -250,7 +249,7 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
         return status;
     while (!r && !s.quit && !ended) {
         if (!s.paused && ctl_clock_ns() >= s.next_ns)
-            r = look(&s, &error);
+            r = look(&s, &ctl->error);
         if (!r) {
             draw(&s);
             wait_for_keys(&s);
@@ -259,5 +258,5 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
     endwin();
     delscreen(s.terminal);
     top_free(&s.view);
-    return r ? ctl_failed("top", &error) : CTL_OK;
+    return r ? ctl_failed("top", &ctl->error) : CTL_OK;
 }

@@ -108,18 +108,6 @@ static enum ctl_exit print_text(const struct kops_tune *t)
 static const struct json_field candidate_fields[] = {F(variant), F(what), F(state), F(us), JSON_END};
 #undef F
 
-#define F(member) JSON_FIELD(struct kops_tune, member)
-static const struct json_field tune_names[] = {F(device), F(machine), F(problem), JSON_END};
-static const struct json_field tune_fields[] = {F(best),    F(before), F(usual),   F(noise),
-                                                F(took_us), F(tried),  F(goes_on), JSON_END};
-#undef F
-
-static void print_json(const struct kops_tune *t)
-{
-    JSON_MAP(NULL, json_fields(tune_names, t), json_list("candidates", candidate_fields, t->candidates),
-             json_fields(tune_fields, t));
-}
-
 enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
 {
     struct run_args args = {.dtype = KOPS_F32};
@@ -127,7 +115,6 @@ enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
     struct run r = {.args = &args};
     struct kops_request request;
     struct kops_tune *tune;
-    struct kops_error error;
     enum ctl_exit status;
 
     if (!ctl_parse(ctl, argc, argv, tune_usage, options, argc, &status))
@@ -140,10 +127,14 @@ enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
     if (status)
         return status;
     request = run_make_request(&r, NULL);
-    if (kops_tune(ctl->client, &request, &tune, &error))
-        return ctl_failed("tune", &error);
+    if (kops_tune(ctl->client, &request, &tune, &ctl->error))
+        return ctl_failed("tune", &ctl->error);
     if (ctl->json)
-        print_json(tune);
+        JSON_MAP(NULL, json_text("device", tune->device), json_text("machine", tune->machine),
+                 json_text("problem", tune->problem), json_list("candidates", candidate_fields, tune->candidates),
+                 json_uint("best", tune->best), json_uint("before", tune->before), json_uint("usual", tune->usual),
+                 json_number("noise", tune->noise), json_number("took_us", tune->took_us),
+                 json_uint("tried", tune->tried), json_bool("goes_on", tune->goes_on));
     else
         status = print_text(tune);
     kops_tune_free(tune);
@@ -195,12 +186,11 @@ static enum ctl_exit add_page(struct choices *c, struct kops_tuning *page)
 static enum ctl_exit read_choices(struct ctl *ctl, bool clear, struct choices *ret)
 {
     struct kops_tuning *page;
-    struct kops_error error;
     enum ctl_exit status;
 
     do {
-        if (kops_tuning(ctl->client, ret->n, clear, &page, &error))
-            return ctl_failed("tuning", &error);
+        if (kops_tuning(ctl->client, ret->n, clear, &page, &ctl->error))
+            return ctl_failed("tuning", &ctl->error);
         status = add_page(ret, page);
     } while (!status && !clear && page->choices[0] && ret->n < page->total);
     return status;

@@ -35,18 +35,13 @@ static const struct json_field limits_fields[] = {
 #define F(member)    JSON_FIELD(struct kops_user_info, member)
 #define SOME(member) JSON_SOME(struct kops_user_info, member)
 #define IN(member)   JSON_INSIDE(struct kops_user_info, member, member##_fields)
-static const struct json_field user_fields[] = {
+const struct json_field user_fields[] = {
     F(uid),        SOME(identity),   F(connections),   F(buffers),  F(mappings), F(mapped_bytes), F(allocated_bytes),
     F(host_bytes), F(program_bytes), F(waiting_bytes), F(inflight), F(fds),      F(kernel_bytes), F(requests),
     F(refused),    F(device_us),     IN(limits),       JSON_END};
 #undef F
 #undef SOME
 #undef IN
-
-void users_json(const struct kops_clients *s)
-{
-    json_list("users", user_fields, s->users);
-}
 
 const char *client_state(const struct kops_client_info *c)
 {

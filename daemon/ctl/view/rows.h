@@ -8,14 +8,11 @@
 
 #include "base/json.h"
 
-extern const struct json_field client_fields[], executor_fields[];
+extern const struct json_field client_fields[], user_fields[], executor_fields[];
 
 /* Members of an open map. */
 void device_json(const void *device_load);
 void stats_row_json(const void *stats_row);
-
-/* A list of all users. */
-void users_json(const struct kops_clients *s);
 
 /* A map of names and values. */
 void counters_map_json(const char *key, const struct kops_counter *const *counters);
