@@ -71,7 +71,7 @@ CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may incl
 CLIENT_RULES = ("core", "ops", "rpc", "util")  # the daemon's rules of launches, which "here" uses
 CTL_LAYERS = {  # the same for daemon/ctl
     "base": (),
-    "data": ("base",),
+    "data": (),
     "view": ("base",),
     "commands": ("base", "data", "view"),
 }

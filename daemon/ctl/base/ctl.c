@@ -81,38 +81,16 @@ bool ctl_parse_bool(const char *text, bool *ret)
 
 enum { OPTIONS_MAX = 32, FIRST_VALUE = 256 };
 
-static const struct option common[] = {{"socket", required_argument, NULL, 'S'},
-                                       {"timeout", required_argument, NULL, 'T'},
-                                       {"json", no_argument, NULL, 'J'},
-                                       {"help", no_argument, NULL, 'h'}};
-
-/* Takes a common option. Returns -1 to go on, or the exit status. */
-static int take_common(struct ctl *ctl, int option, char **argv, const char *usage)
+static enum ctl_exit take_timeout(void *into, const char *value)
 {
+    int64_t *ms = into;
     char *end;
-    double seconds;
+    const double seconds = strtod(value, &end);
 
-    switch (option) {
-    case 'S':
-        ctl->socket = optarg;
-        return -1;
-    case 'T':
-        seconds = strtod(optarg, &end);
-        if (*end || !(seconds > 0) || seconds > 1e9)
-            return (int)ctl_usage("--timeout takes seconds above 0, not `%s`", optarg);
-        ctl->timeout_ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
-        return -1;
-    case 'J':
-        ctl->json = true;
-        return -1;
-    case 'h':
-        fputs(usage, stdout);
-        return CTL_OK;
-    default: /* getopt_long has said what is wrong, except with --json */
-        if (ctl_has_json_errors())
-            ctl_usage("%s is no option here, or lacks its value", argv[optind - 1]);
-        return CTL_USAGE;
-    }
+    if (*end || !(seconds > 0) || seconds > 1e9)
+        return ctl_usage("--timeout takes seconds above 0, not `%s`", value);
+    *ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
+    return CTL_OK;
 }
 
 static enum ctl_exit take(const struct ctl_option *o)
@@ -145,57 +123,52 @@ static enum ctl_exit take(const struct ctl_option *o)
     return right ? CTL_OK : ctl_usage("%s %s, not `%s`", o->name, o->what, optarg);
 }
 
-/* Makes getopt_long's tables: the command's options, then the common ones that the command does not have itself. */
-static void make_tables(const struct ctl_option *options, struct option *ret_long, char *ret_short, bool first_ends)
-{
-    size_t n = 0;
-
-    if (first_ends)
-        *ret_short++ = '+';
-    for (; options[n].name; n++) {
-        const int argument = options[n].kind == OPTION_FLAG ? no_argument : required_argument;
-
-        ret_long[n] = (struct option){options[n].name + 2, argument, NULL, FIRST_VALUE + (int)n};
-        if (options[n].letter)
-            *ret_short++ = options[n].letter;
-        if (options[n].letter && argument)
-            *ret_short++ = ':';
-    }
-    for (size_t i = 0, own = n; i < sizeof(common) / sizeof(common[0]); i++) {
-        size_t same = 0;
-
-        while (same < own && strcmp(ret_long[same].name, common[i].name) != 0)
-            same++;
-        if (same == own)
-            ret_long[n++] = common[i];
-    }
-    ret_long[n] = (struct option){NULL, 0, NULL, 0};
-    memcpy(ret_short, "h", 2);
-}
-
 bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
                int operands, enum ctl_exit *ret_status)
 {
-    static const struct ctl_option none[] = {{0}};
-    struct option longs[OPTIONS_MAX];
-    char shorts[2 * OPTIONS_MAX];
+    bool help = false;
+    const struct ctl_option common[] = {{"--socket", 0, OPTION_TEXT, &ctl->socket},
+                                        {"--timeout", 0, OPTION_TAKE, &ctl->timeout_ms, .take = take_timeout},
+                                        {"--json", 0, OPTION_FLAG, &ctl->json},
+                                        {"--help", 'h', OPTION_FLAG, &help},
+                                        {0}};
+    const struct ctl_option *all[OPTIONS_MAX];
+    struct option longs[OPTIONS_MAX + 1] = {{NULL, 0, NULL, 0}};
+    char shorts[2 * OPTIONS_MAX + 2], *letter = shorts;
+    size_t n = 0, i;
     int option;
 
-    options = options ? options : none;
-    make_tables(options, longs, shorts, operands == CTL_COMMAND_FOLLOWS);
-    while ((option = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
-        const struct ctl_option *o = option >= FIRST_VALUE ? options + (option - FIRST_VALUE) : options;
-        int end;
-
-        while (option < FIRST_VALUE && o->name && o->letter != option)
-            o++;
-        end = o->name ? (int)take(o) : take_common(ctl, option, argv, usage);
-        if (o->name && end == CTL_OK)
+    for (; options && options->name; options++)
+        all[n++] = options;
+    for (const struct ctl_option *o = common; o->name; o++) {
+        for (i = 0; i < n && strcmp(all[i]->name, o->name) != 0; i++)
             continue;
-        if (end >= 0) {
-            *ret_status = (enum ctl_exit)end;
+        if (i == n) /* the command has no such option of its own */
+            all[n++] = o;
+    }
+    if (operands == CTL_COMMAND_FOLLOWS)
+        *letter++ = '+';
+    for (i = 0; i < n; i++) {
+        const int argument = all[i]->kind == OPTION_FLAG ? no_argument : required_argument;
+
+        longs[i] = (struct option){all[i]->name + 2, argument, NULL, FIRST_VALUE + (int)i};
+        if (all[i]->letter)
+            *letter++ = all[i]->letter;
+        if (all[i]->letter && argument)
+            *letter++ = ':';
+    }
+    *letter = 0;
+    while ((option = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
+        for (i = 0; i < n && option != FIRST_VALUE + (int)i && option != all[i]->letter; i++)
+            continue;
+        *ret_status =
+            i < n ? take(all[i]) : CTL_USAGE; /* then getopt_long has said what is wrong, except with --json */
+        if (i == n && ctl_has_json_errors())
+            ctl_usage("%s is no option here, or lacks its value", argv[optind - 1]);
+        if (help)
+            fputs(usage, stdout);
+        if (*ret_status || help)
             return false;
-        }
     }
     if (operands == CTL_COMMAND_FOLLOWS || argc - optind <= operands)
         return true;

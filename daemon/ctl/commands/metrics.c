@@ -55,10 +55,9 @@ static void tell(struct metrics_source *s, bool up, const struct kops_error *e)
     s->was_away = !up;
 }
 
-/* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
- * cannot tell, or there is no memory; *e says why. To be freed. */
-char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e)
+static char *read_metrics(struct metrics_source *s, bool *ret_up)
 {
+    struct kops_error *e = &s->ctl->error;
     char *text = NULL, *all = NULL;
     enum kops_code r = ask(s->ctl, &text, e);
     const char *rest = text ? text : "";
@@ -150,13 +149,12 @@ free_names:
 
 static enum ctl_exit write_once(struct metrics_source *s, const char *path)
 {
-    struct kops_error error;
     bool up = true;
-    char *text = metrics_read(s, &up, &error);
+    char *text = read_metrics(s, &up);
     int r;
 
     if (!text)
-        return ctl_failed("metrics", &error);
+        return ctl_failed("metrics", &s->ctl->error);
     r = replace_file(path, text);
     free(text);
     if (r)
@@ -192,7 +190,7 @@ enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool
 
 enum ctl_exit ctl_metrics(struct ctl *ctl, int argc, char **argv)
 {
-    struct metrics_source source = {.ctl = ctl};
+    struct metrics_source source = {.ctl = ctl, .read = read_metrics};
     const char *path = NULL, *address = NULL;
     bool allow_remote = false;
     double interval_s = 0;

@@ -7,11 +7,10 @@
 struct metrics_source {
     struct ctl *ctl;
     bool was_away; /* the note was printed already */
+    /* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
+     * cannot tell, or there is no memory; ctl->error says why. To be freed. */
+    char *(*read)(struct metrics_source *s, bool *ret_up);
 };
-
-/* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
- * cannot tell, or there is no memory; *e says why. To be freed. */
-char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e);
 
 /* Serves GET /metrics until a signal ends it, where kopsctl was built with libmicrohttpd. `address` is HOST:PORT. */
 enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool allow_remote);

@@ -57,7 +57,7 @@ static enum MHD_Result answer(void *closure, struct MHD_Connection *connection, 
                               const char *version, const char *upload, size_t *upload_size, void **state)
 {
     struct http *http = closure;
-    struct kops_error error;
+    const struct kops_error *error = &http->source->ctl->error;
     char *text;
     bool up;
 
@@ -71,10 +71,10 @@ static enum MHD_Result answer(void *closure, struct MHD_Connection *connection, 
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return reply_with(connection, MHD_HTTP_METHOD_NOT_ALLOWED, strdup("Metrics can be read, not changed.\n"),
                           "text/plain; charset=utf-8");
-    text = metrics_read(http->source, &up, &error);
+    text = http->source->read(http->source, &up);
     if (text)
         return reply_with(connection, MHD_HTTP_OK, text, "text/plain; version=0.0.4; charset=utf-8");
-    if (asprintf(&text, "%s [%s]\n", error.message, kops_code_name(error.code)) < 0)
+    if (asprintf(&text, "%s [%s]\n", error->message, kops_code_name(error->code)) < 0)
         text = NULL;
     return reply_with(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, text, "text/plain; charset=utf-8");
 }

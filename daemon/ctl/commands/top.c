@@ -1,5 +1,4 @@
-/* kopsctl top: the views as text and as JSON, and the command. top_sample.c looks at the daemon, top_screen.c is the
- * live view. */
+/* kopsctl top: the command, and the views as JSON. top_view.c looks at the daemon, top_screen.c is the live view. */
 #include "top.h"
 
 #include <stdlib.h>
@@ -7,9 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/table.h"
 #include "commands.h"
-#include "view/measure.h"
 #include "view/rows.h"
 
 static const char usage[] =
@@ -27,76 +24,6 @@ static const char usage[] =
     "all\n\n"
     "Keys: q quit; p or space pause; r, d, m, l, i, n sort by rate, device, memory, p99, requests in flight, pid;\n"
     "+ and - look less and more often; up and down move through the clients.\n";
-
-void top_print_summary(const struct top_view *v, FILE *to, size_t max_rows)
-{
-    const struct kops_clients *s = v->now.clients;
-    char at[32] = "", line[400];
-    time_t now = time(NULL);
-    struct tm tm;
-
-    if (localtime_r(&now, &tm))
-        strftime(at, sizeof(at), "%H:%M:%S", &tm);
-    fprintf(to, "%s  %s, pid %lld, up %s: %s, %zu client%s\n", at, v->server, (long long)v->pid,
-            text_duration(s->uptime_s), s->state, v->n_clients, v->n_clients == 1 ? "" : "s");
-    fprintf(to, "%s requests/s, %s runs/s, %s errors/s; %llu in flight, %llu queued\n", text_rate(v->requests_s),
-            text_rate(v->jobs_s), text_rate(v->errors_s), (unsigned long long)v->inflight,
-            (unsigned long long)v->queued);
-    for (size_t i = 0; i < v->n_devices && i < max_rows; i++) {
-        const struct kops_device_load *d = s->devices[i];
-
-        fprintf(to, "device %u, %.48s: %s busy, %llu running", d->index, d->name, text_percent(v->device_shares[i]),
-                (unsigned long long)d->running);
-        if (d->memory_total)
-            fprintf(to, ", %s of %s free", text_bytes(d->memory_free), text_bytes(d->memory_total));
-        if (!*d->conditions.missing && *conditions_text(&d->conditions, &d->conditions, line, sizeof(line)))
-            fprintf(to, ", %s", line);
-        fprintf(to, "\n");
-    }
-}
-
-void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows)
-{
-    struct table t;
-
-    table_init(&t, ">pid\tuser\tprocess\t>req/s\t>here/s\t>err/s\t>device\t>p50 us\t>p99 us\t>in flight\t>queued\t"
-                   ">memory\t>unread\tstate\tcalls itself");
-    for (size_t i = 0; i < v->n_clients; i++) {
-        const struct top_client *c = &v->clients[i];
-        const struct kops_client_info *info = c->info;
-
-        table_row(&t, "%lld\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%llu\t%s\t%s\t%s\t%s", (long long)info->pid,
-                  text_owner(info->uid, info->identity), text_clean(*info->comm ? info->comm : "-"),
-                  text_rate(c->requests_s), text_rate(c->here_s), text_rate(c->errors_s), text_percent(c->device_share),
-                  text_us(info->latency.total.p50), text_us(info->latency.total.p99),
-                  (unsigned long long)info->inflight, (unsigned long long)info->queued,
-                  text_bytes(info->mapped_bytes + info->allocated_bytes), text_bytes(info->output_bytes),
-                  client_state(info), text_clean(info->client));
-    }
-    table_write(&t, to, max_rows);
-}
-
-void top_print_executors(const struct top_view *v, FILE *to, size_t max_rows)
-{
-    executors_print(v->now.stats->executors, v->executor_shares, to, max_rows);
-}
-
-void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows)
-{
-    struct table t;
-
-    table_init(&t, "op\tdtype\tvariant\t>runs/s\t>err/s\t>queue p99 us\t>exec p50 us\t>p99\t>total p50 us\t>p99\t"
-                   "shapes");
-    for (size_t i = 0; i < v->n_ops; i++) {
-        const struct kops_stats_row *row = v->ops[i].row;
-
-        table_row(&t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", text_clean(row->op), row->dtype, row->variant,
-                  text_rate(v->ops[i].runs_s), text_rate(v->ops[i].errors_s), text_us(row->queue_us.p99),
-                  text_us(row->exec_us.p50), text_us(row->exec_us.p99), text_us(row->total_us.p50),
-                  text_us(row->total_us.p99), stats_shapes(row));
-    }
-    table_write(&t, to, max_rows);
-}
 
 static void print_json(const struct top_view *v)
 {
