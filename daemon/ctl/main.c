@@ -40,12 +40,12 @@ static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
 /* NULL: there is no memory. */
 static const char *usage_text(void)
 {
-    char *text = NULL;
+    static char *text;
     size_t size;
-    FILE *to = open_memstream(&text, &size);
+    FILE *to = text ? NULL : open_memstream(&text, &size);
 
     if (!to)
-        return NULL;
+        return text;
     fprintf(to, "Usage: kopsctl [-V] [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
     for (size_t i = 0; i < n_commands; i++)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
