@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._source.agreement import Found, disagreement
-from .._source.types import type_of
+from .._companions import Found, disagreement, type_of
 from . import _runtime
 from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel

@@ -13,17 +13,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
-from .._base.dtypes import NAMES
-from .._base.errors import KopsError
-from .._base.needs_numpy import numpy
-from .._base.views import plain_view
-from .._source.scalars import convert, structure, to_bytes
-from .._source.signature import fault
+from .. import KopsError
+from .._companions import DTYPES, NAMES, convert, fault, numpy, plain_view, structure, to_bytes
 from ._errors import InterpretError
 from ._expressions import evaluate
-
-__all__ = ["Arguments", "Parameter", "Tensor", "check_shape", "parameters"]
 
 # NumPy has no types of its own for these: their bits may be in an unsigned integer.
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8"}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .._source.tokens import NAME, Token, tokens
-
-__all__ = ["LaunchBounds", "launch_bounds"]
+from .._companions import NAME, Token, tokens
 
 
 class LaunchBounds(NamedTuple):

@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .._base.declarations import KERNEL_STANDARDS
-from .._source.hostcode import blank
-from .._source.options import macros, standard
+from .._companions import KERNEL_STANDARDS, blank, macros, standard
 from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
@@ -27,8 +25,6 @@ from ._refusals import explained
 from ._shifts import mark
 from ._source import HOST_HEADERS, for_compiler, translation_unit
 from ._switches import SAVED, refuse_switches
-
-__all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"

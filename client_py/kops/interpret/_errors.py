@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .._base.errors import KopsError
-
-__all__ = ["KINDS", "InterpretError"]
+from .. import KopsError
 
 # In the order of the runtime's list.
 KINDS = (

@@ -11,11 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._base.declarations import KERNEL_LIMITS
-from .._source.signature import MAX_RANK
+from .._companions import KERNEL_LIMITS, MAX_RANK
 from ._errors import InterpretError
-
-__all__ = ["evaluate"]
 
 MAX_BYTES, MAX_OPERATIONS, MAX_DEPTH = (
     KERNEL_LIMITS["expression_text"],

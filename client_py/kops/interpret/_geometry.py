@@ -8,8 +8,6 @@ from typing import Any
 from ._errors import InterpretError
 from ._expressions import evaluate
 
-__all__ = ["cluster_of", "dimensions", "one_block"]
-
 _LIMITS = {"block": (1024, 1024, 64), "grid": (2**31 - 1, 65535, 65535), "cluster": (16, 16, 16)}
 _TOGETHER = {"block": 1024, "cluster": 16}
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from .._base.texts import closest_first
-from .._source.source import scan
-from .._source.tokens import NAME, tokens
+from .._companions import NAME, closest_first, scan, tokens
 from ._errors import InterpretError
-
-__all__ = ["explained"]
 
 _ASM_MESSAGE = re.compile(r"Assembler messages|\basm\b|<inline asm>|constraint|in inline assembly", re.I)
 _UNKNOWN = re.compile(

@@ -13,8 +13,6 @@ from ._elf import plain_name
 from ._errors import KINDS, InterpretError
 from ._runtime import Kernel, Region, Report
 
-__all__ = ["error_of"]
-
 TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE = range(1, 7)
 COPY = 4
 _ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access", COPY: "asynchronous copy"}

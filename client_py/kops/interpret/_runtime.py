@@ -13,8 +13,6 @@ from typing import Any
 from ._compiler import compile_runtime
 from ._elf import guards, shared_variables
 
-__all__ = ["Kernel", "Launch", "Region", "Report", "load", "run"]
-
 CHECK_RACE, CHECK_UNINITIALISED = 1, 2
 
 _Progress = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)

@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
-
-__all__ = ["mark"]
+from .._companions import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 
 _STREAMS = {"cout", "cerr", "clog", "endl", "ostream", "istream"}
 _OPENING, _CLOSING = {"(", "[", "{"}, {")", "]", "}"}

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from ._bounds import LaunchBounds, launch_bounds
 from ._shifts import mark
 
-__all__ = ["HOST_HEADERS", "for_compiler", "translation_unit"]
-
 # Headers of libraries for the host that sources include and kernels do not need, by name.
 HOST_HEADERS = dict.fromkeys(
     (

@@ -13,8 +13,6 @@ from pathlib import Path
 from ._elf import symbols
 from ._errors import InterpretError
 
-__all__ = ["SAVED", "refuse_switches"]
-
 SAVED = "-save-temps=obj"  # has the compiler leave the texts beside the object
 INCLUDE = Path(__file__).resolve().parent / "include"
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError
+from .. import BadArgument, ConnectFailed, KopsError
 from ._board import leaderboard, load_verdicts
 from ._files import load_solution, load_task
 from ._judge import Judge

@@ -8,10 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._base.declarations import DTYPES
-from .._base.needs_numpy import numpy
-from .._base.results import Timings
-from .._tensors.device_array import Array
+from .. import Array, Timings
+from .._companions import DTYPES, numpy
 from ._bind import Plan
 from ._carrier import Memory, Staged
 from ._draws import Draw, new_seed
@@ -22,8 +20,6 @@ from ._stop import Gone, Stop
 from ._task import Task
 from ._trial import by_name, ended, is_lost, lose, refuse, right, tensors_of
 from ._values import Tensor, as_like, bits_dtype
-
-__all__ = ["Baseline", "Baselines", "baseline_of"]
 
 KEPT = 8  # baselines, each of a task
 SLEEP_CYCLES = 2_000_000  # 1 ms

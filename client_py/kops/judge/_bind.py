@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
-from .._base.errors import KopsError
-from .._source.signature import Param, fault
+from .. import KopsError, Param
+from .._companions import DTYPES, fault
 from ..interpret._arguments import check_shape
 from ..interpret._expressions import evaluate
 from ..interpret._geometry import dimensions
@@ -18,8 +17,6 @@ from ._draws import Draw
 from ._errors import Refused
 from ._solution import Launch, Solution
 from ._task import Task
-
-__all__ = ["Area", "Bound", "Plan", "plan_of"]
 
 SHARED_MAX = 227 << 10
 

@@ -6,14 +6,12 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .._base import table
-from .._base.errors import BadArgument
+from .. import BadArgument
+from .._companions import table
 from ..profiler._page import STYLE
 from ._page import MORE, escaped, times
 from ._table import WORDS
 from ._verdict import Verdict
-
-__all__ = ["leaderboard", "load_verdicts", "ranked"]
 
 LINE_MAX = 8 << 20
 

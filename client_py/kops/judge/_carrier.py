@@ -14,20 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
-from .._base.declarations import DTYPES
-from .._base.errors import BY_CODE, KopsError
-from .._base.needs_numpy import numpy
-from .._base.results import Device
-from .._clients.client import Client
-from .._tensors.device_array import Array, row_major
-from .._tensors.numpy import empty
+from .. import Array, Client, Device, KopsError
+from .._companions import BY_CODE, DTYPES, empty, numpy, row_major
 from ._bind import Area, Plan
 from ._device import guards
 from ._draws import Draw
 from ._errors import LOST
 from ._poison import fill
-
-__all__ = ["Block", "Carrier", "Copies", "Key", "Memory", "Room", "Staged"]
 
 ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 from ._compare import Errors, float_errors, same_bytes
 from ._task import Case, Task, least_rms
 from ._values import FLOATS, Tensor, numbers
@@ -15,8 +15,6 @@ from ._verdict import Worst
 
 if TYPE_CHECKING:
     from ._draws import Draw, Expected
-
-__all__ = ["CLEAR", "changed_input", "check_outputs", "compare", "imprecise"]
 
 CLEAR = 1.25  # times what every right solution may be off that a shortcut is off, to be told from these
 UNTOUCHED_BYTES = 2  # of an element from which on keeping its poison is no coincidence

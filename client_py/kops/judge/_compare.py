@@ -6,11 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .._base.compiled import native
-from .._base.needs_numpy import numpy
+from .._companions import native, numpy
 from ._values import Tensor, floats_of
-
-__all__ = ["Errors", "float_errors", "same_bytes", "sum_of_squares"]
 
 PART = 1 << 15  # elements
 

@@ -7,14 +7,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from .._base.errors import KopsError
-from .._base.results import Device, Timings
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._clients.client import Client
-from .._kernels.here import image
-from .._tensors.device_array import find_device
-
-__all__ = ["allocates", "alone", "gpu_of", "guards", "wall_us", "was_alone"]
+from .. import Client, Device, KopsError, Timings
+from .._companions import DEFAULT_TIMEOUT, find_device, image
 
 MALLOC = b"\0malloc\0"  # in the names of a binary's symbols
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from ._poison import NANS
 
-__all__ = ["BLOCK", "LOOKS", "SOURCE", "SUMS", "WIDE", "arguments", "entries", "masks", "signature"]
-
 BLOCK = 256  # threads, which the sums in shared memory are for
 WIDE = 7  # rooms of one launch, whose blocks have them by their `y`: a launch takes longer to ask for than most rooms to fill
 SUMS = 3  # that a look adds up: elements that are right, squares of errors, elements that `atol` alone may allow

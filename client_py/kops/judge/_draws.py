@@ -15,14 +15,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 from ._check import CLEAR, compare
 from ._compare import float_errors, sum_of_squares
 from ._errors import TaskFault
 from ._task import FEW, NAME, Case, Task, least_rms
 from ._values import FLOATS, NARROW, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of, without_elements
-
-__all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_seed"]
 
 INPUTS_MAX = 32
 EXCHANGES = 3  # that are tried, where the ones before have not changed the result

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .._base.errors import BY_CODE, KopsError
-
-__all__ = ["LOST", "BaselineFault", "Refused", "TaskFault"]
+from .. import KopsError
+from .._companions import BY_CODE
 
 # Of a connection, its process on the GPU, or its memory, which are not to be used again; work may go on.
 LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",

@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument
+from .. import BadArgument
 from ._solution import Solution
 from ._task import Task
-
-__all__ = ["load_solution", "load_task", "load_tasks"]
 
 FILE_MAX = 2 * Solution.SOURCE_MAX + (1 << 20)  # JSON writes some characters as several
 _FRONT = re.compile(r"\s*/\*\s*kops\.solution\b(.*?)\*/", re.S)
@@ -111,5 +109,3 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     if isinstance(plain, dict) and "source" in plain:
         raise BadArgument(f"{file}: the comment's JSON has a source, and the file is one")
     return Solution.of(plain, source=text, name=file.stem)
-
-

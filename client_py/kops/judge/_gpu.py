@@ -14,12 +14,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from .._base.declarations import DTYPES
-from .._base.errors import BY_CODE, KopsError
-from .._base.needs_numpy import numpy
-from .._base.results import Device, Timings
-from .._calls.plans import truest
-from .._clients.client import Client
+from .. import Client, Device, KopsError, Timings
+from .._companions import BY_CODE, DTYPES, numpy, truest
 from ._bind import Bound, Plan
 from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
 from ._check import changed_input, check_outputs
@@ -33,8 +29,6 @@ from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Case, Task
 from ._values import Tensor, bits_dtype
 from ._verdict import Fault, Worst
-
-__all__ = ["VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compile_ahead", "errors", "wrong_in"]
 
 PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 from ..interpret import InterpretError
 from ..interpret._compiler import compiler
 from ._bind import Plan
@@ -26,8 +26,6 @@ from ._solution import Solution
 from ._stop import Stop
 from ._values import Tensor
 from ._verdict import Fault, Worst
-
-__all__ = ["HostRunner"]
 
 COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objects
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it

@@ -14,10 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from .._base.errors import BadArgument, KopsError
-from .._base.results import Device
-from .._base.stopwatch import Stopwatch
-from .._clients.client import Client
+from .. import BadArgument, Client, Device, KopsError
+from .._companions import Stopwatch
 from ._device import gpu_of
 from ._errors import BaselineFault, Refused, TaskFault
 from ._gpu import compile_ahead
@@ -33,8 +31,6 @@ from ._task import Task
 from ._timed import TIMED_DRAWS, Found, Limits, timed
 from ._unseen import SLOW, prepare, usual
 from ._verdict import Verdict
-
-__all__ = ["Judge", "judge"]
 
 WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next `submit` waits
 MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case

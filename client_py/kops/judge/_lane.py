@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .._base.stopwatch import Stopwatch
+from .._companions import Stopwatch
 from ._draws import Draw
 from ._errors import Refused, TaskFault
 from ._host import HostRunner
@@ -19,8 +19,6 @@ from ._solution import Solution
 from ._stop import Stop
 from ._task import Case, Task
 from ._verdict import Fault, Verdict
-
-__all__ = ["Job", "located", "verdict_of"]
 
 LOCATE_SECONDS = {"faulted": 20.0, "hangs": 2.0}  # of the interpreter, for one launch; an endless one takes all of it
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from .._base.errors import BY_CODE, KopsError
-from .._base.results import Device
-from .._clients.client import Client
+from .. import Client, Device, KopsError
+from .._companions import BY_CODE
 from ..profiler._peaks import gflop_s
 from ._baseline import Baseline, Baselines, baseline_of
 from ._carrier import Carrier
@@ -21,8 +20,6 @@ from ._solution import Solution
 from ._stop import Gone
 from ._task import Task
 from ._timed import Peaks
-
-__all__ = ["Machine"]
 
 PEAK_ELEMENTS = 16 << 20
 SPARE_FROM = 80  # solutions of an executor, from which on the next one is made ready

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from .._base import table
-from .._base.errors import BadArgument
+from .. import BadArgument
+from .._companions import table
 from ..profiler._page import STYLE
 from ._table import WORDS, plain
 from ._verdict import Measured, Verdict
-
-__all__ = ["MORE", "escaped", "page", "times", "write"]
 
 MORE = """
 .right { color: var(--c2); } .wrong, .faulted, .hangs, .not_compiled, .refused { color: var(--c1); }

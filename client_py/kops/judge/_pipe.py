@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 
 HEADER_MAX = 8 << 20
 _LENGTH = struct.Struct("<Q")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 from ._bind import Plan
 from ._values import bits_dtype
-
-__all__ = ["NANS", "fill", "poison", "poisons_of"]
 
 PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
 

@@ -15,8 +15,6 @@ from ._draws import Draw, Examined, changed, draw, examine, new_seed
 from ._errors import TaskFault
 from ._task import Case, Task
 
-__all__ = ["Drawn", "Pool", "half_of_memory"]
-
 BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
 REFRESH = 32  # times that draws are taken, after which some go
 # Of one case that are kept: as many as a solution may need to be timed, if a part of the memory has room for them. Those that go at once.

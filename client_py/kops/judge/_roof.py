@@ -6,14 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .._base.errors import KopsError
+from .. import KopsError
 from ..interpret._expressions import evaluate
 from ._draws import Draw
 from ._errors import TaskFault
 from ._task import Task
 from ._values import FLOATS
-
-__all__ = ["Roof", "dtype_of", "flops_of", "roof_of"]
 
 
 class Roof(NamedTuple):

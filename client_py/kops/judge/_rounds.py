@@ -13,8 +13,6 @@ from ._stop import Stop
 from ._task import Task
 from ._verdict import Worst
 
-__all__ = ["DRAWS", "check_cases", "failed", "say"]
-
 
 class _Planned(NamedTuple):
     draw: int

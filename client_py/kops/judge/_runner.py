@@ -14,8 +14,6 @@ from ._task import Case, Task
 from ._values import Tensor
 from ._verdict import Worst
 
-__all__ = ["Ran", "Runner", "Step"]
-
 PLANS_MOST = 64  # that are kept
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from .._base import intervals
+from .._companions import intervals
 from ._verdict import Measured
-
-__all__ = ["adds_up", "measured", "warm_is_no_longer"]
 
 # What launches that are looked at together may take besides their median's, since others work on the GPU, too; and what the first one
 # may take besides, whose code may have to be loaded. It comes before all others and does not know where their memory will be.

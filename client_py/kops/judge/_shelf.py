@@ -13,12 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from .._base.errors import BY_CODE, KopsError
-from .._base.needs_numpy import numpy
-from .._base.results import Device
-from .._clients.client import Client
-from .._tensors.device_array import Array
-from .._tensors.numpy import empty
+from .. import Array, Client, Device, KopsError
+from .._companions import BY_CODE, empty, numpy
 from ._bind import Area, Plan
 from ._carrier import APART, Block, Carrier, Memory, Staged
 from ._check import imprecise
@@ -29,8 +25,6 @@ from ._stop import Gone, HeldBack
 from ._task import Task
 from ._values import FLOATS
 from ._verdict import Worst
-
-__all__ = ["Held", "Image", "Images", "Looked", "Shelf"]
 
 PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
 FEWEST = 32  # draws of a kind that have room

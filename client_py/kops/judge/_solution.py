@@ -9,13 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .._base.declarations import DTYPES
-from .._base.errors import BadArgument, KopsError
-from .._source.signature import Param, parse
+from .. import BadArgument, KopsError, Param
+from .._companions import DTYPES, parse
 from ._errors import Refused
 from ._task import NAME
-
-__all__ = ["Launch", "Scratch", "Solution"]
 
 SIGNATURE_MAX = 16 << 10
 OPTIONS_MAX, OPTION_MAX = 64, 4096

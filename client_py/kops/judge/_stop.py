@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Busy", "Gone", "HeldBack", "Stop"]
-
 LOG_MAX = 32 << 10  # characters of a compiler's log that are kept
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .._base import table
+from .._companions import table
 from ._verdict import Measured, Time, Verdict
-
-__all__ = ["plain", "row", "summary", "text"]
 
 WORDS = {
     "right": "right", "unproven": "unproven", "not_compiled": "does not compile", "refused": "refused", "wrong": "wrong",

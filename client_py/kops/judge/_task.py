@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base.errors import BadArgument
+from .. import BadArgument
 from ._values import EPS, FLOATS
-
-__all__ = ["FEW", "NAME", "Case", "Task", "Tolerance", "least_rms"]
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRECISIONS = ("auto", "f64", "native")

@@ -13,11 +13,8 @@ from concurrent.futures import Future, wait
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from .._base import intervals
-from .._base.errors import KopsError
-from .._base.results import Timings
-from .._calls.plans import truest
-from .._clients.client import Client
+from .. import Client, KopsError, Timings
+from .._companions import intervals, truest
 from ._baseline import Baseline
 from ._carrier import Block, Copies, Memory, Staged
 from ._device import alone, wall_us, was_alone
@@ -32,8 +29,6 @@ from ._shelf import Held
 from ._stop import Gone, Stop
 from ._unseen import Unseen
 from ._verdict import Measured, Time, Worst
-
-__all__ = ["TIMED_DRAWS", "Found", "Limits", "Peaks", "timed"]
 
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.

@@ -14,8 +14,6 @@ from ._task import Task
 from ._values import FLOATS, Tensor, tensor_of
 from ._verdict import Worst
 
-__all__ = ["by_name", "ended", "is_lost", "lose", "refuse", "right", "tensors_of"]
-
 _POLL_S = 0.001
 _lost: dict[int, str] = {}  # by torch's number of a GPU: what has become of its context in this process
 

@@ -15,8 +15,6 @@ from ._lane import Job
 from ._runner import Runner
 from ._shelf import Held, Image
 
-__all__ = ["SLOW", "Unseen", "prepare", "usual"]
-
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
 TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
 SLOW = 2.0  # seconds for the draws that are missing for many

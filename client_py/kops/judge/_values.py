@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
-from .._base.dtypes import NAMES
-from .._base.needs_numpy import numpy
-from .._tensors.bits import numbers_of
+from .._companions import DTYPES, NAMES, numbers_of, numpy
 from ._errors import TaskFault
-
-__all__ = [
-    "EPS", "FLOATS", "NARROW", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements",
-]  # fmt: skip
 
 NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # of few digits
 FLOATS = (*NARROW, "f32", "f64")

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .._base.errors import BadArgument
-
-__all__ = ["KINDS", "REASONS", "Fault", "Measured", "Time", "Verdict", "Worst"]
+from .. import BadArgument
 
 KINDS = ("right", "unproven", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
 REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`

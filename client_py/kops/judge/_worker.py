@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import interpret
-from .._base.errors import KopsError
+from .. import KopsError, interpret
 from ..interpret import _compiler, _report, _runtime
 from . import _sandbox
 from ._pipe import receive, send

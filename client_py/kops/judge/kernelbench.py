@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._base.errors import BadArgument
+from .. import BadArgument
 from ._errors import TaskFault
 from ._task import NAME, Case, Task, Tolerance
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 from ._solution import Launch, Solution
 from ._task import Task
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError
-from .._clients.client import Client
+from .. import BadArgument, Client, ConnectFailed, KopsError
 from ._peaks import Peaks
 from ._report import report
 

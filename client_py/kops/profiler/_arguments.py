@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.warnings import warn
+from .. import BadArgument
+from .._companions import warn
 
 
 class ProfilerActivity(Enum):

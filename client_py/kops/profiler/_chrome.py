@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .._base.results import Device
+from .. import Device
 from ._recorder import Event
 from ._spans import Span, match
 

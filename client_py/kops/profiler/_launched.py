@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from .._kernels.code import Entry
-from .._kernels.kernels import BaseKernel
+from .. import Entry
+from .._companions import BaseKernel
 from ._recorder import Event
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
-from .._base.errors import KopsError
-from .._base.results import Device
-from .._clients.client import Client
+from .. import Client, Device, KopsError
 
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "float32"}  # of gemm, and what values are made in
 DTYPES_OF_8_BITS = ("f8_e4m3", "f8_e5m2")  # of scaled_gemm's `a`; tensor cores take e5m2 with e4m3, not with itself
@@ -44,7 +42,7 @@ def is_of_peaks(op: str, shapes: Sequence[Sequence[int]]) -> bool:
 
 def gb_s(client: Client, device: Device) -> float:
     """The roof of memory."""
-    from .._base.needs_numpy import numpy
+    from .._companions import numpy
 
     vectors = [numpy.ones((HOST if device.backend == "host" else GPU)[0], "float32") for _ in range(3)]
     best = _best(client, "add", vectors, device)
@@ -67,8 +65,7 @@ def gflop_s(client: Client, device: Device, dtype: str) -> float | None:
 
 
 def _products(dtype: str, side: int) -> list[Any]:
-    from .._base.needs_numpy import numpy
-    from .._tensors.bits import bits_of
+    from .._companions import bits_of, numpy
 
     a, b = (numpy.random.default_rng(seed).standard_normal((side, side)).astype(DTYPES[dtype]) for seed in (1, 2))
     operands = [a, b, numpy.empty_like(a)]
@@ -76,8 +73,7 @@ def _products(dtype: str, side: int) -> list[Any]:
 
 
 def _products_of_8_bits(dtype: str, side: int) -> tuple[list[Any], dict[str, Any]]:
-    from .._base.needs_numpy import numpy
-    from .._tensors.bits import BITS, bits_of
+    from .._companions import BITS, bits_of, numpy
 
     # as many numbers as there are bytes, each as probable as the others
     normal = numpy.array([NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)], "float32")

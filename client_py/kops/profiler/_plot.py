@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._base.errors import BadArgument, Unsupported
+from .. import BadArgument, Unsupported
 from ._peaks import Peaks
 from ._roofline import FRAME, HEIGHT, WIDTH, Point, Roofline
 from ._rows import Row

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.results import Device
-from .._clients.client import Client
+from .. import BadArgument, Client, Device
 from ._page import page
 from ._peaks import Peaks, measure
 from ._plot import figure_class, picture
-from ._profile import profile as Profile  # noqa: N812: a class
+from ._profile import profile as Profile
 from ._rows import rows_of
 
 

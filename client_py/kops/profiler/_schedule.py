@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from .._base.errors import BadArgument
+from .. import BadArgument
 
 
 class ProfilerAction(Enum):

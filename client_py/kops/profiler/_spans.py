@@ -12,17 +12,8 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 
-from .._base.compiled import native
-from .._base.errors import BadArgument
-from .._base.warnings import OURS
-from .._calls.batch import Batch
-from .._calls.calls import Calls
-from .._calls.ops import OpMethods
-from .._calls.programs import Program
-from .._kernels.bound import Bound
-from .._kernels.kernels import Kernel
-from .._session.session import Session
-from .._source.geometry import Geometry
+from .. import BadArgument, Batch, Kernel, Program
+from .._companions import OURS, Bound, Calls, Geometry, OpMethods, Session, native
 from ._launched import Launched, launched
 from ._recorder import Event
 

@@ -7,13 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._base.declarations import OPS
-from .._base.dtypes import NAMES
-from .._base.errors import BadArgument, Unsupported, WrongType
-from .._kernels.bound import Bound
-from .._kernels.formulas import Formula
-from .._kernels.kernels import Kernel
-from .._source.signature import Param
+from .. import BadArgument, Kernel, Param, Unsupported, WrongType
+from .._companions import NAMES, OPS, Bound, Formula
 from ..interpret._expressions import evaluate
 from ._client import WorkerClient
 

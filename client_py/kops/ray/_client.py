@@ -5,11 +5,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from .._base.results import Device
-from .._calls.contexts import on_device
-from .._clients import inline
-from .._clients.client import Client
-from .._kernels.code import Code
+from .. import Client, Device
+from .._companions import Code, inline, on_device
 from ._place import node_environment
 
 

@@ -6,9 +6,7 @@ import pickle
 import traceback
 from typing import Any
 
-from .._base.errors import KopsError
-
-__all__ = ["GivenUp", "WorkersFailed"]
+from .. import KopsError
 
 
 class GivenUp(KopsError):

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectionLost, KopsError
-from .._base.stopwatch import Stopwatch
+from .. import BadArgument, ConnectionLost, KopsError
+from .._companions import Stopwatch
 from ..judge import Judge, Limits, Solution, Task, Verdict
 from . import _travel
 from ._client import WorkerClient

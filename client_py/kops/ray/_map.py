@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.stopwatch import Stopwatch
+from .. import BadArgument
+from .._companions import Stopwatch
 from . import _apply
 from ._client import WorkerClient
 from ._plan import Item, Plan

@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .._base.errors import KopsError, NoCuda, UnknownDevice
-from .._base.results import Device
-from .._memory.allocations import allocations
+from .. import Device, KopsError, NoCuda, UnknownDevice
+from .._companions import allocations
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

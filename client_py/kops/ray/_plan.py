@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base.errors import BadArgument
+from .. import BadArgument
 from ._errors import GivenUp
 from ._worker import THREADS
 

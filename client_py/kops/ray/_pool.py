@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .._base.errors import BadArgument, Unsupported
-from .._base.log import log
-from .._base.texts import counted
-from .._version import VERSION
+from .. import BadArgument, Unsupported
+from .._companions import VERSION, counted, log
 from ._errors import WorkersFailed
 from ._ray import ray
 from ._stats import Gathered

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._clients.client import Client
+from .. import Client
 from ..profiler._recorder import Decoder, Event, Recorder
 from ._client import WorkerClient
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base import stats_table, table
-from .._base.errors import BadArgument
+from .. import BadArgument
+from .._companions import stats_table, table
 
 KEYS = ("op", "shapes", "dtype", "variant", "device", "node")
 NODES_SHOWN = 8

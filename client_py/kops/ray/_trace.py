@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base.log import log
+from .._companions import log
 from ._clocks import Apart, narrowed, over, seen
 from ._pool import Member, Pool
 from ._ray import ray

@@ -9,10 +9,7 @@ from typing import Any
 
 from ray import cloudpickle
 
-from .._base.errors import BadArgument
-from .._clients.aio import AsyncClient
-from .._clients.client import Client
-from .._clients.inline import default_client
+from .. import AsyncClient, BadArgument, Client, default_client
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc,unused-ignore]

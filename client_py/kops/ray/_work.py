@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.log import log
+from .. import BadArgument
+from .._companions import log
 from . import _merge, _travel
 from ._alone import Alone
 from ._errors import GivenUp, unpacked

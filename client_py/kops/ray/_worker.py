@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base.errors import ConnectFailed, ConnectionLost, DeviceFault, DeviceLost, KopsError, QuotaExceeded, ShuttingDown
-from .._base.stopwatch import Stopwatch
-from .._version import VERSION
+from .. import ConnectFailed, ConnectionLost, DeviceFault, DeviceLost, KopsError, QuotaExceeded, ShuttingDown
+from .._companions import VERSION, Stopwatch
 from . import _travel
 from ._client import WorkerClient, connect, use_device
 from ._errors import packed

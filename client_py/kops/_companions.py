@@ -1,0 +1,74 @@
+"""What the companions of this package may use of it: `kops.interpret`, `kops.judge`, `kops.profiler` and `kops.ray` are users of its public
+names, `from .. import Client`, and of the private ones here, `from .._companions import table`. They import nothing else of it.
+
+Everything that needs NumPy is imported when it is first asked for: a profile, say, does without NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Tables, texts, numbers, messages
+from ._base import intervals, stats_table, table
+from ._base.compiled import native
+from ._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_STANDARDS, OPS
+from ._base.dtypes import NAMES
+from ._base.errors import BY_CODE
+from ._base.log import log
+from ._base.stopwatch import Stopwatch
+from ._base.texts import closest_first, counted
+from ._base.timeouts import DEFAULT_TIMEOUT
+from ._base.views import plain_view
+from ._base.warnings import OURS, warn
+
+# Clients and their calls, which `kops.profiler` wraps while it records
+from ._calls.calls import Calls
+from ._calls.contexts import on_device
+from ._calls.ops import OpMethods
+from ._calls.plans import truest
+from ._clients import inline
+from ._kernels.bound import Bound
+from ._kernels.code import Code
+from ._kernels.formulas import Formula
+from ._kernels.here import image
+from ._kernels.kernels import BaseKernel
+from ._memory.allocations import allocations
+from ._session.session import Call, Session
+
+# Source of kernels, and their signatures
+from ._source.agreement import Found, disagreement
+from ._source.geometry import Geometry
+from ._source.hostcode import blank
+from ._source.options import macros, standard
+from ._source.scalars import convert, structure, to_bytes
+from ._source.signature import MAX_RANK, fault, parse
+from ._source.source import scan
+from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
+from ._source.types import type_of
+
+# Arrays on devices
+from ._tensors.device_array import find_device, row_major
+from ._version import VERSION
+
+if TYPE_CHECKING:
+    from ._base.needs_numpy import numpy
+    from ._tensors.bits import BITS, bits_of, numbers_of
+    from ._tensors.numpy import empty
+else:
+    _WITH_NUMPY = {"numpy": "_base.needs_numpy", "empty": "_tensors.numpy"}
+    _WITH_NUMPY |= dict.fromkeys(("BITS", "bits_of", "numbers_of"), "_tensors.bits")
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WITH_NUMPY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_WITH_NUMPY[name]}", __package__), name)
+
+
+__all__ = [
+    "BITS", "BY_CODE", "DEFAULT_TIMEOUT", "DIRECTIVE", "DTYPES", "KERNEL_LIMITS", "KERNEL_STANDARDS", "MAX_RANK", "NAME", "NAMES", "NUMBER",
+    "OPS", "OURS", "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods",
+    "Session", "Stopwatch", "Token", "allocations", "bits_of", "blank", "closest_first", "convert", "counted", "disagreement", "empty",
+    "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device", "parse",
+    "plain_view", "row_major", "scan", "standard", "stats_table", "structure", "table", "to_bytes", "tokens", "truest", "type_of", "warn",
+]  # fmt: skip
