@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kops import judge
-from kops.judge import _check, _draws, _values
+from kops.judge import _draws, _values
 from material import add, task
 
 
@@ -22,7 +22,7 @@ def said(one: judge.Task, draw: _draws.Draw, values: Any) -> str:
     """What is wrong with a result, empty where nothing is."""
     expected = draw.expected[0]
     got = _values.tensor_of(np.asarray(values).astype(_values.bits_dtype(expected.dtype)), "out")
-    worst = _check.compare(one, expected, got, draw.case, draw.number)
+    worst = _draws.compare(one, expected, got, draw.case, draw.number)
     return "" if worst is None else worst.why
 
 

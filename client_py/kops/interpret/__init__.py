@@ -18,8 +18,7 @@ from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel
 from ._elf import static_bytes
 from ._errors import InterpretError
-from ._expressions import evaluate
-from ._geometry import cluster_of, dimensions, one_block
+from ._expressions import cluster_of, dimensions, evaluate, one_block
 from ._report import error_of
 
 __all__ = ["InterpretError", "run"]

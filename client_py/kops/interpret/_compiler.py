@@ -21,10 +21,8 @@ from .._companions import KERNEL_STANDARDS, blank, macros, standard
 from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
-from ._refusals import explained
-from ._shifts import mark
-from ._source import HOST_HEADERS, for_compiler, translation_unit
-from ._switches import SAVED, refuse_switches
+from ._refusals import SAVED, explained, refuse_switches
+from ._source import HOST_HEADERS, for_compiler, mark, translation_unit
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
@@ -98,7 +96,7 @@ def _temporary() -> tempfile.TemporaryDirectory[str]:
 @cache
 def _headers() -> bytes:
     """A hash of all that is compiled with a kernel."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(repr(HOST_HEADERS).encode(), digest_size=16)
     for folder in (INCLUDE, RUNTIME):
         for path in sorted(folder.rglob("*")):
             if path.is_file():

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import BadArgument, ConnectFailed, KopsError
-from ._board import leaderboard, load_verdicts
-from ._files import load_solution, load_task
 from ._judge import Judge
-from ._solution import Solution
-from ._table import summary, text
-from ._task import Task
+from ._page import leaderboard, load_verdicts, summary, text
+from ._solution import Solution, load_solution
+from ._task import Task, load_task
 from ._verdict import Verdict
 
 DONE, FAILED, USAGE, NO_DAEMON = 0, 1, 2, 3  # exit statuses, as kopsctl's

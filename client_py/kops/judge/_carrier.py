@@ -1,26 +1,27 @@
-"""The memory that solutions work in, and what is copied to it and from it: by a connection of the judge's own.
+"""The memory that solutions work in, and what is copied to it and from it: by a connection of the judge's own. First, what a daemon's
+client can do for a judge, and does where it can.
 
-So a solution's process maps the memory of its tensors, and no memory of the host that has inputs, least of all those to come. The memory
-is made once and used again by other launches and solutions, since to make and map it takes longer than to fill it. Between two
-solutions all of it is overwritten.
+A solution's process maps the memory of its tensors, and no memory of the host that has inputs, least of all those to come. The memory is
+made once and used again by other launches and solutions, since to make and map it takes longer than to fill it. Between two solutions all
+of it is overwritten.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
-from .. import Array, Client, Device, KopsError
-from .._companions import BY_CODE, DTYPES, empty, numpy, row_major
-from ._bind import Area, Plan
-from ._device import guards
+from .. import Array, Client, Device, KopsError, Timings
+from .._companions import BY_CODE, DEFAULT_TIMEOUT, DTYPES, empty, find_device, image, numpy, row_major
 from ._draws import Draw
-from ._errors import LOST
-from ._poison import fill
+from ._solution import Area, Plan
+from ._values import fill
+from ._verdict import LOST
 
 ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
@@ -275,3 +276,50 @@ class Carrier:
         self.settle()
         with contextlib.suppress(KopsError):
             self.client.close()
+
+
+# What a daemon's client can do
+
+MALLOC = b"\0malloc\0"  # in the names of a binary's symbols
+
+
+def gpu_of(client: Client, device: Any) -> Device | None:
+    """The GPU that is meant: an index or UUID of `client.devices`, or None for the first GPU. None: it has none."""
+    if device is None:
+        return next((one for one in client.devices if one.backend != "host"), None)
+    found = find_device(client.devices, device)
+    return found if found.backend != "host" else None
+
+
+def allocates(client: Client, module: Any) -> bool:
+    """Whether the kernels of a module may allocate memory, from the heap of their process: the binary names malloc() then. Yes where
+    the daemon does not hand binaries out."""
+    try:
+        binary: bytes = client._drive(client._live(), lambda link: image(link, module._code), DEFAULT_TIMEOUT)
+    except KopsError:
+        return True
+    return MALLOC in binary
+
+
+def guards(client: Client) -> bool:
+    """Memory ends, or begins, where nothing is mapped."""
+    return hasattr(client, "guarded") and "guards" in client.info.features
+
+
+def alone(client: Client, call: Any) -> Mapping[str, Any]:
+    """The keywords of a launch, or of a sequence, that keep all others off the GPU meanwhile."""
+    if "exclusive" not in inspect.signature(call).parameters or "exclusive" not in client.info.features:
+        return {}
+    return {"exclusive": True}
+
+
+def was_alone(timings: Timings) -> bool | None:
+    """Whether no other work of the daemon's was on the GPU meanwhile. None: it does not tell."""
+    found = getattr(timings, "exclusive", None)
+    return None if found is None else bool(found)
+
+
+def wall_us(timings: Timings) -> float | None:
+    """The daemon's own clock from giving the work away to seeing its end. None: it does not tell."""
+    found = getattr(timings, "wall_us", None)
+    return None if found is None else float(found)

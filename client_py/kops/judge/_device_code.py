@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ._poison import NANS
+from ._values import NANS
 
 BLOCK = 256  # threads, which the sums in shared memory are for
 WIDE = 7  # rooms of one launch, whose blocks have them by their `y`: a launch takes longer to ask for than most rooms to fill
@@ -232,7 +232,7 @@ static __device__ bool is_finite(double x)
     return x - x == 0;
 }
 
-/* The rule of _compare.py. */
+/* The rule of float_errors() in _values.py. */
 static __device__ int is_right(
     double got, double want, double rtol, double atol, double least, double *squares, double *by_atol)
 {

@@ -16,19 +16,14 @@ from typing import Any
 
 from .. import Client, Device, KopsError, Timings
 from .._companions import BY_CODE, DTYPES, numpy, truest
-from ._bind import Bound, Plan
-from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
-from ._check import changed_input, check_outputs
-from ._device import allocates, alone
-from ._draws import Draw, new_seed
-from ._errors import LOST, Refused, TaskFault
+from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged, allocates, alone
+from ._draws import Draw, changed_input, check_outputs, new_seed
 from ._runner import Runner, Step
 from ._shelf import Held, Looked, Shelf
-from ._solution import Solution
-from ._stop import Busy, Gone, HeldBack, Stop
+from ._solution import Bound, Plan, Solution
 from ._task import Case, Task
 from ._values import Tensor, bits_dtype
-from ._verdict import Fault, Worst
+from ._verdict import LOST, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Worst
 
 PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.

@@ -16,16 +16,12 @@ from typing import Any, BinaryIO
 from .._companions import numpy
 from ..interpret import InterpretError
 from ..interpret._compiler import compiler
-from ._bind import Plan
 from ._draws import Draw
-from ._pipe import receive, send
-from ._poison import poisons_of
 from ._runner import Ran, Runner, Step
-from ._sandbox import missing
-from ._solution import Solution
-from ._stop import Stop
-from ._values import Tensor
-from ._verdict import Fault, Worst
+from ._solution import Plan, Solution
+from ._values import Tensor, poison
+from ._verdict import Fault, Stop, Worst
+from ._worker import missing, receive, send
 
 COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objects
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
@@ -54,7 +50,7 @@ class HostRunner(Runner):
         path = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kops.judge._worker", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
+                [sys.executable, "-c", "from kops.judge._worker import main; main()", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                 env={**{name: os.environ[name] for name in KEPT if name in os.environ}, "PYTHONPATH": path},
             )  # fmt: skip
@@ -103,7 +99,7 @@ class HostRunner(Runner):
 
     def run(self, plan: Plan, step: Step, seed: int) -> Ran:
         draw = step.draw
-        poisons = poisons_of(plan, seed)
+        poisons = _poisons(plan, seed)
         arrays = {name: tensor.data.copy() for name, tensor in draw.tensors.items()} | {name: one.copy() for name, one in poisons.items()}
         wanted = [area.name for area in plan.areas.values() if area.role != "scratch"]
         for one in plan.launches:
@@ -196,6 +192,12 @@ class HostRunner(Runner):
                 file.close()
         self._kill()
         self._process.wait()
+
+
+def _poisons(plan: Plan, seed: int) -> dict[str, Any]:
+    rng = numpy.random.default_rng(seed)
+    nan = bool(seed & 1)
+    return {area.name: poison(area.dtype, area.shape, rng, nan) for area in plan.areas.values() if area.role != "input"}
 
 
 def _readable(file: BinaryIO, end: float) -> bool:

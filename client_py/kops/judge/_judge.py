@@ -16,21 +16,19 @@ from typing import Any
 
 from .. import BadArgument, Client, Device, KopsError
 from .._companions import Stopwatch
-from ._device import gpu_of
-from ._errors import BaselineFault, Refused, TaskFault
+from ._carrier import gpu_of
+from ._draws import Draw
 from ._gpu import compile_ahead
 from ._host import HostRunner
-from ._lane import Job, located, verdict_of
 from ._machine import Machine
 from ._pool import Pool, half_of_memory
-from ._roof import dtype_of, flops_of
-from ._rounds import DRAWS
+from ._runner import DRAWS, Job, verdict_of
 from ._solution import Solution
-from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
-from ._timed import TIMED_DRAWS, Found, Limits, timed
+from ._timed import TIMED_DRAWS, Found, Limits, dtype_of, flops_of, timed
 from ._unseen import SLOW, prepare, usual
-from ._verdict import Verdict
+from ._verdict import BaselineFault, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Verdict
+from ._worker import missing
 
 WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next `submit` waits
 MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
@@ -42,6 +40,7 @@ TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # least and most threads that prepare copies and compare results; between the two, three for every four cores
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
 TASK_TIMEOUT = 600.0
+LOCATE_SECONDS = {"faulted": 20.0, "hangs": 2.0}  # of the interpreter, for one launch; an endless one takes all of it
 HOWS = (None, "gpu", "interpreter")
 
 
@@ -449,6 +448,18 @@ class Judge:
         if len(self._bad_baselines) >= BASELINES_MAX:
             self._bad_baselines.clear()
         self._bad_baselines[task.key] = error.message
+
+
+def located(job: Job, verdict: Verdict, draw: Draw, deadline: float) -> Verdict:
+    """A fault on a GPU with its place, if the interpreter finds one in a small case: block, thread and line."""
+    if missing():
+        return verdict  # a stranger's code is not run here
+    again = Job(job.task, job.solution, None, draws={draw.case: (draw, draw, draw)})
+    found, _ = verdict_of(again, lambda: HostRunner(job.solution, min(LOCATE_SECONDS[verdict.kind], deadline)))
+    if found.kind not in ("faulted", "hangs") or found.fault is None or verdict.fault is None:
+        return verdict
+    place: Fault = replace(found.fault, driver=verdict.fault.driver, kernel=found.fault.kernel or verdict.fault.kernel)
+    return replace(verdict, fault=place, text=f"{verdict.text}. The interpreter, in the case {draw.case}: {place.text}")
 
 
 def judge(task: Task, solution: Solution, client: Client | None = None, **how: Any) -> Verdict:

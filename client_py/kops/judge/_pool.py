@@ -12,8 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 from ._draws import Draw, Examined, changed, draw, examine, new_seed
-from ._errors import TaskFault
 from ._task import Case, Task
+from ._verdict import TaskFault
 
 BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
 REFRESH = 32  # times that draws are taken, after which some go

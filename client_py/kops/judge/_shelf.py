@@ -13,18 +13,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from .. import Array, Client, Device, KopsError
+from .. import Array, Client, Device
 from .._companions import BY_CODE, empty, numpy
-from ._bind import Area, Plan
 from ._carrier import APART, Block, Carrier, Memory, Staged
-from ._check import imprecise
-from ._compare import Errors
 from ._device_code import BLOCK, LOOKS, SOURCE, SUMS, WIDE, arguments, entries, masks, signature
-from ._draws import Draw, Expected, new_seed
-from ._stop import Gone, HeldBack
+from ._draws import Draw, Expected, imprecise, new_seed
+from ._solution import Area, Plan
 from ._task import Task
-from ._values import FLOATS
-from ._verdict import Worst
+from ._values import FLOATS, Errors
+from ._verdict import Gone, HeldBack, Worst, gone
 
 PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
 FEWEST = 32  # draws of a kind that have room
@@ -221,10 +218,8 @@ class Shelf:
             return found
         image = image or self.images.take(draw) or Image(draw)
         whole = self._slot(image.data.size)
-        try:
+        with gone():
             whole.set(image.data)
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
         made = self._draws[key] = _Kept(whole, image.places)
         return made
 
@@ -267,10 +262,8 @@ class Shelf:
         for key in [key for key, kept in self._draws.items() if kept.whole.size == size]:
             del self._draws[key]
         self._bytes -= sum(slab.size for slab in rack.slabs)
-        try:
+        with gone():
             self.carrier.overwrite([_view(slab, 0, slab.size // WORD, "u64") for slab in rack.slabs])
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
 
     def clear(self) -> None:
         """Gives up all draws. Raises Gone."""
@@ -287,16 +280,14 @@ class Shelf:
         return {self._draws[key].whole.size for key in self._used if key in self._draws}
 
     def _new(self, shape: tuple[int, ...], dtype: str) -> Array:
-        try:
+        with gone():
             try:
                 made: Array = self.carrier.client.empty(shape, dtype, device=self.device)
             except _SPENT:
                 self.relieve()
                 self.carrier.client.trim()
                 made = self.carrier.client.empty(shape, dtype, device=self.device)
-            return made
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
+        return made
 
     # Launches
 
@@ -335,10 +326,8 @@ class Shelf:
             row += len(some)
         self._run([self._zeros([_view(found, 0, SUMS * rows, "u64")]), *steps, *self._filling(then, (found, rows))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
-        try:
+        with gone():
             values = found.get()
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
         counted = [all(values[at][0] == count for at, count, _ in one) for one in asked]
         if all(counted) != (values[rows - 1][0] == 0):
             raise Gone("the judge's own kernels do not say what they have found")
@@ -377,41 +366,36 @@ class Shelf:
 
     def _wipe(self, several: Sequence[Array]) -> None:
         """Overwrites arrays of words with zeros, by few requests where copies take one each. Any thread's."""
-        steps = [self._zeros(some) for _, some in _alike(((one.size,), one) for one in several)]
-        for at in range(0, len(steps), STEPS):
-            self.client.sequence(steps[at : at + STEPS], blocking=True)
+        self._sequence([self._zeros(some) for _, some in _alike(((one.size,), one) for one in several)])
 
     def _rows(self, rows: int) -> Array:
         if self._found is None or self._found.shape[0] < rows:
             self._found = self._new((max(rows, 256), SUMS), "f64")
         return Array(self._found._client, self._found.device, self._found._block, self._found._start, (rows, SUMS), (SUMS, 1), "f64")
 
+    def _sequence(self, steps: Sequence[Any]) -> None:
+        for at in range(0, len(steps), STEPS):
+            self.client.sequence(steps[at : at + STEPS], blocking=True)
+
     def _run(self, steps: Sequence[Any]) -> None:
-        try:
-            for at in range(0, len(steps), STEPS):
-                self.client.sequence(steps[at : at + STEPS], blocking=True)
-        except BY_CODE["quota_exceeded"] as error:
-            raise HeldBack(error.message, float(error.detail.get("retry_after_ms", 60_000)) / 1e3) from None
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
+        with gone():
+            try:
+                self._sequence(steps)
+            except BY_CODE["quota_exceeded"] as error:
+                raise HeldBack(error.message, float(error.detail.get("retry_after_ms", 60_000)) / 1e3) from None
 
     # A launch that is not right, copied to the host
 
     def staged(self, held: Held) -> tuple[Staged, Mapping[str, Any]]:
         """As the carrier has it: what was in the memory before the launch, and what is there now. The memory is filled anew."""
         copies = self.carrier.down(held.memory)
-        self._wait(copies)
+        with gone():
+            copies.wait()
         self.fill([held])
         before = self.carrier.down(held.memory)
-        self._wait(before)
+        with gone():
+            before.wait()
         return self.carrier.staged(held.plan, held.draw, before.images), copies.images
-
-    @staticmethod
-    def _wait(copies: Any) -> None:
-        try:
-            copies.wait()
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
 
     def _prove(self) -> None:
         """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""

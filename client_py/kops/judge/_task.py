@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .. import BadArgument
@@ -216,3 +220,61 @@ class Task:
         if isinstance(self.tolerance, Mapping):
             return self.tolerance.get(dtype, _DEFAULT)
         return self.tolerance or _DEFAULT
+
+
+# Files. A task's is Python and is run: it is trusted.
+
+
+def load_tasks(path: str | os.PathLike[str]) -> dict[str, Task]:
+    """The tasks of a Python file by name: its `task`, or its `tasks`, which are several; or the problem of a file in
+    KernelBench's form. Runs the file."""
+    file = Path(path)
+    if not file.is_file():
+        raise BadArgument(f"{file}: there is no such file; a task is a .py that has a `task`")
+    if _is_problem(file):
+        from .kernelbench import load
+
+        problem = load(file)
+        return {problem.name: problem}
+    name = f"kops_judge_task_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise BadArgument(f"{file}: a task is a .py that has a `task`")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadArgument(f"{file}: {type(error).__name__}: {error}") from error
+    found: Any = getattr(module, "tasks", None)
+    if found is None:
+        found = getattr(module, "task", None)
+    items = [found] if isinstance(found, Task) else list(found.values() if isinstance(found, dict) else found or ())
+    if not items or not all(isinstance(one, Task) for one in items):
+        raise BadArgument(f"{file}: it has no `task`, a kops.judge.Task, and no `tasks`, a list of them")
+    return {one.name: one for one in items}
+
+
+def _is_problem(file: Path) -> bool:
+    from .kernelbench import is_problem
+
+    try:
+        return is_problem(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        return False
+
+
+def load_task(path: str | os.PathLike[str]) -> Task:
+    """The task of a file, which may say one of several by `FILE:NAME`."""
+    text = os.fspath(path)
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        file, name = text, ""
+    tasks = load_tasks(file)
+    if name:
+        if name not in tasks:
+            raise BadArgument(f"{file} has no task {name!r}; it has {', '.join(tasks)}")
+        return tasks[name]
+    if len(tasks) > 1:
+        raise BadArgument(f"{file} has several tasks, say which: {file}:{next(iter(tasks))} ({', '.join(tasks)})")
+    return next(iter(tasks.values()))

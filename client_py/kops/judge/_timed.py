@@ -1,10 +1,12 @@
-"""How long a right solution takes. Every timed launch gets inputs that the solution has not seen, in memory of their own, writes to
-poisoned outputs, and is checked: a result that was remembered, or not computed, shows."""
+"""How long a right solution takes, and which roof is above it: how fast memory or arithmetic would let it be (Williams, Waterman,
+Patterson, "Roofline", 2009). Every timed launch gets inputs that the solution has not seen, in memory of their own, writes to poisoned
+outputs, and is checked: a result that was remembered, or not computed, shows."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import time as clock
 from collections import deque
@@ -15,20 +17,17 @@ from typing import Any, NamedTuple
 
 from .. import Client, KopsError, Timings
 from .._companions import intervals, truest
-from ._baseline import Baseline
-from ._carrier import Block, Copies, Memory, Staged
-from ._device import alone, wall_us, was_alone
+from ..interpret._expressions import evaluate
+from ._carrier import Block, Copies, Memory, Staged, alone, wall_us, was_alone
 from ._draws import Draw, new_seed
-from ._errors import Refused, TaskFault
 from ._gpu import GpuRunner, errors, wrong_in
-from ._lane import Job
-from ._roof import roof_of
-from ._rounds import failed
-from ._samples import adds_up, measured, warm_is_no_longer
+from ._machine import Baseline, Peaks
+from ._runner import Job, failed
 from ._shelf import Held
-from ._stop import Gone, Stop
+from ._task import Task
 from ._unseen import Unseen
-from ._verdict import Measured, Time, Worst
+from ._values import FLOATS
+from ._verdict import Gone, Measured, Refused, Stop, TaskFault, Time, Worst
 
 TIMED_DRAWS = 24  # of which each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
@@ -59,15 +58,6 @@ class Limits(NamedTuple):
     def enough(self, us: float) -> float:
         """Half width of an interval that is narrow enough, as a part of its median."""
         return max(self.until, self.until_us / max(us, 1e-3))
-
-
-class Peaks(NamedTuple):
-    """What the device was measured to do: the roofs."""
-
-    gb_s: float | None = None
-    gflop_s: Mapping[str, float] = {}  # by dtype
-    # What its clock shows for so many trivial launches, in microseconds; filled as it is measured.
-    overheads: dict[int, float] | None = None
 
 
 class Found(NamedTuple):
@@ -466,3 +456,91 @@ def timed(
         return Found(time, tuple(warnings))
     finally:
         timing.close()
+
+
+# What times of launches say together
+
+# What launches that are looked at together may take besides their median's, since others work on the GPU, too; and what the first one
+# may take besides, whose code may have to be loaded. It comes before all others and does not know where their memory will be.
+DEFERRED, DEFERRED_US, FIRST_US = 1.1, 3.0, 10.0
+AHEAD, AHEAD_US = 1.1, 3.0  # a warm launch may take so many times, and so much more, what a cold one takes
+
+
+def adds_up(times: Sequence[Sequence[float]]) -> bool:
+    """Whether launches, all of which were looked at together, took about as long as their median says, those of each kind."""
+    return all(_adds_up(some[0], some[1:], median(some)) for some in times if some)
+
+
+def _adds_up(first: float, others: Sequence[float], us: float) -> bool:
+    return first <= DEFERRED * us + FIRST_US and sum(others) <= DEFERRED * len(others) * us + DEFERRED_US
+
+
+def warm_is_no_longer(warm: Sequence[float], cold: Sequence[float]) -> bool:
+    """Whether warm launches took no longer than the cold ones behind them: else they may have done their work."""
+    return not warm or not cold or median(warm) <= AHEAD * median(cold) + AHEAD_US
+
+
+def measured(samples: Sequence[float]) -> Measured | None:
+    if not samples:
+        return None
+    low, high = intervals.of_median(samples) or (None, None)
+    return Measured(median(samples), low, high, len(samples))
+
+
+# Roofs
+
+class Roof(NamedTuple):
+    """`memory` and `arithmetic` are the parts of what the device can do that were reached. The larger one is of the roof that bounds."""
+
+    memory: float | None = None
+    arithmetic: float | None = None
+
+    @property
+    def part(self) -> float | None:
+        parts = [part for part in self if part is not None]
+        return max(parts) if parts else None
+
+    @property
+    def name(self) -> str:
+        if self.part is None:
+            return ""
+        return "memory" if self.part == self.memory else "arithmetic"
+
+
+def flops_of(task: Task, draw: Draw) -> float | None:
+    """Floating-point operations of a draw's case. None: the task does not say. Raises TaskFault."""
+    given = task.flops
+    if isinstance(given, str):
+        names = {**draw.case.numbers, **draw.numbers, **{name: tensor.shape for name, tensor in draw.tensors.items()}}
+        try:
+            given = evaluate(given, names, "flops")
+        except KopsError as error:
+            raise TaskFault(f"task {task.name}: {error}") from None
+    elif callable(given):
+        try:
+            given = given(**draw.case)
+        except Exception as error:
+            raise TaskFault(f"task {task.name}: its flops raise {type(error).__name__}: {str(error)[:500]}") from None
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < math.inf:
+        raise TaskFault(f"task {task.name}: its flops in the case {draw.case} are {given!r:.80}: they are a number of at least 0, or None")
+    return float(given)
+
+
+def dtype_of(draw: Draw) -> str:
+    """In which a draw is computed: that of the inputs of floats with the most elements, else the outputs'."""
+    sizes: dict[str, int] = {}
+    for tensor in draw.tensors.values():
+        if tensor.dtype in FLOATS:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + int(tensor.data.size)
+    return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else draw.expected[0].dtype
+
+
+def roof_of(us: float, size: int, flops: float | None, peak_gb_s: float | None, peak_gflop_s: Mapping[str, float], dtype: str) -> Roof:
+    """Of work on `size` bytes that takes so many microseconds."""
+    if not us:
+        return Roof()
+    memory = size / us / 1e3 / peak_gb_s if peak_gb_s else None
+    top = peak_gflop_s.get(dtype)
+    return Roof(memory, flops / us / 1e3 / top if flops and top else None)

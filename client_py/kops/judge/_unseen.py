@@ -11,8 +11,7 @@ from statistics import median
 
 from ._draws import Draw, draw, new_seed
 from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
-from ._lane import Job
-from ._runner import Runner
+from ._runner import Job, Runner
 from ._shelf import Held, Image
 
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow

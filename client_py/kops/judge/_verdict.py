@@ -1,14 +1,16 @@
-"""What a judgement says. Frozen, and the same after a way through JSON."""
+"""What a judgement says, and how a part of it says that it is over. Verdicts are frozen, and the same after a way through JSON."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .. import BadArgument
+from .. import BadArgument, KopsError
+from .._companions import BY_CODE
 
 KINDS = ("right", "unproven", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
 REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
@@ -136,7 +138,7 @@ class Verdict:
         return made
 
     def __str__(self) -> str:
-        from ._table import text
+        from ._page import text
 
         return text(self)
 
@@ -178,3 +180,71 @@ def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
             value = _NUMBERS.get(value, value)
         members[one.name] = value
     return cls(**members)
+
+
+# What ends a judgement early. Inside this folder only: users see verdicts.
+
+# Of a connection, its process on the GPU, or its memory, which are not to be used again; work may go on.
+LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
+                                         "bad_reply", "stale_buffer", "internal"))  # fmt: skip
+
+
+class Refused(KopsError):
+    """The solution asks for something that is not to be had: its verdict is `refused`, and the text says what to change."""
+
+    code = "bad_argument"
+
+
+class TaskFault(KopsError):
+    """The task itself is at fault: the verdict of each of its solutions is `no_verdict`, and the text says what to mend."""
+
+    code = "bad_argument"
+
+
+class BaselineFault(TaskFault):
+    """The task's baseline faults, hangs or is wrong, and will again: it is not run for the task's other solutions."""
+
+
+LOG_MAX = 32 << 10  # characters of a compiler's log that are kept
+
+
+def cut(log: str) -> str:
+    return log if len(log) <= LOG_MAX else log[:LOG_MAX] + "\n… (cut)"
+
+
+class Stop(Exception):
+    """The judgement has ended; `members` are those of the verdict. `dirty`: what ran the solution is not used again."""
+
+    def __init__(self, kind: str, text: str, dirty: bool = False, **members: Any) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.dirty = dirty
+        if "log" in members:
+            members["log"] = cut(members["log"])
+        self.members = members
+
+
+class Gone(Exception):
+    """What ran the solution went away, by no fault of the solution that is known: it is judged once more."""
+
+
+@contextlib.contextmanager
+def gone(why: str = "") -> Iterator[None]:
+    """What a client raises in this block means that something went away."""
+    try:
+        yield
+    except KopsError as error:
+        raise Gone(f"{why}: {error.message}" if why else f"{error.message} [{error.code}]") from None
+
+
+class Busy(Gone):
+    """The GPU had other work until the deadline, and nothing of the launch has begun: it only waited, and waits again."""
+
+
+class HeldBack(Gone):
+    """The daemon refuses this user's kernels for a while, since earlier ones faulted: for so many seconds."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import BadArgument
-from ._errors import TaskFault
 from ._task import NAME, Case, Task, Tolerance
+from ._verdict import TaskFault
 
 __all__ = ["is_problem", "load"]
 

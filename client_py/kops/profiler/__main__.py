@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import BadArgument, Client, ConnectFailed, KopsError
-from ._peaks import Peaks
 from ._report import report
+from ._roofline import Peaks
 
 DONE, FAILED, NO_DAEMON = 0, 1, 3  # exit statuses, as kopsctl's
 

@@ -13,13 +13,11 @@ from .. import BadArgument, ConnectionLost, KopsError
 from .._companions import Stopwatch
 from ..judge import Judge, Limits, Solution, Task, Verdict
 from . import _travel
-from ._client import WorkerClient
-from ._errors import GivenUp
-from ._plan import Item, Plan
+from ._items import Item, Plan
 from ._pool import Pool
-from ._ray import ray
-from ._run import Run
-from ._work import Work
+from ._travel import GivenUp, ray
+from ._work import Run, Work
+from ._worker import WorkerClient
 
 TASKS_KEPT = 64  # by the driver, and by each worker
 IN_FLIGHT = 4  # solutions of a worker: while the GPU judges one, others are compiled

@@ -10,9 +10,8 @@ from typing import Any
 
 from .. import BadArgument, Unsupported
 from .._companions import VERSION, counted, log
-from ._errors import WorkersFailed
-from ._ray import ray
 from ._stats import Gathered
+from ._travel import WorkersFailed, ray
 from ._worker import ASIDE, ASIDE_THREADS, THREADS, Worker, WorkerInfo
 
 FAILURES_MOST = 3  # starts that fail one after the other, for a pool of few workers

@@ -11,17 +11,12 @@ from typing import Any
 
 from .. import BadArgument
 from .._companions import log
-from . import _merge, _travel
-from ._alone import Alone
-from ._errors import GivenUp, unpacked
-from ._late import Late
-from ._merge import ClusterTrace
-from ._plan import Item, Plan
+from . import _travel
+from ._items import Alone, Item, Late, Plan, Progress
 from ._pool import Member, Pool
-from ._progress import Progress
-from ._ray import LOST, ray
 from ._stats import ClusterStats
-from ._trace import Tracing
+from ._trace import ClusterTrace, Tracing, write
+from ._travel import LOST, GivenUp, ray, unpacked
 
 TICK_S = 1.0  # between two looks at whether workers begin
 QUEUE_S = 0.05  # of work that waits at a worker beside the item that it does
@@ -87,7 +82,7 @@ class Work:
             self._stats = pool.gathered.stats()
             if self._tracing is not None:
                 self._tracing.finish(pool)
-                self.trace = _merge.write(self._tracing)
+                self.trace = write(self._tracing)
         finally:
             for member in pool.ready:
                 member.doing.clear()
@@ -282,3 +277,46 @@ def _has_room(member: Member, depth: int) -> bool:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:1])}"[:300]
+
+
+class Run(Iterator[tuple[int, Any]]):
+    """Work that is under way: an iterator of `(index, result)`, in the order in which they end, or with `ordered=True` in that of the
+    items.
+
+    The workers begin when the first result is asked for. `close()`, or the end of a `with` block, ends the work early; so does an
+    error, or Ctrl-C. `stats()` tells what the nodes' daemons did for it.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._results = work.results()
+
+    def __iter__(self) -> Run:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        return next(self._results)
+
+    def close(self) -> None:
+        """Ends the work; a pool of its own ends with it. Of a given pool the workers end the items that they have."""
+        self._results.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def retried(self) -> int:
+        """The items that were given to a worker once more: one was lost, or a kernel that ran beside theirs faulted."""
+        return self._work.retried
+
+    @property
+    def trace(self) -> ClusterTrace | None:
+        """What is in the file that `trace=` named, once the work has ended."""
+        return self._work.trace
+
+    def stats(self) -> ClusterStats:
+        """What the nodes' daemons did since the work began, added up. While it is under way a daemon's part is some seconds old."""
+        return self._work.stats()
