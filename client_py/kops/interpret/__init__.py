@@ -194,7 +194,7 @@ def launch(
     timeout: float = 60.0,
     keeps: bool = False,
 ) -> None:
-    """The same with a kernel that `load` answers: with all its accesses watched, or without. `keeps`: the variables of its source are
+    """Runs a kernel that `load` answers: with all its accesses watched, or without. `keeps`: the variables of its source are
     as the launch before left them, as in a module on a device, and not new."""
     declared = parameters(params)
     arguments = Arguments(declared, args, alias)

@@ -38,7 +38,7 @@ _HEAP = ["malloc", "calloc", "free"]
 _NEW = [f"_Zn{what}m{how}" for what in "wa" for how in ("", "RKSt9nothrow_t", "St11align_val_t")]  # the operators, by their symbols
 _DELETE = [f"_Zd{what}Pv{how}" for what in "la" for how in ("", "m", "St11align_val_t", "mSt11align_val_t")]
 _WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort", "clock", *_HEAP, *_NEW, *_DELETE]
-# What moves accesses to where the source has none, or joins them.
+# Switched off: optimizations that move accesses to where the source has none, or join them.
 _GCC_PLAIN = ["-fno-gnu-unique", "-fno-tree-loop-im", "-fno-tree-pre", "-fno-code-hoisting", "-fno-tree-vectorize",
               "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection", "-fcheck-new"]  # fmt: skip
 _CLANG_PLAIN = ["-fno-vectorize", "-fno-slp-vectorize"]
@@ -66,7 +66,7 @@ def _is_clang() -> bool:
 
 @cache
 def _pattern() -> list[str]:
-    """What fills local variables, so that one that is read before it is written is not 0 by chance."""
+    """Options that fill local variables, so that a variable that is read before it is written is not 0 by chance."""
     option = "-ftrivial-auto-var-init=pattern"
     known = subprocess.run([*compiler()[0], option, "-x", "c++", "-E", os.devnull], capture_output=True, check=False)
     # GCC's value numbering (-ftree-fre) may assume any value for an uninitialised variable, and so undo the pattern.
@@ -127,7 +127,7 @@ def _call(command: Sequence[str], folder: str, what: str) -> None:
 
 
 def _keep(made: str, path: Path) -> None:
-    """What another process has made meanwhile stays: it may be all that a confined process can read."""
+    """An object that another process has made meanwhile stays: it may be all that a confined process can read."""
     os.chmod(made, 0o700)
     try:
         os.link(made, path)

@@ -1,4 +1,4 @@
-"""What a run reports."""
+"""Errors of a run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MAX_BYTES, MAX_OPERATIONS, MAX_DEPTH = (
     KERNEL_LIMITS["expression_operations"],
     KERNEL_LIMITS["expression_depth"],
 )
-MULTIPROCESSORS = 4  # of the interpreter as a device, for kernels that spread over all of them
+MULTIPROCESSORS = 4  # the interpreter's as a device, for kernels that spread over all of them
 _TOKEN = re.compile(r"[ \t\r\n]*(?:([0-9][0-9A-Za-z_]*)|([A-Za-z_][0-9A-Za-z_]*)|(//|[^ \t\r\n])|$)")
 _NUMBER = re.compile(r"0[xX][0-9A-Fa-f]+|[0-9]+")
 

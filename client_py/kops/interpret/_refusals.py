@@ -1,4 +1,4 @@
-"""What is refused: why a source does not compile here, where that can be said more plainly than the compiler does, and what would take a
+"""Refusals: why a source does not compile here, where that can be said more plainly than the compiler does, and what would take a
 function out of the interpreter's checks: attributes, pragmas, assembly, and functions of the checks' own names. These are looked for in
 what the compiler has made of a source, so that no macro hides them: the text behind the preprocessor, the assembler's text, and the
 symbols of the object."""
@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(
     re.M,
 )
 _NO_HEADER = re.compile(r"^(\S+?):(\d+):\d+: fatal error: ['‘]?([\w./]+?)['’]?(?:: No such file| file not found)", re.M)
-# What the headers in include/ lack of CUDA's: textures and surfaces, clusters, tensor maps, barriers by number and by address, small
+# Names of CUDA's that the headers in include/ lack: textures and surfaces, clusters, tensor maps, barriers by number and by address, small
 # floats, numbers of 128 bits, and the rest of its libraries.
 _OF_CUDA = re.compile(
     r"(?:tex|surf)(?:1D|2D|3D|Cubemap)(?:Layered)?(?:fetch|gather|Grad|Lod|read|write)?|cuda[A-Z]\w*|curand\w*|CUtensorMap|cp_async_\w+"
@@ -118,7 +118,7 @@ _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"', re.M)
 _CHECKS = re.compile(r"__(?:tsan|asan|ubsan|sanitizer|cyg_profile)_\w+|__(?:wrap|real)_\w+|kops_host_\w+")
 _APP = re.compile(r"^[ \t]*#APP\n(.*?)^[ \t]*#NO_APP\n", re.M | re.S)
-_APP_OF_FILE = "# Start of file scope inline assembly"  # of clang
+_APP_OF_FILE = "# Start of file scope inline assembly"  # clang's
 _ASSEMBLY_IN_IR = re.compile(r'^module asm "|\basm (?:[a-z]+ )*"[^"]', re.M)
 
 

@@ -19,7 +19,7 @@ _ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic a
 
 
 def addresses(path: str, offset: int) -> str:
-    """What a tool tells of an offset in an object: a line for each function that was inlined there. Empty without such a tool."""
+    """A tool's answer for an offset in an object: a line for each function that was inlined there. Empty without such a tool."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
     if not tool:
         return ""

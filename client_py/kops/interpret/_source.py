@@ -34,7 +34,7 @@ HOST_HEADERS |= {
 }
 HOST_HEADERS.update(dict.fromkeys(("cublasLt.h", "cublas_v2.h"), "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"))
 
-# What these have of kernels is there for every source.
+# Headers of CUDA whose content for kernels is there for every source.
 HOST_HEADERS |= dict.fromkeys(
     (
         "builtin_types.h", "cuda.h", "cuda_device_runtime_api.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h", "cuda_runtime.h",
@@ -59,7 +59,7 @@ def for_compiler(text: str, shifts: bool = True) -> str:
 
 
 def _callable(entry: str, number: int, bounds: LaunchBounds | None) -> str:
-    """What makes a kernel callable from outside: the symbols of the first have no number."""
+    """Definitions that make a kernel callable from outside. The symbols of the first kernel have no number."""
     suffix = f"_{number}" if number else ""
     return f"""typedef kops_host_entry_of<(&{entry})> kops_host_entry{suffix};
 {_threads(entry, suffix, bounds)}extern "C" {{
@@ -181,7 +181,7 @@ def _places(text: str, base: int) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
     items = tokens(text)
     open_templates = [0]  # for each bracket
-    is_stream = False  # of the statement
+    is_stream = False  # the statement is one of streams
     i = 0
     while i < len(items):
         token = items[i]

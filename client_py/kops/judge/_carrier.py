@@ -23,7 +23,7 @@ from ._solution import Area, Plan
 from ._values import fill
 from ._verdict import LOST
 
-ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
+ALIGNMENT = 256  # the first element's, as every allocator of GPU memory gives it
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
 WORD = 8  # bytes, of which all memory here is a multiple
 APART = 2 << 20  # bytes: so many are an allocation of their own
@@ -60,7 +60,7 @@ class Block:
 
     @property
     def tensor(self) -> Array:
-        """What kernels get."""
+        """The array that kernels get."""
         return self.bytes_as(self.dtype, self.shape)
 
     def bytes_as(self, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -76,12 +76,13 @@ Memory: TypeAlias = dict[str, Block]
 
 
 class Staged(NamedTuple):
-    """What the memory of a launch is to hold before it, by the names of areas: inputs, and rubbish in all else. In shared memory."""
+    """The content that a launch's memory is to have before the launch, by the names of areas: inputs, and rubbish in all else. In shared
+    memory."""
 
     plan: Plan
     draw: Draw
     images: Mapping[str, Any]
-    edges: Mapping[str, tuple[Any, Any]]  # of each image, what is before and behind the tensor
+    edges: Mapping[str, tuple[Any, Any]]  # by image, the bytes before and behind the tensor
     before: int  # bytes of the margin that each begins with
 
     def part(self, name: str, image: Any) -> Any:
@@ -244,7 +245,7 @@ class Carrier:
         return self.staged(plan, draw, images)
 
     def staged(self, plan: Plan, draw: Draw, images: Mapping[str, Any]) -> Staged:
-        """What the memory of a launch holds before it."""
+        """The content of a launch's memory before the launch."""
         before = 0 if self._guarded else MARGIN
         edges = {
             name: (image[:before].copy(), image[before + plan.areas[name].nbytes :].copy()) for name, image in images.items()
@@ -278,7 +279,7 @@ class Carrier:
             self.client.close()
 
 
-# What a daemon's client can do
+# Abilities of a daemon's client
 
 MALLOC = b"\0malloc\0"  # in the names of a binary's symbols
 

@@ -79,8 +79,8 @@ def signature(entry: str) -> Any:
 
 
 def arguments(entry: str, several: Sequence[tuple[Any, ...]], *rest: Any) -> list[Any]:
-    """Of a launch for at most `WIDE` rooms, each with its own arguments. The grid is as many blocks high as there are rooms; `row` is the
-    first one's, and the others' follow."""
+    """The arguments of a launch for at most `WIDE` rooms, each with its own. The grid is as many blocks high as there are rooms; `row` is
+    the first one's, and the others' follow."""
     made: list[Any] = []
     for text, column in zip(_FORMS[entry].own, zip(*several, strict=True), strict=True):
         made += column

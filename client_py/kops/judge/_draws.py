@@ -38,7 +38,7 @@ from ._verdict import TaskFault, Worst
 INPUTS_MAX = 32
 EXCHANGES = 3  # that are tried, where the ones before have not changed the result
 NOISY = 8  # times the error of the reference, which a solution may have
-SAME = 1e-12  # of the outputs' root mean square: outputs this near do not depend on the input that was changed
+SAME = 1e-12  # part of the outputs' root mean square: outputs this near do not depend on the input that was changed
 # Parts of the inputs in place of all: one element in so many, or the first of so many parts; whether it is the first part; which axis.
 SAMPLE, HALF = 16, 2
 _PARTS = [(SAMPLE, False, -1), (SAMPLE, True, -1), (SAMPLE, False, 0), (SAMPLE, True, 0), (HALF, False, -1), (HALF, False, 0)]
@@ -124,7 +124,7 @@ def _generated(task: Task, case: Case, seed: int) -> tuple[dict[str, Tensor], di
 
 
 def _asked(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], double: bool) -> list[Tensor]:
-    """What the reference answers, on memory of its own."""
+    """The reference's answer, on memory of its own."""
     given = {name: as_like(tensors[name], value, double) if name in tensors else value for name, value in originals.items()}
     answer = _called(task, "reference", task.reference, **given)
     values = list(answer) if isinstance(answer, (tuple, list)) else [answer]
@@ -134,7 +134,7 @@ def _asked(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, An
 
 
 def _wide(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], plain: list[Tensor]) -> tuple[list[Tensor], str]:
-    """The same in float64 where inputs are floats; and what to warn of where that is not to be had."""
+    """The reference's answer in float64 where inputs are floats; and a warning where there is no such answer."""
     if task.precision == "native" or not any(tensor.dtype in FLOATS for tensor in tensors.values()):
         return plain, ""
     try:
@@ -324,10 +324,10 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
     return Examined(tuple(said))
 
 
-# What is wrong with a result: float_errors() finds out quickly whether something is, and this then what
+# Errors of a result: float_errors() finds out quickly whether there is one, and the functions here then which
 
 CLEAR = 1.25  # times what every right solution may be off that a shortcut is off, to be told from these
-UNTOUCHED_BYTES = 2  # of an element from which on keeping its poison is no coincidence
+UNTOUCHED_BYTES = 2  # an element of so many bytes does not keep its poison by coincidence
 
 
 def _worst(why: str, name: str, got: Any, expected: Any, far: Any, bad: Any, case: Case, number: int) -> Worst:
@@ -358,7 +358,7 @@ def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> t
 
 
 def imprecise(task: Task, expected: Expected, errors: Errors, case: Case, number: int) -> Worst | None:
-    """What is wrong with an output of which each element is within its tolerance: the root mean square of its errors is more than is
+    """The error of an output each of whose elements is within its tolerance: the root mean square of its errors is more than is
     allowed, or more elements are right by `atol` alone than roundings explain, since small elements were not computed."""
     tolerance, size = task.tolerance_of(expected.dtype), int(expected.values.size)
     allowed = tolerance.allowed_rms(expected.dtype, expected.scale, expected.noise)
@@ -373,7 +373,7 @@ def imprecise(task: Task, expected: Expected, errors: Errors, case: Case, number
 
 
 def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int) -> Worst | None:
-    """What is wrong by its value, or by the precision of all. `got`: an output, or what may be one, in float64."""
+    """The error of a value, or of the precision of all. `got`: an output, or what may be one, in float64."""
     size = got.data.size
     if not size:
         return None
@@ -394,7 +394,7 @@ def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int
 
 
 def _untouched(got: Tensor, poison: Any, expected: Expected, worst: Worst) -> Worst:
-    """The same, if the element has still the bits that were there before: a better reason."""
+    """A better reason for the error, if the element has still the bits that were there before."""
     if worst.why != "value":
         return worst
     same = got.data.view(numpy.uint8).reshape(-1, got.data.itemsize) == poison.view(numpy.uint8).reshape(-1, got.data.itemsize)

@@ -29,8 +29,8 @@ PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
 AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
-VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
-MEMORIES = 3  # of a case, that its steps use
+VARIED_BYTES = 1 << 30  # a solution with more memory gets fewer pieces
+MEMORIES = 3  # that the steps of a case use
 NAME = "solution.cu"  # in messages of the compiler
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
@@ -38,7 +38,7 @@ _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 
 @contextlib.contextmanager
 def errors(kernel: str = "") -> Iterator[None]:
-    """What a client raises, as what it means for a judgement."""
+    """Turns an error of a client into its meaning for a judgement."""
     try:
         yield
     except BY_CODE["compile_failed"] as error:
@@ -98,7 +98,7 @@ class Executor:
     def __init__(self, path: Any, timeout: float) -> None:
         self.client = Client(path, timeout=timeout, reconnect_timeout=0, isolate="connection", autostart=False, where="daemon")
         self.solutions = 0
-        self.seen: set[str] = set()  # what it has run: module state may stay loaded
+        self.seen: set[str] = set()  # keys of solutions that have run: module state may stay loaded
 
     def begin(self, device: Device) -> None:
         """Has its process be there before it is needed, if that can be."""
@@ -133,12 +133,12 @@ class GpuRunner(Runner):
         executor.seen.add(solution.key)
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._buffers: dict[str, tuple[Any, Memory]] = {}
-        self._rooms: list[Room] = []  # of this solution
+        self._rooms: list[Room] = []  # this solution's
         self._bytes = 0
         self.seconds: dict[Case, float] = {}  # that the shortest launch of the check took
-        self.unseen: Any = None  # what the timed launches get, where that is prepared beside the check
+        self.unseen: Any = None  # inputs of the timed launches, where they are prepared beside the check
         self.fill_at_last: Callable[[], list[Held]] = list  # memory that is filled where the check looks at its last launches
-        self._free: dict[Key, list[Room]] = {}  # those of them that no launch uses
+        self._free: dict[Key, list[Room]] = {}  # rooms of this solution that no launch uses
         self._random = random.SystemRandom()
         self._module = compiled(self.client, solution, device)
 
@@ -244,7 +244,7 @@ class GpuRunner(Runner):
         return self._sequence(runs)
 
     def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
-        """What is copied for a step is prepared during those before it, and looked at during those behind it."""
+        """Copies for a step are prepared during the steps before it, and looked at during the steps behind it."""
         if self.shelf is not None and self.in_rounds([step.draw for step in steps]):
             yield from self._held_steps(self.shelf, task, steps)
             return
@@ -350,7 +350,7 @@ class GpuRunner(Runner):
         return len(several), None
 
     def worst_of(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Worst | None:
-        """What is wrong with the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
+        """The error of the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
         is wrong. Raises Stop, Gone."""
         assert self.shelf is not None
         looked = self.shelf.look(task, several, then)
@@ -422,7 +422,7 @@ class GpuRunner(Runner):
 
 
 def _results(asked: Sequence[tuple[Sequence[Any], Any]]) -> list[Timings]:
-    """Of launches, and of what was asked for before each. All have ended then. Raises the first error."""
+    """Waits for launches, and for the requests before each. Returns the launches' timings. Raises the first error."""
     found: list[Timings] = []
     failed: BaseException | None = None
     for before, launch in asked:
@@ -439,7 +439,7 @@ def _results(asked: Sequence[tuple[Sequence[Any], Any]]) -> list[Timings]:
 
 
 def wrong_in(task: Task, staged: Staged, images: Mapping[str, Any]) -> Worst | None:
-    """What is wrong with what a launch has left. Raises Stop where something was written outside of the tensors. Any thread's."""
+    """The error in the memory that a launch has left. Raises Stop where something was written outside of the tensors. Any thread's."""
     plan, draw = staged.plan, staged.draw
     found: dict[str, Any] = {}
     poisons: dict[str, Any] = {}

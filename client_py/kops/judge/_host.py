@@ -27,7 +27,7 @@ COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objec
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
 TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # characters that are kept of what a stranger's process says
 ENDING = 1.0  # seconds for a process to end that has closed its pipe
-# Of the environment: the rest is nothing for a stranger.
+# Variables of the environment that a stranger may see.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
         "PYTHONPYCACHEPREFIX")
 PACKAGE = Path(__file__).resolve().parents[2]

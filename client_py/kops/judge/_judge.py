@@ -35,12 +35,12 @@ MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
 TIMEOUT = 120.0  # seconds for a request of the judge's own
 HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
 BUSY_MAX = 600.0  # seconds that a solution waits for a GPU that has other work
-BASELINES_MAX = 1024  # of which it is known that they do not run
+BASELINES_MAX = 1024  # known not to run
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # least and most threads that prepare copies and compare results; between the two, three for every four cores
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
 TASK_TIMEOUT = 600.0
-LOCATE_SECONDS = {"faulted": 20.0, "hangs": 2.0}  # of the interpreter, for one launch; an endless one takes all of it
+LOCATE_SECONDS = {"faulted": 20.0, "hangs": 2.0}  # for one launch in the interpreter; an endless one takes all of it
 HOWS = (None, "gpu", "interpreter")
 
 
@@ -69,7 +69,7 @@ class _Stages:
         for _ in self.threads:
             self.queue.put(None)
         for thread in self.threads:
-            thread.join(seconds)  # one that a task's Python holds does not come
+            thread.join(seconds)  # a thread that a task's Python holds does not come
 
 
 class Judge:
@@ -123,9 +123,9 @@ class Judge:
         self._closed = False
         self._ending = threading.Event()
         self._jobs: set[Job] = set()
-        self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
-        self._held: set[object] = set()  # of tasks whose Python does not come back
-        self._bad_baselines: dict[object, str] = {}  # of tasks; used by the lane alone
+        self._parked: dict[object, deque[Job]] = {}  # jobs of a task whose draws are being made
+        self._held: set[object] = set()  # keys of tasks whose Python does not come back
+        self._bad_baselines: dict[object, str] = {}  # by the tasks' keys; used by the lane alone
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
@@ -147,7 +147,7 @@ class Judge:
             self._trusted.close()
             raise
 
-    # What callers use
+    # For callers
 
     def submit(self, task: Task, solution: Solution, work: Stopwatch | None = None) -> Future[Verdict]:
         """The verdict, later. Waits while very many are under way. The future fails only where the judge itself has a fault. `work` runs
@@ -282,7 +282,7 @@ class Judge:
         text = self._too_slow(job.task)
         with self._lock:
             if self._parked.get(job.task.key) is not parked:
-                return  # it has come back just now
+                return  # the task's Python has come back just now
             self._held.add(job.task.key)
             waiting = [job, *parked]
             parked.clear()
@@ -333,7 +333,7 @@ class Judge:
                 self._beside.queue.put(lambda: self._guarded(job, lambda: self._compile(job)))
 
     def _draw_timed(self, job: Job) -> None:
-        """Those beyond what a solution is checked with."""
+        """Takes the draws beyond those that a solution is checked with."""
         task, one = job.task, job.draws[job.task.timed_case][0]
         count = max(TIMED_FEWEST, min(TIMED_DRAWS, TIMED_BYTES // max(one.nbytes, 1)))
         job.flops, job.dtype = flops_of(task, one), dtype_of(one)

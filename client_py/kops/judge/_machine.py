@@ -1,4 +1,4 @@
-"""What a judge has of a daemon's GPU: the processes that solutions run in, their memory, baselines, and what the device can do."""
+"""A judge's part of a daemon's GPU: the processes that solutions run in, their memory, baselines, and what the device can do."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _FOR_NOW = tuple(BY_CODE[code] for code in ("quota_exceeded", "out_of_memory", "
 
 
 class Peaks(NamedTuple):
-    """What the device was measured to do: the roofs."""
+    """The roofs: measured peaks of the device."""
 
     gb_s: float | None = None
     gflop_s: Mapping[str, float] = {}  # by dtype
-    # What its clock shows for so many trivial launches, in microseconds; filled as it is measured.
+    # The daemon's clock over so many trivial launches, in microseconds; filled as it is measured.
     overheads: dict[int, float] | None = None
 
 
@@ -131,7 +131,7 @@ class Machine:
             executor.close()
 
     def let_go(self) -> None:
-        """Of all that the daemon has for it."""
+        """Lets go of all that the daemon has for the judge."""
         self.drop()
         self.drop_baselines()
         while self.spares:
@@ -150,7 +150,7 @@ class Machine:
         return GpuRunner(self._own_executor(), self._carrier(), solution, self.device, self._deadline)
 
     def _own_executor(self) -> Executor:
-        """Of what is trusted: baselines, and the judge's own kernels."""
+        """The executor of trusted kernels: baselines, and the judge's own."""
         if self._trusted_executor is None:
             self._trusted_executor = self._new_executor()
         return self._trusted_executor
@@ -171,7 +171,7 @@ class Machine:
     # Roofs
 
     def peaks(self, given_gb_s: float | None, given_gflop_s: Mapping[str, float], dtype: str) -> Peaks:
-        """What the daemon's ops reach on the device, of which what is not given is measured once. `dtype`: of arithmetic; empty: none."""
+        """The peaks of the daemon's ops on the device. Peaks that are not given are measured once. `dtype`: of arithmetic; empty: none."""
         if given_gb_s is None and not self._peak_tried:
             self._peak_tried = True
             with contextlib.suppress(KopsError):
@@ -292,7 +292,7 @@ class _Torch(Baseline):
             end.record()
             self._wait(end)
         except (Gone, Stop, TaskFault):
-            raise  # of the solution's connection, or said already
+            raise  # errors of the solution's connection, or said already
         except Exception as error:
             self._look(error)
             raise BaselineFault(f"task {self.task.name}: its baseline raises {type(error).__name__}: {str(error)[:500]}") from None
@@ -377,7 +377,7 @@ def baseline_of(task: Task, make: Callable[[Solution], GpuRunner], client: Any, 
 
 
 class Baselines:
-    """Those of the last few tasks, for all solutions of them. One thread at a time."""
+    """Baselines of the last few tasks, for all solutions of them. One thread at a time."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[object, Baseline | None] = OrderedDict()
@@ -451,7 +451,7 @@ def by_name(task: Task, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def tensors_of(task: Task, answer: Any) -> dict[str, Tensor]:
-    """What a function answered, by the task's outputs."""
+    """A function's answer by the task's outputs."""
     values = by_name(task, list(answer) if isinstance(answer, (tuple, list)) else [answer])
     try:
         return {name: tensor_of(value, f"the output {name}") for name, value in values.items()}

@@ -15,11 +15,11 @@ from ._draws import Draw, Examined, changed, draw, examine, new_seed
 from ._task import Case, Task
 from ._verdict import TaskFault
 
-BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
+BYTES = 2 << 30, 16 << 30  # for all kept draws, at least and at most; in between a sixteenth of the machine's memory
 REFRESH = 32  # times that draws are taken, after which some go
-# Of one case that are kept: as many as a solution may need to be timed, if a part of the memory has room for them. Those that go at once.
+# Kept draws of one case: as many as a solution may need to be timed, if a part of the memory has room for them. How many go at once.
 VARIANTS, VARIANTS_PART, VARIANTS_GO = 144, 0.2, 4
-LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container's memory, in bytes, if it has one
+LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # files: a container's memory in bytes
 
 
 class Drawn(NamedTuple):
@@ -165,7 +165,7 @@ class Pool:
         return min(VARIANTS, int(VARIANTS_PART * self._most) // max(nbytes, 1))
 
     def _first(self, entry: _Entry, task: Task, case: Case, seed: int | None, needed: int, others: int) -> None:
-        """What a draw takes is known when the first one is there."""
+        """Makes the first draw, which tells how much memory draws take."""
         if not entry.draws:
             entry.draws.append(self._drawn(entry, task, case, seed))
         one = entry.draws[0].nbytes
@@ -201,7 +201,7 @@ class Pool:
         return changed(task, entry.draws[0], new_seed() if seed is None else seed + number, number)
 
     def _evict(self) -> None:
-        """Of the entries that were not used for the longest time the variants go first, which are soon made again, and then the entries;
+        """Entries that were not used for the longest time go first: their variants, which are soon made again, and then the entries;
         the last one stays."""
         with self._lock:
             total = sum(entry.nbytes for entry in self._entries.values())

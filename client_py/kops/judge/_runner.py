@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What the memory of one draw holds afterwards, and what was there before."""
+    """The content of one draw's memory after its launches, and the rubbish from before."""
 
     outputs: dict[str, Tensor]
     inputs: dict[str, Any]
@@ -42,7 +42,7 @@ def _wrong(task: Task, draw: Draw, ran: Ran) -> Worst | None:
 
 
 class Runner:
-    """Of one solution: its module state begins anew with the runner."""
+    """Runs one solution, whose module state begins anew with the runner."""
 
     how = ""
     device = ""
@@ -55,7 +55,7 @@ class Runner:
         self._plans: dict[Any, Plan] = {}
 
     def plan(self, task: Task, draw: Draw) -> Plan:
-        """What a case and its numbers have in common. Raises Refused. Any thread's."""
+        """The plan of a case and its numbers, which draws share. Raises Refused. Any thread's."""
         key = (draw.case, *draw.numbers.items())
         found = self._plans.get(key)
         if found is None:
@@ -106,7 +106,7 @@ DRAWS = 1 + max(step.draw for some in ROUNDS for step in some)
 
 
 def say(worst: Worst) -> str:
-    """What is wrong, in a sentence."""
+    """A sentence that says how a result is wrong."""
     at = f"{worst.output}{list(worst.index) if worst.index else ''}"
     where = f"in the case {worst.case}, draw {worst.draw}"
     how_many = f"; {worst.wrong} of {worst.of} elements are wrong"
@@ -134,9 +134,9 @@ def failed(worst: Worst) -> Stop:
 
 
 def steps_of(cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]], in_rounds: bool = True) -> list[Step]:
-    """Of cases, each with its draws, and more that come behind them: round by round. The second round begins with the case with which the
-    first one ends, so that a launch has other inputs at the addresses of the one just before it. Without rounds a case has two
-    memories at most."""
+    """The steps of cases, round by round. Each case has its draws, and more that come behind them. The second round begins with the case
+    with which the first one ends, so that a launch has other inputs at the addresses of the one just before it. Without rounds a case has
+    two memories at most."""
     numbered = list(enumerate(cases))
     steps: list[Step] = []
     for some in ROUNDS:
@@ -182,15 +182,15 @@ class Job:
     dtype: str = ""  # in which it is computed
     warnings: tuple[str, ...] = ()
     allocates: bool = True  # its kernels have a heap, as far as is known
-    ahead: bool = False  # it counts as one whose draws are in memory
+    ahead: bool = False  # the job counts as one whose draws are in memory
     kept: Callable[[], Sequence[Draw]] = lambda: ()  # more for its times, which were made for other solutions
     keep: Callable[[Draw], None] = lambda draw: None  # takes one that was made for its times, for later solutions
-    work: Stopwatch = field(default_factory=Stopwatch)  # of the stages, without the queues between them
+    work: Stopwatch = field(default_factory=Stopwatch)  # runs during the stages, not during the queues between them
     spent: dict[str, float] = field(default_factory=dict)  # seconds by part
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Of the time in which nothing else is judged."""
+        """Adds a part of the time in which nothing else is judged."""
         begun = time.monotonic()
         try:
             yield

@@ -23,14 +23,14 @@ from ._task import Task
 from ._values import FLOATS, Errors
 from ._verdict import Gone, HeldBack, Worst, gone
 
-PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
+PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # the part of the GPU's memory, and the bytes, that draws may take at most
 FEWEST = 32  # draws of a kind that have room
 PLACE = 256  # bytes, of which the places of tensors are multiples
 WORD = 8
 IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # that are made ahead: of a solution's draws; of all
 SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
-STEPS = 2048 // (2 * WIDE + 1)  # of one request, whose tensors the daemon bounds
-WORDS, GRID = 8, 2048  # of a room that a thread has, at least, where the room is large; blocks of a room, at most
+STEPS = 2048 // (2 * WIDE + 1)  # steps of one request, whose tensors the daemon bounds
+WORDS, GRID = 8, 2048  # words that a thread has in a large room, at least; blocks of a room, at most
 _ALWAYS = None, 0  # memory is filled whatever was found
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory", "quota_exceeded"))
 
@@ -123,7 +123,7 @@ class Held(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What was found. `right`: by launch True, or what is wrong, or False where the host has to look for that. `filled`: whether other
+    """The result of a look. `right`: by launch True, or the error, or False where the host has to look for it. `filled`: whether other
     memory was filled."""
 
     right: list[bool | Worst]
@@ -143,7 +143,7 @@ _T = TypeVar("_T")
 
 
 def _alike(several: Iterable[tuple[tuple[Any, ...], _T]]) -> Iterator[tuple[tuple[Any, ...], list[_T]]]:
-    """Those with the same key together, as many as one launch has room for."""
+    """Groups of one key, each as large as one launch has room for."""
     groups: dict[tuple[Any, ...], list[_T]] = {}
     for key, one in several:
         groups.setdefault(key, []).append(one)
@@ -153,7 +153,8 @@ def _alike(several: Iterable[tuple[tuple[Any, ...], _T]]) -> Iterator[tuple[tupl
 
 
 class _Look(NamedTuple):
-    """Of a launch's area: the number of the launch, the kernel's own arguments, how much has to be right, and the output that it is."""
+    """A look at a launch's area: the number of the launch, the kernel's own arguments, how much has to be right, and the output that it
+    is."""
 
     launch: int
     own: tuple[Any, ...]
@@ -188,7 +189,8 @@ class Shelf:
         return weakref.ref(draw) in self._draws
 
     def make_images(self, draws: Iterable[Draw]) -> None:
-        """Of a few of these that are not here, for later solutions, whose turn takes less time then. Any thread's."""
+        """Makes images of a few of these draws that are not on the shelf, for later solutions, whose turn takes less time then. Any
+        thread's."""
         made = 0
         for one in draws:
             if made < IMAGES_MOST and self.takes(one) and not self.expects(one):
@@ -196,11 +198,11 @@ class Shelf:
                 made += 1
 
     def expects(self, draw: Draw) -> bool:
-        """It is here, or its image is made. Any thread's."""
+        """Whether the draw is on the shelf, or its image is made. Any thread's."""
         return self.has(draw) or self.images.has(draw)
 
     def hold(self, plan: Plan, draw: Draw, memory: Memory, image: Image | None = None) -> Held:
-        """Of a draw that it takes, which stays here until `look` or `begin`. `image`: where it has not been here before, and one is made
+        """Holds a draw that the shelf takes until `look` or `begin`. `image`: where it has not been here before, and one is made
         already. Raises Gone."""
         areas = plan.areas.values()
         self._used.add(weakref.ref(draw))
@@ -335,7 +337,7 @@ class Shelf:
         return Looked(told, all(counted))
 
     def _looking(self, task: Task, several: Sequence[Held]) -> Iterator[tuple[tuple[Any, ...], _Look]]:
-        """What the launches that may be one have in common: the kernel, the number of words, and further numbers."""
+        """For each look a key, equal for looks that may be one launch: the kernel, the number of words, and further numbers."""
         for launch, held in enumerate(several):
             right = {one.name: one for one in held.draw.expected}
             for area, block, room in _rooms(held):
@@ -398,7 +400,7 @@ class Shelf:
         return self.carrier.staged(held.plan, held.draw, before.images), copies.images
 
     def _prove(self) -> None:
-        """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
+        """A result that no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
         room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
         bits = masks("f32", False)
         rows = Array(found._client, found.device, found._block, found._start, (3, SUMS), (SUMS, 1), "f64")
@@ -409,7 +411,7 @@ class Shelf:
         def look(row: int, *seeds: int) -> Any:
             return self._step("look_around", [(room, seed) for seed in seeds], 32, 32, 0, 128, *bits, rows, 3, row)
 
-        steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # what is wrong is found
+        steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # a wrong word is found
         steps += [put(7, rows, 3), look(1, 9)]  # which does nothing then
         self.client.sequence(steps, blocking=True)
         if rows.get().tolist() != [[48.0, 0.0, 0.0], [64.0, 0.0, 0.0], [1.0, 0.0, 0.0]]:
@@ -427,7 +429,7 @@ def _rooms(held: Held) -> list[tuple[Area, Block, Array]]:
 
 
 def _imprecise(task: Task, draw: Draw, found: Any, asked: Sequence[tuple[int, float, Expected | None]]) -> Worst | None:
-    """What is wrong with outputs of which each element is within its tolerance."""
+    """The error of outputs each of whose elements is within its tolerance."""
     for row, _, expected in asked:
         errors = Errors(0, float(found[row][1]), int(found[row][2]))
         worst = None if expected is None else imprecise(task, expected, errors, draw.case, draw.number)

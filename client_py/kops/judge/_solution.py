@@ -1,4 +1,4 @@
-"""What a stranger hands in: a CUDA source, and how its kernels are launched. For a draw, names become arguments: memory and numbers of each
+"""Solutions of strangers: a CUDA source, and how its kernels are launched. For a draw, names become arguments: memory and numbers of each
 launch, and the size of its grid. Nothing here runs any of it. Raises Refused for what does not fit, before anything is sent."""
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ def plan_of(task: Task, solution: Solution, draw: Draw, multiprocessors: int | N
     """Raises Refused. `multiprocessors`: of the GPU; None in the interpreter."""
     solution.check()
     numbers: dict[str, Any] = {**draw.case.numbers, **draw.numbers}
-    names = dict(numbers)  # of every expression: numbers, and shapes
+    names = dict(numbers)  # numbers and shapes, which every expression may name
     if multiprocessors is not None:
         names.setdefault("multiprocessors", multiprocessors)
     areas = _areas(task, solution, draw, names)

@@ -1,4 +1,4 @@
-"""What a task is: a reference, a generator of inputs, cases, outputs and how exactly they are to be met."""
+"""Tasks: a reference, a generator of inputs, cases, outputs and how exactly they are to be met."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ._values import EPS, FLOATS
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRECISIONS = ("auto", "f64", "native")
 CASES_MAX = 64
-# Of the outputs' typical size (their root mean square) and of each element; wide enough for another order of additions.
+# Parts of the outputs' typical size (their root mean square) and of each element; wide enough for another order of additions.
 _RTOL = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 4e-2, "f8_e4m3": 0.15, "f8_e5m2": 0.3}
 # Roundings of the result's own precision that a solution may be off on average, beside what the reference is off.
 _ROUNDINGS = {"f64": 32.0, "f32": 32.0, "f16": 2.0, "bf16": 2.0, "f8_e4m3": 1.0, "f8_e5m2": 1.0}
 # The smallest element that has all digits; that of dtypes whose small elements are often flushed to zero is a normal number.
 _UNIT = {"f64": 2.0**-1022, "f32": 2.0**-126, "bf16": 2.0**-126, "f16": 2.0**-24, "f8_e4m3": 2.0**-9, "f8_e5m2": 2.0**-16}
-_LEAST = 1e-12  # of the outputs' root mean square: smaller elements may be what float64 rounds
-_BY_ATOL = 1 / 16  # of the elements, beside what roundings explain, may be right by `atol` alone
+_LEAST = 1e-12  # part of the outputs' root mean square: smaller elements may be roundings of float64
+_BY_ATOL = 1 / 16  # part of the elements that may be right by `atol` alone, beside those that roundings explain
 FEW = 16  # elements, whose root mean square says little
 
 
@@ -56,7 +56,7 @@ class Case(Mapping[str, Any]):
 
     @property
     def size(self) -> int:
-        """What cases are ordered by: the product of the whole numbers."""
+        """Cases are ordered by this product of their whole numbers."""
         return math.prod(abs(v) for v in self._values.values() if isinstance(v, int) and not isinstance(v, bool) and v)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ _DEFAULT = Tolerance()
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a solution is to compute.
+    """A description of the function that solutions compute.
 
     `inputs(rng, **case)` makes the inputs of a case with a `numpy.random.Generator`: a dict of NumPy arrays, torch tensors and
     numbers. `reference(**inputs)` returns what is right: an array or a tuple of them, for the names in `outputs`; their shapes and
@@ -167,7 +167,7 @@ class Task:
     exchange: bool = False
     flops: Any = None
     text: str = ""  # for the people who solve it
-    key: object = field(default_factory=object, repr=False)  # what results of the task are kept by
+    key: object = field(default_factory=object, repr=False)  # results of the task are kept by it
 
     def __post_init__(self) -> None:
         if not callable(self.reference) or not callable(self.inputs):

@@ -29,21 +29,21 @@ from ._unseen import Unseen
 from ._values import FLOATS
 from ._verdict import Gone, Measured, Refused, Stop, TaskFault, Time, Worst
 
-TIMED_DRAWS = 24  # of which each is used once
+TIMED_DRAWS = 24  # each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
 FLUSH_ROW = 1024  # elements
-COPIES = 2  # of draws, that are asked for before the one before has ended
+COPIES = 2  # draws whose copies are asked for before the copy of an earlier one has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
 MORE = 16  # launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
-ROOF_MOST = 1.15  # of what is possible for operands that no cache has
-LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
+ROOF_MOST = 1.15  # part of the roof that operands outside of caches can reach, at most
+LATENCY = 0.3  # part of the roof: below, neither memory nor arithmetic holds a kernel up
 
 
 class Limits(NamedTuple):
-    """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
+    """Limits of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
     `until_us` in microseconds, whichever is wider: no clock knows short kernels to 2 %. `at_most`: seconds for that; `launches`: at
     most. `flush_bytes`: more than the second-level cache has; twice that is read before a cold launch. `slack_us`: what the daemon's clock
     may show beyond the GPU's for many runs behind each other; None: by what trivial work of the daemon's own takes there."""
@@ -216,7 +216,7 @@ class _Timing:
         return not narrow and clock.monotonic() < end
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
-        """The same for both, in batches; one by one where these are not believed twice, since other work may have been there once."""
+        """Both series in batches; one by one where batches are not believed twice, since other work may have been there once."""
         for _ in range(2):
             found = self.batches(least)
             if found is not None:
@@ -242,7 +242,7 @@ class _Timing:
             most, then, failure = self.unseen.most, [], None
             rest = [self.unseen.more(min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
             counts = [one if self.wants(some[1:], least, end) and honest else 0 for one, some in zip(rest, (warm, cold))]
-            for launch in held:  # it is looked at before other launches' inputs come there
+            for launch in held:  # memory is looked at before other launches' inputs come there
                 self.runner.release(launch.memory)
             try:
                 then = self.unseen.held(sum(counts)) if any(counts) or not honest else self.for_runs(cold)
@@ -330,8 +330,8 @@ class _Timing:
         return timings
 
     def slack(self, launches: int, found: float) -> float:
-        """What the daemon's clock may show beyond the GPU's for so many launches, where it shows `found`: the least that it ever was, if
-        that is enough, and else what it is now, since the machine may be busier."""
+        """The time that the daemon's clock may show beyond the GPU's for so many launches, where it shows `found`: the least that it ever
+        was, if that is enough, and else what it is now, since the machine may be busier."""
         if self.limits.slack_us is not None:
             return self.limits.slack_us
         least = self.overheads.get(launches)
@@ -365,7 +365,7 @@ def _disagrees(draw: Draw, us: float, wall: float, why: str) -> Stop:
 
 
 def _us(launched: Sequence[_Launched]) -> list[float]:
-    """Those that the device tells."""
+    """The times that the device tells."""
     return [us for one in launched if (us := one.timings.exec_us) is not None]
 
 
@@ -380,7 +380,7 @@ def _ratios(launched: Sequence[_Launched]) -> list[float]:
 
 
 def _counters(timing: _Timing) -> dict[str, Any]:
-    """Of the solution's first launch alone, whose name is `kernel`; nothing where the device does not count."""
+    """Counters of the solution's first launch alone, whose name is `kernel`; nothing where the device does not count."""
     staged = timing.staged()
     memory, copies = timing.filling(staged)
     timing.runner.ended(copies)
@@ -401,7 +401,7 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
     one = _measured(cold)
     took = one.us if one is not None else 0.0
     roof = roof_of(took, size, job.flops, peaks.gb_s, peaks.gflop_s, job.dtype)
-    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several they say nothing of the others
+    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several launches one is counted
     if not bound and roof.part is not None:
         bound = roof.name if roof.part >= LATENCY else "latency" if roof.arithmetic is not None else "latency or compute"
     ratios = _ratios(cold)
@@ -538,7 +538,7 @@ def dtype_of(draw: Draw) -> str:
 
 
 def roof_of(us: float, size: int, flops: float | None, peak_gb_s: float | None, peak_gflop_s: Mapping[str, float], dtype: str) -> Roof:
-    """Of work on `size` bytes that takes so many microseconds."""
+    """The roof above work on `size` bytes that takes so many microseconds."""
     if not us:
         return Roof()
     memory = size / us / 1e3 / peak_gb_s if peak_gb_s else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .._companions import DTYPES, NAMES, native, numbers_of, numpy
 from ._verdict import TaskFault
 
-NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # of few digits
+NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # dtypes of few digits
 FLOATS = (*NARROW, "f32", "f64")
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8", "bool": "uint8"}
 _SHORT = {long: short for short, long in NAMES.items() if short in DTYPES}
@@ -167,8 +167,8 @@ PART = 1 << 15  # elements
 
 
 class Errors(NamedTuple):
-    """Of a tensor of floats: elements that are wrong, the sum of the squares of the errors of those that are finite, and elements of at
-    least some size that are further off than `rtol` of themselves, so that `atol` alone may allow them."""
+    """Errors of a tensor of floats: elements that are wrong, the sum of the squares of the errors of those that are finite, and elements
+    of at least some size that are further off than `rtol` of themselves, so that `atol` alone may allow them."""
 
     wrong: int
     squares: float
@@ -180,13 +180,13 @@ def _address(array: Any) -> int:
 
 
 def sum_of_squares(values: Any) -> float:
-    """Of a vector. Not by BLAS, whose threads go on spinning for a while after each call, and take the processors from all that
-    is prepared beside the GPU."""
+    """The sum of a vector's squares. Not by BLAS, whose threads go on spinning for a while after each call, and take the processors from
+    all that is prepared beside the GPU."""
     return float(numpy.einsum("i,i->", values, values))
 
 
 def same_bytes(a: Any, b: Any) -> bool:
-    """Of contiguous arrays of one size in bytes."""
+    """Whether contiguous arrays of one size in bytes are equal."""
     if a.nbytes != b.nbytes or not (a.flags.c_contiguous and b.flags.c_contiguous):
         raise ValueError("arrays of different sizes, or with gaps")
     if native is not None:
@@ -196,8 +196,8 @@ def same_bytes(a: Any, b: Any) -> bool:
 
 
 def float_errors(got: Tensor, want: Any, rtol: float, atol: float, least: float = math.inf) -> Errors:
-    """What is off. `want` is of float64. Right is what is within `atol + rtol * |want|`, the same infinity, or NaN for NaN. `least`:
-    the size from which on elements count for `by_atol`."""
+    """Counts the errors. `want` is of float64. An element is right within `atol + rtol * |want|`, the same infinity, or NaN for NaN.
+    `least`: the size from which on elements count for `by_atol`."""
     if want.dtype != numpy.float64 or want.shape != got.data.shape or not (want.flags.c_contiguous and got.data.flags.c_contiguous):
         raise ValueError("what is right is float64 of the same shape, without gaps")
     if native is not None:

@@ -1,4 +1,4 @@
-"""What a judgement says, and how a part of it says that it is over. Verdicts are frozen, and the same after a way through JSON."""
+"""Verdicts, and how a part of a judgement says that the judgement is over. Verdicts are frozen, and the same after a way through JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import BadArgument, KopsError
 from .._companions import BY_CODE
 
 KINDS = ("right", "unproven", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
-REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
+REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # why a verdict is `wrong`
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -36,7 +36,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Fault:
-    """What a kernel did. `block`, `thread`, `line` and the text are the interpreter's, which found the fault in a small case;
+    """A fault of a kernel. `block`, `thread`, `line` and the text are the interpreter's, which found the fault in a small case;
     `driver` is what the GPU's driver said."""
 
     kernel: str
@@ -70,8 +70,8 @@ class Time:
     speedup_low: float | None = None
     speedup_high: float | None = None
     wall_us: float | None = None  # the daemon's own clock over the same launches, their mean
-    timer: str = ""  # what told the times
-    bytes: int = 0  # of inputs and outputs, each once
+    timer: str = ""  # the source of the times
+    bytes: int = 0  # inputs and outputs, each once
     gb_s: float | None = None
     roof: float | None = None  # the part that is reached of what the device was measured to do, of the roof that bounds
     bound: str = ""  # "memory", "arithmetic", "compute", "latency": of the whole solution, by its counters where it has one launch
@@ -81,7 +81,7 @@ class Time:
     arithmetic_roof: float | None = None
     flops: float | None = None  # floating-point operations, by the task
     gflop_s: float | None = None
-    dtype: str = ""  # of the arithmetic
+    dtype: str = ""  # the arithmetic's
     counters_of: str = ""  # the entry of that launch
 
     @property
@@ -106,8 +106,8 @@ class Verdict:
     fault: Fault | None = None
     log: str = ""  # the compiler's
     time: Time | None = None
-    cases: tuple[str, ...] = ()  # those that were right; of "right" all of the task's
-    launches: int = 0  # of the solution, that were checked
+    cases: tuple[str, ...] = ()  # cases that were right; all of the task's where the verdict is "right"
+    launches: int = 0  # launches of the solution that were checked
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0  # that judging took
 
@@ -117,7 +117,7 @@ class Verdict:
 
     @property
     def why(self) -> str:
-        """Of `wrong`: one of REASONS."""
+        """One of REASONS where the verdict is `wrong`."""
         return self.worst.why if self.worst is not None else ""
 
     def plain(self) -> dict[str, Any]:
@@ -182,9 +182,9 @@ def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
     return cls(**members)
 
 
-# What ends a judgement early. Inside this folder only: users see verdicts.
+# Exceptions that end a judgement early. Inside this folder only: users see verdicts.
 
-# Of a connection, its process on the GPU, or its memory, which are not to be used again; work may go on.
+# Errors after which a connection, its process on the GPU, or its memory is not to be used again; work may go on.
 LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
 
@@ -226,12 +226,12 @@ class Stop(Exception):
 
 
 class Gone(Exception):
-    """What ran the solution went away, by no fault of the solution that is known: it is judged once more."""
+    """The runner of the solution went away, by no known fault of the solution, which is judged once more."""
 
 
 @contextlib.contextmanager
 def gone(why: str = "") -> Iterator[None]:
-    """What a client raises in this block means that something went away."""
+    """An error of a client in this block means that something went away."""
     try:
         yield
     except KopsError as error:

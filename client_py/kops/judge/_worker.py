@@ -76,9 +76,9 @@ def receive(file: BinaryIO, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
 # The sandbox
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_GET_SECCOMP = 38, 22, 2, 21
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same everywhere
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_ALL_FILES = (1 << 13) - 1  # what the first version of Landlock knows
+_ALL_FILES = (1 << 13) - 1  # rights that the first version of Landlock knows
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _TCP = 3
 _O_PATH = 0o10000000
@@ -312,7 +312,7 @@ def main() -> None:
     except OSError as error:
         send(target, {"error": {"kind": "unsupported", "message": f"what the judge needs fails: {error}"}}, {})
         return
-    send(target, {}, {})  # it is compiled
+    send(target, {}, {})  # the source is compiled
     for entry in kernels.entries:
         for watched in kernels.paths:
             kernels.load(entry, watched)

@@ -1,4 +1,4 @@
-"""What tutorials of CUDA begin with, as tasks: the five kernels of the package's examples, and a softmax.
+"""The first kernels of CUDA tutorials, as tasks: the five kernels of the package's examples, and a softmax.
 
 Their baselines are the kernels as a first attempt would have them, one thread an element.
 """

@@ -1,4 +1,4 @@
-"""What a profile adds up to: a row for each op, as `key_averages()` of torch's profiler has it."""
+"""Sums of a profile: a row for each op, as `key_averages()` of torch's profiler has it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Average:
     total: float = 0.0
     queue: float = 0.0  # the mean from `ready` to `started`
     latency: float = 0.0  # the mean from `received` to `ended`
-    send: float | None = None  # of calls that waited: the mean from the call's begin to `received`
+    send: float | None = None  # for calls that waited: the mean from the call's begin to `received`
     reply: float | None = None  # and from `ended` to the call's end
-    cpu_time_total: float = 0.0  # of the calls that made these requests, in this process
+    cpu_time_total: float = 0.0  # time of the calls that made these requests, in this process
     share: float = 0.0
     failed: int = 0
     _each: list[float] = field(default_factory=list, repr=False)

@@ -23,7 +23,7 @@ from ._spans import Span, Watch, clock, match
 
 
 class ProfilerAction(Enum):
-    """What a profiler does in a step."""
+    """A profiler's action in a step."""
 
     NONE = 0
     WARMUP = 1  # records, and throws away
@@ -57,7 +57,7 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
 
 
 def action_of(value: Any) -> ProfilerAction:
-    """What a schedule said; torch's schedules say torch's actions."""
+    """The action that a schedule said; torch's schedules say torch's actions."""
     name = getattr(value, "name", "")
     if name not in ProfilerAction.__members__:
         raise BadArgument(f"schedule has said {value!r}: it says a ProfilerAction of each step; kops.profiler.schedule() makes one")
@@ -69,7 +69,7 @@ def always(_step: int) -> ProfilerAction:
 
 
 class ProfilerActivity(Enum):
-    """What a profile records. torch's values are taken too."""
+    """The activities that a profile records. torch's values are taken too."""
 
     CPU = 0  # this process's calls, and work on the host device
     CUDA = 2  # work on GPUs
@@ -369,7 +369,7 @@ class profile:  # noqa: N801: torch's name
 
 
 def _to_time_of_day() -> int:
-    """What is to be added to CLOCK_MONOTONIC, by the closest of some readings."""
+    """Nanoseconds to add to CLOCK_MONOTONIC, by the closest of some readings."""
     best = None
     for _ in range(20):
         before, day, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()

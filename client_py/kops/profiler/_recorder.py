@@ -128,7 +128,7 @@ class Recorder:
         self.dropped = 0  # events that the daemon, or this recorder, had no room for
         self.devices: dict[str, str] = {}  # names by UUID
         self.described: dict[str, Device] = {}  # by UUID, too
-        self.hosts: set[str] = set()  # of them those that are no GPUs
+        self.hosts: set[str] = set()  # UUIDs of devices that are no GPUs
 
     def start(self) -> None:
         self._ask(begin=True, everybody=self._everybody, events=ROOM)
@@ -139,7 +139,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """What ended before this call is in `events`."""
+        """Requests that ended before this call are in `events`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

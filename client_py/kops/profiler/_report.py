@@ -185,7 +185,7 @@ REST = "#6b7280"
 INCH, DPI = 100, 200  # pixels of a frame to an inch, of the picture
 TITLE, KEY = 34, 16  # pixels above each frame, of a line below it
 KEY_MOST = 120  # characters of a line
-POINT = 72 / INCH  # what matplotlib measures text and lines in, to a pixel
+POINT = 72 / INCH  # matplotlib's unit for text and lines, to a pixel
 
 
 def figure_class() -> Any:

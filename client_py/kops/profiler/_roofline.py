@@ -1,4 +1,4 @@
-"""What a device can do, measured with the daemon's own ops; how far each row of a report is from that; and where everything of a roofline
+"""Peaks of devices, measured with the daemon's own ops; how far each row of a report is from that; and where everything of a roofline
 lies, for the page and for the picture.
 
 Williams, Waterman, Patterson, "Roofline" (2009): performance over operations for each byte, both by decades. Lengths are pixels
@@ -15,8 +15,8 @@ from typing import Any
 
 from .. import Client, Device, KopsError
 
-DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "float32"}  # of gemm, and what values are made in
-DTYPES_OF_8_BITS = ("f8_e4m3", "f8_e5m2")  # of scaled_gemm's `a`; tensor cores take e5m2 with e4m3, not with itself
+DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "float32"}  # gemm's dtypes, and the dtypes that values are made in
+DTYPES_OF_8_BITS = ("f8_e4m3", "f8_e5m2")  # dtypes of scaled_gemm's `a`; tensor cores take e5m2 with e4m3, not with itself
 HOST, GPU = (1 << 24, 1024), (1 << 27, 8192)  # elements of a vector beyond every cache, side of a matrix
 ROUNDS = 10
 
@@ -67,7 +67,7 @@ def gflop_s(client: Client, device: Device, dtype: str) -> float | None:
     return made.operations / made.min / 1e3 if made.gflop_s is not None and made.min else None
 
 
-# Of normal numbers: zeros would take less power, and so run at higher clocks.
+# Operands are normal numbers: zeros would take less power, and so run at higher clocks.
 
 
 def _products(dtype: str, side: int) -> list[Any]:
@@ -101,9 +101,9 @@ def _best(client: Client, op: str, operands: list[Any], device: Device, **attrs:
     return made
 
 
-LATENCY = 0.3  # of the roof; who reaches less is held up by neither memory nor arithmetic
+LATENCY = 0.3  # part of the roof; work that reaches less is held up by neither memory nor arithmetic
 
-NOISE = 1.05  # of the roof: a larger rate comes from a cache
+NOISE = 1.05  # part of the roof: a larger rate comes from a cache
 
 
 class Row:
@@ -159,17 +159,17 @@ def rows_of(stats: Sequence[Mapping[str, Any]], peaks: Mapping[str, Peaks]) -> l
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 70, 30, 20, 50
 LETTER, LINE = 7.5, 13.0  # room for a character of 12 pixels, for a line of them
-PIECE = 4.0  # of a line that rises, as a box
+PIECE = 4.0  # pixels of a box along a rising line
 LABELLED = 12  # points that have their number
 COLOURS = 6  # that there are; a later dtype has those of an earlier one
 AWAY = ((1, 0), (0, -1), (-1, 0), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))  # where a number may be beside its point
 
-Line = tuple[tuple[float, float], tuple[float, float]]  # of places: operations for each byte, 10^9 operations a second
+Line = tuple[tuple[float, float], tuple[float, float]]  # two places: operations for each byte, 10^9 operations a second
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What the device reached with a dtype, from where memory is no longer the limit. A label stands at the right end."""
+    """The device's peak with a dtype, from where memory is no longer the limit. A label stands at the right end."""
 
     dtype: str
     colour: int
@@ -183,7 +183,7 @@ class Point:
 
     number: int
     row: Row
-    colour: int | None  # of its dtype's roof; None: there is none
+    colour: int | None  # its dtype's roof has it; None: there is no such roof
     intensity: float
     gflop_s: float
     x: float
@@ -225,7 +225,7 @@ class Roofline:
         self.xs, self.ys = _decades(min(along) / 2, max(along) * 4), _decades(min(up), max(*tops.values(), *up) * 4)
         highest = max(tops.values())
         begin = max(10.0 ** self.xs[0], 10.0 ** self.ys[0] / peaks.gb_s)
-        self.slope: Line = ((begin, peaks.gb_s * begin), (highest / peaks.gb_s, highest))  # what memory allows
+        self.slope: Line = ((begin, peaks.gb_s * begin), (highest / peaks.gb_s, highest))  # the roof of memory
         taken: list[Box] = []
         self.roofs = list(self._place_roofs(tops, peaks.gb_s, taken))
         colours = {roof.dtype: roof.colour for roof in self.roofs}

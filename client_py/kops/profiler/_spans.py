@@ -1,4 +1,4 @@
-"""What this process does meanwhile: its calls of kops, the sizes of its launches, and the ranges that it names."""
+"""Activity of this process: its calls of kops, the sizes of its launches, and the ranges that it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ._recorder import Event
 
 @dataclass(frozen=True)
 class Launched:
-    """What the sizes of one launch are made of. `sizes`: `grid`, `block` and `shared` as the launch gave them, or as the kernel declares
+    """The parts of one launch's sizes. `sizes`: `grid`, `block` and `shared` as the launch gave them, or as the kernel declares
     them, numbers and expressions. `tensors`: the parameters in the order of an event's shapes. `values`: the integers of expressions by
     parameter, None for a null pointer. `entry`: the compiled kernel, where this process knows it."""
 
@@ -43,7 +43,7 @@ class Launched:
         return {name: value for name, value in made.items() if value is not None}
 
     def _names(self, event: Event, multiprocessors: int) -> dict[str, Any]:
-        """What expressions may name; a text is for what they cannot use."""
+        """Names for expressions; a text stands for a value that they cannot use."""
         shapes: tuple[Any, ...] = event.shapes if len(event.shapes) == len(self.tensors) else ("",) * len(self.tensors)
         return {"multiprocessors": multiprocessors or "", **dict(zip(self.tensors, shapes)), **(self.values or {})}
 
@@ -65,7 +65,7 @@ def _numbers(value: Any, names: Mapping[str, Any], what: str) -> list[int] | Non
 
 
 def launched(kernel: BaseKernel, own: Mapping[str, Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Launched:
-    """Of a call of the kernel; `own`: the sizes that this launch had of its own. Keeps none of the arrays."""
+    """The launch of a call of the kernel; `own`: the sizes that this launch had of its own. Keeps none of the arrays."""
     given = {name: size for name, size in {**kernel._geometry.declared, **own}.items() if name in ("grid", "block", "shared")}
     compiled = kernel.code.compiled
     entry = next((one for one in compiled.entries if one.name == kernel.name), None) if compiled is not None else None
@@ -99,9 +99,9 @@ class Span:
     end: int
     call: int | None = None
     connection: int = 0
-    args: str | None = None  # of a range
-    stack: tuple[str, ...] = ()  # of a call, where stacks are recorded: the lines that made it, the innermost first
-    launch: Launched | None = None  # of a kernel's call: its sizes
+    args: str | None = None  # a range's
+    stack: tuple[str, ...] = ()  # where stacks are recorded: the lines that made a call, the innermost first
+    launch: Launched | None = None  # the sizes of a kernel's call
 
 
 def _stack() -> tuple[str, ...]:

@@ -31,8 +31,8 @@ class Item:
     losses: int = 0
     faults: int = 0
     suspect: bool = False
-    token: str = ""  # of its present turn at a worker, by which the worker tells of it
-    note: str = ""  # of who made it
+    token: str = ""  # names the item's present turn at a worker
+    note: str = ""  # for the maker of the item
 
 
 @dataclass
@@ -110,9 +110,9 @@ class Late:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._due: dict[Member, float] = {}  # of workers that have items: when they are to be asked next
+        self._due: dict[Member, float] = {}  # for workers that have items: when they are to be asked next
         self._asked: dict[Any, Member] = {}  # by the references of the answers
-        self._heard: dict[Member, float] = {}  # of those: when the question was put, or an item has ended since
+        self._heard: dict[Member, float] = {}  # for workers that were asked: when the question was put, or an item has ended since
         self._found: list[tuple[Member, list[str], str]] = []
 
     def given(self, member: Member) -> None:

@@ -22,7 +22,7 @@ LARGE = 1 << 16  # bytes of what all blocks share, from which on it is put into 
 
 
 class _Job:
-    """What is called, as it travels."""
+    """The kernel or function, as it travels."""
 
     def __init__(self, what: Any) -> None:
         self.what = what
@@ -126,7 +126,7 @@ def caller(what: Any, client: WorkerClient, on_gpu: bool) -> Call:
         return _kernel(what, client, on_gpu)
     if isinstance(what, Formula):
         _check_gpu(what, client, on_gpu)
-        what._device = None  # of the driver's daemon; here it is the worker's own
+        what._device = None  # the driver's daemon's; in a worker it is the worker's own
         if _interprets(what, client, on_gpu):
             return lambda arguments, named: what.interpret(*arguments, **named)
         return lambda arguments, named: what(*arguments, **named)
@@ -181,14 +181,14 @@ def bound(kernel: Kernel, arguments: Sequence[Any], named: Mapping[str, Any]) ->
 
 
 def _argument(kernel: Kernel, param: Param, values: Mapping[str, Any], client: WorkerClient) -> Any:
-    """What the launch gets: an input as it came, memory of the worker's for what is written."""
+    """The launch's argument: an input as it came, memory of the worker's for an output."""
     value = values.get(param.name)
     if param.kind == "out":
         if value is None:
             return client.empty(*_declared(kernel, param, values, client))
         return client.empty(tuple(value.shape), value.dtype)
     if param.kind == "inout" and value is not None:
-        return client.array(value)  # what travelled is read-only
+        return client.array(value)  # arrays that travelled are read-only
     return value
 
 

@@ -88,14 +88,14 @@ class Pool:
             )  # fmt: skip
         self._start_timeout = start_timeout
         self._limit = max(FAILURES_MOST, count)
-        self._failures: list[str] = []  # of starts, since the last that succeeded
+        self._failures: list[str] = []  # reasons of failed starts, since the last that succeeded
         self._progress = time.monotonic()  # when the last worker began, or was lost
         self._numbers = 0
-        self._names: dict[str, str] = {}  # of the nodes, by their ids
+        self._names: dict[str, str] = {}  # nodes' names by their ids
         self.busy = False  # with a piece of work
         self.gathered = Gathered()
         options: dict[str, Any] = {"num_gpus": self._gpus, "num_cpus": cpus, "max_concurrency": THREADS}
-        options |= {"max_restarts": 0, "max_task_retries": 0}  # what is lost is given to others, see _work.py
+        options |= {"max_restarts": 0, "max_task_retries": 0}  # lost items are given to others, see _work.py
         if resources:
             options["resources"] = dict(resources)
         if runtime_env:
@@ -114,7 +114,7 @@ class Pool:
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """Those that have begun and are not lost."""
+        """Workers that have begun and are not lost."""
         return tuple(member.info for member in self._members if member.info is not None)
 
     @property

@@ -57,7 +57,7 @@ def _mean_since(before: Mapping[str, Any], after: Mapping[str, Any], times: str)
 
 
 class ClusterStats(dict[str, Any]):
-    """What the daemons of a cluster did for a piece of work: a dictionary with `nodes` and `ops`. `print()` shows the table.
+    """The work of a cluster's daemons for a piece of work: a dictionary with `nodes` and `ops`. `print()` shows the table.
 
     `ops` are rows as those of `Stats`, with `node` beside them. `nodes` has for each daemon its `node`, its `items` (done by workers
     there), and `lost`: it went away, and what it did after its last word is not in the figures.

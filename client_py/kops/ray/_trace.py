@@ -59,7 +59,7 @@ def over(times: list[Apart]) -> Apart:
 READ_S = 2.0
 LAST_S = 10.0  # for the last words of all nodes
 CLOCK_TIMES, CLOCK_S = 5, 2.0  # how often a node's clock is asked for, and how long for
-ITEMS = EVENTS  # of a daemon
+ITEMS = EVENTS  # items of a daemon
 
 
 @dataclass
@@ -86,14 +86,14 @@ class Node:
     instance: str
     member: Member | None = None
     asked: Any = None  # the reference of what `member` was asked last
-    begins: bool = False  # it was asked to begin
+    begins: bool = False  # `member` was asked to begin
     read: float = 0.0
     missing: str = ""
     refused: bool = False
     taken: list[Taken] = field(default_factory=list)
     clocks: list[Apart] = field(default_factory=list)
     items: dict[int, array[int]] = field(default_factory=dict)  # by the workers' process ids: number, begin, end and success of each
-    numbers: dict[int, int] = field(default_factory=dict)  # of the workers
+    numbers: dict[int, int] = field(default_factory=dict)  # the workers'
     unlisted: int = 0  # items beyond ITEMS
 
     @property
@@ -115,7 +115,7 @@ class Tracing:
         self.path = os.path.abspath(path)
         self.began = time.monotonic_ns()
         self.nodes: dict[str, Node] = {}  # by the daemons' instances
-        self._instances: dict[Member, str] = {}  # of daemons that workers found in place of lost ones
+        self._instances: dict[Member, str] = {}  # instances of daemons that workers found in place of lost ones
 
     def _node(self, member: Member) -> Node | None:
         if member.info is None:
@@ -176,7 +176,7 @@ class Tracing:
     def _look_at_clock(self, node: Node) -> None:
         assert node.member is not None
         readings = []
-        with contextlib.suppress(Exception):  # it is lost, or does not answer in time
+        with contextlib.suppress(Exception):  # the member is lost, or does not answer in time
             for _ in range(CLOCK_TIMES):
                 asked = time.monotonic_ns()
                 said = ray.get(node.member.actor.clock.remote(), timeout=CLOCK_S)
@@ -286,7 +286,7 @@ def _items(trace: Trace, node: Node) -> int:
 
 
 def _daemon(node: Node, apart: Apart | None, base: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What is in the file of a daemon, and what is said of it."""
+    """A daemon's events for the file, and its summary."""
     ahead = apart.middle if apart is not None else 0
     devices = {uuid: name for one in node.taken for uuid, name in one.begun.devices.items()}
     trace = Trace(devices, lambda ns: max(ns + ahead - base, 0) / 1e3)

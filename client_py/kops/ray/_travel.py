@@ -1,4 +1,4 @@
-"""What crosses between the driver and its workers, by Ray: kernels and functions travel whole, clients do not. Whatever refers to a client
+"""Traffic between the driver and its workers, by Ray: kernels and functions travel whole, clients do not. Whatever refers to a client
 of the driver's refers to the worker's own in the worker. Errors of single items come back with the item's number."""
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def unpacked(made: bytes | None, text: str, index: int, node: str) -> BaseExcept
     note = f"item {index}, on {node}:\n{text.rstrip()}"
     try:
         error: Any = pickle.loads(made) if made is not None else None
-    except Exception:  # of a class that this process does not have
+    except Exception:  # an error of a class that this process does not have
         error = None
     if error is None:
         error = Untold(text.strip().rpartition("\n")[2], {"index": index, "node": node, "traceback": text})

@@ -19,7 +19,7 @@ from ._trace import ClusterTrace, Tracing, write
 from ._travel import LOST, GivenUp, ray, unpacked
 
 TICK_S = 1.0  # between two looks at whether workers begin
-QUEUE_S = 0.05  # of work that waits at a worker beside the item that it does
+QUEUE_S = 0.05  # so much work may wait at a worker beside the item that it does
 QUEUE_MOST = 8
 WINDOW = 4  # with ordered=True: results that wait for an earlier one, times the workers' items
 WINDOW_LEAST = 16
@@ -38,8 +38,8 @@ class Work:
         self._again: deque[Item] = deque()
         self._alone = Alone()  # items that are to have a node for themselves
         self._exhausted = False
-        self._mean_s: float | None = None  # what an item takes at a worker
-        self._next = 0  # of the ordered results
+        self._mean_s: float | None = None  # the mean time of an item at a worker
+        self._next = 0  # index of the next ordered result
         self._waiting: dict[int, Any] = {}  # ordered results behind one that is not there
         self._late = Late(plan.timeout)
         self._tracing = Tracing(plan.trace) if plan.trace is not None else None
@@ -314,9 +314,9 @@ class Run(Iterator[tuple[int, Any]]):
 
     @property
     def trace(self) -> ClusterTrace | None:
-        """What is in the file that `trace=` named, once the work has ended."""
+        """The content of the file that `trace=` named, once the work has ended."""
         return self._work.trace
 
     def stats(self) -> ClusterStats:
-        """What the nodes' daemons did since the work began, added up. While it is under way a daemon's part is some seconds old."""
+        """The work of the nodes' daemons since this work began, added up. While it is under way a daemon's part is some seconds old."""
         return self._work.stats()

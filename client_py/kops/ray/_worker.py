@@ -107,7 +107,7 @@ class WorkerClient(Client):
     """`own_device` is the worker's; None: the daemon's default. Arrays that lie on a GPU are worked on there."""
 
     own_device: Device | None = None
-    instance = ""  # of the daemon; known also when the client is closed
+    instance = ""  # the daemon's; known also when the client is closed
 
     @property
     def path(self) -> str | None:
@@ -154,13 +154,13 @@ def use_device(client: WorkerClient, place: Device | None) -> None:
     Code.usual_device = None if place is None else place.uuid
 
 
-EVENTS = 50_000  # of a recording; later ones are counted as dropped
-COLUMNS = 13  # of an event that are kept, in PROTOCOL.md's order
+EVENTS = 50_000  # events of a recording; later ones are counted as dropped
+COLUMNS = 13  # columns of an event that are kept, in PROTOCOL.md's order
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a recording has from one reading on to the next. `rows` are the events one behind the other, whose times count from
+    """A part of a recording, from one reading to the next. `rows` are the events one behind the other, whose times count from
     `origin`. `until`: the daemon had told all that had ended then. `why`: it tells nothing any more."""
 
     origin: int = 0
@@ -223,7 +223,7 @@ class Recording(Recorder):
             self._part = Part(part.origin, part.until, part.dropped, why, part.kinds, part.clients, part.rows)
 
     def take(self) -> Part:
-        """What came since it was last taken."""
+        """The part since the last call."""
         with self._taking:
             part = self._part
             self._part = Part(part.origin, part.until, part.dropped, part.why)
@@ -242,7 +242,7 @@ SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
 PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
 PAUSE_S = 0.1
 HELD_BACK_MOST_S = 600.0  # that an item waits where the daemon refuses this user's kernels, because others faulted
-THREADS = 16  # of a worker: calls under way at one time
+THREADS = 16  # calls under way at one time in a worker
 ASIDE = "aside"  # the concurrency group of what a worker tells while it has items: threads of its own
 ASIDE_THREADS = 2
 DAEMON_LOST = (ConnectionLost, ConnectFailed, ShuttingDown, DeviceLost)
@@ -269,7 +269,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item: "done" with its value, "failed" with the item's own error, "beside" with one that may be due to another item
+    """The outcome of an item: "done" with its value, "failed" with the item's own error, "beside" with one that may be due to another item
     whose kernel ran at the same time, or "lost" because the daemon went away. `held_s`: so long the daemon took no kernels of this user."""
 
     kind: str
@@ -279,7 +279,7 @@ class Outcome:
     held_s: float = 0.0
     seconds: float = 0.0
     span: tuple[int, int] = 0, 0  # when it was worked on, ns of the node's CLOCK_MONOTONIC
-    instance: str = ""  # of the daemon
+    instance: str = ""  # the daemon's
     snapshots: tuple[Snapshot, ...] = ()
 
 
@@ -327,7 +327,7 @@ class Worker:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._lock = threading.RLock()  # of all that follows
+        self._lock = threading.RLock()  # guards the members below
         self._given: list[str] = []
         self._client: WorkerClient | None = None
         self._job: str | None = None
@@ -335,7 +335,7 @@ class Worker:
         self._recordings: dict[str, Recording] = {}  # by the daemons' instances; without the lock
         self._turns: dict[str, Turn] = {}  # by their tokens; without the lock
         self._told = 0.0
-        self._news: list[Snapshot] = []  # of daemons that the driver does not know yet
+        self._news: list[Snapshot] = []  # snapshots of daemons that the driver does not know yet
 
     def hello(self, version: str) -> tuple[str, str, WorkerInfo | None, tuple[Snapshot, ...]]:
         """Connects to the daemon; its errors tell why that is not possible. Nothing but its own version and the node's name, of a driver
@@ -357,7 +357,7 @@ class Worker:
 
     @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
     def turns(self) -> dict[str, tuple[float, float]]:
-        """Of each item here the seconds for which it has been worked on, and those of its setup. It answers while items hold all other
+        """For each item here the seconds of work on it, and the seconds of its setup. Answers while items hold all other
         threads."""
         return {token: (turn.work.seconds, turn.setup.seconds) for token, turn in self._turns.copy().items()}
 
@@ -380,7 +380,7 @@ class Worker:
 
     @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
     def recorded(self, instance: str, end: bool) -> Part:
-        """What was recorded of that daemon since this was last asked."""
+        """The recording of that daemon since the last call."""
         recording = self._recordings[instance]
         if end:
             del self._recordings[instance]
@@ -418,7 +418,7 @@ class Worker:
         return Outcome("done", value, None, "", held.seconds, turn.work.seconds, span, client.instance, self.stats() if due else ())
 
     def stats(self) -> tuple[Snapshot, ...]:
-        """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
+        """The daemons' statistics for the driver; nothing where the daemon has gone."""
         with self._lock:
             client = self._client
             try:
@@ -437,7 +437,7 @@ class Worker:
             client.close()
 
     def _end_job(self) -> None:
-        """What has threads of its own ends beside the work of others that it still has."""
+        """A call with threads of its own ends beside the other work that it still has."""
         call, self._call, self._job = self._call, None, None
         if hasattr(call, "close"):
             threading.Thread(target=call.close, daemon=True).start()
