@@ -1,7 +1,7 @@
-"""What the companions of this package may use of it: `kops.interpret`, `kops.judge`, `kops.profiler` and `kops.ray` are users of its public
-names, `from .. import Client`, and of the private ones here, `from .._companions import table`. They import nothing else of it.
+"""The private names of the package that its companions may use. `kops.interpret`, `kops.judge`, `kops.profiler` and `kops.ray` import
+public names, `from .. import Client`, and names listed here, `from .._companions import table`. The lint refuses all others.
 
-Everything that needs NumPy is imported when it is first asked for: a profile, say, does without NumPy.
+Names that need NumPy are imported when they are first asked for: a profile, say, does without NumPy.
 """
 
 from __future__ import annotations

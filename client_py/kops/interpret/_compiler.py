@@ -198,7 +198,7 @@ def _write(root: str, folder: str, files: Mapping[str, str]) -> None:
 def _compile(
     folder: str, name: str, source: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str], plain: bool
 ) -> str:
-    """Makes the object in an empty folder; its path."""
+    """Makes the object in an empty folder. Returns its path."""
     os.makedirs(folder)
     _write(folder, "files", {file: for_compiler(text, not plain) for file, text in files.items()})
     _write(folder, "host", HOST_HEADERS)

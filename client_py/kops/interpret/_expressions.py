@@ -15,11 +15,7 @@ from typing import Any
 from .._companions import KERNEL_LIMITS, MAX_RANK
 from ._errors import InterpretError
 
-MAX_BYTES, MAX_OPERATIONS, MAX_DEPTH = (
-    KERNEL_LIMITS["expression_text"],
-    KERNEL_LIMITS["expression_operations"],
-    KERNEL_LIMITS["expression_depth"],
-)
+MAX_BYTES, MAX_OPERATIONS, MAX_DEPTH = (KERNEL_LIMITS[f"expression_{name}"] for name in ("text", "operations", "depth"))
 MULTIPROCESSORS = 4  # the interpreter's as a device, for kernels that spread over all of them
 _TOKEN = re.compile(r"[ \t\r\n]*(?:([0-9][0-9A-Za-z_]*)|([A-Za-z_][0-9A-Za-z_]*)|(//|[^ \t\r\n])|$)")
 _NUMBER = re.compile(r"0[xX][0-9A-Fa-f]+|[0-9]+")
@@ -224,6 +220,8 @@ def evaluate(value: int | str, names: Mapping[str, Any], what: str, integers: tu
     except AttributeError:
         raise InterpretError(f"{what}: {value!r} is neither an integer nor an expression", "launch") from None
 
+
+# Grid, block and cluster
 
 _LIMITS = {"block": (1024, 1024, 64), "grid": (2**31 - 1, 65535, 65535), "cluster": (16, 16, 16)}
 _TOGETHER = {"block": 1024, "cluster": 16}

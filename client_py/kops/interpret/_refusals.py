@@ -99,6 +99,8 @@ def _missing_function(error: InterpretError) -> InterpretError | None:
     return None
 
 
+# Switches
+
 SAVED = "-save-temps=obj"  # has the compiler leave the texts beside the object
 INCLUDE = Path(__file__).resolve().parent / "include"
 

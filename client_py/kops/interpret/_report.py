@@ -175,18 +175,11 @@ class _Story:
             message = f"{who}: race: {what}{_at(self.place)}, {order} the {seconds}"
         elif self.other_place and other:
             message += f" (thread {_text(other)}{_at(self.other_place)})"
+        file, line = self.place or (None, None)
         return InterpretError(
-            message,
-            self.kind,
-            block=block,
-            thread=thread,
-            other=other,
-            tensor=self.tensor,
-            index=self.index,
-            file=self.place[0] if self.place else None,
-            line=self.place[1] if self.place else None,
+            message, self.kind, block=block, thread=thread, other=other, tensor=self.tensor, index=self.index, file=file, line=line,
             other_line=self.other_place[1] if self.other_place else None,
-        )
+        )  # fmt: skip
 
 
 def error_of(report: Report, kernel: Kernel, arguments: Arguments, regions: Sequence[Region], shared: int) -> InterpretError:

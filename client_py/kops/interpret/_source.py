@@ -100,6 +100,8 @@ __attribute__((visibility("default"), aligned(1024))) char kops_host_dynamic[KOP
 """ + "".join(_callable(entry, number, launch_bounds(texts, entry)) for number, entry in enumerate(entries))
 
 
+# Launch bounds
+
 class LaunchBounds(NamedTuple):
     arguments: str
     template: str  # the kernel's parameters as a template; empty if it is none
@@ -159,6 +161,8 @@ def _text(items: Sequence[Token]) -> str:
     return "".join(parts)
 
 
+# Shifts
+
 _STREAMS = {"cout", "cerr", "clog", "endl", "ostream", "istream"}
 _OPENING, _CLOSING = {"(", "[", "{"}, {")", "]", "}"}
 _DEFINE = re.compile(r"#\s*define\b")
@@ -177,7 +181,7 @@ def mark(text: str) -> str:
 
 
 def _places(text: str, base: int) -> list[tuple[int, int, str]]:
-    """Where, how much and what to put there."""
+    """Replacements in a text: place, length and new text of each."""
     found: list[tuple[int, int, str]] = []
     items = tokens(text)
     open_templates = [0]  # for each bracket

@@ -20,26 +20,6 @@ from ._timed import Limits
 from ._verdict import KINDS, REASONS, Fault, Measured, Time, Verdict, Worst
 
 __all__ = [
-    "KINDS",
-    "REASONS",
-    "Case",
-    "Fault",
-    "Judge",
-    "Launch",
-    "Limits",
-    "Measured",
-    "Scratch",
-    "Solution",
-    "Task",
-    "Time",
-    "Tolerance",
-    "Verdict",
-    "Worst",
-    "judge",
-    "leaderboard",
-    "load_solution",
-    "load_task",
-    "load_tasks",
-    "load_verdicts",
-    "ranked",
-]
+    "KINDS", "REASONS", "Case", "Fault", "Judge", "Launch", "Limits", "Measured", "Scratch", "Solution", "Task", "Time", "Tolerance",
+    "Verdict", "Worst", "judge", "leaderboard", "load_solution", "load_task", "load_tasks", "load_verdicts", "ranked",
+]  # fmt: skip

@@ -9,7 +9,6 @@ of it is overwritten.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import Array, Client, Device, KopsError, Timings
-from .._companions import BY_CODE, DEFAULT_TIMEOUT, DTYPES, empty, find_device, image, numpy, row_major
+from .._companions import BY_CODE, DEFAULT_TIMEOUT, DTYPES, empty, find_device, image, numpy, row_major, truest
 from ._draws import Draw
 from ._solution import Area, Plan
 from ._values import fill
@@ -64,7 +63,7 @@ class Block:
         return self.bytes_as(self.dtype, self.shape)
 
     def bytes_as(self, dtype: str, shape: tuple[int, ...]) -> Array:
-        """Its bytes from the first on, as another array."""
+        """The block's bytes from the first on, as another array."""
         if self.room is None:
             made: Array = self._nothing
             return made
@@ -110,7 +109,7 @@ class Copies(NamedTuple):
     asked: Sequence[Any]
 
     def wait(self) -> None:
-        """Until all have ended. Raises the first error."""
+        """Waits until all copies have ended. Raises the first error."""
         failed: list[BaseException] = []
         for one in self.asked:
             try:
@@ -127,7 +126,7 @@ class Carrier:
     def __init__(self, path: Any, timeout: float, device: Device, crew: ThreadPoolExecutor) -> None:
         self.client = Client(path, timeout=timeout, reconnect_timeout=0, autostart=False, where="daemon")
         self.device, self.crew = device, crew
-        self._guarded = guards(self.client)
+        self._guarded = "guards" in self.client.info.features  # memory ends, or begins, where nothing is mapped
         self._free: OrderedDict[Key, list[Room]] = OrderedDict()
         self._made = 0  # bytes, of those in use too
         self._giving: list[tuple[Sequence[Room], Future[None]]] = []  # memory that is being overwritten
@@ -139,7 +138,7 @@ class Carrier:
         self.alone()
 
     def alone(self) -> None:
-        """Nobody helps, or does any more."""
+        """Begins, and goes on, without a shelf's help."""
         self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection's that can be made anew
         self.wipe: Callable[[Sequence[Array]], None] = self._copy_zeros  # may be what is faster; any thread's
 
@@ -152,13 +151,13 @@ class Carrier:
         return self._room_of(size), side if self._guarded else ""
 
     def block(self, shape: tuple[int, ...], dtype: str, room: Room | None) -> Block:
-        """A tensor in a room; None: it has no elements."""
+        """A tensor in a room; None for a tensor without elements."""
         if room is None:
             return Block(shape, dtype, None, 0, self.client.empty(shape, dtype, device=self.device))
         return Block(shape, dtype, room, 0 if self._guarded else MARGIN)
 
     def take(self, key: Key) -> Room:
-        """Memory in which nothing is left of what others had there."""
+        """Memory in which nothing is left of its earlier users."""
         self.settle()
         free = self._free.get(key)
         if free:
@@ -233,7 +232,7 @@ class Carrier:
     # Copies
 
     def stage(self, plan: Plan, draw: Draw, seed: int) -> Staged:
-        """Any thread's. `seed`: of the rubbish."""
+        """The content of a launch's memory, with rubbish from `seed`. Any thread's."""
         rng = numpy.random.default_rng(seed)
         before, nan = 0 if self._guarded else MARGIN, bool(seed & 1)
         images: dict[str, Any] = {}
@@ -302,25 +301,16 @@ def allocates(client: Client, module: Any) -> bool:
     return MALLOC in binary
 
 
-def guards(client: Client) -> bool:
-    """Memory ends, or begins, where nothing is mapped."""
-    return hasattr(client, "guarded") and "guards" in client.info.features
-
-
-def alone(client: Client, call: Any) -> Mapping[str, Any]:
-    """The keywords of a launch, or of a sequence, that keep all others off the GPU meanwhile."""
-    if "exclusive" not in inspect.signature(call).parameters or "exclusive" not in client.info.features:
-        return {}
-    return {"exclusive": True}
+def timed_alone(client: Client) -> dict[str, Any]:
+    """The keywords of a launch, or of a sequence, that is timed as truly as can be, and alone on the GPU where the daemon sees to that."""
+    return {"timing": truest(client._live()), **({"exclusive": True} if "exclusive" in client.info.features else {})}
 
 
 def was_alone(timings: Timings) -> bool | None:
-    """Whether no other work of the daemon's was on the GPU meanwhile. None: it does not tell."""
-    found = getattr(timings, "exclusive", None)
-    return None if found is None else bool(found)
+    """Whether no other work of the daemon's was on the GPU meanwhile. None: the daemon does not tell."""
+    return timings.exclusive
 
 
 def wall_us(timings: Timings) -> float | None:
-    """The daemon's own clock from giving the work away to seeing its end. None: it does not tell."""
-    found = getattr(timings, "wall_us", None)
-    return None if found is None else float(found)
+    """The daemon's own clock from giving the work away to seeing its end. None: the daemon does not tell."""
+    return timings.wall_us

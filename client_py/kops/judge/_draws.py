@@ -266,12 +266,6 @@ def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
     return draw(task, one.case, seed, number)
 
 
-class Examined(NamedTuple):
-    """Nothing is wrong with the task, for a case; `warnings` go into each verdict."""
-
-    warnings: tuple[str, ...]
-
-
 def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
     return all(
         x.dtype == y.dtype and x.shape == y.shape and numpy.array_equal(x.values, y.values, equal_nan=x.dtype in FLOATS)
@@ -280,7 +274,7 @@ def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
 
 
 def _passes(task: Task, one: Draw, other: Draw) -> bool:
-    """The right result of one draw would pass for another's."""
+    """Whether the right result of one draw would pass for another's."""
     for mine, its in zip(one.expected, other.expected):
         if mine.dtype != its.dtype or mine.shape != its.shape:
             return False
@@ -290,8 +284,9 @@ def _passes(task: Task, one: Draw, other: Draw) -> bool:
     return True
 
 
-def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) -> Examined:
-    """Whether the task is one, by two draws of a case, and what `changed` made of the first. Raises TaskFault."""
+def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) -> tuple[str, ...]:
+    """Whether the task is one, by two draws of a case, and what `changed` made of the first: warnings, which go into each verdict. Raises
+    TaskFault."""
     again, _ = _answered(task, case, first.tensors, first.originals)
     if not _same(first.expected, again):
         raise TaskFault(f"task {task.name}: its reference is random, two calls with the same inputs differ: seed what it draws")
@@ -321,7 +316,7 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
                 f"the case {case}: {one.name} as {one.dtype} does not tell whether half of the inputs were read: let few inputs be much "
                 f"larger than the others, or the output be of a dtype with more digits"
             )
-    return Examined(tuple(said))
+    return tuple(said)
 
 
 # Errors of a result: float_errors() finds out quickly whether there is one, and the functions here then which

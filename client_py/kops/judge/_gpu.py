@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from .. import Client, Device, KopsError, Timings
-from .._companions import BY_CODE, DTYPES, numpy, truest
-from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged, allocates, alone
+from .._companions import BY_CODE, DTYPES, numpy
+from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged, allocates, timed_alone
 from ._draws import Draw, changed_input, check_outputs, new_seed
 from ._runner import Runner, Step
 from ._shelf import Held, Looked, Shelf
@@ -167,11 +167,10 @@ class GpuRunner(Runner):
         return free.pop(self._random.randrange(len(free)))
 
     def memory(self, plan: Plan, side: str) -> Memory:
-        """Memory for all areas of a plan."""
         return {area.name: self.block(area.shape, area.dtype, side) for area in plan.areas.values()}
 
     def release(self, memory: Memory) -> None:
-        """Other launches may have it."""
+        """Lets other launches have the memory."""
         for block in memory.values():
             if block.room is not None:
                 self._free.setdefault(block.room.key, []).append(block.room)
@@ -186,7 +185,7 @@ class GpuRunner(Runner):
 
     @staticmethod
     def ended(copies: Copies) -> Mapping[str, Any]:
-        """Waits for copies; what they have read."""
+        """Waits for copies. Returns the images that they have read."""
         with errors():
             copies.wait()
             return copies.images
@@ -203,17 +202,17 @@ class GpuRunner(Runner):
         return made | ({"cluster": one.cluster} if one.cluster else {})
 
     def launched(self, plan: Plan, memory: Memory, timed: bool = False) -> Timings | None:
-        """All launches, once."""
+        """Runs all launches of a plan, once."""
         end = time.monotonic() + self.deadline
         if timed and len(plan.launches) > 1:
-            return self._sequence([(plan, memory)])
+            return self.together([(plan, memory)])
         for one in plan.launches:
             kernel = self.kernel(one)
             left = max(int((end - time.monotonic()) * 1e3), 1)
             with self._waited(left), errors(one.launch.entry):
                 arguments = self.arguments(one, memory)
                 if timed:
-                    how = {**alone(self.client, kernel), "timing": truest(self.client._live())}
+                    how = timed_alone(self.client)
                     made: Timings = kernel(*arguments, **self.geometry(one), deadline_ms=left, **how)
                     return made
                 kernel(*arguments, **self.geometry(one), deadline_ms=left, blocking=True)
@@ -229,19 +228,16 @@ class GpuRunner(Runner):
                 raise Gone(str(error)) from None
             raise
 
-    def _sequence(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
+    def together(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
+        """The launches on several draws, one behind the other, timed as a whole."""
         steps = [
             (self.kernel(one), *self.arguments(one, memory), self.geometry(one)) for plan, memory in runs for one in plan.launches
         ]
         with errors("one of " + ", ".join(dict.fromkeys(one.launch.entry for plan, _ in runs for one in plan.launches))):
-            how = {**alone(self.client, self.client.sequence), "timing": truest(self.client._live())}
+            how = timed_alone(self.client)
             answer = self.client.sequence(steps, deadline_ms=max(int(self.deadline * len(runs) * 1e3), 1), **how)
             made: Timings = answer[1]
             return made
-
-    def together(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
-        """The launches on several draws, one behind the other, timed as a whole."""
-        return self._sequence(runs)
 
     def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
         """Copies for a step are prepared during the steps before it, and looked at during the steps behind it."""
@@ -374,10 +370,11 @@ class GpuRunner(Runner):
         if any(len(plan.launches) > 1 for plan, _ in runs):
             return [self._behind(plan, memory, before) for plan, memory in runs]
         one = runs[0][0].launches[0]
-        kernel, left = self.kernel(one), max(int(self.deadline * len(runs) * 1e3), 1)
+        self.kernel(one)  # before anything is asked for
+        left = max(int(self.deadline * len(runs) * 1e3), 1)
         asked: list[Any] = []
         with errors(one.launch.entry):
-            how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
+            how = {**timed_alone(self.client), "deadline_ms": left}
             try:
                 for plan, memory in runs:
                     one = plan.launches[0]

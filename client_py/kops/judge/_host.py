@@ -71,7 +71,7 @@ class HostRunner(Runner):
             raise
 
     def _send(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """A process that does not read is ended."""
+        """Sends a message. A process that does not read is ended."""
         watch = threading.Timer(self.deadline + SLACK, self._kill)
         watch.daemon = True
         watch.start()
@@ -216,7 +216,7 @@ def _said(error: dict[str, Any], name: str, most: int = TEXT_MAX) -> str:
 
 
 def _counts(value: Any) -> bool:
-    """Whether it is a number that an index or a line can be."""
+    """Whether a value is a number that an index or a line can be."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 

@@ -49,14 +49,13 @@ class _Stages:
 
     def __init__(self, name: str, count: int, work: Any) -> None:
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._work = work
-        self.threads = [threading.Thread(target=self._run, name=f"kops-judge-{name}-{i}", daemon=True) for i in range(count)]
-        for thread in self.threads:
-            thread.start()
-        self._name = name
+        self._work, self._name = work, name
+        self.threads: list[threading.Thread] = []
+        for _ in range(count):
+            self.more()
 
     def more(self) -> None:
-        """Another thread, since one is stuck."""
+        """Adds a thread, at first or since another one is stuck."""
         thread = threading.Thread(target=self._run, name=f"kops-judge-{self._name}-{len(self.threads)}", daemon=True)
         self.threads.append(thread)
         thread.start()
@@ -167,7 +166,6 @@ class Judge:
         return future
 
     def judge(self, task: Task, solution: Solution) -> Verdict:
-        """The verdict."""
         return self.submit(task, solution).result()
 
     def judge_many(self, pairs: Iterable[tuple[Task, Solution]]) -> Iterator[tuple[int, Verdict]]:
@@ -227,7 +225,7 @@ class Judge:
             job.future.set_result(verdict)
 
     def _dropped(self, job: Job) -> bool:
-        """Nobody waits for it any more."""
+        """Whether nobody waits for the job any more."""
         if job.future.cancelled():
             with contextlib.suppress(RuntimeError):
                 job.future.set_running_or_notify_cancel()

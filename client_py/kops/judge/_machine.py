@@ -6,19 +6,19 @@ import contextlib
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
-from .. import Array, Client, Device, KopsError, Timings
+from .. import Array, Client, Device, KopsError
 from .._companions import BY_CODE, DTYPES, numpy
 from ..profiler._roofline import gflop_s
-from ._carrier import Carrier, Memory, Staged
+from ._carrier import Carrier
 from ._draws import Draw, compare, new_seed
 from ._gpu import Executor, GpuRunner, errors, wrong_in
 from ._runner import say
 from ._shelf import Shelf
-from ._solution import Plan, Solution
+from ._solution import Solution
 from ._task import Task
 from ._values import FLOATS, Tensor, as_like, bits_dtype, tensor_of
 from ._verdict import LOST, BaselineFault, Gone, Refused, Stop, TaskFault, Worst, gone
@@ -125,7 +125,7 @@ class Machine:
             return Executor(self._path, self._timeout)
 
     def drop(self) -> None:
-        """The executor is not used again."""
+        """Closes the executor, which is not used again."""
         executor, self.executor = self.executor, None
         if executor is not None:
             executor.close()
@@ -223,33 +223,24 @@ class _Solution(Baseline):
         runner = self.runner
         self.failed = True
         staged = None
-        try:
+        with _faults_of(self.task):
             plan = runner.plan(self.task, draw)
             memory = runner.memory(plan, "end")
             if not self.checked:  # outputs are filled with rubbish, too
                 staged = runner.carrier.stage(plan, draw, new_seed())
             given = {name: images[name] for name in draw.tensors if name in images} if staged is None else staged.images
             runner.ended(runner.fill(memory, given))
-        except (Stop, Refused) as error:
-            raise _fault(self.task, error) from None
         try:
             flush()
-            timings = self._launched(plan, memory, staged)
+            with _faults_of(self.task):
+                timings = runner.launched(plan, memory, timed=True)
+                if staged is not None:
+                    refuse(self.task, wrong_in(self.task, staged, runner.ended(runner.read(memory))))
+                    self.checked = True
         finally:
             runner.release(memory)
         self.failed = False
         return timings.exec_us if timings is not None else None
-
-    def _launched(self, plan: Plan, memory: Memory, staged: Staged | None) -> Timings | None:
-        runner = self.runner
-        try:
-            timings = runner.launched(plan, memory, timed=True)
-            if staged is not None:
-                refuse(self.task, wrong_in(self.task, staged, runner.ended(runner.read(memory))))
-                self.checked = True
-        except Stop as error:
-            raise _fault(self.task, error) from None
-        return timings
 
     def close(self) -> None:
         self.runner.close(lost=self.failed)
@@ -263,7 +254,7 @@ class _Torch(Baseline):
 
         self.torch, self.task, self.function = torch, task, function
         self.device = torch.device("cuda", index)
-        if (why := is_lost(index)) is not None:
+        if (why := _lost.get(index)) is not None:
             raise TaskFault(
                 f"task {task.name}: its baseline is a function in torch, and torch's context in this process is lost, since {why}: make "
                 "the judge in a new process"
@@ -307,7 +298,7 @@ class _Torch(Baseline):
             raise BaselineFault(f"task {self.task.name}: its baseline does not end within {TORCH_SECONDS:g} s")
 
     def _look(self, error: Exception) -> None:
-        """A fault on the GPU stays in torch's context."""
+        """Notes whether an error is a fault on the GPU, which stays in torch's context."""
         try:
             self.torch.cuda.synchronize(self.device)
         except Exception:
@@ -323,18 +314,12 @@ class _Op(Baseline):
             raise TaskFault(f"task {task.name}: the daemon has no op {op!r} for a baseline; it has {', '.join(client.ops)}")
 
     def us(self, draw: Draw, images: Mapping[str, Any], flush: Callable[[], None]) -> float | None:
-        try:
-            with errors(self.op):
-                made = [self.client.empty(one.shape, one.dtype, device=self.device).set(one.data) for one in draw.tensors.values()]
-        except Stop as error:
-            raise _fault(self.task, error) from None
+        with _faults_of(self.task), errors(self.op):
+            made = [self.client.empty(one.shape, one.dtype, device=self.device).set(one.data) for one in draw.tensors.values()]
         flush()
-        try:
-            with errors(self.op):
-                out, timings = self.client.run(self.op, *made, timing=True, **self.attrs)
-                found = None if self.checked else _copied(out)
-        except Stop as error:
-            raise _fault(self.task, error) from None
+        with _faults_of(self.task), errors(self.op):
+            out, timings = self.client.run(self.op, *made, timing=True, **self.attrs)
+            found = None if self.checked else _copied(out)
         if found is not None:
             right(self.task, draw, by_name(self.task, [found]))
             self.checked = True
@@ -343,7 +328,7 @@ class _Op(Baseline):
 
 
 def _copied(out: Array) -> Tensor:
-    """Its bits: NumPy has not all dtypes."""
+    """The bits of an array: NumPy has not all dtypes."""
     size = math.prod(out.shape) * DTYPES[out._type]
     if not size:
         return Tensor(out._type, numpy.empty(out.shape, bits_dtype(out._type)))
@@ -351,18 +336,22 @@ def _copied(out: Array) -> Tensor:
     return Tensor(out._type, whole.view(bits_dtype(out._type)).reshape(out.shape))
 
 
-def _fault(task: Task, error: Stop | Refused) -> TaskFault:
-    """Where there is no memory, say, it may run the next time."""
-    kind = TaskFault if isinstance(error, Stop) and error.kind == "no_verdict" else BaselineFault
-    return kind(f"task {task.name}: its baseline does not run: {error}")
+@contextlib.contextmanager
+def _faults_of(task: Task) -> Iterator[None]:
+    """The faults of a baseline in this block are the task's. Where there is no memory, say, the baseline may run the next time."""
+    try:
+        yield
+    except (Stop, Refused) as error:
+        kind = TaskFault if isinstance(error, Stop) and error.kind == "no_verdict" else BaselineFault
+        raise kind(f"task {task.name}: its baseline does not run: {error}") from None
 
 
 def baseline_of(task: Task, make: Callable[[Solution], GpuRunner], client: Any, device: Any) -> Baseline | None:
-    """None: the task has none. Raises TaskFault."""
+    """The baseline of a task; None where the task has none. Raises TaskFault."""
     given = task.baseline
     if given is None:
         return None
-    try:
+    with _faults_of(task):
         if isinstance(given, Solution):
             return _Solution(task, given, make)
         if isinstance(given, str):
@@ -371,8 +360,6 @@ def baseline_of(task: Task, make: Callable[[Solution], GpuRunner], client: Any, 
             return _Op(task, given[0], dict(given[1]), client, device)
         if callable(given):
             return _Torch(task, given, _cuda_index(task, device))
-    except (Stop, Refused) as error:
-        raise _fault(task, error) from None
     raise TaskFault(f"task {task.name}: its baseline is a Solution, a function in torch, or an op's name; not {given!r:.80}")
 
 
@@ -431,14 +418,11 @@ def right(task: Task, draw: Draw, got: Mapping[str, Tensor]) -> None:
     """Raises BaselineFault where an output is not what the reference says."""
     for expected in draw.expected:
         one = got[expected.name]
-        if one.shape != expected.shape:
-            raise BaselineFault(
-                f"task {task.name}: its baseline answers {expected.name} as {list(one.shape)}, and its reference as {list(expected.shape)}"
-            )
-        if (one.dtype in FLOATS) != (expected.dtype in FLOATS):
-            raise BaselineFault(
-                f"task {task.name}: its baseline answers {expected.name} as {one.dtype}, and its reference as {expected.dtype}"
-            )
+        same = one.shape == expected.shape
+        is_a, should_be = (one.dtype, expected.dtype) if same else (list(one.shape), list(expected.shape))
+        if not same or (one.dtype in FLOATS) != (expected.dtype in FLOATS):
+            said = f"{expected.name} as {is_a}, and its reference as {should_be}"
+            raise BaselineFault(f"task {task.name}: its baseline answers {said}")
         if one.dtype not in FLOATS and one.dtype != expected.dtype:
             one = Tensor(expected.dtype, one.data.astype(expected.values.dtype))
         refuse(task, compare(task, expected, one, draw.case, draw.number))
@@ -474,5 +458,3 @@ def lose(index: int, task: Task, why: str) -> None:
     _lost.setdefault(index, f"the baseline of the task {task.name} {why}")
 
 
-def is_lost(index: int) -> str | None:
-    return _lost.get(index)

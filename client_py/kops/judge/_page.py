@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import BadArgument
 from .._companions import table
-from ..profiler._report import STYLE
+from ..profiler._report import document, grid
 from ._verdict import Measured, Time, Verdict
 
 # As text
@@ -64,7 +64,7 @@ def _roof(time: Time) -> str:
 
 
 def text(verdict: Verdict) -> str:
-    """All that it says."""
+    """All that a verdict says."""
     names = " ".join(filter(None, (verdict.task, verdict.solution)))
     lines = [f"{names + ': ' if names else ''}{WORDS[verdict.kind]}" + (f" ({verdict.why})" if verdict.why else "")]
     lines += [f"  {verdict.text}"] if verdict.text else []
@@ -110,19 +110,7 @@ def _write(path: str | os.PathLike[str], what: str, title: str, parts: Iterable[
     """Writes a page, .html. Raises BadArgument for another kind of file, which says `what` it was to be."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise BadArgument(f"{what} a page, .html; not {os.fspath(path)!r}")
-    head = '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    style = f"<title>{title}</title><style>{STYLE}{MORE}</style></head><body>"
-    Path(path).write_text("\n".join(["<!doctype html>", head, style, *parts, "</body></html>\n"]), encoding="utf-8")
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str | tuple[str, str]]]) -> str:
-    """A cell is a text, or a class and a text. A head that begins with < is of a column whose texts begin at the left."""
-    head = "".join(f'<th class="l">{one[1:]}</th>' if one.startswith("<") else f"<th>{one}</th>" for one in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{one}</td>" if isinstance(one, str) else f'<td class="{one[0]}">{one[1]}</td>' for one in row) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    Path(path).write_text(document(title, parts, MORE), encoding="utf-8")
 
 
 def _right(verdicts: Sequence[Verdict]) -> str:
@@ -173,9 +161,9 @@ def _details(number: int, one: Verdict) -> str:
 
 
 def write(verdicts: Sequence[Verdict], path: str | os.PathLike[str]) -> None:
-    """A page, .html."""
-    heads = ("<task", "<solution", "<verdict", "µs", "speed-up", "GB/s", "<")
-    listed = _table(heads, (_row(number, one) for number, one in enumerate(verdicts)))
+    """Writes verdicts as a page, .html."""
+    heads = (("l", "task"), ("l", "solution"), ("l", "verdict"), "µs", "speed-up", "GB/s", ("l", ""))
+    listed = grid(heads, (_row(number, one) for number, one in enumerate(verdicts)))
     details = (_details(number, one) for number, one in enumerate(verdicts))
     parts = [f"<h1>Verdicts</h1>{_right(verdicts)}", listed, times(verdicts), *details]
     _write(path, "the verdicts are written as", "kops judge", parts)
@@ -232,8 +220,8 @@ def _ranks(order: Sequence[Verdict]) -> Iterator[list[str | tuple[str, str]]]:
 
 def _task(name: str, verdicts: Sequence[Verdict]) -> str:
     order = ranked(verdicts)
-    heads = ("place", "<solution", "<verdict", "µs", "of the first", "of the baseline", "GB/s", "<device")
-    return f"<h2>{escaped(name)}</h2>{_right(order)}{_table(heads, _ranks(order))}{times([one for one in order if one.right])}"
+    heads = ("place", ("l", "solution"), ("l", "verdict"), "µs", "of the first", "of the baseline", "GB/s", ("l", "device"))
+    return f"<h2>{escaped(name)}</h2>{_right(order)}{grid(heads, _ranks(order))}{times([one for one in order if one.right])}"
 
 
 def leaderboard(verdicts: Iterable[Verdict], path: str | os.PathLike[str]) -> None:

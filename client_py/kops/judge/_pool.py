@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from ._draws import Draw, Examined, changed, draw, examine, new_seed
+from ._draws import Draw, changed, draw, examine, new_seed
 from ._task import Case, Task
 from ._verdict import TaskFault
 
@@ -58,14 +58,14 @@ class _Entry:
         self.draws: list[Draw] = []
         self.variants: list[Draw] = []
         self.variant: Draw | None = None
-        self.examined: Examined | None = None
+        self.warnings: tuple[str, ...] | None = None  # None: the task was not examined yet
         self.fault: TaskFault | None = None
         self.used = 0
         self.made = 0
         self.nbytes = 0
 
     def count(self) -> None:
-        """Its bytes anew, after a change."""
+        """Counts the entry's bytes anew, after a change."""
         variant = self.variant
         self.nbytes = sum(one.nbytes for one in (*self.draws, *self.variants, *([variant] if variant is not None else [])))
 
@@ -112,8 +112,8 @@ class Pool:
                 raise
             finally:
                 entry.count()
-            assert entry.examined is not None and entry.variant is not None
-            drawn = Drawn(tuple(entry.draws[:count]), entry.examined.warnings, entry.variant)
+            assert entry.warnings is not None and entry.variant is not None
+            drawn = Drawn(tuple(entry.draws[:count]), entry.warnings, entry.variant)
         self._evict()
         return drawn
 
@@ -179,14 +179,14 @@ class Pool:
 
     def _fill(self, entry: _Entry, task: Task, case: Case, count: int, seed: int | None) -> None:
         entry.used += 1
-        if seed is None and entry.examined is not None and entry.used % REFRESH == 0:
+        if seed is None and entry.warnings is not None and entry.used % REFRESH == 0:
             del entry.draws[0], entry.variants[:VARIANTS_GO]
             entry.variant = None
         while len(entry.draws) < max(count, 2):
             entry.draws.append(self._drawn(entry, task, case, seed))
-            if len(entry.draws) == 2 and entry.examined is None:
+            if len(entry.draws) == 2 and entry.warnings is None:
                 entry.variant = self._changed(entry, task, seed)
-                entry.examined = examine(task, case, entry.draws[0], entry.draws[1], entry.variant)
+                entry.warnings = examine(task, case, entry.draws[0], entry.draws[1], entry.variant)
         if entry.variant is None:
             entry.variant = self._changed(entry, task, seed)
 

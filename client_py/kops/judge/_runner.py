@@ -140,15 +140,12 @@ def steps_of(cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]], in_rounds: 
     numbered = list(enumerate(cases))
     steps: list[Step] = []
     for some in ROUNDS:
-        steps += [Step(draws[one.draw], f"{_memory(one, in_rounds)}{i}", one.side) for i, (draws, _) in numbered for one in some]
+        memories = [one.buffers if in_rounds or one.buffers == "a" else MORE[0] for one in some]
+        steps += [Step(draws[one.draw], f"{name}{i}", one.side) for i, (draws, _) in numbered for one, name in zip(some, memories)]
         numbered.reverse()
     for draws in itertools.zip_longest(*(more for _, more in cases)):
         steps += [Step(draw, f"{MORE[0]}{i}", MORE[1]) for i, draw in enumerate(draws) if draw is not None]
     return steps
-
-
-def _memory(one: _Planned, in_rounds: bool) -> str:
-    return one.buffers if in_rounds or one.buffers == "a" else MORE[0]
 
 
 def check_cases(task: Task, runner: Runner, cases: Sequence[tuple[Sequence[Draw], Sequence[Draw]]]) -> None:

@@ -89,13 +89,8 @@ class _Kept:
         self.whole, self.places = whole, places
         self._views: dict[tuple[str, str], Array] = {}
 
-    def words(self, name: str) -> Array:
-        return self._seen(name, "u64")
-
-    def doubles(self, name: str) -> Array:
-        return self._seen(name, "f64")
-
-    def _seen(self, name: str, dtype: str) -> Array:
+    def view(self, name: str, dtype: str) -> Array:
+        """A tensor as words, "u64", or as doubles, "f64"."""
         found = self._views.get((name, dtype))
         if found is None:
             at, size = self.places[name]
@@ -182,7 +177,7 @@ class Shelf:
     # Draws
 
     def begin(self) -> None:
-        """Nothing is held any more."""
+        """Lets go of all held draws."""
         self._used.clear()
 
     def has(self, draw: Draw) -> bool:
@@ -209,7 +204,7 @@ class Shelf:
         return Held(plan, draw, memory, self._kept(draw, image), {area.name: new_seed() for area in areas}, bool(new_seed() & 1))
 
     def takes(self, draw: Draw) -> bool:
-        """Whether it is small enough for several of its kind."""
+        """Whether a draw is small enough for several of its kind."""
         return max(draw.nbytes, APART) <= self._most // FEWEST
 
     def _kept(self, draw: Draw, image: Image | None) -> _Kept:
@@ -301,13 +296,13 @@ class Shelf:
         return (self._kernels[entry], *arguments(entry, several, *rest), _geometry(words, len(several)))
 
     def _filling(self, several: Sequence[Held], unless: tuple[Array | None, int]) -> list[Any]:
-        """Steps."""
+        """The steps that fill the memory of launches, unless an earlier look has found something wrong."""
         asked: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
         for held in several:
             for area, block, room in _rooms(held):
                 seed, *bits = self._rubbish(held, area)
                 if area.role == "input":
-                    tensor = held.kept.words(area.name)
+                    tensor = held.kept.view(area.name, "u64")
                     asked.append((("put_tensor", room.size, tensor.size, block.before, area.nbytes, *bits), (room, tensor, seed)))
                 else:
                     asked.append((("put_rubbish", room.size, *bits), (room, seed)))
@@ -345,13 +340,13 @@ class Shelf:
                 place = block.before, area.nbytes
                 expected = right.get(area.name) if area.role == "output" else None
                 if area.role == "input" or (expected is not None and area.dtype not in FLOATS):
-                    tensor = held.kept.words(area.name)
+                    tensor = held.kept.view(area.name, "u64")
                     own = room, tensor, seed
                     yield ("look_same", room.size, tensor.size, *place, *bits), _Look(launch, own, room.size, None)
                     continue
                 yield ("look_around", room.size, *place, *bits), _Look(launch, (room, seed), room.size, None)
                 if expected is not None:
-                    want = held.kept.doubles(area.name)
+                    want = held.kept.view(area.name, "f64")
                     rule = task.tolerance_of(expected.dtype)
                     rtol, atol = map(float, rule.bounds(expected.dtype, expected.scale))
                     key = LOOKS[area.dtype], room.size, want.size, *place, rtol, *rule.counted(expected.dtype)

@@ -64,7 +64,7 @@ class Launch:
 
     @cached_property
     def params(self) -> tuple[Param, ...]:
-        """The parameters. Raises Refused."""
+        """Raises Refused."""
         _check_text(self.signature, SIGNATURE_MAX, f"{self.entry}: the signature")
         try:
             return parse(self.signature)
@@ -167,7 +167,7 @@ class Solution:
     # Files
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The solution as JSON has it."""
         made: dict[str, Any] = {"name": self.name} if self.name else {}
         made |= {"launches": [launch.plain() for launch in self.launches], "source": self.source}
         made |= {"scratch": {name: one.plain() for name, one in self.scratch.items()}} if self.scratch else {}

@@ -211,7 +211,7 @@ class Task:
 
     @property
     def small_cases(self) -> tuple[Case, ...]:
-        """For the interpreter."""
+        """The cases for the interpreter."""
         if self.small is not None:
             return tuple(self.small)  # type: ignore[arg-type]
         return (min(self.all_cases, key=lambda case: case.size),)

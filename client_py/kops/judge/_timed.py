@@ -16,9 +16,10 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from .. import Client, KopsError, Timings
-from .._companions import intervals, truest
+from .._companions import intervals
 from ..interpret._expressions import evaluate
-from ._carrier import Block, Copies, Memory, Staged, alone, wall_us, was_alone
+from ..profiler._roofline import LATENCY
+from ._carrier import Block, Copies, Memory, Staged, timed_alone, wall_us, was_alone
 from ._draws import Draw, new_seed
 from ._gpu import GpuRunner, errors, wrong_in
 from ._machine import Baseline, Peaks
@@ -39,7 +40,6 @@ MORE = 16  # launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
 ROOF_MOST = 1.15  # part of the roof that operands outside of caches can reach, at most
-LATENCY = 0.3  # part of the roof: below, neither memory nor arithmetic holds a kernel up
 
 
 class Limits(NamedTuple):
@@ -100,7 +100,7 @@ class _Timing:
         return self.runner.carrier.stage(self.runner.plan(self.task, draw), draw, new_seed())
 
     def staged(self, ahead: int | None = None) -> Staged:
-        """The next one, while so many are prepared for later."""
+        """The next draw's content, while `ahead` more are prepared for later."""
         while len(self._ahead) <= (self.beside if ahead is None else ahead):
             self._ahead.append(self.runner.crew.submit(self._stage))
         return self._ahead.popleft().result()
@@ -189,7 +189,7 @@ class _Timing:
         return _Launched(timings, baseline_us)
 
     def believe(self, draw: Draw, timings: Timings) -> None:
-        """Raises Stop for what cannot be."""
+        """Raises Stop for times that cannot be."""
         self.disturbed += was_alone(timings) is False
         wall = wall_us(timings)
         if wall is not None and timings.exec_us is not None:
@@ -346,7 +346,7 @@ class _Timing:
         client, device = self.trusted, self.runner.gpu
         with errors():
             a, b = (client.zeros((256,), "f32", device=device) for _ in range(2))
-            how = {**alone(client, client.sequence), "timing": truest(client._live())}
+            how = timed_alone(client)
             walls = [wall_us(client.sequence([("square", a, {"out": b})] * launches, **how)[1]) for _ in range(5)]
         return OVERHEAD_LEAST + OVERHEAD_FACTOR * max(wall or 0.0 for wall in walls)
 
@@ -371,12 +371,6 @@ def _us(launched: Sequence[_Launched]) -> list[float]:
 
 def _measured(launched: Sequence[_Launched]) -> Measured | None:
     return measured(_us(launched))
-
-
-def _ratios(launched: Sequence[_Launched]) -> list[float]:
-    return [
-        one.baseline_us / one.timings.exec_us for one in launched if one.baseline_us is not None and one.timings.exec_us
-    ]
 
 
 def _counters(timing: _Timing) -> dict[str, Any]:
@@ -404,7 +398,7 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
     bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several launches one is counted
     if not bound and roof.part is not None:
         bound = roof.name if roof.part >= LATENCY else "latency" if roof.arithmetic is not None else "latency or compute"
-    ratios = _ratios(cold)
+    ratios = [one.baseline_us / us for one in cold if one.baseline_us is not None and (us := one.timings.exec_us)]
     low, high = intervals.of_median(ratios) or (None, None)
     flops = job.flops
     return Time(
@@ -468,11 +462,8 @@ AHEAD, AHEAD_US = 1.1, 3.0  # a warm launch may take so many times, and so much 
 
 def adds_up(times: Sequence[Sequence[float]]) -> bool:
     """Whether launches, all of which were looked at together, took about as long as their median says, those of each kind."""
-    return all(_adds_up(some[0], some[1:], median(some)) for some in times if some)
-
-
-def _adds_up(first: float, others: Sequence[float], us: float) -> bool:
-    return first <= DEFERRED * us + FIRST_US and sum(others) <= DEFERRED * len(others) * us + DEFERRED_US
+    most = [(some, DEFERRED * median(some)) for some in times if some]
+    return all(some[0] <= us + FIRST_US and sum(some[1:]) <= len(some[1:]) * us + DEFERRED_US for some, us in most)
 
 
 def warm_is_no_longer(warm: Sequence[float], cold: Sequence[float]) -> bool:

@@ -135,7 +135,7 @@ NANS = {
 
 
 def _period(dtype: str, count: int, rng: Any, nan: bool) -> Any:
-    """The bytes that repeat."""
+    """The bytes of rubbish that repeat."""
     if nan and dtype in NANS:
         base, free, unsigned = NANS[dtype]
         made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
@@ -155,7 +155,7 @@ def fill(target: Any, dtype: str, rng: Any, nan: bool) -> None:
 
 
 def poison(dtype: str, shape: tuple[int, ...], rng: Any, nan: bool) -> Any:
-    """An array of such elements."""
+    """An array of rubbish."""
     made = numpy.empty(shape, bits_dtype(dtype))
     fill(made.reshape(-1).view(numpy.uint8), dtype, rng, nan)
     return made

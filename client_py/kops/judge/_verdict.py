@@ -143,7 +143,7 @@ class Verdict:
         return text(self)
 
     def page(self, path: Any) -> None:
-        """Writes it as a page of HTML."""
+        """Writes the verdict as a page of HTML."""
         from ._page import write
 
         write([self], path)
@@ -159,11 +159,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_PARTS: dict[str, Any] = {"worst": Worst, "fault": Fault, "time": Time, "cold": Measured, "warm": Measured, "baseline": Measured}
-_TEXTS = (
-    "kind", "text", "task", "solution", "how", "device", "log", "why", "output", "case", "kernel", "what", "driver", "timer", "bound",
-    "roof_of", "dtype", "counters_of",
-)  # fmt: skip
+_PARTS: dict[str, Any] = {"Worst | None": Worst, "Fault | None": Fault, "Time | None": Time, "Measured | None": Measured}  # by type
 
 
 def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
@@ -172,11 +168,11 @@ def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
         if one.name not in plain:
             continue
         value = plain[one.name]
-        if one.name in _PARTS and isinstance(value, Mapping):
-            value = _made(_PARTS[one.name], value)
+        if one.type in _PARTS and isinstance(value, Mapping):
+            value = _made(_PARTS[str(one.type)], value)
         elif isinstance(value, list):
             value = tuple(value)
-        elif isinstance(value, str) and one.name not in _TEXTS:
+        elif isinstance(value, str) and one.type != "str":
             value = _NUMBERS.get(value, value)
         members[one.name] = value
     return cls(**members)

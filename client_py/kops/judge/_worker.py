@@ -106,7 +106,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _version() -> int:
-    """Landlock's; less than 1: there is none."""
+    """The version of Landlock; less than 1 where there is none."""
     return int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
 
 
@@ -209,14 +209,14 @@ class _Kernels:
 
 
 def _confined_compile(spec: dict[str, Any]) -> _Kernels:
-    """With the system's and the compiler's files alone."""
+    """Compiles with the system's and the compiler's files alone."""
     _compiler.compile_runtime()
     cache = _compiler.directory()
     made = tempfile.mkdtemp(prefix="judge-", dir=cache)
     os.environ["TMPDIR"] = made
     try:
         if spec["sandbox"]:
-            compiler = Path(os.path.realpath(_which(_compiler.compiler()[0][0]))).parent
+            compiler = Path(os.path.realpath(shutil.which(command := _compiler.compiler()[0][0]) or command)).parent
             python = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
             package = Path(__file__).resolve().parents[1]
             confine_files([*READABLE, *python, compiler, package, *_libraries()], [cache, "/dev/null"])
@@ -229,10 +229,6 @@ def _libraries() -> list[Path]:
     """Where the packages lie that this process uses. Not all of sys.path: the judge's working directory is on it."""
     found = (getattr(sys.modules.get(name), "__file__", None) for name in ("numpy", "msgpack"))
     return [Path(file).resolve().parents[1] for file in found if file]
-
-
-def _which(name: str) -> str:
-    return shutil.which(name) or name
 
 
 def _told(paths: list[str], question: str) -> str:

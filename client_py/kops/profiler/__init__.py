@@ -20,17 +20,6 @@ from ._roofline import Peaks
 from ._spans import Span, record_function
 
 __all__ = [
-    "Average",
-    "Averages",
-    "Event",
-    "Peaks",
-    "ProfilerAction",
-    "ProfilerActivity",
-    "Span",
-    "profile",
-    "record_function",
-    "report",
-    "schedule",
-    "supported_activities",
-    "tensorboard_trace_handler",
-]
+    "Average", "Averages", "Event", "Peaks", "ProfilerAction", "ProfilerActivity", "Span", "profile", "record_function", "report",
+    "schedule", "supported_activities", "tensorboard_trace_handler",
+]  # fmt: skip

@@ -30,7 +30,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read_peaks(path: Path) -> dict[str, Peaks]:
-    """None where there is no file yet."""
+    """The peaks of a file; none where there is no file yet."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return {uuid: Peaks(uuid, str(row["name"]), float(row["gb_s"]), dict(row["gflop_s"])) for uuid, row in rows.items()}

@@ -196,14 +196,9 @@ class Trace:
             name = f"connection {event.connection}, {name}"
         lane = self._lane((pid, row), event.received, event.ended)
         tid = self._rows.thread(pid, (row, lane), name if lane == 0 else f"{name} ({lane + 1})")
-        args: dict[str, Any] = {
-            "device": event.device or None,
-            "variant": event.variant or None,
-            "dtype": event.dtype or None,
-            "shapes": ", ".join("x".join(map(str, shape)) or "scalar" for shape in event.shapes) or None,
-            "executions": event.executions,
-            "failed": True if event.failed else None,
-        }
+        args: dict[str, Any] = {name: getattr(event, name) or None for name in ("device", "variant", "dtype")}
+        args["shapes"] = ", ".join("x".join(map(str, shape)) or "scalar" for shape in event.shapes) or None
+        args |= {"executions": event.executions, "failed": event.failed or None}
         if event.what != "compile":
             args["open_us"] = _us(event.received, event.ready)
             args["queue_us"] = _us(event.ready, event.started)

@@ -68,6 +68,8 @@ def always(_step: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
+# The arguments of torch.profiler.profile: which of them mean something here, and why the others are ignored
+
 class ProfilerActivity(Enum):
     """The activities that a profile records. torch's values are taken too."""
 
@@ -136,6 +138,8 @@ def ignore(rest: Mapping[str, Any]) -> None:
             _said.add(name)
             warn(f"{name} is ignored: {IGNORED[name]}", UserWarning)
 
+
+# The profile
 
 STEP = "ProfilerStep#"  # torch's, by which TensorBoard's plug-in knows steps
 MOST = 1_000_000  # events, and spans, of one recording
@@ -210,7 +214,7 @@ class profile:  # noqa: N801: torch's name
         self._action = ProfilerAction.NONE
 
     def step(self) -> None:
-        """The next step begins."""
+        """Begins the next step."""
         before = self._action
         self._end_step()
         if before is ProfilerAction.RECORD_AND_SAVE:

@@ -167,7 +167,7 @@ class Recorder:
         return answer
 
     def _read(self, **params: Any) -> bool:
-        """False: there is nothing to read any more."""
+        """Reads once. False: there is nothing to read any more."""
         if self._broken:
             return False
         try:
@@ -189,7 +189,7 @@ class Recorder:
         self._lost += max(0, len(events) - room)
 
     def _end(self, why: str) -> None:
-        """There will be no more."""
+        """Warns that no more events will come."""
         warn(f"the profile has nothing of what kopsd does from now on: {why}", RuntimeWarning)
 
     def _read_on(self) -> None:

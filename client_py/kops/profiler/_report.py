@@ -39,30 +39,42 @@ svg text.over { paint-order: stroke; stroke: var(--back); stroke-width: 3px; } .
 """
 
 
+def document(title: str, parts: Iterable[str], more: str = "") -> str:
+    """A page of these parts. `more`: rules beside STYLE."""
+    head = '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    style = f"<title>{title}</title><style>{STYLE}{more}</style></head><body>"
+    return "\n".join(["<!doctype html>", head, style, *parts, "</body></html>\n"])
+
+
+def grid(heads: Iterable[str | tuple[str, str]], rows: Iterable[Iterable[str | tuple[str, str]]]) -> str:
+    """A table. A cell is a text, or a class and a text; "l" begins at the left."""
+
+    def line(cells: Iterable[str | tuple[str, str]], tag: str) -> str:
+        made = (f"<{tag}>{one}</{tag}>" if isinstance(one, str) else f'<{tag} class="{one[0]}">{one[1]}</{tag}>' for one in cells)
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<div class="wide"><table><thead>{line(heads, "th")}</thead><tbody>{body}</tbody></table></div>'
+
+
 def page(rows: Sequence[Row], peaks: Mapping[str, Peaks], server: str, events: Sequence[Event] = ()) -> str:
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        f"<title>kops report</title><style>{STYLE}</style></head><body>",
-        "<h1>What ran on kopsd</h1>",
-        f'<p class="note">{escape(server)}, {time.strftime("%Y-%m-%d %H:%M:%S %Z")}</p>',
-    ]
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    parts = ["<h1>What ran on kopsd</h1>", f'<p class="note">{escape(server)}, {stamp}</p>']
     for uuid in dict.fromkeys(row.device for row in rows):
         mine = [row for row in rows if row.device == uuid]
         name = peaks[uuid].name if uuid in peaks else uuid
         parts += [f"<h2>{escape(name)}</h2>", f'<p class="note">{escape(uuid)}</p>']
         if uuid in peaks:
-            parts += [_peaks_text(peaks[uuid]), _drawn(Roofline(mine, peaks[uuid]))]
+            tops, plot = peaks[uuid], Roofline(mine, peaks[uuid])
+            best = escape(", ".join(f"{value:,.0f} GFLOP/s in {dtype}" for dtype, value in tops.gflop_s.items())) or "no gemm"
+            parts += [f"<p>The most that this device reached when it was measured: {tops.gb_s:,.0f} GB/s; {best}.</p>", roofline(plot)]
+            if plot.missing:
+                parts[-1] += f'<p class="note">Not drawn: {plot.missing} of the table, whose operations or time are not known.</p>'
         parts.append(_table(mine))
     parts.append(_slowest(rows))
     if events:
         parts += ["<h2>Timeline</h2>", timeline(events)]
-    return "\n".join([*parts, "</body></html>\n"])
-
-
-def _peaks_text(peaks: Peaks) -> str:
-    compute = ", ".join(f"{value:,.0f} GFLOP/s in {dtype}" for dtype, value in peaks.gflop_s.items())
-    return f"<p>The most that this device reached when it was measured: {peaks.gb_s:,.0f} GB/s; {escape(compute) or 'no gemm'}.</p>"
+    return document("kops report", parts)
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -72,7 +84,11 @@ def _number(value: float | None, digits: int = 1) -> str:
 def _table(rows: Sequence[Row]) -> str:
     times = ("total ms", "share", "mean µs", "p50 µs", "p99 µs")
     head = ("op", "shapes", "dtype", "variant", "calls", *times, "GB/s", "GFLOP/s", "of the roof", "bound by")
-    classes = {0: ' class="l op"', 1: ' class="l shapes"', 2: " class=l", 3: " class=l", 13: " class=l"}
+    classes = {0: "l op", 1: "l shapes", 2: "l", 3: "l", 13: "l"}
+
+    def classed(cells: Iterable[str]) -> list[str | tuple[str, str]]:
+        return [(classes[i], cell) if i in classes else cell for i, cell in enumerate(cells)]
+
     lines = []
     for number, row in enumerate(rows, 1):
         bar = f'<span class="bar" style="width:{40 * row.share:.1f}px"></span> {100 * row.share:.1f} %'
@@ -80,13 +96,11 @@ def _table(rows: Sequence[Row]) -> str:
         cells = [f"{number}. {escape(row.op)}", *map(escape, (row.shapes, row.dtype, row.variant)), str(row.count)]
         cells += [_number(row.total / 1e3, 3), bar]
         cells += [_number(row.mean), _number(row.p50), _number(row.p99), _number(row.gb_s), _number(row.gflop_s), reached, row.bound]
-        lines.append("<tr>" + "".join(f"<td{classes.get(i, '')}>{cell}</td>" for i, cell in enumerate(cells)) + "</tr>")
-    heads = "".join(f"<th{classes.get(i, '')}>{name}</th>" for i, name in enumerate(head))
+        lines.append(classed(cells))
     note = "Rates and the part of the roof are those of p50; totals and shares are of all executions, by their mean."
     if any(row.reached and row.reached > NOISE for row in rows):
         note += " Above 100 %: the operands came from a cache, which is faster than memory, or the clocks were higher than when measured."
-    table = f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-    return f'<p class="note">{note}</p>{table}'
+    return f'<p class="note">{note}</p>{grid(classed(head), lines)}'
 
 
 def _slowest(rows: Sequence[Row]) -> str:
@@ -101,7 +115,7 @@ def _slowest(rows: Sequence[Row]) -> str:
     return f"<h2>Where time could be won</h2><ol>{items}</ol>" if items else ""
 
 
-# ---- drawings ----
+# Drawings
 
 
 def _svg(body: Iterable[str], height: float = HEIGHT) -> str:
@@ -111,11 +125,6 @@ def _svg(body: Iterable[str], height: float = HEIGHT) -> str:
 
 def _colour(number: int | None) -> str:
     return "var(--rest)" if number is None else f"var(--c{number % COLOURS})"
-
-
-def _drawn(plot: Roofline) -> str:
-    note = f'<p class="note">Not drawn: {plot.missing} of the table, whose operations or time are not known.</p>' if plot.missing else ""
-    return roofline(plot) + note
 
 
 def roofline(plot: Roofline) -> str:
@@ -179,6 +188,8 @@ def timeline(events: Sequence[Event]) -> str:
     note = f'<p class="note">The last {len(work):,} of {len(whole):,} pieces of work.</p>' if hidden else ""
     return f"<p>{legend}</p>" + _svg(body, height) + note
 
+
+# As a picture
 
 PALETTE = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 REST = "#6b7280"
@@ -244,7 +255,7 @@ def _draw(axes: Any, plot: Roofline) -> None:
     axes.set_axisbelow(True)
 
     def write(at: tuple[float, float], text: str, **how: Any) -> None:
-        """At a place of the frame."""
+        """Writes at a place of the frame."""
         place = ((at[0] - FRAME.left) / (FRAME.right - FRAME.left), (FRAME.bottom - at[1]) / (FRAME.bottom - FRAME.top))
         made = axes.text(*place, text, transform=axes.transAxes, fontsize=small, parse_math=False, zorder=4, **how)
         made.set_path_effects([withStroke(linewidth=3 * POINT, foreground="white")])

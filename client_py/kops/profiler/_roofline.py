@@ -101,8 +101,9 @@ def _best(client: Client, op: str, operands: list[Any], device: Device, **attrs:
     return made
 
 
-LATENCY = 0.3  # part of the roof; work that reaches less is held up by neither memory nor arithmetic
+# Rows
 
+LATENCY = 0.3  # part of the roof; work that reaches less is held up by neither memory nor arithmetic
 NOISE = 1.05  # part of the roof: a larger rate comes from a cache
 
 
@@ -156,6 +157,8 @@ def rows_of(stats: Sequence[Mapping[str, Any]], peaks: Mapping[str, Peaks]) -> l
     rows.sort(key=lambda row: -row.total)
     return rows
 
+
+# Places
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 70, 30, 20, 50
 LETTER, LINE = 7.5, 13.0  # room for a character of 12 pixels, for a line of them

@@ -37,7 +37,7 @@ class Item:
 
 @dataclass
 class Plan:
-    """How a piece of work is done; the options of `map`."""
+    """The options of a piece of work, which are those of `map`."""
 
     what: str  # the progress bar's title
     total: int | None = None
@@ -63,6 +63,8 @@ class Plan:
         if folder and not os.access(folder, os.W_OK):
             raise BadArgument(f"trace={str(self.trace)!r}: {folder} is no folder in which files can be written", {"key": "trace"})
 
+
+# Alone: the errors of an item may be due to what ran beside it, in the process that has the GPUs of the node
 
 class Alone:
     """One of them at a time. Its node gets no other item from when it is wanted, so that what is there ends, until it has ended."""
@@ -99,6 +101,9 @@ class Alone:
 def _node_of(member: Member) -> str:
     return member.info.node_id if member.info is not None else ""
 
+
+# Late: a worker tells how long it has worked on each of its items. Of several the driver cannot know which the worker is at. Workers are
+# asked as seldom as possible, and never waited for.
 
 SETUP_S = 60.0  # that a worker may take to get ready for the work, if that is more than what an item may take
 SILENT_S = 10.0  # a worker that tells nothing for so long is busy with what lets no other of its threads run
@@ -140,12 +145,12 @@ class Late:
         return max(0.0, min([longest, *(due - time.monotonic() for due in self._due.values())]))
 
     def ended(self, member: Member) -> None:
-        """An item has ended at the worker."""
+        """Notes that an item has ended at the worker."""
         if member in self._heard:
             self._heard[member] = time.monotonic()
 
     def told(self, reference: Any) -> None:
-        """A worker has answered."""
+        """Takes the answer of a worker."""
         if self._limit is None or reference not in self._asked:
             return
         member = self._asked.pop(reference)
@@ -179,6 +184,8 @@ class Late:
                 yield member, [], f"it took longer than {self._limit:g} s (timeout), and its worker answered nothing"
 
 
+# Progress: tqdm's bar where that is installed, else one line that is written over and over on a terminal
+
 EVERY_S = 0.2  # between two lines on a terminal
 SELDOM_S = 10.0  # and elsewhere, where each is one more
 
@@ -202,7 +209,7 @@ class Progress:
             self._bar = tqdm(total=total, desc=what, file=sys.stderr)
 
     def step(self, workers: int, retried: int) -> None:
-        """One item more is done."""
+        """Counts one more item as done."""
         self._done += 1
         self._retried = retried
         if self._bar is not None:

@@ -102,6 +102,8 @@ def map(
     return Run(Work(_Job(kern), _items(blocks, given), plan, pool, workers))
 
 
+# In a worker
+
 Call = Callable[[Sequence[Any], Mapping[str, Any]], Any]  # with positional and named arguments
 
 
@@ -119,7 +121,7 @@ def check(what: Any) -> None:
 
 
 def caller(what: Any, client: WorkerClient, on_gpu: bool) -> Call:
-    """`on_gpu`: the worker has a GPU of its own."""
+    """A function that calls what is mapped. `on_gpu`: the worker has a GPU of its own."""
     if isinstance(what, str):
         return lambda arguments, named: client.run(what, *arguments, **named)
     if isinstance(what, (Kernel, Bound)):
@@ -205,22 +207,17 @@ def _declared(kernel: Kernel, param: Param, values: Mapping[str, Any], client: W
     names: dict[str, Any] = {}
     if client.own_device is not None and client.own_device.backend != "host":
         names["multiprocessors"] = client.own_device.compute_units
-    torch: Any = None
+    loaded, torch = sys.modules.get("torch"), None
     for other in kernel.params:
         value = values.get(other.name)
         if value is None:
             continue
         if other.is_tensor:
             names[other.name] = tuple(value.shape)
-            torch = torch or _torch_of(value)
+            torch = loaded if loaded is not None and isinstance(value, loaded.Tensor) else torch
         elif other.dtype[0] in "iu":
             names[other.name] = operator.index(value)
         else:
             names[other.name] = value
     shape = tuple(int(evaluate(size, names, f"{kernel.name}: {param.name}")) for size in sizes)
     return shape, param.dtype if torch is None else getattr(torch, NAMES[param.dtype])
-
-
-def _torch_of(value: Any) -> Any:
-    torch = sys.modules.get("torch")
-    return torch if torch is not None and isinstance(value, torch.Tensor) else None

@@ -126,7 +126,7 @@ class Pool:
         return len(self._members)
 
     def starting(self) -> dict[Any, Member]:
-        """By the references of their greetings."""
+        """Members that have not begun, by the references of their greetings."""
         return {member.greeting: member for member in self._members if member.info is None}
 
     def check_started(self) -> None:
@@ -175,7 +175,7 @@ class Pool:
         return name
 
     def _fail(self, member: Member, error: Exception) -> None:
-        """A worker could not begin. Others may, on other nodes."""
+        """Notes that a worker could not begin. Others may, on other nodes."""
         text = _reason(error)
         log.warning("a worker of the pool could not begin: %s", text)
         self._failures.append(text)

@@ -109,7 +109,6 @@ class _Line(stats_table.Line):
         return table.text(self.keys[key]) if key == "node" else self.cell(key)
 
     def of(self, node: str) -> float | None:
-        """The milliseconds of a node."""
         us = [us for row, _, us in self.timed if row["node"] == node]
         return sum(us) / 1e3 if us else None
 

@@ -20,6 +20,7 @@ from ._pool import Member, Pool
 from ._travel import ray
 from ._worker import EVENTS, Begun, Outcome, Part, events
 
+# Clocks: a node's beside the driver's, as far as questions and answers tell
 
 @dataclass(frozen=True)
 class Apart:
@@ -55,6 +56,8 @@ def over(times: list[Apart]) -> Apart:
     """From the first to the last of these, between which one clock may have gained on the other."""
     return Apart(min(one.least for one in times), max(one.most for one in times))
 
+
+# The recordings
 
 READ_S = 2.0
 LAST_S = 10.0  # for the last words of all nodes
@@ -124,7 +127,7 @@ class Tracing:
         return self.nodes.setdefault(instance, Node(member.info.node, instance))
 
     def may_work(self, member: Member) -> bool:
-        """The daemon of the worker is recorded, or cannot be."""
+        """Whether the daemon of the worker is recorded, or cannot be."""
         node = self._node(member)
         return node is not None and node.may_work
 
@@ -149,7 +152,7 @@ class Tracing:
                 node.missing = node.missing or "the worker that recorded it was lost, with what it had not told yet"
 
     def took(self, references: Iterable[Any]) -> None:
-        """These answers are there."""
+        """Takes the answers that are there."""
         ended = set(references)
         for node in self.nodes.values():
             if node.asked in ended:
@@ -185,7 +188,7 @@ class Tracing:
             node.clocks.append(narrowed(readings))
 
     def item(self, member: Member, index: int, outcome: Outcome) -> None:
-        """A worker has done an item, or tried to."""
+        """Notes that a worker has done an item, or tried to."""
         if outcome.instance and member.info is not None and outcome.instance != member.info.instance:
             self._instances[member] = outcome.instance
         node = self._node(member)
@@ -193,7 +196,7 @@ class Tracing:
             node.item(member.info.pid, member.number, index, outcome.span, outcome.kind == "done")
 
     def finish(self, pool: Pool) -> None:
-        """The last words of all nodes."""
+        """Collects the last words of all nodes."""
         self._miss(pool.ready)
         last = []
         for node in self.nodes.values():
@@ -226,6 +229,8 @@ def _cause(error: Exception) -> str:
     return f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
 
 
+# The file
+
 DEVICES_MOST = 1 << 16  # numbers below DEVICE_PIDS that are devices'
 GROUP = 0  # the process that heads a daemon's group: no process has this number
 
@@ -257,7 +262,7 @@ class _Numbers:
         self._arrows = 0
 
     def apply(self, made: list[dict[str, Any]], name: str) -> None:
-        """To the events of one daemon's trace."""
+        """Renumbers the events of one daemon's trace."""
         pids = sorted({one["pid"] for one in made}, key=lambda pid: (0, pid) if pid <= DEVICE_PIDS - DEVICES_MOST else (1, -pid))
         numbers = {pid: number for number, pid in enumerate(pids, self._next)}
         self._next += len(pids)
@@ -275,7 +280,7 @@ class _Numbers:
 
 
 def _items(trace: Trace, node: Node) -> int:
-    """The rows of the workers' items. How many items they have."""
+    """Adds the rows of the workers' items. Returns the number of items."""
     count = 0
     for pid, flat in node.items.items():
         rows = sorted(zip(flat[1::4], flat[2::4], flat[0::4], flat[3::4], strict=True))

@@ -39,7 +39,7 @@ def pack(what: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """In a worker, whose default client is connected."""
+    """The object of packed bytes, in a worker whose default client is connected."""
     return pickle.loads(packed)
 
 

@@ -120,7 +120,11 @@ class Work:
             self._hand(member, alone)
         while True:
             depth = 1 if self._again and self._again[0].suspect else self._depth
-            able = (member for member in pool.ready if _has_room(member, depth) and self._may_work(member) and self._alone.allows(member))
+            able = (
+                member for member in pool.ready
+                if len(member.doing) < depth and not any(item.suspect for item in member.doing.values())
+                and self._may_work(member) and self._alone.allows(member)
+            )  # fmt: skip
             free = min(able, key=lambda member: len(member.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
@@ -138,7 +142,7 @@ class Work:
     # Taking
 
     def _ended(self, pool: Pool) -> Iterator[tuple[int, Any]]:
-        """Waits until something has ended; the results among that."""
+        """Waits until something has ended. Yields the results among that."""
         pool.check_started()
         starting = pool.starting()
         doing = {reference: member for member in pool.ready for reference in member.doing}
@@ -268,10 +272,6 @@ class Work:
         while self._next in self._waiting:
             self._next += 1
             yield self._next - 1, self._waiting.pop(self._next - 1)
-
-
-def _has_room(member: Member, depth: int) -> bool:
-    return len(member.doing) < depth and not any(item.suspect for item in member.doing.values())
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from ..profiler._recorder import Decoder, Event, Recorder
 from . import _travel
 from ._stats import Snapshot
 from ._travel import packed, ray
+
+# The GPU
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -103,6 +105,8 @@ def device_of(ids: Sequence[str], devices: Sequence[Device], where: str) -> Devi
     return found
 
 
+# The client
+
 class WorkerClient(Client):
     """`own_device` is the worker's; None: the daemon's default. Arrays that lie on a GPU are worked on there."""
 
@@ -153,6 +157,8 @@ def use_device(client: WorkerClient, place: Device | None) -> None:
     client.own_device = place
     Code.usual_device = None if place is None else place.uuid
 
+
+# The recording of the daemon
 
 EVENTS = 50_000  # events of a recording; later ones are counted as dropped
 COLUMNS = 13  # columns of an event that are kept, in PROTOCOL.md's order
@@ -219,11 +225,10 @@ class Recording(Recorder):
 
     def _end(self, why: str) -> None:
         with self._taking:
-            part = self._part
-            self._part = Part(part.origin, part.until, part.dropped, why, part.kinds, part.clients, part.rows)
+            self._part = replace(self._part, why=why)
 
     def take(self) -> Part:
-        """The part since the last call."""
+        """The part since the last call of this method."""
         with self._taking:
             part = self._part
             self._part = Part(part.origin, part.until, part.dropped, part.why)
@@ -231,12 +236,14 @@ class Recording(Recorder):
 
 
 def events(parts: list[Part]) -> Iterator[Event]:
-    """In the driver: the events of one recording."""
+    """The events of one recording. Called in the driver."""
     decoder = Decoder()
     for part in parts:
         rows = [part.rows[i : i + COLUMNS].tolist() for i in range(0, len(part.rows), COLUMNS)]
         yield from decoder.events({"origin_ns": part.origin, "kinds": part.kinds, "clients": part.clients, "events": rows})
 
+
+# The actor
 
 SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
 PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
@@ -312,7 +319,7 @@ class HeldBack:
 
 
 def _goes_on(error: BaseException) -> bool:
-    """Only the process that has the GPU was lost."""
+    """Whether only the process that has the GPU was lost."""
     return isinstance(error, KopsError) and error.detail.get("daemon") == "goes_on"
 
 

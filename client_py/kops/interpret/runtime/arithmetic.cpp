@@ -171,7 +171,7 @@ extern "C" double kops_host_special(unsigned function, double x)
     }
 }
 
-// What a conversion from floating point to an integer gives that cannot hold the value: see _conversions.py.
+// Conversions from floating point to an integer that cannot hold the value: see _conversions.py.
 
 namespace
 {
