@@ -6,6 +6,7 @@ Names that need NumPy are imported when they are first asked for: a profile, say
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from ._calls.contexts import on_device
 from ._calls.ops import OpMethods
 from ._calls.plans import truest
 from ._clients import inline
+from ._clients.client import Client
 from ._kernels.bound import Bound
 from ._kernels.code import Code
 from ._kernels.formulas import Formula
@@ -48,7 +50,7 @@ from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 from ._source.types import type_of
 
 # Arrays on devices
-from ._tensors.device_array import find_device, row_major
+from ._tensors.device_array import Array, find_device, row_major
 from ._version import VERSION
 
 if TYPE_CHECKING:
@@ -65,10 +67,41 @@ else:
         return getattr(import_module(f".{_WITH_NUMPY[name]}", __package__), name)
 
 
+# Private members of clients and arrays
+
+
+def drive(client: Client, plan: Callable[[Any], Any], timeout: float = DEFAULT_TIMEOUT) -> Any:
+    """The result of a plan, which is called with the client's connection (`_calls/plans.py`)."""
+    return client._drive(client._live(), plan, timeout)
+
+
+def truest_timing(client: Client) -> Any:
+    """The `timing=` with which the client's daemon tells the truest times."""
+    return truest(client._live())
+
+
+def view_of(array: Array, dtype: str, shape: tuple[int, ...], at: int = 0) -> Array:
+    """An array without gaps in the memory of another one, from that one's byte `at` on. It stays in the allocation: nothing checks that."""
+    return Array(array._client, array.device, array._block, array._start + at, shape, row_major(shape), dtype)
+
+
+def reach_of(array: Array) -> tuple[int, int]:
+    """Bytes that a kernel reaches from an array of bytes: how many lie before the array, and how many there are. For an allocation of its
+    own these are the whole allocation, else the array."""
+    segment = array._block.segment
+    return (array._start, int(segment.size)) if getattr(segment, "alone", False) else (0, array.size)
+
+
+def wire_dtype(array: Array) -> str:
+    """The wire's name of an array's dtype."""
+    return array._type
+
+
 __all__ = [
-    "BITS", "BY_CODE", "DEFAULT_TIMEOUT", "DIRECTIVE", "DTYPES", "KERNEL_LIMITS", "KERNEL_STANDARDS", "MAX_RANK", "NAME", "NAMES", "NUMBER",
-    "OPS", "OURS", "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods",
-    "Session", "Stopwatch", "Token", "allocations", "bits_of", "blank", "closest_first", "convert", "counted", "disagreement", "empty",
+    "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_LIMITS", "KERNEL_STANDARDS", "MAX_RANK", "NAME", "NAMES", "NUMBER", "OPS", "OURS",
+    "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "Session",
+    "Stopwatch", "Token", "allocations", "bits_of", "blank", "closest_first", "convert", "counted", "disagreement", "drive", "empty",
     "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device", "parse",
-    "plain_view", "row_major", "scan", "standard", "stats_table", "structure", "table", "to_bytes", "tokens", "truest", "type_of", "warn",
+    "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "table", "to_bytes", "tokens", "truest_timing", "type_of",
+    "view_of", "warn", "wire_dtype",
 ]  # fmt: skip

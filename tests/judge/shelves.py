@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import LIMITS
-from kops import judge
-from kops._tensors.device_array import Array
+from kops import Array, judge
+from kops._companions import view_of
 from kops.judge import _device_code, _gpu, _machine, _shelf, _timed, _values
 from material import spy
 
@@ -144,7 +144,7 @@ def judge_of(daemon: Daemon) -> Iterator[Make]:
 
 def byte_of(memory: Any, name: str, at: int) -> Array:
     whole = memory[name].room.whole
-    return Array(whole._client, whole.device, whole._block, whole._start + memory[name].before + at, (1,), (1,), "u8")
+    return view_of(whole, "u8", (1,), memory[name].before + at)
 
 
 def flip(memory: Any, name: str, at: int, bit: int = 64) -> None:

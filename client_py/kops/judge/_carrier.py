@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import Array, Client, Device, KopsError, Timings
-from .._companions import BY_CODE, DEFAULT_TIMEOUT, DTYPES, empty, find_device, image, numpy, row_major, truest
+from .._companions import BY_CODE, DTYPES, drive, empty, find_device, image, numpy, reach_of, truest_timing, view_of
 from ._draws import Draw
 from ._solution import Area, Plan
 from ._values import fill
@@ -41,11 +41,9 @@ class Room:
 
     def __init__(self, whole: Array, key: Key) -> None:
         self.whole, self.key = whole, key
-        segment = whole._block.segment
-        alone = getattr(segment, "alone", False)
-        start, self.nbytes = (0, int(segment.size)) if alone else (whole._start, whole.size)
-        self.words = Array(whole._client, whole.device, whole._block, whole._start, (whole.size // WORD,), (1,), "u64")
-        self.reach = Array(whole._client, whole.device, whole._block, start, (self.nbytes // WORD,), (1,), "u64")
+        before, self.nbytes = reach_of(whole)
+        self.words = view_of(whole, "u64", (whole.size // WORD,))
+        self.reach = view_of(whole, "u64", (self.nbytes // WORD,), -before)
 
 
 class Block:
@@ -67,8 +65,7 @@ class Block:
         if self.room is None:
             made: Array = self._nothing
             return made
-        whole = self.room.whole
-        return Array(whole._client, whole.device, whole._block, whole._start + self.before, shape, row_major(shape), dtype)
+        return view_of(self.room.whole, dtype, shape, self.before)
 
 
 Memory: TypeAlias = dict[str, Block]
@@ -295,7 +292,7 @@ def allocates(client: Client, module: Any) -> bool:
     """Whether the kernels of a module may allocate memory, from the heap of their process: the binary names malloc() then. Yes where
     the daemon does not hand binaries out."""
     try:
-        binary: bytes = client._drive(client._live(), lambda link: image(link, module._code), DEFAULT_TIMEOUT)
+        binary: bytes = drive(client, lambda link: image(link, module._code))
     except KopsError:
         return True
     return MALLOC in binary
@@ -303,7 +300,7 @@ def allocates(client: Client, module: Any) -> bool:
 
 def timed_alone(client: Client) -> dict[str, Any]:
     """The keywords of a launch, or of a sequence, that is timed as truly as can be, and alone on the GPU where the daemon sees to that."""
-    return {"timing": truest(client._live()), **({"exclusive": True} if "exclusive" in client.info.features else {})}
+    return {"timing": truest_timing(client), **({"exclusive": True} if "exclusive" in client.info.features else {})}
 
 
 def was_alone(timings: Timings) -> bool | None:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from .. import Array, Client, Device, KopsError
-from .._companions import BY_CODE, DTYPES, numpy
+from .._companions import BY_CODE, DTYPES, numpy, view_of, wire_dtype
 from ..profiler._roofline import gflop_s
 from ._carrier import Carrier
 from ._draws import Draw, compare, new_seed
@@ -329,11 +329,11 @@ class _Op(Baseline):
 
 def _copied(out: Array) -> Tensor:
     """The bits of an array: NumPy has not all dtypes."""
-    size = math.prod(out.shape) * DTYPES[out._type]
+    dtype = wire_dtype(out)
+    size = math.prod(out.shape) * DTYPES[dtype]
     if not size:
-        return Tensor(out._type, numpy.empty(out.shape, bits_dtype(out._type)))
-    whole = Array(out._client, out.device, out._block, out._start, (size,), (1,), "u8").get()
-    return Tensor(out._type, whole.view(bits_dtype(out._type)).reshape(out.shape))
+        return Tensor(dtype, numpy.empty(out.shape, bits_dtype(dtype)))
+    return Tensor(dtype, view_of(out, "u8", (size,)).get().view(bits_dtype(dtype)).reshape(out.shape))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .. import Array, Client, Device
-from .._companions import BY_CODE, empty, numpy
+from .._companions import BY_CODE, empty, numpy, view_of
 from ._carrier import APART, Block, Carrier, Memory, Staged
 from ._device_code import BLOCK, LOOKS, SOURCE, SUMS, WIDE, arguments, entries, masks, signature
 from ._draws import Draw, Expected, imprecise, new_seed
@@ -94,7 +94,7 @@ class _Kept:
         found = self._views.get((name, dtype))
         if found is None:
             at, size = self.places[name]
-            found = self._views[name, dtype] = _view(self.whole, at, -(-size // WORD), dtype)
+            found = self._views[name, dtype] = view_of(self.whole, dtype, (-(-size // WORD),), at)
         return found
 
 
@@ -123,11 +123,6 @@ class Looked(NamedTuple):
 
     right: list[bool | Worst]
     filled: bool
-
-
-def _view(whole: Array, at: int, count: int, dtype: str) -> Array:
-    """So many elements behind byte `at` of an array without gaps."""
-    return Array(whole._client, whole.device, whole._block, whole._start + at, (count,), (1,), dtype)
 
 
 def _geometry(words: int, rooms: int) -> dict[str, Any]:
@@ -234,7 +229,7 @@ class Shelf:
             whole = self._new((slab,), "u8")
             rack = self._racks.setdefault(size, _Rack())  # the one before may have been given up for that
             rack.slabs.append(whole)
-            rack.free += [_view(whole, at, size, "u8") for at in range(0, slab, size)]
+            rack.free += [view_of(whole, "u8", (size,), at) for at in range(0, slab, size)]
             self._bytes += slab
         return rack.free.pop()
 
@@ -260,7 +255,7 @@ class Shelf:
             del self._draws[key]
         self._bytes -= sum(slab.size for slab in rack.slabs)
         with gone():
-            self.carrier.overwrite([_view(slab, 0, slab.size // WORD, "u64") for slab in rack.slabs])
+            self.carrier.overwrite([view_of(slab, "u64", (slab.size // WORD,)) for slab in rack.slabs])
 
     def clear(self) -> None:
         """Gives up all draws. Raises Gone."""
@@ -321,7 +316,7 @@ class Shelf:
             for at, look in enumerate(some, row):
                 asked[look.launch].append((at, look.right, look.expected))
             row += len(some)
-        self._run([self._zeros([_view(found, 0, SUMS * rows, "u64")]), *steps, *self._filling(then, (found, rows))])
+        self._run([self._zeros([view_of(found, "u64", (SUMS * rows,))]), *steps, *self._filling(then, (found, rows))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
         with gone():
             values = found.get()
@@ -368,7 +363,7 @@ class Shelf:
     def _rows(self, rows: int) -> Array:
         if self._found is None or self._found.shape[0] < rows:
             self._found = self._new((max(rows, 256), SUMS), "f64")
-        return Array(self._found._client, self._found.device, self._found._block, self._found._start, (rows, SUMS), (SUMS, 1), "f64")
+        return view_of(self._found, "f64", (rows, SUMS))
 
     def _sequence(self, steps: Sequence[Any]) -> None:
         for at in range(0, len(steps), STEPS):
@@ -398,7 +393,7 @@ class Shelf:
         """A result that no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
         room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
         bits = masks("f32", False)
-        rows = Array(found._client, found.device, found._block, found._start, (3, SUMS), (SUMS, 1), "f64")
+        rows = view_of(found, "f64", (3, SUMS))
 
         def put(seed: int, *unless: Any) -> Any:
             return self._step("put_rubbish", [(room, seed)], 32, 32, *bits, *unless)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import BadArgument, Client, Device, KopsError, UnknownMethod, Unsupported
-from .._companions import Call, warn
+from .._companions import Call, drive, warn
 
 READ_EVERY = 0.05  # seconds
 READ_LATE = 0.01, 40  # seconds between looks at events that are pending at the end, and how many
@@ -161,7 +161,7 @@ class Recorder:
             return (yield Call("trace", params))
 
         try:
-            answer: Mapping[str, Any] = self._client._drive(self._client._live(), plan, 60.0)
+            answer: Mapping[str, Any] = drive(self._client, plan, 60.0)
         except UnknownMethod:
             raise Unsupported("this daemon is older than the method `trace`: install a newer one") from None
         return answer
