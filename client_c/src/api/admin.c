@@ -3,7 +3,7 @@
 
 #include "base/fail.h"
 #include "session/call.h"
-#include "wire/admin_wire.h"
+#include "wire/wire.h"
 
 enum { LONGEST_DRAIN_MS = 86400000 }; /* a day, as for every time on the wire */
 

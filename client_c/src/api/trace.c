@@ -4,7 +4,7 @@
 #include "base/fail.h"
 #include "session/call.h"
 #include "session/exchange.h"
-#include "wire/trace_wire.h"
+#include "wire/wire.h"
 
 /* The connection on which a trace began. */
 struct beginning {

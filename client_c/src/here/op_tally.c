@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "op_last.h"
-#include "wire/mp.h"
+#include "wire/put.h"
 
 /* One tally, with its key. The key is constant; the tally has its own lock. */
 struct entry {
@@ -129,17 +129,17 @@ static void tell_one(const struct entry *e, here_ops_told *tell, void *to)
 {
     const unsigned n = tensors_of(e->op);
     struct bytes params = {.data = NULL};
+    struct mp_pairs m = mp_open(&params);
+    bool news;
 
-    mp_map(&params, e->uuid[0] ? 4 : 3);
-    mp_pair_text(&params, "op", e->op->name);
-    if (e->uuid[0])
-        mp_pair_text(&params, "device", e->uuid);
-    mp_key(&params, "dtypes");
-    mp_array(&params, n);
+    put_launched_op(&m, e->op->name);
+    put_launched_device(&m, e->uuid[0] ? e->uuid : NULL);
+    put_launched_dtypes(&m, n);
     for (unsigned i = 0; i < n; i++)
         mp_text(&params, dtype_name(e->dtypes[i]));
-    mp_key(&params, "rows");
-    if (here_tally_take(e->tally, e->op, &params) && !params.failed)
+    news = here_tally_take(e->tally, e->op, key_launched_rows(&m));
+    mp_close(&m);
+    if (news && !params.failed)
         tell(to, params.data, params.length);
     bytes_free(&params);
 }

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/process.h"
-#include "wire/mp.h"
+#include "wire/put.h"
 
 enum { FIRST_TIMED = 1, NOT_READY = 600 /* CUDA_ERROR_NOT_READY */ };
 static const uint64_t TELL_EVERY_NS = 1000000000, TELL_FULL_EVERY_NS = 50000000;
@@ -321,20 +321,20 @@ void here_tally_uncount(struct here_tally *t, struct here_row row)
 
 static void write_attrs(struct bytes *out, const struct op *op, uint32_t flags)
 {
-    mp_key(out, "attrs");
-    mp_map(out, (size_t)__builtin_popcount(flags));
+    struct mp_pairs m = mp_open(out);
+
     for (unsigned i = 0; i < op->n_attrs; i++)
         if (flags >> i & 1)
-            mp_pair_bool(out, op->attrs[i].name, true);
+            mp_bool(mp_key(&m, op->attrs[i].name), true);
+    mp_close(&m);
 }
 
 static void write_row(struct bytes *out, const struct row *row, unsigned n_operands, const struct op *op)
 {
     const int64_t *word = row->words;
+    struct mp_pairs m = mp_open(out);
 
-    mp_map(out, 2U + (row->n_us > 0) + (row->flags != 0));
-    mp_key(out, "shapes");
-    mp_array(out, n_operands);
+    put_launches_shapes(&m, n_operands);
     for (unsigned i = 0; i < n_operands; i++) {
         int64_t rank = *word++;
 
@@ -342,15 +342,14 @@ static void write_row(struct bytes *out, const struct row *row, unsigned n_opera
         while (rank--)
             mp_int(out, *word++);
     }
-    mp_pair_uint(out, "count", row->count);
+    put_launches_count(&m, row->count);
     if (row->flags)
-        write_attrs(out, op, row->flags);
-    if (!row->n_us)
-        return;
-    mp_key(out, "us");
-    mp_array(out, row->n_us);
+        write_attrs(key_launches_attrs(&m), op, row->flags);
+    if (row->n_us)
+        put_launches_us(&m, row->n_us);
     for (unsigned i = 0; i < row->n_us; i++)
         mp_double(out, row->us[i]);
+    mp_close(&m);
 }
 
 static bool has_news(const struct row *row)

@@ -4,7 +4,7 @@
 #define KOPS_CLIENT_DISPATCH_H
 
 #include "enqueue.h"
-#include "wire/counters_wire.h"
+#include "wire/wire.h"
 
 struct dispatch {
     enum dispatch_way { DISPATCH_RUN, DISPATCH_SUBMIT, DISPATCH_ENQUEUE, DISPATCH_COUNT } way;

@@ -4,7 +4,7 @@
 #include "base/fail.h"
 #include "kernel.h"
 #include "run.h"
-#include "wire/counters_wire.h"
+#include "wire/wire.h"
 
 static enum kops_code new_result(enum kops_counter_caches caches, struct wire_counters **ret, struct dispatch *d,
                                  struct kops_error *e)

@@ -17,16 +17,16 @@ static enum kops_code hand_out(struct kops_kernel *k, struct here_code **ret_cod
                                struct kops_error *e)
 {
     const struct kops_module_info *info = &k->module->known.info;
-    uint64_t id;
+    struct wire_code wire = {.fd = true};
     int fd = -1;
     enum kops_code r = code_file((size_t)info->image_bytes, &fd, e);
 
     if (r)
         return r;
     r = module_ensure(k->module, deadline, e);
-    id = k->module->remote.id;
+    wire.module = k->module->remote.id;
     if (!r)
-        r = session_call(k->client, wire_pack_code, &id, fd, wire_decode_nothing, NULL, deadline, SESSION_HERE, e);
+        r = session_call(k->client, wire_pack_code, &wire, fd, wire_decode_nothing, NULL, deadline, SESSION_HERE, e);
     if (!r)
         r = here_code_keep(info->key, fd, (size_t)info->image_bytes, ret_code, e);
     close(fd);

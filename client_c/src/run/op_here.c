@@ -13,13 +13,13 @@
 static enum kops_code fetch_into(struct kops_client *c, const char *name, size_t size, uint64_t deadline,
                                  struct kops_error *e)
 {
-    const struct wire_image wire = {.name = name, .fd = true};
+    const struct wire_code wire = {.image = name, .fd = true};
     int fd = -1;
     enum kops_code r = code_file(size, &fd, e);
 
     if (r)
         return r;
-    r = session_call(c, wire_pack_image, &wire, fd, wire_decode_nothing, NULL, deadline, SESSION_ONCE, e);
+    r = session_call(c, wire_pack_code, &wire, fd, wire_decode_nothing, NULL, deadline, SESSION_ONCE, e);
     if (!r)
         r = here_image_keep(name, fd, size, e);
     close(fd);
@@ -29,7 +29,7 @@ static enum kops_code fetch_into(struct kops_client *c, const char *name, size_t
 /* Has a binary of the daemon's kernels handed out. Lock held. */
 static enum kops_code fetch(struct kops_client *c, const char *name, uint64_t deadline, struct kops_error *e)
 {
-    const struct wire_image wire = {.name = name};
+    const struct wire_code wire = {.image = name};
     struct wire_image_info info;
     enum kops_code r;
 
@@ -38,7 +38,7 @@ static enum kops_code fetch(struct kops_client *c, const char *name, uint64_t de
             e, KOPS_ERR_UNSUPPORTED,
             "this daemon hands out no code to this user (kernels.hand_out in its settings), or has no GPU, or is "
             "older than that: run the op in the daemon");
-    r = session_call(c, wire_pack_image, &wire, -1, wire_decode_image, &info, deadline, SESSION_ATTEMPTS, e);
+    r = session_call(c, wire_pack_code, &wire, -1, wire_decode_image, &info, deadline, SESSION_ATTEMPTS, e);
     if (!r)
         r = here_image_check(info.layout, e);
     return r ? r : fetch_into(c, name, (size_t)info.bytes, deadline, e);

@@ -5,7 +5,7 @@
 #include "operand.h"
 #include "run.h"
 #include "session/call.h"
-#include "wire/tune_wire.h"
+#include "wire/wire.h"
 
 static enum kops_code check_feature(const struct kops_client *c, struct kops_error *e)
 {

@@ -7,8 +7,6 @@
 #include "golden_vectors.h"
 #include "scripted.h"
 #include "session/client.h"
-#include "wire/trace_wire.h"
-#include "wire/tune_wire.h"
 
 static const struct golden_vector *find(const char *name)
 {
