@@ -4,7 +4,7 @@
 
 #include "base/fail.h"
 #include "jobs/batch.h"
-#include "run/launch_here.h"
+#include "run/here.h"
 #include "session/call.h"
 #include "session/connect.h"
 

@@ -4,13 +4,10 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "context.h"
 #include "core/decode.h"
 #include "core/overlap.h"
-#include "errors.h"
 #include "last.h"
 #include "ops/launch.h"
-#include "timed.h"
 #include "wire/put.h"
 
 enum {

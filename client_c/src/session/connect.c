@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "exchange.h"
+#include "call.h"
 #include "link/starter.h"
-#include "receive.h"
+#include "session.h"
 #include "util/places.h"
 
 enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
@@ -346,4 +346,35 @@ enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, st
         return e->code;
     }
     return connect_for_all(c, deadline, e);
+}
+
+/* ---- things that the daemon keeps ---- */
+
+enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
+                             const char *what, uint64_t deadline, struct kops_error *e)
+{
+    for (;;) {
+        enum kops_code code = session_connect(c, deadline, e);
+
+        if (code || remote_known(c, r))
+            return code;
+        if (r->defining == c->generation) {
+            session_sleep(c, deadline);
+        } else {
+            r->defining = c->generation;
+            code = define(thing, deadline, e);
+            r->defining = 0;
+            client_changed(c);
+            if (code)
+                return code;
+        }
+        if (!remote_known(c, r) && deadline_passed(deadline))
+            return fail(e, KOPS_ERR_TIMEOUT, "the %s could not be made known to the daemon in time", what);
+    }
+}
+
+void remote_release(struct kops_client *c, const struct remote *r, const char *what)
+{
+    if (remote_known(c, r) && client_is_connected(c))
+        session_release(c, what, r->id);
 }

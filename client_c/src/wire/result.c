@@ -70,18 +70,29 @@ static bool decode(struct arena *a, const unsigned char *result, const struct wi
 
 #define DECODER(name) bool wire_decode_##name(const unsigned char *result, int *fds, unsigned nfds, void *into)
 
-/* A decoder of one table: into a struct without texts and lists, or into one that begins with the table's struct and
- * has an arena behind it. */
+/* A decoder of one table: into its struct, or into one with an arena before that. */
 #define DECODES(name, record)                                                                                          \
     DECODER(name)                                                                                                      \
     {                                                                                                                  \
         return decode(NULL, result, &record##_record, into, fds, nfds);                                                \
     }
-#define DECODES_WITH_ARENA(name, owner, record)                                                                        \
+#define DECODES_WITH_ARENA(name, record)                                                                               \
     DECODER(name)                                                                                                      \
     {                                                                                                                  \
-        return decode(&((owner *)into)->arena, result, &record##_record, into, fds, nfds);                             \
+        struct arena *arena = into;                                                                                    \
+                                                                                                                       \
+        return decode(arena, result, &record##_record, arena + 1, fds, nfds);                                          \
     }
+
+void *wire_result_free(void *public_struct)
+{
+    struct arena *arena = public_struct ? (struct arena *)public_struct - 1 : NULL;
+
+    if (arena)
+        arena_free(arena);
+    free(arena);
+    return NULL;
+}
 
 /* ---- one number ---- */
 
@@ -195,7 +206,7 @@ static bool finish_counters(struct arena *a, const unsigned char *map, void *int
 }
 
 TABLE(counters_reply, struct kops_counters, KOPS_RESULT_COUNTERS, finish_counters)
-DECODES_WITH_ARENA(counters, struct wire_counters, counters_reply)
+DECODES_WITH_ARENA(counters, counters_reply)
 
 /* ---- hello ---- */
 
@@ -245,7 +256,7 @@ TABLE(op_map, struct kops_op, KOPS_MAP_OP, NULL)
 TABLE(limits_map, struct kops_limits, KOPS_MAP_LIMITS, NULL)
 TABLE(kernels_map, struct kops_kernels_info, KOPS_MAP_KERNELS, finish_kernels)
 TABLE(hello_reply, struct kops_info, KOPS_RESULT_HELLO, NULL)
-DECODES_WITH_ARENA(info, struct wire_info, hello_reply)
+DECODES_WITH_ARENA(info, hello_reply)
 
 DECODER(limits)
 {
@@ -290,7 +301,7 @@ enum kops_code wire_read_module(const struct native_reply *reply, struct wire_mo
 
 TABLE(binary_map, struct kops_cache_entry, KOPS_MAP_BINARY, NULL)
 TABLE(cache_reply, struct kops_cache, KOPS_RESULT_CACHE, NULL)
-DECODES_WITH_ARENA(cache_list, struct wire_cache_list, cache_reply)
+DECODES_WITH_ARENA(cache_list, cache_reply)
 
 DECODER(cache_file)
 {
@@ -325,7 +336,7 @@ TABLE(row_map, struct kops_stats_row, KOPS_MAP_ROW, NULL)
 TABLE(mapping_map, struct kops_mapping, KOPS_MAP_MAPPING, NULL)
 TABLE(executor_map, struct kops_executor, KOPS_MAP_EXECUTOR, NULL)
 TABLE(stats_reply, struct kops_stats, KOPS_RESULT_STATS, NULL)
-DECODES_WITH_ARENA(stats, struct wire_stats, stats_reply)
+DECODES_WITH_ARENA(stats, stats_reply)
 
 /* ---- administration ---- */
 
@@ -337,11 +348,17 @@ TABLE(user_map, struct kops_user_info, KOPS_MAP_USER, NULL)
 TABLE(conditions_map, struct kops_conditions, KOPS_MAP_CONDITIONS, NULL)
 TABLE(load_map, struct kops_device_load, KOPS_MAP_LOAD, NULL)
 TABLE(clients_reply, struct kops_clients, KOPS_RESULT_CLIENTS, NULL)
-TABLE(conditions_reply, struct wire_conditions, KOPS_RESULT_CONDITIONS, NULL)
 TABLE(drain_reply, struct kops_drain_result, KOPS_RESULT_DRAIN, NULL)
 
-DECODES_WITH_ARENA(clients, struct wire_clients, clients_reply)
-DECODES_WITH_ARENA(conditions, struct wire_conditions, conditions_reply)
+DECODES_WITH_ARENA(clients, clients_reply)
+
+DECODER(conditions)
+{
+    struct wire_conditions *w = into;
+
+    return decode(&w->arena, wire_find(result, "conditions"), &conditions_map_record, &w->conditions, fds, nfds);
+}
+
 DECODES(drain, drain_reply)
 
 DECODER(metrics)
@@ -381,8 +398,8 @@ TABLE(candidate_map, struct kops_candidate, KOPS_MAP_CANDIDATE, NULL)
 TABLE(tune_reply, struct kops_tune, KOPS_RESULT_TUNE, finish_tune)
 TABLE(choice_map, struct kops_choice, KOPS_MAP_CHOICE, NULL)
 TABLE(tuning_reply, struct kops_tuning, KOPS_RESULT_TUNING, NULL)
-DECODES_WITH_ARENA(tune, struct wire_tuned, tune_reply)
-DECODES_WITH_ARENA(tuning, struct wire_choices, tuning_reply)
+DECODES_WITH_ARENA(tune, tune_reply)
+DECODES_WITH_ARENA(tuning, tuning_reply)
 
 /* ---- trace ---- */
 
@@ -427,4 +444,4 @@ static bool finish_trace(struct arena *a, const unsigned char *map, void *into)
 TABLE(trace_kind_map, struct kops_trace_kind, KOPS_MAP_TRACE_KIND, NULL)
 TABLE(trace_client_map, struct kops_trace_client, KOPS_MAP_TRACE_CLIENT, NULL)
 TABLE(trace_reply, struct kops_trace, KOPS_RESULT_TRACE, finish_trace)
-DECODES_WITH_ARENA(trace, struct wire_trace, trace_reply)
+DECODES_WITH_ARENA(trace, trace_reply)

@@ -252,13 +252,14 @@ struct wire_timelines {
     uint64_t size, streams;
 };
 
-/* Results with texts and lists, which live in the arena. The public struct is the first member: a pointer to it is one
- * to the whole. */
+/* Results with texts and lists, which live in the arena before them. What callers of the library get is the public
+ * struct behind it, which wire_result_free() takes. */
 #define WIRE_WITH_ARENA(name, type, member)                                                                            \
     struct name {                                                                                                      \
-        struct type member;                                                                                            \
         struct arena arena;                                                                                            \
-    }
+        struct type member;                                                                                            \
+    };                                                                                                                 \
+    _Static_assert(offsetof(struct name, member) == sizeof(struct arena), "the public struct lies behind the arena")
 WIRE_WITH_ARENA(wire_info, kops_info, info);
 WIRE_WITH_ARENA(wire_stats, kops_stats, stats);
 WIRE_WITH_ARENA(wire_cache_list, kops_cache, cache);
@@ -268,6 +269,9 @@ WIRE_WITH_ARENA(wire_counters, kops_counters, counters);
 WIRE_WITH_ARENA(wire_trace, kops_trace, trace);
 WIRE_WITH_ARENA(wire_tuned, kops_tune, tune);
 WIRE_WITH_ARENA(wire_choices, kops_tuning, tuning);
+
+/* Frees one that malloc() gave, with its arena. Takes NULL. Returns NULL. */
+void *wire_result_free(void *public_struct);
 
 struct wire_module {
     uint64_t id;

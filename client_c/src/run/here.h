@@ -1,9 +1,11 @@
 /* Launches of kernels and ops in the caller's CUDA context. */
-#ifndef KOPS_CLIENT_LAUNCH_HERE_H
-#define KOPS_CLIENT_LAUNCH_HERE_H
+#ifndef KOPS_CLIENT_HERE_H
+#define KOPS_CLIENT_HERE_H
+
+#include <kops/kops.h>
 
 #include "jobs/batch.h"
-#include "jobs/dispatch.h"
+#include "jobs/enqueue.h"
 #include "kernel.h"
 #include "memory/cuda_map.h"
 
@@ -47,7 +49,7 @@ static inline int here_tensors_device(const struct here_tensors *h)
 enum kops_code here_tensors_map(const struct kops_tensor *t, struct kops_error *e);
 enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e);
 
-/* Adds one. Without the lock. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
+/* Adds a tensor. Without the lock. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
 static inline enum kops_code here_tensors_add(struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e)
 {
     struct here_tensor *at = &h->at[h->n++];
@@ -92,7 +94,7 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
 void kernel_tell_here(struct kops_kernel *k);
 void kernels_tell_here(struct kops_client *c);
 void ops_tell_here(struct kops_client *c);
-/* The last time. */
+/* Tells the last time. */
 void ops_close_here(struct kops_client *c);
 
 #endif
