@@ -36,12 +36,19 @@ _MATRICES = ("m", "n", "k")
 SIZES = {"elementwise": (), "gemm": _MATRICES, "linear": _MATRICES, "scaled_gemm": _MATRICES}  # of a rule, for `flops` of its ops
 
 
+def unique_keys(pairs: list[tuple[str, object]]) -> dict:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise SystemExit(f"generate.py: a map has a key twice: {keys}")
+    return dict(pairs)
+
+
 def load(name: str) -> dict:
-    return json.loads((PROTO / name).read_text(encoding="utf-8"))
+    return json.loads((PROTO / name).read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
 
 
 def load_ops() -> list[dict]:
-    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted((PROTO / "ops").glob("*.json"))]
+    return [load(f"ops/{p.name}") for p in sorted((PROTO / "ops").glob("*.json"))]
 
 
 def c_string(text: str) -> str:

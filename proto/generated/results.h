@@ -36,11 +36,11 @@
 #define KOPS_RESULT_RELEASE(X, Y)
 
 #define KOPS_RESULT_RUN(X, Y) \
-    Y(run_reply, "timings", timings_, MAP, 0, 0, timings_map) \
-    X(run_reply, "device", device, STR, 1, 0, none) \
-    X(run_reply, "timer", timer, STR, 0, 0, none) \
-    X(run_reply, "exclusive", exclusive, BOOL, 0, 0, none) \
-    X(run_reply, "variant", variant, STR, 0, 0, none)
+    X(run_reply, "timings", result, MAP, 1, 0, timings_map) \
+    X(run_reply, "device", result.device, STR, 1, 0, none) \
+    X(run_reply, "timer", result.timer, STR, 0, 0, none) \
+    X(run_reply, "exclusive", result.exclusive, BOOL, 0, 0, none) \
+    X(run_reply, "variant", result.variant, STR, 0, 0, none)
 
 #define KOPS_RESULT_SEQUENCE(X, Y) \
     X(sequence_reply, "timings", timings, MAP, 0, 0, timings_map) \
@@ -269,7 +269,7 @@
     X(timings_map, "median", median_us, FLOAT, 0, 0, none) \
     X(timings_map, "p90", p90_us, FLOAT, 0, 0, none) \
     X(timings_map, "max", max_us, FLOAT, 0, 0, none) \
-    Y(timings_map, "samples", samples_, FLOATS, 0, 0, none)
+    X(timings_map, "samples", n_samples, FLOATS, 0, 0, none)
 
 #define KOPS_MAP_ENTRY(X, Y) \
     X(entry_map, "name", name, STR, 0, 0, none) \

@@ -81,7 +81,7 @@ struct mp_pairs {
     size_t n;
 };
 
-static inline struct mp_pairs mp_open(struct bytes *b)
+MP_INLINE struct mp_pairs mp_open(struct bytes *b)
 {
     const struct mp_pairs m = {b, b->length, 0};
 
@@ -89,8 +89,16 @@ static inline struct mp_pairs mp_open(struct bytes *b)
     return m;
 }
 
+void mp_close_long(struct mp_pairs m);
+
 /* Writes the map's head; nothing of the map is written later. */
-void mp_close(const struct mp_pairs *m);
+MP_INLINE void mp_close(const struct mp_pairs *m)
+{
+    if (m->n < 16 && !m->bytes->failed)
+        m->bytes->data[m->head] = (char)(0x80 | m->n);
+    else
+        mp_close_long(*m);
+}
 
 /* A key, whose value the caller writes next. */
 MP_INLINE struct bytes *mp_key(struct mp_pairs *m, const char *key)
@@ -98,6 +106,12 @@ MP_INLINE struct bytes *mp_key(struct mp_pairs *m, const char *key)
     m->n++;
     mp_text_of(m->bytes, key, strlen(key));
     return m->bytes;
+}
+
+/* A UUID is text, an index ("0") a number. */
+static inline void mp_device(struct bytes *b, const char *device)
+{
+    mp_number_or_text(b, device, 9);
 }
 
 /* ---- the declared keys. Optional ones are left out where the value is 0, NULL, or a bool's default. ---- */
@@ -108,21 +122,30 @@ MP_INLINE struct bytes *mp_key(struct mp_pairs *m, const char *key)
         return mp_key(m, #key);                                                                                        \
     }                                                                                                                  \
     WRITER_##TYPE(map, key, required, fallback)
-#define WRITER_OF(map, key, type, there, write)                                                                        \
+/* A pair, whose value takes `length` bytes beside its head. */
+#define WRITER_OF(map, key, type, there, length, write)                                                                \
     MP_INLINE void put_##map##_##key(struct mp_pairs *m, type value)                                                   \
     {                                                                                                                  \
-        if (there)                                                                                                     \
-            write(key_##map##_##key(m), value);                                                                        \
+        if (!(there))                                                                                                  \
+            return;                                                                                                    \
+        m->n++;                                                                                                        \
+        MP_WRITE(m->bytes, 2 * CODEC_HEAD_MAX + sizeof(#key) + (length),                                               \
+                 codec_write_text(&at, #key, sizeof(#key) - 1);                                                        \
+                 write);                                                                                               \
     }
-#define WRITER_UINT(map, key, required, fallback)   WRITER_OF(map, key, uint64_t, (required) || value, mp_uint)
-#define WRITER_BOOL(map, key, required, fallback)   WRITER_OF(map, key, bool, (required) || value != (fallback), mp_bool)
-#define WRITER_STR(map, key, required, fallback)    WRITER_OF(map, key, const char *, value != NULL, mp_text)
-#define WRITER_DEVICE(map, key, required, fallback) WRITER_OF(map, key, const char *, value != NULL, mp_device)
-#define WRITER_FD(map, key, required, fallback)     /* the message's one descriptor; its count is begun with the map */ \
-    MP_INLINE void put_##map##_##key(struct mp_pairs *m, bool there)                                                    \
-    {                                                                                                                   \
-        if (there)                                                                                                      \
-            mp_uint(key_##map##_##key(m), 0);                                                                           \
+#define WRITER_UINT(map, key, required, fallback)                                                                      \
+    WRITER_OF(map, key, uint64_t, (required) || value, 0, codec_write_uint64(&at, value))
+#define WRITER_BOOL(map, key, required, fallback)                                                                      \
+    WRITER_OF(map, key, bool, (required) || value != (fallback), 0, codec_write_bool(&at, value))
+#define WRITER_STR(map, key, required, fallback)                                                                       \
+    WRITER_OF(map, key, const char *, value, strlen(value), codec_write_text(&at, value, strlen(value)))
+#define WRITER_FD(map, key, required, fallback) /* the message's one descriptor; its count is begun with the map */    \
+    WRITER_OF(map, key, bool, value, 0, codec_write_uint64(&at, 0))
+#define WRITER_DEVICE(map, key, required, fallback)                                                                    \
+    MP_INLINE void put_##map##_##key(struct mp_pairs *m, const char *value)                                            \
+    {                                                                                                                  \
+        if (value)                                                                                                     \
+            mp_device(key_##map##_##key(m), value);                                                                    \
     }
 #define WRITER_LIST(map, key, required, fallback) /* `n` elements follow */                                            \
     MP_INLINE struct bytes *put_##map##_##key(struct mp_pairs *m, size_t n)                                            \
@@ -133,12 +156,6 @@ MP_INLINE struct bytes *mp_key(struct mp_pairs *m, const char *key)
 #define WRITER_BIN(map, key, required, fallback)
 #define WRITER_MAP(map, key, required, fallback)
 #define WRITER_ANY(map, key, required, fallback)
-
-/* A UUID is text, an index ("0") a number. */
-static inline void mp_device(struct bytes *b, const char *device)
-{
-    mp_number_or_text(b, device, 9);
-}
 
 KOPS_WRITERS(WRITER)
 

@@ -265,6 +265,9 @@ static enum outcome take_list(struct arena *a, const struct wire_field *f, const
         return kept(*place = copy_shapes(a, value, n));
     case WIRE_FIGURES:
         return kept(*place = copy_figures(a, value, n));
+    case WIRE_OTHER:
+        f->read(value, into);
+        return TAKEN;
     case WIRE_FIXED:
         return take_fixed(value, (uint64_t *)place) ? TAKEN : FAILED;
     default:

@@ -32,6 +32,7 @@ enum wire_type {
     WIRE_SHAPES,      /* struct kops_shape [n] */
     WIRE_FIGURES,     /* struct kops_figure [n] */
     WIRE_FIXED,       /* uint64_t[3] */
+    WIRE_OTHER,       /* read by `read` */
 };
 
 struct wire_record;
@@ -45,6 +46,7 @@ struct wire_field {
     size_t offset, size; /* of the member; WIRE_NUMBERS: the size of an element */
     size_t count;        /* offset of the member with the list's length */
     const struct wire_record *record;
+    void (*read)(const unsigned char *value, void *into); /* the whole struct; value NULL: the key is absent */
 };
 
 struct wire_record {

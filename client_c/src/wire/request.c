@@ -21,24 +21,25 @@ void mp_number_or_text(struct bytes *b, const char *text, size_t max)
     mp_uint(b, value);
 }
 
-void mp_close(const struct mp_pairs *m)
+/* A head of more than the byte that mp_open() wrote moves the pairs. */
+void mp_close_long(struct mp_pairs m)
 {
-    struct bytes *b = m->bytes;
+    struct bytes *b = m.bytes;
     unsigned char head[CODEC_HEAD_MAX], *end = head;
     size_t longer;
 
-    codec_write_map(&end, m->n);
-    longer = (size_t)(end - head) - 1; /* than the byte that mp_open() wrote */
+    codec_write_map(&end, m.n);
+    longer = (size_t)(end - head) - 1;
     if (longer && bytes_append(b, head, longer))
-        memmove(b->data + m->head + 1 + longer, b->data + m->head + 1, b->length - m->head - 1 - longer);
+        memmove(b->data + m.head + 1 + longer, b->data + m.head + 1, b->length - m.head - 1 - longer);
     if (!b->failed)
-        memcpy(b->data + m->head, head, 1 + longer);
+        memcpy(b->data + m.head, head, 1 + longer);
 }
 
 /* ---- messages ---- */
 
 /* [0, msgid, method, [ {…; room for a usual request is made at once. */
-static inline struct mp_pairs begin(struct bytes *b, uint32_t msgid, const char *method)
+MP_INLINE struct mp_pairs begin(struct bytes *b, uint32_t msgid, const char *method)
 {
     if (b->capacity - b->length < 512)
         bytes_grow(b, 512);

@@ -40,6 +40,7 @@
     COUNTED(r, k, m, n, u, const int64_t * : WIRE_NUMBERS, const uint32_t * : WIRE_NUMBERS),
 #define ROW_SHAPES(r, k, m, n, u, of)      COUNTED(r, k, m, n, u, const struct kops_shape * : WIRE_SHAPES),
 #define ROW_NUMBERS(r, k, m, n, u, of)     COUNTED(r, k, m, n, u, const struct kops_figure * : WIRE_FIGURES),
+#define ROW_FLOATS(r, k, m, n, u, of)      {PLACE(r, k, m, n, u), .type = WIRE_OTHER, .read = read_##m},
 #define ROW_NAMED_TEXTS(r, k, m, n, u, of) {PLACE(r, k, m, n, u), .type = WIRE_NAMED_TEXTS},
 #define ROW_LIST(r, k, m, n, u, of)                                                                                    \
     {PLACE(r, k, m, n, u), .record = &of##_record, .type = _Generic(MEMBER(r, m), const of *const * : WIRE_LIST)},
@@ -160,31 +161,20 @@ DECODER(shm)
 /* ---- run ---- */
 
 /* `into` is the first member of a struct wire_timings. */
-static bool finish_timings(struct arena *a, const unsigned char *map, void *into)
+static void read_n_samples(const unsigned char *value, void *into)
 {
     struct wire_timings *t = into;
-    const unsigned char *sample = NULL;
-    const uint32_t n = wire_elements(wire_find(map, "samples"), &sample);
+    const uint32_t n = wire_elements(value, &value);
 
-    (void)a;
     t->result.n_samples = n;
-    for (uint32_t i = 0; t->samples && i < t->samples_room && i < n; i++, sample = codec_skip(sample)) {
+    for (uint32_t i = 0; t->samples && i < t->samples_room && i < n; i++, value = codec_skip(value)) {
         t->samples[i] = (double)NAN;
-        wire_get_number(sample, &t->samples[i]);
+        wire_get_number(value, &t->samples[i]);
     }
-    return true;
 }
 
-TABLE(timings_map, struct kops_result, KOPS_MAP_TIMINGS, finish_timings)
-
-static bool finish_run(struct arena *a, const unsigned char *map, void *into)
-{
-    const unsigned char *timings = wire_find(map, "timings");
-
-    return timings && codec_type_of(timings) == CODEC_MAP && wire_read(a, timings, &timings_map_record, into);
-}
-
-TABLE(run_reply, struct kops_result, KOPS_RESULT_RUN, finish_run)
+TABLE(timings_map, struct kops_result, KOPS_MAP_TIMINGS, NULL)
+TABLE(run_reply, struct wire_timings, KOPS_RESULT_RUN, NULL)
 
 DECODER(run)
 {
