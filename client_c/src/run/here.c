@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -151,31 +150,17 @@ enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct ko
                 h->with->device, t->buffer->device);
 }
 
-struct kops_result launch_here_result(double us, bool timed, const char *variant)
+/* The result of a launch here. `us` is the time between two events, taken where `timed`. */
+static enum kops_code tell_result(double us, bool timed, const char *variant, struct kops_result *ret,
+                                  struct kops_error *e)
 {
-    const double unknown = (double)NAN;
-    struct kops_result r = {.recv_to_start_us = unknown,
-                            .map_us = unknown,
-                            .queue_us = unknown,
-                            .h2d_us = unknown,
-                            .d2h_us = unknown,
-                            .gpu_us = timed ? us : unknown,
-                            .host_us = unknown,
-                            .total_us = unknown,
-                            .wait_us = unknown,
-                            .end_us = unknown,
-                            .wall_us = unknown,
-                            .min_us = unknown,
-                            .median_us = unknown,
-                            .p90_us = unknown,
-                            .max_us = unknown,
-                            .send_us = unknown,
-                            .reply_us = unknown};
-
-    snprintf(r.variant, sizeof(r.variant), "%s", variant);
-    if (timed)
-        memcpy(r.timer, "events", sizeof("events"));
-    return r;
+    wire_no_timings(ret);
+    snprintf(ret->variant, sizeof(ret->variant), "%s", variant);
+    if (timed) {
+        ret->gpu_us = us;
+        memcpy(ret->timer, "events", sizeof("events"));
+    }
+    return here_device(ret->device, e);
 }
 
 void kernel_tell_here(struct kops_kernel *k)
@@ -222,8 +207,7 @@ static enum kops_code await_here(struct kops_kernel *k, const struct here_call *
 
     if (r || !ret_result)
         return r;
-    *ret_result = launch_here_result(us, !(o && o->no_timing), "user");
-    return here_device(ret_result->device, e);
+    return tell_result(us, !(o && o->no_timing), "user", ret_result, e);
 }
 
 enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
@@ -373,6 +357,5 @@ enum kops_code op_here(struct kops_client *c, const struct kops_request *request
     bytes_free(&attrs);
     if (r || !d->ret_result)
         return r;
-    *d->ret_result = launch_here_result(result.us, !o->no_timing, result.variant);
-    return here_device(d->ret_result->device, e);
+    return tell_result(result.us, !o->no_timing, result.variant, d->ret_result, e);
 }

@@ -77,10 +77,6 @@ static inline enum kops_code here_tensors_add(struct here_tensors *h, const stru
     return KOPS_OK;
 }
 
-/* The result of a launch here. `us` is the time between two events, taken where `timed`. The device is not filled in.
- */
-struct kops_result launch_here_result(double us, bool timed, const char *variant);
-
 /* Enqueues, or launches and waits. Without the lock. `options` may be NULL. */
 enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
                            const struct kops_options *options, struct kops_error *e);

@@ -1,6 +1,7 @@
 /* Compiled sources, and the kernels that are declared of them. */
 #include "kernel.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/arena.h"
@@ -72,9 +73,8 @@ static enum kops_code check(const struct kops_client *c, const struct kops_sourc
 
     if (!c->info.info.kernels)
         return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon is older than kernels of one's own: install a newer one");
-    for (size_t i = 0; i < sizeof(s->reserved) / sizeof(s->reserved[0]); i++)
-        if (s->reserved[i])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "source.reserved is not zero: initialise the struct with {0}");
+    if (fail_reserved(e, s->reserved, sizeof(s->reserved), "source"))
+        return KOPS_ERR_BAD_ARGUMENT;
     if (!missing)
         missing = missing_text(s->options, s->n_options, "options");
     if (!missing)
@@ -242,21 +242,22 @@ void kops_log_free(char *log)
 
 static enum kops_code check_map(const struct kops_tensor_map *m, size_t i, struct kops_error *e)
 {
+    char name[48];
+
     if (m->rank < 1 || m->rank > KOPS_MAX_MAP_RANK)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].map->rank is %u, but a tensor map has 1 to %d dimensions", i,
                     m->rank, KOPS_MAX_MAP_RANK);
     for (unsigned d = 0; d < m->rank; d++)
         if (!m->box[d])
             return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].map->box[%u] is NULL", i, d);
-    for (size_t r = 0; r < sizeof(m->reserved) / sizeof(m->reserved[0]); r++)
-        if (m->reserved[r])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT,
-                        "params[%zu].map->reserved is not zero: initialise the struct with {0}", i);
-    return KOPS_OK;
+    snprintf(name, sizeof(name), "params[%zu].map", i);
+    return fail_reserved(e, m->reserved, sizeof(m->reserved), name);
 }
 
 static enum kops_code check_param(const struct kops_param *p, size_t i, struct kops_error *e)
 {
+    char name[32];
+
     if (!p->name)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].name is NULL", i);
     if (p->kind < KOPS_PARAM_IN || p->kind > KOPS_PARAM_SCALAR)
@@ -265,10 +266,9 @@ static enum kops_code check_param(const struct kops_param *p, size_t i, struct k
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].dtype is %d, which is no dtype", i, (int)p->dtype);
     if (p->rank > KOPS_MAX_RANK)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].rank is %u, more than %d", i, p->rank, KOPS_MAX_RANK);
-    for (size_t r = 0; r < sizeof(p->reserved) / sizeof(p->reserved[0]); r++)
-        if (p->reserved[r])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "params[%zu].reserved is not zero: initialise the struct with {0}",
-                        i);
+    snprintf(name, sizeof(name), "params[%zu]", i);
+    if (fail_reserved(e, p->reserved, sizeof(p->reserved), name))
+        return KOPS_ERR_BAD_ARGUMENT;
     return p->map ? check_map(p->map, i, e) : KOPS_OK;
 }
 
@@ -278,9 +278,7 @@ static enum kops_code check_signature(const struct kops_signature *s, struct kop
 
     if (!s->entry)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "signature.entry is NULL");
-    for (size_t i = 0; i < sizeof(s->reserved) / sizeof(s->reserved[0]); i++)
-        if (s->reserved[i])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "signature.reserved is not zero: initialise the struct with {0}");
+    r = fail_reserved(e, s->reserved, sizeof(s->reserved), "signature");
     for (size_t i = 0; !r && i < s->n_params; i++)
         r = check_param(&s->params[i], i, e);
     return r;

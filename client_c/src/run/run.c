@@ -54,14 +54,11 @@ bool attrs_only_write(const struct kops_attr *attrs, size_t n)
 
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e)
 {
-    for (size_t i = 0; i < sizeof(options->reserved) / sizeof(options->reserved[0]); i++)
-        if (options->reserved[i])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
     if (options->priority > KOPS_PRIORITY_LOW)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.priority is none of enum kops_priority");
     if (options->where > KOPS_WHERE_HERE)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.where is none of enum kops_where");
-    return KOPS_OK;
+    return fail_reserved(e, options->reserved, sizeof(options->reserved), "options");
 }
 
 /* ---- runs ---- */

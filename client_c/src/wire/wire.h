@@ -298,6 +298,9 @@ enum kops_code wire_read_module(const struct native_reply *reply, struct wire_mo
 /* The error of a reply that was asked for as it is. */
 void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error);
 
+/* The result of a run of which no time is known. */
+void wire_no_timings(struct kops_result *ret);
+
 wire_decode wire_decode_nothing;
 wire_decode wire_decode_image;        /* struct wire_image_info */
 wire_decode wire_decode_register;     /* struct wire_buffer */
