@@ -123,14 +123,17 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
 
 
 def writers_header(methods: list[dict], maps: list[dict]) -> str:
-    rows = []
+    out = ["/* The keys of all params, for those who write requests: KOPS_KEYS_<method or map>, and all of them:",
+           " * X(method or map, key, TYPE, required, a bool's default) */"]
     for m in methods + maps:
+        rows = []
         for p in declared_params(m):
             kind = "FD" if p.get("descriptor") else p["type"].upper()
             fallback = int(p.get("default", 0)) if p["type"] == "bool" else 0
             rows.append(f"X({m['name']}, {p['key']}, {kind}, {int(p.get('required', False))}, {fallback})")
-    note = "/* The keys of all params, for those who write requests: X(method or map, key, TYPE, required, a bool's default) */\n"
-    return c_header("KOPS_GENERATED_WRITERS_H", note + x_macro("KOPS_WRITERS", rows))
+        out.append(x_macro(f"KOPS_KEYS_{m['name']}", rows))
+    out.append(x_macro("KOPS_WRITERS", [f"KOPS_KEYS_{m['name']}(X)" for m in methods + maps]))
+    return c_header("KOPS_GENERATED_WRITERS_H", "\n".join(out))
 
 
 def result_kind(field: dict, names: set[str]) -> str:

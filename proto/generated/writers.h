@@ -2,12 +2,17 @@
 #ifndef KOPS_GENERATED_WRITERS_H
 #define KOPS_GENERATED_WRITERS_H
 
-/* The keys of all params, for those who write requests: X(method or map, key, TYPE, required, a bool's default) */
-#define KOPS_WRITERS(X) \
+/* The keys of all params, for those who write requests: KOPS_KEYS_<method or map>, and all of them:
+ * X(method or map, key, TYPE, required, a bool's default) */
+#define KOPS_KEYS_hello(X) \
     X(hello, client, STR, 0, 0) \
     X(hello, protocol, UINT, 0, 0) \
     X(hello, shm, BOOL, 0, 0) \
-    X(hello, isolate, STR, 0, 0) \
+    X(hello, isolate, STR, 0, 0)
+
+#define KOPS_KEYS_ping(X)
+
+#define KOPS_KEYS_register(X) \
     X(register, kind, STR, 1, 0) \
     X(register, size, UINT, 1, 0) \
     X(register, handle, BIN, 0, 0) \
@@ -17,14 +22,20 @@
     X(register, chunk_bytes, LIST, 0, 0) \
     X(register, extend, UINT, 0, 0) \
     X(register, device, DEVICE, 0, 0) \
-    X(register, access, STR, 0, 0) \
+    X(register, access, STR, 0, 0)
+
+#define KOPS_KEYS_alloc(X) \
     X(alloc, size, UINT, 1, 0) \
-    X(alloc, device, DEVICE, 0, 0) \
+    X(alloc, device, DEVICE, 0, 0)
+
+#define KOPS_KEYS_release(X) \
     X(release, buffer, UINT, 0, 0) \
     X(release, ipc, BIN, 0, 0) \
     X(release, program, UINT, 0, 0) \
     X(release, module, UINT, 0, 0) \
-    X(release, kernel, UINT, 0, 0) \
+    X(release, kernel, UINT, 0, 0)
+
+#define KOPS_KEYS_run(X) \
     X(run, op, STR, 1, 0) \
     X(run, in, LIST, 1, 0) \
     X(run, out, LIST, 1, 0) \
@@ -39,7 +50,9 @@
     X(run, deadline_ms, UINT, 0, 0) \
     X(run, priority, STR, 0, 0) \
     X(run, ready, UINT, 0, 0) \
-    X(run, done, UINT, 0, 0) \
+    X(run, done, UINT, 0, 0)
+
+#define KOPS_KEYS_sequence(X) \
     X(sequence, tensors, LIST, 1, 0) \
     X(sequence, ops, LIST, 1, 0) \
     X(sequence, device, DEVICE, 0, 0) \
@@ -52,10 +65,14 @@
     X(sequence, deadline_ms, UINT, 0, 0) \
     X(sequence, priority, STR, 0, 0) \
     X(sequence, ready, UINT, 0, 0) \
-    X(sequence, done, UINT, 0, 0) \
+    X(sequence, done, UINT, 0, 0)
+
+#define KOPS_KEYS_program(X) \
     X(program, tensors, LIST, 1, 0) \
     X(program, ops, LIST, 1, 0) \
-    X(program, device, DEVICE, 0, 0) \
+    X(program, device, DEVICE, 0, 0)
+
+#define KOPS_KEYS_run_program(X) \
     X(run_program, program, UINT, 1, 0) \
     X(run_program, bind, LIST, 0, 0) \
     X(run_program, stream, UINT, 0, 0) \
@@ -67,14 +84,18 @@
     X(run_program, deadline_ms, UINT, 0, 0) \
     X(run_program, priority, STR, 0, 0) \
     X(run_program, ready, UINT, 0, 0) \
-    X(run_program, done, UINT, 0, 0) \
+    X(run_program, done, UINT, 0, 0)
+
+#define KOPS_KEYS_compile(X) \
     X(compile, source, STR, 1, 0) \
     X(compile, name, STR, 0, 0) \
     X(compile, files, MAP, 0, 0) \
     X(compile, options, LIST, 0, 0) \
     X(compile, entries, LIST, 1, 0) \
     X(compile, arch, STR, 0, 0) \
-    X(compile, device, DEVICE, 0, 0) \
+    X(compile, device, DEVICE, 0, 0)
+
+#define KOPS_KEYS_kernel(X) \
     X(kernel, module, UINT, 1, 0) \
     X(kernel, entry, STR, 1, 0) \
     X(kernel, params, LIST, 1, 0) \
@@ -84,10 +105,14 @@
     X(kernel, cluster, LIST, 0, 0) \
     X(kernel, alias, BOOL, 0, 0) \
     X(kernel, cooperative, BOOL, 0, 0) \
-    X(kernel, pdl, BOOL, 0, 0) \
+    X(kernel, pdl, BOOL, 0, 0)
+
+#define KOPS_KEYS_code(X) \
     X(code, module, UINT, 0, 0) \
     X(code, image, STR, 0, 0) \
-    X(code, fd, FD, 0, 0) \
+    X(code, fd, FD, 0, 0)
+
+#define KOPS_KEYS_launch(X) \
     X(launch, kernel, UINT, 1, 0) \
     X(launch, args, LIST, 1, 0) \
     X(launch, grid, LIST, 0, 0) \
@@ -103,7 +128,9 @@
     X(launch, deadline_ms, UINT, 0, 0) \
     X(launch, priority, STR, 0, 0) \
     X(launch, ready, UINT, 0, 0) \
-    X(launch, done, UINT, 0, 0) \
+    X(launch, done, UINT, 0, 0)
+
+#define KOPS_KEYS_counters(X) \
     X(counters, op, STR, 0, 0) \
     X(counters, in, LIST, 0, 0) \
     X(counters, out, LIST, 0, 0) \
@@ -117,36 +144,64 @@
     X(counters, cluster, LIST, 0, 0) \
     X(counters, stream, UINT, 0, 0) \
     X(counters, cache, STR, 0, 0) \
-    X(counters, deadline_ms, UINT, 0, 0) \
+    X(counters, deadline_ms, UINT, 0, 0)
+
+#define KOPS_KEYS_cache(X) \
     X(cache, action, STR, 1, 0) \
     X(cache, key, STR, 0, 0) \
-    X(cache, fd, FD, 0, 0) \
-    X(cancel, msgid, UINT, 1, 0) \
+    X(cache, fd, FD, 0, 0)
+
+#define KOPS_KEYS_timelines(X)
+
+#define KOPS_KEYS_cancel(X) \
+    X(cancel, msgid, UINT, 1, 0)
+
+#define KOPS_KEYS_trim(X)
+
+#define KOPS_KEYS_launched(X) \
     X(launched, module, UINT, 0, 0) \
     X(launched, entry, STR, 0, 0) \
     X(launched, op, STR, 0, 0) \
     X(launched, device, DEVICE, 0, 0) \
     X(launched, dtypes, LIST, 1, 0) \
-    X(launched, rows, LIST, 1, 0) \
+    X(launched, rows, LIST, 1, 0)
+
+#define KOPS_KEYS_stats(X) \
     X(stats, op, STR, 0, 0) \
     X(stats, dtype, STR, 0, 0) \
     X(stats, device, DEVICE, 0, 0) \
-    X(stats, reset, BOOL, 0, 0) \
-    X(conditions, device, DEVICE, 0, 0) \
+    X(stats, reset, BOOL, 0, 0)
+
+#define KOPS_KEYS_clients(X)
+
+#define KOPS_KEYS_conditions(X) \
+    X(conditions, device, DEVICE, 0, 0)
+
+#define KOPS_KEYS_tune(X) \
     X(tune, op, STR, 1, 0) \
     X(tune, in, LIST, 1, 0) \
     X(tune, out, LIST, 1, 0) \
     X(tune, attrs, MAP, 0, 0) \
-    X(tune, device, DEVICE, 0, 0) \
+    X(tune, device, DEVICE, 0, 0)
+
+#define KOPS_KEYS_tuning(X) \
     X(tuning, from, UINT, 0, 0) \
-    X(tuning, clear, BOOL, 0, 0) \
+    X(tuning, clear, BOOL, 0, 0)
+
+#define KOPS_KEYS_metrics(X)
+
+#define KOPS_KEYS_trace(X) \
     X(trace, begin, BOOL, 0, 0) \
     X(trace, end, BOOL, 0, 0) \
     X(trace, everybody, BOOL, 0, 0) \
-    X(trace, events, UINT, 0, 0) \
+    X(trace, events, UINT, 0, 0)
+
+#define KOPS_KEYS_drain(X) \
     X(drain, stop, BOOL, 0, 0) \
     X(drain, resume, BOOL, 0, 0) \
-    X(drain, timeout_ms, UINT, 0, 0) \
+    X(drain, timeout_ms, UINT, 0, 0)
+
+#define KOPS_KEYS_tensor(X) \
     X(tensor, buffer, UINT, 0, 0) \
     X(tensor, offset, UINT, 0, 0) \
     X(tensor, shape, LIST, 1, 0) \
@@ -155,7 +210,9 @@
     X(tensor, ipc, BIN, 0, 0) \
     X(tensor, size, UINT, 0, 0) \
     X(tensor, alloc_id, UINT, 0, 0) \
-    X(tensor, device, DEVICE, 0, 0) \
+    X(tensor, device, DEVICE, 0, 0)
+
+#define KOPS_KEYS_op(X) \
     X(op, op, STR, 0, 0) \
     X(op, in, LIST, 0, 0) \
     X(op, out, LIST, 0, 0) \
@@ -165,7 +222,9 @@
     X(op, grid, LIST, 0, 0) \
     X(op, block, LIST, 0, 0) \
     X(op, shared, UINT, 0, 0) \
-    X(op, cluster, LIST, 0, 0) \
+    X(op, cluster, LIST, 0, 0)
+
+#define KOPS_KEYS_param(X) \
     X(param, name, STR, 1, 0) \
     X(param, kind, STR, 1, 0) \
     X(param, dtype, STR, 1, 0) \
@@ -175,20 +234,61 @@
     X(param, align, UINT, 0, 0) \
     X(param, strided, BOOL, 0, 0) \
     X(param, lanes, UINT, 0, 0) \
-    X(param, map, MAP, 0, 0) \
+    X(param, map, MAP, 0, 0)
+
+#define KOPS_KEYS_tensor_map(X) \
     X(tensor_map, box, LIST, 1, 0) \
     X(tensor_map, steps, LIST, 0, 0) \
     X(tensor_map, swizzle, UINT, 0, 0) \
     X(tensor_map, interleave, UINT, 0, 0) \
     X(tensor_map, l2, UINT, 0, 0) \
     X(tensor_map, nan, BOOL, 0, 0) \
-    X(tensor_map, tf32, BOOL, 0, 0) \
+    X(tensor_map, tf32, BOOL, 0, 0)
+
+#define KOPS_KEYS_launches(X) \
     X(launches, shapes, LIST, 1, 0) \
     X(launches, count, UINT, 1, 0) \
     X(launches, attrs, MAP, 0, 0) \
-    X(launches, us, LIST, 0, 0) \
+    X(launches, us, LIST, 0, 0)
+
+#define KOPS_KEYS_binding(X) \
     X(binding, index, UINT, 1, 0) \
     X(binding, buffer, UINT, 1, 0) \
     X(binding, offset, UINT, 0, 0)
+
+#define KOPS_WRITERS(X) \
+    KOPS_KEYS_hello(X) \
+    KOPS_KEYS_ping(X) \
+    KOPS_KEYS_register(X) \
+    KOPS_KEYS_alloc(X) \
+    KOPS_KEYS_release(X) \
+    KOPS_KEYS_run(X) \
+    KOPS_KEYS_sequence(X) \
+    KOPS_KEYS_program(X) \
+    KOPS_KEYS_run_program(X) \
+    KOPS_KEYS_compile(X) \
+    KOPS_KEYS_kernel(X) \
+    KOPS_KEYS_code(X) \
+    KOPS_KEYS_launch(X) \
+    KOPS_KEYS_counters(X) \
+    KOPS_KEYS_cache(X) \
+    KOPS_KEYS_timelines(X) \
+    KOPS_KEYS_cancel(X) \
+    KOPS_KEYS_trim(X) \
+    KOPS_KEYS_launched(X) \
+    KOPS_KEYS_stats(X) \
+    KOPS_KEYS_clients(X) \
+    KOPS_KEYS_conditions(X) \
+    KOPS_KEYS_tune(X) \
+    KOPS_KEYS_tuning(X) \
+    KOPS_KEYS_metrics(X) \
+    KOPS_KEYS_trace(X) \
+    KOPS_KEYS_drain(X) \
+    KOPS_KEYS_tensor(X) \
+    KOPS_KEYS_op(X) \
+    KOPS_KEYS_param(X) \
+    KOPS_KEYS_tensor_map(X) \
+    KOPS_KEYS_launches(X) \
+    KOPS_KEYS_binding(X)
 
 #endif

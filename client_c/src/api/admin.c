@@ -74,8 +74,9 @@ struct kops_clients *kops_clients_free(struct kops_clients *clients)
 enum kops_code kops_conditions(kops_client *client, const char *device, struct kops_conditions **ret_conditions,
                                struct kops_error *ret_error)
 {
+    const struct wire_conditions_of request = {device};
     enum kops_code r;
-    struct kops_conditions *got = ask(client, "conditions", wire_pack_conditions, device, wire_decode_conditions,
+    struct kops_conditions *got = ask(client, "conditions", wire_pack_conditions, &request, wire_decode_conditions,
                                       sizeof(struct wire_conditions), SESSION_ATTEMPTS, &r, ret_error);
 
     if (got)
@@ -361,12 +362,14 @@ enum kops_code kops_trace_begin(kops_client *client, const struct kops_trace_opt
 {
     static const struct kops_trace_options defaults;
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    const struct kops_trace_options *o = options ? options : &defaults;
+    const struct wire_tracing request = {.begin = true, .everybody = o->everybody, .events = o->events};
     struct beginning b = {.client = client};
     enum kops_code r;
 
     client_enter(client, e);
-    r = session_call(client, wire_pack_trace_begin, options ? options : &defaults, -1, decode_beginning, &b,
-                     client_deadline(client, 0), SESSION_ONCE, e);
+    r = session_call(client, wire_pack_trace, &request, -1, decode_beginning, &b, client_deadline(client, 0),
+                     SESSION_ONCE, e);
     if (!r)
         client->traced = b.generation;
     client_leave(client);
@@ -377,7 +380,8 @@ enum kops_code kops_trace_begin(kops_client *client, const struct kops_trace_opt
 /* On the connection that began the trace, and on no other: another daemon knows nothing of it. */
 static enum kops_code read_trace(struct kops_client *c, bool end, struct wire_trace *into, struct kops_error *e)
 {
-    const struct exchange x = {wire_pack_trace_read, &end, -1, wire_decode_trace, into};
+    const struct wire_tracing request = {.end = end};
+    const struct exchange x = {wire_pack_trace, &request, -1, wire_decode_trace, into};
     const uint32_t generation = c->traced;
     struct kops_error why;
 

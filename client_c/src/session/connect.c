@@ -148,7 +148,7 @@ static enum kops_transport wanted_transport(const struct kops_client *c)
 
 static enum kops_code open_ring(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
-    const struct wire_hello hello = {.name = c->name, .shm = true};
+    const struct wire_hello hello = {.client = c->name, .protocol = WIRE_PROTOCOL, .shm = true};
     struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
     const struct exchange x = {wire_pack_hello, &hello, -1, wire_decode_shm, &shm};
     struct ring_offer offer;
@@ -191,7 +191,7 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
 /* The first hello tells everything; later ones only the limits, since kops_info() gave out pointers to the rest. */
 static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
-    const struct wire_hello hello = {.name = c->name, .isolate = c->isolate};
+    const struct wire_hello hello = {.client = c->name, .protocol = WIRE_PROTOCOL, .isolate = c->isolate};
     struct kops_limits limits = {0};
     const bool first = !c->info.info.server;
     const struct exchange x = {wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,

@@ -102,17 +102,26 @@ void wire_pack_plain(struct bytes *out, uint32_t msgid, const void *request)
     begin(out, msgid, request);
 }
 
-void wire_pack_hello(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct wire_hello *h = request;
-    struct mp_pairs m = begin(out, msgid, "hello");
+/* A map whose keys are members of *r, and requests that are such a map. */
+#define PUT_MEMBER(map, key, TYPE, required, fallback) put_##map##_##key(&m, r->key);
+#define REQUEST(map, owner, fd)                                                                                        \
+    void wire_pack_##map(struct bytes *out, uint32_t msgid, const void *request)                                       \
+    {                                                                                                                  \
+        const owner *r = request;                                                                                      \
+        struct mp_pairs m = begin_fd(out, msgid, #map, fd);                                                            \
+                                                                                                                       \
+        KOPS_KEYS_##map(PUT_MEMBER) mp_close(&m);                                                                      \
+    }
 
-    put_hello_client(&m, h->name);
-    put_hello_protocol(&m, WIRE_PROTOCOL);
-    put_hello_shm(&m, h->shm);
-    put_hello_isolate(&m, h->isolate);
-    mp_close(&m);
-}
+REQUEST(hello, struct wire_hello, false)
+REQUEST(alloc, struct wire_alloc, false)
+REQUEST(code, struct wire_code, r->fd)
+REQUEST(cache, struct wire_cache, r->fd)
+REQUEST(stats, struct kops_stats_filter, false)
+REQUEST(conditions, struct wire_conditions_of, false)
+REQUEST(drain, struct kops_drain_options, false)
+REQUEST(trace, struct wire_tracing, false)
+REQUEST(tuning, struct wire_tuning, false)
 
 void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
 {
@@ -131,99 +140,6 @@ void wire_pack_register(struct bytes *out, uint32_t msgid, const void *request)
     put_register_extend(&m, r->extend);
     put_register_device(&m, r->device);
     put_register_access(&m, r->access == KOPS_ACCESS_R ? "r" : NULL);
-    mp_close(&m);
-}
-
-void wire_pack_alloc(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct wire_alloc *a = request;
-    struct mp_pairs m = begin(out, msgid, "alloc");
-
-    put_alloc_size(&m, a->size);
-    put_alloc_device(&m, a->device);
-    mp_close(&m);
-}
-
-void wire_pack_stats(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct kops_stats_filter *f = request;
-    struct mp_pairs m = begin(out, msgid, "stats");
-
-    put_stats_op(&m, f->op);
-    put_stats_dtype(&m, f->dtype);
-    put_stats_device(&m, f->device);
-    put_stats_reset(&m, f->reset);
-    mp_close(&m);
-}
-
-void wire_pack_conditions(struct bytes *out, uint32_t msgid, const void *request)
-{
-    struct mp_pairs m = begin(out, msgid, "conditions");
-
-    put_conditions_device(&m, request);
-    mp_close(&m);
-}
-
-void wire_pack_drain(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct kops_drain_options *o = request;
-    struct mp_pairs m = begin(out, msgid, "drain");
-
-    put_drain_stop(&m, o->stop);
-    put_drain_resume(&m, o->resume);
-    put_drain_timeout_ms(&m, (uint64_t)o->timeout_ms);
-    mp_close(&m);
-}
-
-void wire_pack_trace_begin(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct kops_trace_options *o = request;
-    struct mp_pairs m = begin(out, msgid, "trace");
-
-    put_trace_begin(&m, true);
-    put_trace_everybody(&m, o->everybody);
-    put_trace_events(&m, o->events);
-    mp_close(&m);
-}
-
-void wire_pack_trace_read(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const bool *end = request;
-    struct mp_pairs m = begin(out, msgid, "trace");
-
-    put_trace_end(&m, *end);
-    mp_close(&m);
-}
-
-void wire_pack_tuning(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct wire_tuning *w = request;
-    struct mp_pairs m = begin(out, msgid, "tuning");
-
-    put_tuning_from(&m, w->from);
-    put_tuning_clear(&m, w->clear);
-    mp_close(&m);
-}
-
-void wire_pack_cache(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct wire_cache *w = request;
-    struct mp_pairs m = begin_fd(out, msgid, "cache", w->fd);
-
-    put_cache_action(&m, w->action);
-    put_cache_key(&m, w->key);
-    put_cache_fd(&m, w->fd);
-    mp_close(&m);
-}
-
-void wire_pack_code(struct bytes *out, uint32_t msgid, const void *request)
-{
-    const struct wire_code *w = request;
-    struct mp_pairs m = begin_fd(out, msgid, "code", w->fd);
-
-    put_code_module(&m, w->module);
-    put_code_image(&m, w->image);
-    put_code_fd(&m, w->fd);
     mp_close(&m);
 }
 
@@ -641,13 +557,11 @@ void wire_pack_program(struct bytes *out, uint32_t msgid, const void *request)
     mp_close(&m);
 }
 
-static void pack_binding(struct bytes *b, const struct wire_bound *w)
+static void pack_binding(struct bytes *b, const struct wire_bound *r)
 {
     struct mp_pairs m = mp_open(b);
 
-    put_binding_index(&m, w->index);
-    put_binding_buffer(&m, w->buffer);
-    put_binding_offset(&m, w->offset);
+    KOPS_KEYS_binding(PUT_MEMBER);
     mp_close(&m);
 }
 

@@ -160,9 +160,19 @@ struct wire_raw {
 };
 
 struct wire_hello {
-    const char *name;
-    const char *isolate; /* NULL: as the daemon is configured */
+    const char *client; /* its name */
+    unsigned protocol;
     bool shm;
+    const char *isolate; /* NULL: as the daemon is configured */
+};
+
+struct wire_conditions_of {
+    const char *device; /* NULL: the default */
+};
+
+struct wire_tracing {
+    bool begin, end, everybody;
+    uint64_t events;
 };
 
 wire_pack wire_pack_hello;       /* struct wire_hello */
@@ -180,10 +190,9 @@ wire_pack wire_pack_kernel;      /* struct wire_kernel */
 wire_pack wire_pack_code;        /* struct wire_code */
 wire_pack wire_pack_cache;       /* struct wire_cache */
 wire_pack wire_pack_stats;       /* struct kops_stats_filter */
-wire_pack wire_pack_conditions;  /* const char *: the device, or NULL */
+wire_pack wire_pack_conditions;  /* struct wire_conditions_of */
 wire_pack wire_pack_drain;       /* struct kops_drain_options */
-wire_pack wire_pack_trace_begin; /* struct kops_trace_options */
-wire_pack wire_pack_trace_read;  /* bool: end */
+wire_pack wire_pack_trace;       /* struct wire_tracing */
 wire_pack wire_pack_tune;        /* struct wire_tune */
 wire_pack wire_pack_tuning;      /* struct wire_tuning */
 
