@@ -12,11 +12,33 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <time.h>
 
 #include "compile/compiled.h"
-#include "compile/key.h"
+#include "util/buffer.h"
 #include "util/error.h"
+
+enum {
+    CACHE_SECRET_BYTES = 32,
+    CACHE_MAC_BYTES = 32,
+    CACHE_HEADER_BYTES = 16,
+    CACHE_PAYLOAD_MAX = COMPILED_MAX_IMAGE + (2 << 20), /* a binary, a log, and 64 entries with all their parameters */
+    CACHE_FILE_MAX = CACHE_HEADER_BYTES + CACHE_PAYLOAD_MAX + CACHE_MAC_BYTES,
+};
+
+/* Appends the whole file to `into`, whose maximum is CACHE_FILE_MAX or more; -1 when it does not fit in memory. */
+int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
+                    struct buffer *into);
+
+/* Bytes from anywhere: refuses files that were not made with this secret for this key. The content is read only when
+ * its hash is right. */
+int cache_file_open(const void *bytes, size_t size, const unsigned char secret[CACHE_SECRET_BYTES],
+                    const unsigned char key[KEY_BYTES], struct compiled **ret_compiled, struct error *e);
+
+/* Little-endian, for this form and that of archives. */
+void cache_put64(unsigned char into[8], uint64_t value);
+uint64_t cache_get64(const unsigned char from[8]);
 
 struct cache_disk;
 
@@ -58,5 +80,9 @@ struct cache_disk_counters {
     uint64_t rejected, failures, evictions;
 };
 struct cache_disk_counters cache_disk_counters(const struct cache_disk *d);
+
+int cache_write_all(int fd, const void *bytes, size_t size);
+/* The number of bytes read, fewer only at the end of the file; -1 with errno. */
+ssize_t cache_read_all(int fd, void *bytes, size_t size);
 
 #endif

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "compile/compiled.h"
-#include "compile/key.h"
 #include "util/list.h"
 
 struct cache_memory;

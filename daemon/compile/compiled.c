@@ -2,7 +2,7 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdbool.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -302,4 +302,15 @@ int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compile
     }
     *ret_compiled = c;
     return 0;
+}
+
+void key_to_hex(const unsigned char key[KEY_BYTES], char ret_hex[KEY_HEX + 1])
+{
+    sodium_bin2hex(ret_hex, KEY_HEX + 1, key, KEY_BYTES);
+}
+
+bool key_from_hex(const char *hex, unsigned char ret_key[KEY_BYTES])
+{
+    return strspn(hex, "0123456789abcdef") == KEY_HEX && !hex[KEY_HEX] &&
+           sodium_hex2bin(ret_key, KEY_BYTES, hex, KEY_HEX, NULL, NULL, NULL) == 0;
 }

@@ -6,6 +6,7 @@
 #define KOPS_COMPILE_COMPILED_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +20,8 @@ enum {
     COMPILED_MAX_NAME = 4096,         /* bytes of an entry's name, or of its lowered name */
     COMPILED_MAX_LOG = 256 << 10,
     COMPILED_MAX_IMAGE = 64 << 20,
-    COMPILED_KEY_BYTES = 32,
+    KEY_BYTES = 32,
+    KEY_HEX = 2 * KEY_BYTES,
     COMPILED_ARCH_SIZE = 16,     /* with the ending zero */
     COMPILED_COMPILER_SIZE = 32, /* likewise */
 };
@@ -42,7 +44,7 @@ enum compiled_from { COMPILED_HERE, COMPILED_IMPORTED, COMPILED_REMOTE, COMPILED
 struct compiled {
     atomic_uint refs;
     enum compiled_from from;               /* set before others see it */
-    unsigned char key[COMPILED_KEY_BYTES]; /* of the cache; zero until it is set */
+    unsigned char key[KEY_BYTES];          /* of the cache; zero until it is set */
     char arch[COMPILED_ARCH_SIZE];         /* "sm_90a" */
     char compiler[COMPILED_COMPILER_SIZE]; /* "NVRTC 13.0" */
     double compile_us;                     /* NVRTC's time */
@@ -77,5 +79,11 @@ int compiled_verify(const struct compiled *c, struct error *e);
 
 /* Its approximate size on a device when it is loaded: code and variables. */
 uint64_t compiled_device_bytes(const struct compiled *c);
+
+/* A key in lower case, with an ending zero. */
+void key_to_hex(const unsigned char key[KEY_BYTES], char ret_hex[KEY_HEX + 1]);
+
+/* Exactly KEY_HEX digits in lower case and nothing more. */
+bool key_from_hex(const char *hex, unsigned char ret_key[KEY_BYTES]);
 
 #endif

@@ -36,14 +36,14 @@ void compiler_let_go(struct compiler *c)
 /* Whether the settings and this machine allow compiling at all. */
 static void look(struct compiler *c, const struct compiler_config *config)
 {
-    if (nvrtc_find(config->nvrtc, config->include, &c->place, &c->why) < 0 ||
+    if (toolkit_find(config->nvrtc, config->include, &c->place, &c->why) < 0 ||
         (config->sandbox == COMPILER_SANDBOX_REQUIRED && !sandbox_available(&c->why)))
         c->unusable = true;
     snprintf(c->name, sizeof(c->name), "%s", c->place.name);
     if (c->unusable)
         log_info("compiler", "usable=no why=\"%s\"", c->why.message);
     else
-        log_info("compiler", "name=\"%s\" path=%s", c->name, c->place.path);
+        log_info("compiler", "name=\"%s\" path=%s", c->name, c->place.nvrtc);
 }
 
 static unsigned usable_cores(void)
@@ -73,7 +73,7 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
     if (!c->user || !c->binary)
         goto free_texts;
     look(c, config);
-    if (!c->unusable && nvrtc_add_trees(config->include_extra, &c->place, e) < 0)
+    if (!c->unusable && toolkit_add_trees(config->include_extra, &c->place, e) < 0)
         goto free_texts;
     c->sandbox = config->sandbox;
     c->helpers = config->helpers ? config->helpers : 1;
@@ -102,10 +102,8 @@ free_texts:
 static void job_free(struct compile_job *job)
 {
     list_remove(&job->link);
-    buffer_free(&job->request);
-    for (unsigned i = 0; job->entries && i < job->n_entries; i++)
-        free(job->entries[i]);
-    free(job->entries);
+    request_free(&job->request);
+    buffer_free(&job->frame);
     free(job);
 }
 
@@ -343,23 +341,6 @@ static void adapt_spares(struct compiler *c)
     }
 }
 
-static int fill_job(struct compile_job *job, const struct compile_input *input)
-{
-    buffer_init(&job->request, FRAME_MAX_REQUEST + sizeof(struct frame_header));
-    request_encode(input, &job->request);
-    job->entries = calloc((size_t)input->n_entries + 1, sizeof(*job->entries));
-    if (job->request.failed || !job->entries || strlen(input->arch) >= sizeof(job->arch))
-        return -1;
-    memcpy(job->arch, input->arch, strlen(input->arch) + 1);
-    job->n_entries = input->n_entries;
-    for (unsigned i = 0; i < input->n_entries; i++) {
-        job->entries[i] = strdup(input->entries[i]);
-        if (!job->entries[i])
-            return -1;
-    }
-    return 0;
-}
-
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context)
 {
@@ -372,8 +353,7 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
     job->context = context;
     list_init(&job->link);
     list_append(&compiler->waiting, &job->link);
-    if (fill_job(job, input) < 0)
-        job->broken = true;
+    job->broken = request_copy(input, &job->frame, &job->request) < 0;
     compiler->keep_warm = true;
     adapt_spares(compiler);
     compiler_kick(compiler);

@@ -6,7 +6,7 @@
 
 #include "compile/compiler.h"
 #include "compile/helper_wire.h"
-#include "compile/nvrtc_find.h"
+#include "compile/toolkit.h"
 #include "util/list.h"
 #include "util/work.h"
 
@@ -14,14 +14,12 @@ struct compile_job {
     struct list link; /* in compiler.waiting; by itself once a process has it */
     struct compiler *compiler;
     struct process *process; /* NULL while it waits */
-    struct buffer request;   /* the whole frame, kept for a second process */
-    char arch[COMPILED_ARCH_SIZE];
-    char **entries; /* owned: the answer must have these */
-    unsigned n_entries;
-    bool broken;    /* too large, or memory was short */
-    bool paused;    /* until it is resumed it waits for no process, and its process is stopped */
-    unsigned ended; /* processes that ended over it */
-    unsigned lost;  /* … that ended with the helper that had forked them */
+    struct buffer frame;     /* kept for a second process */
+    struct request request;  /* what the frame says: an answer must have its entries and architecture */
+    bool broken;             /* too large, or memory was short */
+    bool paused;             /* until it is resumed it waits for no process, and its process is stopped */
+    unsigned ended;          /* processes that ended over it */
+    unsigned lost;           /* … that ended with the helper that had forked them */
     compile_done *done;
     void *context;
 };
@@ -67,7 +65,7 @@ struct process {
 
 struct compiler {
     uv_loop_t *loop;
-    struct nvrtc_place place;
+    struct toolkit_place place;
     char *user, *binary;
     enum compiler_sandbox sandbox;
     unsigned helpers, memory_mib, time_s, keep_s, cores;

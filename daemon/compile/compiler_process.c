@@ -1,4 +1,5 @@
-/* A process that compiles one source, as the daemon sees it. */
+#include "compile/compiler_internal.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,15 +10,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compile/compiler_internal.h"
+#include "compile/helper.h"
+#include "remote/wire.h"
 #include "util/log.h"
+#include "util/shortage.h"
+#include "util/spawn.h"
 #include "util/watch.h"
 
 enum { READ_CHUNK = 64 << 10, START_S = 30 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
-static void handle_closed(uv_handle_t *handle)
+static void process_closed(uv_handle_t *handle)
 {
     struct process *p = handle->data;
     struct compiler *c = p->compiler;
@@ -153,7 +157,7 @@ static void start_deadline(struct process *p, unsigned seconds)
 /* Returns false when there is more to write. */
 static bool flush(struct process *p)
 {
-    const struct buffer *request = p->job ? &p->job->request : NULL;
+    const struct buffer *request = p->job ? &p->job->frame : NULL;
 
     while (request && p->sent < buffer_length(request)) {
         ssize_t n = send(p->socket, request->data + request->start + p->sent, buffer_length(request) - p->sent,
@@ -181,10 +185,12 @@ void process_assign(struct process *p, struct compile_job *job)
 /* Whether the answer has the job's entries, by their names, and its architecture. */
 static bool answers(const struct compile_job *job, const struct compiled *c)
 {
-    if (c->n_entries != job->n_entries || strcmp(c->arch, job->arch) != 0)
+    const struct compile_input *input = &job->request.input;
+
+    if (c->n_entries != input->n_entries || strcmp(c->arch, input->arch) != 0)
         return false;
     for (unsigned i = 0; i < c->n_entries; i++)
-        if (strcmp(c->entries[i].name, job->entries[i]) != 0 ||
+        if (strcmp(c->entries[i].name, input->entries[i]) != 0 ||
             text_clean(c->entries[i].lowered, strlen(c->entries[i].lowered)))
             return false;
     return true;
@@ -214,7 +220,7 @@ static bool acceptable(const struct frame_failure *failure)
            failure->code == ERROR_LIMIT_EXCEEDED || failure->code == ERROR_UNSUPPORTED;
 }
 
-static void on_failed(struct process *p, const unsigned char *body, size_t length)
+static void on_failure(struct process *p, const unsigned char *body, size_t length)
 {
     struct frame_failure failure = {.code = ERROR_INTERNAL};
     struct compile_failure told = {0};
@@ -260,7 +266,7 @@ static void on_frame(struct process *p, uint32_t kind, const unsigned char *body
         on_compiled(p, body, length);
         process_kill(p);
     } else if ((p->state == PROCESS_BUSY || p->state == PROCESS_STARTING) && kind == FRAME_FAILED) {
-        on_failed(p, body, length);
+        on_failure(p, body, length);
         process_kill(p);
     } else if (p->state != PROCESS_ENDING) {
         if (p->job)
@@ -343,8 +349,8 @@ static void finish(struct process *p)
         compiler_helper_failed(p->compiler, &e, TOLERATED_LOSSES);
     }
     p->state = PROCESS_ENDING;
-    uv_close((uv_handle_t *)&p->poll, handle_closed);
-    uv_close((uv_handle_t *)&p->deadline, handle_closed);
+    uv_close((uv_handle_t *)&p->poll, process_closed);
+    uv_close((uv_handle_t *)&p->deadline, process_closed);
     compiler_kick(p->compiler);
 }
 
@@ -379,4 +385,367 @@ void process_set_lost(struct process *p)
 {
     p->lost = true;
     process_set_exited(p, SIGKILL, 0);
+}
+
+enum { START_MS = 60000, END_MS = 5000 };
+
+/* Of the environment the process gets only the part that finds libraries. */
+static int spawn(const char *binary, int control, pid_t *ret_pid)
+{
+    static char name[] = "kopsd", argument[] = HELPER_ARGUMENT, locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
+    char libraries[PATH_MAX], parent[32], *environment[4] = {locale, zone};
+    char *arguments[] = {name, argument, parent, NULL};
+    const struct spawn_fd fd = {control, HELPER_CONTROL_FD};
+    const char *path = getenv("LD_LIBRARY_PATH");
+
+    snprintf(parent, sizeof(parent), "parent=%d", (int)getpid());
+    if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
+        environment[2] = libraries;
+    return spawn_process(binary, arguments, environment, &fd, 1, ret_pid);
+}
+
+/* A helper that ends meanwhile is noticed when it is reaped. */
+static void send_setup(const struct compiler *c, int control)
+{
+    const struct toolkit_place *p = &c->place;
+    struct helper_setup s = {.sandbox = c->sandbox,
+                             .memory_mib = c->memory_mib,
+                             .time_s = c->time_s,
+                             .alone = c->alone,
+                             .n_includes = p->n_includes,
+                             .n_trees = p->n_trees,
+                             .stamp = p->stamp};
+
+    memcpy(s.nvrtc, p->nvrtc, sizeof(s.nvrtc));
+    snprintf(s.user, sizeof(s.user), "%s", c->user);
+    remote_send(control, &s, sizeof(s), 0, -1);
+    for (unsigned i = 0; i < p->n_includes; i++)
+        remote_send(control, p->includes[i], strlen(p->includes[i]) + 1, 0, -1);
+}
+
+/* On the pool: starting a process copies page tables, which takes long in a large daemon. */
+static void start_run(struct work *work)
+{
+    struct forker *f = (struct forker *)work;
+    int sockets[2], r;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0) {
+        error_shortage(&f->error, errno, "starting the compiler");
+        return;
+    }
+    r = spawn(f->compiler->binary, sockets[1], &f->pid);
+    close(sockets[1]);
+    if (r) {
+        f->pid = 0;
+        error_set(&f->error, ERROR_UNSUPPORTED, "the compiler cannot be started: %.80s: %s", f->compiler->binary,
+                  strerror(r));
+        close(sockets[0]);
+        return;
+    }
+    f->control = sockets[0];
+    f->pidfd = (int)syscall(SYS_pidfd_open, f->pid, 0);
+    if (f->pidfd >= 0) {
+        send_setup(f->compiler, f->control);
+        return;
+    }
+    error_set(&f->error, ERROR_UNSUPPORTED, "the compiler cannot be watched: %s", strerror(errno));
+    close(f->control); /* the helper sees that, and ends */
+    waitpid(f->pid, NULL, 0);
+    f->pid = 0;
+}
+
+static void forker_closed(uv_handle_t *handle)
+{
+    struct forker *f = handle->data;
+    struct compiler *c = f->compiler;
+
+    if (--f->handles)
+        return;
+    if (f->pid) {
+        close(f->control);
+        close(f->pidfd);
+    }
+    list_remove(&f->link);
+    free(f);
+    compiler_let_go(c);
+}
+
+static void forget(struct forker *f)
+{
+    if (f->compiler->forker == f)
+        f->compiler->forker = NULL;
+}
+
+static void on_impatience(uv_timer_t *timer)
+{
+    struct forker *f = timer->data;
+    struct error e;
+
+    if (!f->ready && !f->stopped && !f->hung_up) {
+        f->said_why = true;
+        error_set(&e, ERROR_UNSUPPORTED, "the compiler does not get ready");
+        forget(f);
+        compiler_helper_failed(f->compiler, &e, TOLERATED_NEVER);
+    }
+    if (f->hung_up)
+        forget(f); /* also where it may not be killed */
+    syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+}
+
+void forker_stop(struct forker *f)
+{
+    forget(f);
+    if (f->stopped)
+        return;
+    f->stopped = true;
+    if (f->polls < 2)
+        return; /* start_done() sees it */
+    uv_poll_stop(&f->control_poll);
+    shutdown(f->control, SHUT_RDWR);
+    uv_timer_start(&f->patience, on_impatience, END_MS, 0);
+}
+
+static struct process *find(const struct forker *f, uint64_t id)
+{
+    list_for_each_safe (node, after, &f->compiler->processes) {
+        struct process *p = list_entry(node, struct process, link);
+
+        if (p->forker == f && p->id == id)
+            return p;
+    }
+    return NULL;
+}
+
+static void on_ready(struct forker *f, const struct helper_event *event)
+{
+    struct compiler *c = f->compiler;
+
+    f->ready = true;
+    f->alone = event->alone;
+    uv_timer_stop(&f->patience);
+    snprintf(c->name, sizeof(c->name), "NVRTC %u.%u", event->major, event->minor);
+    log_info("compiler", "pid=%d version=%u.%u alone=%d", (int)f->pid, event->major, event->minor, f->alone);
+    if (event->text[0])
+        log_warning("compiler", "pid=%d sandbox=incomplete why=\"%.200s\"", (int)f->pid, event->text);
+}
+
+static void on_failed(struct forker *f, const struct helper_event *event)
+{
+    struct error e;
+
+    f->said_why = true;
+    error_set(&e, event->code ? (enum error_code)event->code : ERROR_UNSUPPORTED, "%.255s", event->text);
+    forget(f);
+    compiler_helper_failed(f->compiler, &e, TOLERATED_NEVER);
+}
+
+/* Takes ownership of `fd` (negative: none). */
+static void on_event(struct forker *f, const struct helper_event *event, int fd)
+{
+    struct process *p = find(f, event->id);
+
+    if (event->kind == HELPER_READY && !f->ready)
+        on_ready(f, event);
+    else if (event->kind == HELPER_FAILED)
+        on_failed(f, event);
+    else if (event->kind == HELPER_FORKED && p && p->pidfd < 0 && fd >= 0) {
+        process_set_pidfd(p, fd);
+        fd = -1;
+    } else if (event->kind == HELPER_EXITED && p && !p->exited)
+        process_set_exited(p, event->status, event->peak_kib);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Returns 1 with an event, 0 when there is none now, -1 at the end. */
+static int receive(struct forker *f, struct helper_event *event, int *ret_fd)
+{
+    const long n = remote_receive(f->control, event, sizeof(*event), MSG_DONTWAIT, ret_fd);
+
+    if (n == sizeof(*event)) {
+        event->text[sizeof(event->text) - 1] = '\0';
+        return 1;
+    }
+    if (*ret_fd >= 0)
+        close(*ret_fd);
+    return n < 0 && errno == EAGAIN ? 0 : -1;
+}
+
+/* It was to end now, or has said why it does. */
+static bool ends_as_expected(const struct forker *f)
+{
+    return f->stopped || f->said_why || (f->alone && f->used);
+}
+
+static void on_control(uv_poll_t *poll, int status, int events)
+{
+    struct forker *f = poll->data;
+    struct compiler *c = f->compiler;
+    struct helper_event event;
+    int fd, r = 1;
+
+    (void)events;
+    while (!f->stopped && (r = status < 0 ? -1 : receive(f, &event, &fd)) > 0)
+        on_event(f, &event, fd);
+    if (r < 0 && !f->stopped) {
+        uv_poll_stop(&f->control_poll);
+        f->hung_up = true;
+        if (ends_as_expected(f))
+            forget(f);
+        if (f->said_why && !f->alone)
+            forker_stop(f);
+        else if (!ends_as_expected(f)) /* the cause is known when it is reaped */
+            uv_timer_start(&f->patience, on_impatience, END_MS, 0);
+    }
+    compiler_schedule(c);
+}
+
+static void close_all(struct forker *f)
+{
+    uv_close((uv_handle_t *)&f->patience, forker_closed);
+    if (f->polls > 0)
+        uv_close((uv_handle_t *)&f->control_poll, forker_closed);
+    if (f->polls > 1)
+        uv_close((uv_handle_t *)&f->pidfd_poll, forker_closed);
+}
+
+/* Requests hear of a helper that ends at its start, and not of one that was killed later. */
+static void note_end(struct forker *f, int status)
+{
+    struct error e;
+
+    if (ends_as_expected(f))
+        return;
+    error_set(&e, ERROR_UNSUPPORTED, "the compiler's helper ended without a word (%s %d); see the log",
+              WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    compiler_helper_failed(f->compiler, &e, f->ready || WIFSIGNALED(status) ? TOLERATED_LOSSES : TOLERATED_NEVER);
+}
+
+/* Its children died with it. */
+static void on_end(uv_poll_t *poll, int status, int events)
+{
+    struct forker *f = poll->data;
+    struct compiler *c = f->compiler;
+    int ended = SIGKILL; /* also where it was reaped elsewhere */
+
+    (void)status;
+    (void)events;
+    if (waitpid(f->pid, &ended, WNOHANG) == 0)
+        return;
+    log_debug("compiler", "pid=%d ended=%d", (int)f->pid, ended);
+    if (!f->stopped && !f->hung_up)
+        on_control(&f->control_poll, 0, UV_READABLE); /* its last words */
+    forget(f);
+    note_end(f, ended);
+    list_for_each_safe (node, after, &c->processes) {
+        struct process *p = list_entry(node, struct process, link);
+
+        if (p->forker != f)
+            continue;
+        if (!p->exited && f->alone)
+            process_set_exited(p, ended, 0);
+        else if (!p->exited)
+            process_set_lost(p);
+        p->forker = NULL;
+    }
+    uv_poll_stop(&f->pidfd_poll);
+    close_all(f);
+    compiler_kick(c);
+}
+
+static int add_poll(struct forker *f, uv_poll_t *poll, int fd)
+{
+    int r = uv_poll_init(f->compiler->loop, poll, fd);
+
+    if (r < 0)
+        return r;
+    poll->data = f;
+    f->polls++;
+    f->handles++;
+    return 0;
+}
+
+/* A helper that cannot be watched is of no use. It has only just begun, so that reaping it takes no time. */
+static void watch(struct forker *f)
+{
+    int r = add_poll(f, &f->control_poll, f->control);
+
+    if (r == 0)
+        r = add_poll(f, &f->pidfd_poll, f->pidfd);
+    if (r == 0)
+        r = watch_start(&f->pidfd_poll, UV_READABLE, on_end);
+    if (r == 0 && !f->stopped)
+        r = watch_start(&f->control_poll, UV_READABLE, on_control);
+    if (r == 0)
+        return;
+    error_set(&f->error, ERROR_OUT_OF_MEMORY, "the compiler cannot be watched: %s", uv_strerror(r));
+    syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+    shutdown(f->control, SHUT_RDWR); /* where it is another user's: then it ends by itself */
+    waitpid(f->pid, NULL, 0);
+}
+
+static void start_done(struct work *work)
+{
+    struct forker *f = (struct forker *)work;
+    struct compiler *c = f->compiler;
+
+    if (!f->error.code)
+        watch(f);
+    if (f->error.code) {
+        forget(f);
+        compiler_helper_failed(c, &f->error, TOLERATED_NEVER);
+        close_all(f);
+        return;
+    }
+    if (f->stopped) {
+        f->stopped = false;
+        forker_stop(f);
+        return;
+    }
+    uv_timer_start(&f->patience, on_impatience, START_MS, 0);
+}
+
+int forker_start(struct compiler *c, struct error *e)
+{
+    struct forker *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a helper");
+    f->compiler = c;
+    f->control = f->pidfd = -1;
+    list_init(&f->link);
+    list_append(&c->forkers, &f->link);
+    uv_timer_init(c->loop, &f->patience);
+    f->patience.data = f;
+    f->handles = 1;
+    c->forker = f;
+    work_submit(c->loop, &f->work, start_run, start_done);
+    return 0;
+}
+
+int forker_ask(struct forker *f, bool hurry, struct error *e)
+{
+    struct compiler *c = f->compiler;
+    const struct helper_command command = {++c->next_id, hurry};
+    struct process *p;
+    int sockets[2], r = 0;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
+        return error_shortage(e, errno, "a socket for a compile");
+    p = process_new(f, command.id, sockets[0], e);
+    if (!p) {
+        close(sockets[1]);
+        return -1;
+    }
+    if (remote_send(f->control, &command, sizeof(command), MSG_DONTWAIT, sockets[1]) < 0) {
+        p->state = PROCESS_ENDING; /* no process will follow */
+        process_set_exited(p, 0, 0);
+        error_set(e, ERROR_UNSUPPORTED, "the compiler's helper cannot be asked: %s", strerror(errno));
+        r = 1;
+    }
+    close(sockets[1]);
+    f->used = true;
+    if (f->alone)
+        forget(f);
+    return r;
 }

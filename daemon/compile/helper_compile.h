@@ -6,15 +6,13 @@
 
 #include "compile/compiler.h"
 #include "compile/helper_wire.h"
-#include "compile/nvrtc.h"
-
-enum { HELPER_MAX_INCLUDES = 16 };
+#include "compile/toolkit.h"
 
 /* The same for all sources. */
 struct helper_toolkit {
     struct nvrtc nvrtc;
-    const char *includes[HELPER_MAX_INCLUDES]; /* directories */
-    const char *shown[HELPER_MAX_INCLUDES];    /* what a log calls each */
+    const char *includes[TOOLKIT_MAX_INCLUDES]; /* directories */
+    const char *shown[TOOLKIT_MAX_INCLUDES];    /* what a log calls each */
     unsigned n_includes;
     unsigned n_trees; /* the last of them, which are no toolkit's; as long as they have */
     uint64_t stamp;   /* this stamp, sources are compiled */

@@ -5,8 +5,348 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compile/hostcode_tokens.h"
 #include "proto/generated/kernels.h"
+
+/* ---- tokens: a source cut just well enough to find where declarations begin and end ---- */
+
+enum token_kind {
+    TOKEN_NAME,    /* identifiers and keywords */
+    TOKEN_LITERAL, /* numbers, characters */
+    TOKEN_STRING,
+    TOKEN_MARK, /* one character of punctuation */
+    TOKEN_DEFINE,
+    TOKEN_IF,   /* #if, #ifdef, #ifndef */
+    TOKEN_ELSE, /* #else, #elif, … */
+    TOKEN_ENDIF,
+    TOKEN_PRAGMA,
+    TOKEN_DIRECTIVE, /* another one */
+};
+
+struct token {
+    size_t start, length;
+    enum token_kind kind;
+};
+
+struct tokens {
+    const char *text; /* borrowed */
+    struct token *list;
+    size_t n, capacity;
+};
+
+static bool token_is_directive(const struct token *t)
+{
+    return t->kind >= TOKEN_DEFINE;
+}
+
+struct cursor {
+    const char *text;
+    size_t at, end;
+    bool line_start; /* nothing but blanks since the line began */
+};
+
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '$' || (unsigned char)c >= 0x80;
+}
+
+static char peek(const struct cursor *c, size_t ahead)
+{
+    return c->at + ahead < c->end ? c->text[c->at + ahead] : '\0';
+}
+
+static bool is_continuation(const struct cursor *c)
+{
+    return peek(c, 0) == '\\' && (peek(c, 1) == '\n' || (peek(c, 1) == '\r' && peek(c, 2) == '\n'));
+}
+
+static void skip_continuation(struct cursor *c)
+{
+    c->at += peek(c, 1) == '\n' ? 2 : 3;
+}
+
+static void skip_block_comment(struct cursor *c)
+{
+    for (c->at += 2; c->at < c->end; c->at++)
+        if (peek(c, 0) == '*' && peek(c, 1) == '/') {
+            c->at += 2;
+            return;
+        }
+}
+
+static void skip_line_comment(struct cursor *c)
+{
+    while (c->at < c->end && peek(c, 0) != '\n') {
+        if (is_continuation(c))
+            skip_continuation(c);
+        else
+            c->at++;
+    }
+}
+
+/* Moves over blanks and comments of the line. */
+static void skip_line_blanks(struct cursor *c)
+{
+    for (;;) {
+        char ch = peek(c, 0);
+
+        if (is_continuation(c))
+            skip_continuation(c);
+        else if (ch == '/' && peek(c, 1) == '*')
+            skip_block_comment(c);
+        else if (ch != '\n' && isspace((unsigned char)ch))
+            c->at++;
+        else
+            return;
+    }
+}
+
+/* Moves over blanks and comments. */
+static void skip_blanks(struct cursor *c)
+{
+    while (c->at < c->end) {
+        char ch = peek(c, 0);
+
+        if (is_continuation(c)) {
+            skip_continuation(c);
+        } else if (isspace((unsigned char)ch)) {
+            c->line_start = c->line_start || ch == '\n';
+            c->at++;
+        } else if (ch == '/' && peek(c, 1) == '*') {
+            skip_block_comment(c);
+        } else if (ch == '/' && peek(c, 1) == '/') {
+            skip_line_comment(c);
+        } else {
+            return;
+        }
+    }
+}
+
+/* A quote that is never closed ends with its line: it is prose in a part that is compiled out. */
+static void skip_quoted(struct cursor *c, char quote)
+{
+    for (c->at++; c->at < c->end && peek(c, 0) != '\n'; c->at++) {
+        if (is_continuation(c)) {
+            c->at += peek(c, 1) == '\n' ? 1 : 2;
+        } else if (peek(c, 0) == '\\') {
+            c->at++;
+        } else if (peek(c, 0) == quote) {
+            c->at++;
+            return;
+        }
+    }
+}
+
+/* R"mark( … )mark"; c is at the quote. */
+static void skip_raw_string(struct cursor *c)
+{
+    size_t start = c->at + 1, length = 0;
+
+    while (start + length < c->end && length <= 16 && c->text[start + length] != '(')
+        length++;
+    if (start + length >= c->end || length > 16) {
+        skip_quoted(c, '"');
+        return;
+    }
+    for (c->at = start + length; c->at < c->end; c->at++)
+        if (peek(c, 0) == ')' && c->end - c->at > length + 1 &&
+            memcmp(c->text + c->at + 1, c->text + start, length) == 0 && c->text[c->at + 1 + length] == '"') {
+            c->at += length + 2;
+            return;
+        }
+}
+
+/* c is at '#'. */
+static enum token_kind cut_directive(struct cursor *c)
+{
+    static const struct {
+        const char *word;
+        enum token_kind kind;
+    } kinds[] = {
+        {"define", TOKEN_DEFINE}, {"if", TOKEN_IF},         {"ifdef", TOKEN_IF},     {"ifndef", TOKEN_IF},
+        {"else", TOKEN_ELSE},     {"elif", TOKEN_ELSE},     {"elifdef", TOKEN_ELSE}, {"elifndef", TOKEN_ELSE},
+        {"endif", TOKEN_ENDIF},   {"pragma", TOKEN_PRAGMA},
+    };
+    enum token_kind kind = TOKEN_DIRECTIVE;
+    size_t word, length = 0;
+
+    c->at++;
+    skip_line_blanks(c);
+    word = c->at;
+    while (is_name(peek(c, length)))
+        length++;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strlen(kinds[i].word) == length && memcmp(kinds[i].word, c->text + word, length) == 0)
+            kind = kinds[i].kind;
+    while (c->at < c->end && peek(c, 0) != '\n') {
+        if (is_continuation(c))
+            skip_continuation(c);
+        else if (peek(c, 0) == '/' && peek(c, 1) == '*')
+            skip_block_comment(c);
+        else if (peek(c, 0) == '/' && peek(c, 1) == '/')
+            skip_line_comment(c);
+        else if (peek(c, 0) == '"' || peek(c, 0) == '\'')
+            skip_quoted(c, peek(c, 0));
+        else
+            c->at++;
+    }
+    return kind;
+}
+
+/* A string's or character's prefix, or a name; c is at its first character. */
+static enum token_kind cut_name(struct cursor *c)
+{
+    static const char *const prefixes[] = {"L", "u8", "u", "U", "R", "LR", "u8R", "uR", "UR"};
+    size_t start = c->at, length;
+    char quote;
+
+    while (is_name(peek(c, 0)) && c->at < c->end)
+        c->at++;
+    quote = peek(c, 0);
+    length = c->at - start;
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        bool raw = prefixes[i][strlen(prefixes[i]) - 1] == 'R';
+
+        if (strlen(prefixes[i]) != length || memcmp(prefixes[i], c->text + start, length) != 0)
+            continue;
+        if (raw && quote == '"') {
+            skip_raw_string(c);
+            return TOKEN_STRING;
+        }
+        if (!raw && (quote == '"' || quote == '\'')) {
+            skip_quoted(c, quote);
+            return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
+        }
+    }
+    return TOKEN_NAME;
+}
+
+static enum token_kind cut_number(struct cursor *c)
+{
+    while (c->at < c->end) {
+        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
+
+        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
+            c->at += 2;
+        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
+            c->at++;
+        else
+            break;
+    }
+    return TOKEN_LITERAL;
+}
+
+static enum token_kind cut_one(struct cursor *c)
+{
+    char ch = peek(c, 0);
+
+    if (ch == '#' && c->line_start)
+        return cut_directive(c);
+    c->line_start = false;
+    if (isdigit((unsigned char)ch) || (ch == '.' && isdigit((unsigned char)peek(c, 1))))
+        return cut_number(c);
+    if (is_name(ch))
+        return cut_name(c);
+    if (ch == '"' || ch == '\'') {
+        skip_quoted(c, ch);
+        return ch == '"' ? TOKEN_STRING : TOKEN_LITERAL;
+    }
+    c->at++;
+    return TOKEN_MARK;
+}
+
+static int add(struct tokens *t, struct token token)
+{
+    if (t->n == t->capacity) {
+        size_t capacity = t->capacity ? t->capacity * 2 : 1024;
+        struct token *list = realloc(t->list, capacity * sizeof(*list));
+
+        if (!list)
+            return -1;
+        t->list = list;
+        t->capacity = capacity;
+    }
+    t->list[t->n++] = token;
+    return 0;
+}
+
+static void tokens_free(struct tokens *t)
+{
+    free(t->list);
+    *t = (struct tokens){0};
+}
+
+static int tokens_cut(struct tokens *ret, const char *text, size_t length)
+{
+    struct cursor c = {.text = text, .end = length, .line_start = true};
+    struct tokens t = {.text = text};
+
+    for (;;) {
+        struct token token;
+
+        skip_blanks(&c);
+        if (c.at >= c.end)
+            break;
+        token.start = c.at;
+        token.kind = cut_one(&c);
+        if (c.at > c.end)
+            c.at = c.end;
+        token.length = c.at - token.start;
+        if (add(&t, token) < 0) {
+            tokens_free(&t);
+            return -1;
+        }
+    }
+    *ret = t;
+    return 0;
+}
+
+static bool token_is(const struct tokens *t, size_t i, const char *word)
+{
+    size_t length = strlen(word);
+
+    return i < t->n && t->list[i].length == length && memcmp(t->text + t->list[i].start, word, length) == 0;
+}
+
+static bool token_is_mark(const struct tokens *t, size_t i, char mark)
+{
+    return i < t->n && t->list[i].kind == TOKEN_MARK && t->text[t->list[i].start] == mark;
+}
+
+/* i is at the #else of a conditional that began before; returns the index of its #endif. */
+static size_t skip_branch(const struct tokens *t, size_t i)
+{
+    unsigned depth = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF)
+            depth++;
+        else if (t->list[i].kind == TOKEN_ENDIF && depth-- == 0)
+            break;
+    }
+    return i;
+}
+
+static size_t tokens_skip_group(const struct tokens *t, size_t i)
+{
+    char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
+    unsigned depth = 0, saved[KERNELS_HOSTCODE_CONDITIONS_MAX], n = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF && n < KERNELS_HOSTCODE_CONDITIONS_MAX)
+            saved[n++] = depth;
+        else if (t->list[i].kind == TOKEN_ELSE && n)
+            depth = saved[n - 1];
+        else if (t->list[i].kind == TOKEN_ELSE)
+            i = skip_branch(t, i);
+        else if (t->list[i].kind == TOKEN_ENDIF && n)
+            n--;
+        else if (token_is_mark(t, i, open))
+            depth++;
+        else if (token_is_mark(t, i, close) && --depth == 0)
+            return i + 1;
+    }
+    return t->n;
+}
 
 enum {
     SCOPES_MAX = KERNELS_HOSTCODE_SCOPES_MAX,

@@ -2,14 +2,89 @@
 
 #include <limits.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "compile/key.h"
+#include "compile/compiled.h"
 #include "compile/options.h"
 #include "compile/service_internal.h"
 #include "util/clock.h"
 #include "util/log.h"
+
+struct store { /* a file that is being written, or told that it is used */
+    struct work work;
+    struct code_service *service;
+    struct compiled *compiled; /* a reference */
+    struct list link;          /* of the service's stores, where it is written */
+    atomic_bool dropped;       /* the cache was cleared since it was begun */
+};
+
+static void store_run(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+    struct error e;
+
+    pthread_rwlock_rdlock(&t->service->storing);
+    if (!atomic_load(&t->dropped))
+        cache_disk_write(t->service->disk, t->compiled, &e); /* counts and logs its failures */
+    pthread_rwlock_unlock(&t->service->storing);
+}
+
+static void touch_run(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+
+    cache_disk_touch(t->service->disk, t->compiled->key);
+}
+
+static void store_done(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+    struct code_service *s = t->service;
+
+    list_remove(&t->link);
+    compiled_unref(t->compiled);
+    free(t);
+    service_let_go(s);
+}
+
+static struct store *begin(struct code_service *s, struct compiled *compiled, void (*run)(struct work *))
+{
+    struct store *t = s->disk ? calloc(1, sizeof(*t)) : NULL;
+
+    if (!t)
+        return NULL;
+    t->service = s;
+    t->compiled = compiled_ref(compiled);
+    list_init(&t->link);
+    service_hold(s);
+    work_submit(s->loop, &t->work, run, store_done);
+    return t;
+}
+
+void service_store(struct code_service *s, struct compiled *compiled)
+{
+    struct store *t = begin(s, compiled, store_run);
+
+    if (t)
+        list_append(&s->stores, &t->link);
+}
+
+void service_touch(struct code_service *s, struct compiled *compiled)
+{
+    begin(s, compiled, touch_run);
+}
+
+void service_drop_stores(struct code_service *s, const unsigned char *key)
+{
+    list_for_each_safe (node, after, &s->stores) {
+        struct store *t = list_entry(node, struct store, link);
+
+        if (!key || memcmp(t->compiled->key, key, KEY_BYTES) == 0)
+            atomic_store(&t->dropped, true);
+    }
+}
 
 /* Files of modules that memory answers for are told that they are in use this often. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
@@ -98,7 +173,7 @@ static void compiler_closed(void *context)
     service_let_go(s);
 }
 
-static void request_free(struct code_request *q)
+static void code_request_free(struct code_request *q)
 {
     list_remove(&q->link);
     turn_place_unref(q->place);
@@ -108,7 +183,7 @@ static void request_free(struct code_request *q)
 static void inflight_drop_waiters(struct inflight *f)
 {
     list_for_each_safe (node, after, &f->waiters)
-        request_free(list_entry(node, struct code_request, link));
+        code_request_free(list_entry(node, struct code_request, link));
 }
 
 static void inflight_free(struct inflight *f)
@@ -117,7 +192,8 @@ static void inflight_free(struct inflight *f)
     inflight_stop(f);
     list_remove(&f->link);
     compiled_unref(f->compiled);
-    free(f->input);
+    request_free(&f->request);
+    buffer_free(&f->frame);
     free(f);
 }
 
@@ -177,7 +253,7 @@ void inflight_finish(struct inflight *f, struct compiled *compiled, enum code_or
         code_done *done = q->done;
         void *context = q->context;
 
-        request_free(q);
+        code_request_free(q);
         done(context, compiled ? compiled_ref(compiled) : NULL, origin, e, failure);
     }
     inflight_free(f);
@@ -241,9 +317,7 @@ static struct inflight *inflight_new(struct code_service *s, const unsigned char
 {
     struct inflight *f = calloc(1, sizeof(*f));
 
-    if (f)
-        f->input = service_copy_input(input);
-    if (!f || !f->input) {
+    if (!f || request_copy(input, &f->frame, &f->request) < 0) {
         free(f);
         inflight_no_memory(input, e);
         return NULL;
@@ -345,7 +419,7 @@ void code_request_cancel(struct code_request *request)
     struct inflight *f = request->inflight;
     struct code_service *s = f->service;
 
-    request_free(request);
+    code_request_free(request);
     if (!list_empty(&f->waiters))
         return;
     if (f->state == QUEUED || f->state == ASKING || f->state == COMPILING) {

@@ -8,10 +8,18 @@
 
 #include "compile/cache_disk.h"
 #include "compile/cache_memory.h"
+#include "compile/helper_wire.h"
 #include "compile/service.h"
-#include "compile/turns.h"
 #include "util/list.h"
 #include "util/work.h"
+
+struct turns {
+    struct list users;
+    uint64_t begun; /* compiles, so far */
+};
+
+/* A compile that nobody interrupts has so long where users can only take turns. */
+enum { TURN_SLICE_MS = 500 };
 
 enum inflight_state { READING, ASKING, QUEUED, COMPILING, FINISHED };
 
@@ -22,7 +30,8 @@ struct inflight {
     struct code_service *service;
     enum inflight_state state;
     unsigned char key[KEY_BYTES];
-    struct compile_input *input;   /* owned */
+    struct request request; /* a copy of the input, whose texts lie in */
+    struct buffer frame;
     struct compile_job *job;       /* of COMPILING; of QUEUED: a paused one, which goes on at its turn */
     struct turn_place *place;      /* of COMPILING: a reference to that of the waiter whose turn it was */
     uint64_t began_ms;             /* of COMPILING: it began or went on then */
@@ -91,9 +100,6 @@ static inline void service_hold(struct code_service *s)
 /* May free the service, when it is closing. */
 void service_let_go(struct code_service *s);
 
-/* Copies an input with all it points at into one allocation for free(); NULL when memory is short. */
-struct compile_input *service_copy_input(const struct compile_input *input);
-
 /* Writes the module's file on the pool, or marks it as used. A failure is a line in the log. */
 void service_store(struct code_service *s, struct compiled *compiled);
 void service_touch(struct code_service *s, struct compiled *compiled);
@@ -102,6 +108,13 @@ void service_touch(struct code_service *s, struct compiled *compiled);
 void service_drop_stores(struct code_service *s, const unsigned char *key);
 
 /* ---- service_queue.c ---- */
+
+void turns_init(struct turns *turns);
+
+/* A reference to the place of that connection among those that take turns, which stays while the connection has
+ * sources that wait or are compiled. NULL: memory is short. */
+struct turn_place *turn_place_get(struct turns *turns, uint64_t user, uint64_t connection);
+void turn_place_unref(struct turn_place *place); /* NULL: nothing */
 
 void service_queue_begin(struct code_service *s);
 void service_queue_end(struct code_service *s);

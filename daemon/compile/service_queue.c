@@ -1,14 +1,140 @@
-/* Who has the compiler: which source is compiled next (turns.h), and which compile is interrupted so that a user who
- * has a share gets it.
+/* Who has the compiler: which source is compiled next, and which compile is interrupted so that a user who has a share
+ * gets it. Users take turns, and the connections of one user take turns among themselves, so a connection with many
+ * requests delays the others only by its running compiles.
  *
  * An interrupted compile is paused and goes on at its next turn, so that its time is not lost. As many are paused as
  * may run, since each keeps its memory; beyond that a compile is ended and begins anew at its next turn, until the time
  * that it lost is too much. */
+#include "compile/service_internal.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "compile/service_internal.h"
 #include "util/clock.h"
+
+/* The turns of a user or a connection. */
+struct served {
+    unsigned running;
+    uint64_t last; /* the number of the compile that began last; 0: none yet */
+};
+
+struct turn_user {
+    struct list link, places;
+    struct turns *turns;
+    uint64_t id;
+    struct served served;
+};
+
+/* One connection's. */
+struct turn_place {
+    struct list link;
+    struct turn_user *user;
+    uint64_t connection;
+    unsigned refs;
+    struct served served;
+};
+
+void turns_init(struct turns *turns)
+{
+    turns->begun = 0;
+    list_init(&turns->users);
+}
+
+static struct turn_user *get_user(struct turns *turns, uint64_t id)
+{
+    struct turn_user *u;
+
+    list_for_each_safe (node, after, &turns->users) {
+        u = list_entry(node, struct turn_user, link);
+        if (u->id == id)
+            return u;
+    }
+    u = calloc(1, sizeof(*u));
+    if (!u)
+        return NULL;
+    u->turns = turns;
+    u->id = id;
+    list_init(&u->places);
+    list_init(&u->link);
+    list_append(&turns->users, &u->link);
+    return u;
+}
+
+static void forget_unused(struct turn_user *u)
+{
+    if (!list_empty(&u->places))
+        return;
+    list_remove(&u->link);
+    free(u);
+}
+
+static struct turn_place *turn_place_ref(struct turn_place *place)
+{
+    place->refs++;
+    return place;
+}
+
+struct turn_place *turn_place_get(struct turns *turns, uint64_t user, uint64_t connection)
+{
+    struct turn_user *u = get_user(turns, user);
+    struct turn_place *p;
+
+    if (!u)
+        return NULL;
+    list_for_each_safe (node, after, &u->places) {
+        p = list_entry(node, struct turn_place, link);
+        if (p->connection == connection)
+            return turn_place_ref(p);
+    }
+    p = calloc(1, sizeof(*p));
+    if (!p) {
+        forget_unused(u);
+        return NULL;
+    }
+    *p = (struct turn_place){.user = u, .connection = connection, .refs = 1};
+    list_init(&p->link);
+    list_append(&u->places, &p->link);
+    return p;
+}
+
+void turn_place_unref(struct turn_place *place)
+{
+    if (!place || --place->refs)
+        return;
+    list_remove(&place->link);
+    forget_unused(place->user);
+    free(place);
+}
+
+/* < 0: `a` is first. Two that began at the same number have begun nothing. */
+static int compare(const struct served *a, const struct served *b)
+{
+    if (a->running != b->running)
+        return a->running < b->running ? -1 : 1;
+    return a->last < b->last ? -1 : a->last > b->last;
+}
+
+/* Whether `a` is served before `b`: the user with the fewest compiles running is next, of several the one whose last
+ * compile began longest ago; of that user's connections the next one is chosen by the same rule. */
+static bool turn_is_before(const struct turn_place *a, const struct turn_place *b)
+{
+    if (a->user == b->user)
+        return compare(&a->served, &b->served) < 0;
+    return compare(&a->user->served, &b->user->served) < 0;
+}
+
+/* Whether a source of `waiting` is compiled in place of one of `running`, another user's, which has been compiled
+ * without a break for `ran_ms`: at once when the waiting user has fewer compiles running even with this one, after
+ * TURN_SLICE_MS when that only swaps the two numbers. */
+static bool turn_may_take(const struct turn_place *waiting, const struct turn_place *running, uint64_t ran_ms)
+{
+    const unsigned mine = waiting->user->served.running, theirs = running->user->served.running;
+
+    if (waiting->user == running->user || mine >= theirs)
+        return false;
+    return mine + 1 < theirs || ran_ms >= TURN_SLICE_MS;
+}
 
 /* Of the time that a compile may take; more than that must not be lost. */
 enum { LOSSES = 2 };
@@ -29,7 +155,8 @@ static void leave_turn(struct inflight *f)
 {
     f->service->n_compiling--;
     f->state = QUEUED;
-    turn_end(f->place);
+    f->place->served.running--;
+    f->place->user->served.running--;
     turn_place_unref(f->place);
     f->place = NULL;
 }
@@ -40,7 +167,9 @@ static void take_turn(struct inflight *f, struct turn_place *place)
     f->state = COMPILING;
     f->began_ms = now_ms();
     f->place = turn_place_ref(place);
-    turn_begin(place);
+    place->served.running++;
+    place->user->served.running++;
+    place->served.last = place->user->served.last = ++f->service->turns.begun;
 }
 
 /* The compiler has ended it, or was told to. */
@@ -102,7 +231,7 @@ bool inflight_begin(struct inflight *f, struct turn_place *place)
 {
     struct code_service *s = f->service;
 
-    f->job = compiler_compile(s->compiler, f->input, compile_is_done, f);
+    f->job = compiler_compile(s->compiler, &f->request.input, compile_is_done, f);
     if (!f->job)
         return false;
     f->ran_ms = 0;
@@ -188,8 +317,8 @@ static struct inflight *find_longest(struct code_service *s, const struct turn_p
 
         if (f->state != COMPILING || !turn_may_take(place, f->place, TURN_SLICE_MS))
             continue;
-        running = turn_running(f->place);
-        most = longest ? turn_running(longest->place) : 0;
+        running = f->place->user->served.running;
+        most = longest ? longest->place->user->served.running : 0;
         if (!longest || running > most || (running == most && f->began_ms < longest->began_ms))
             longest = f;
     }
@@ -241,7 +370,7 @@ void service_start_queued(struct code_service *s)
         } else if (s->time_ms && f->lost_ms >= LOSSES * s->time_ms) {
             fail_lost(f);
         } else if (!inflight_begin(f, q->place)) {
-            inflight_no_memory(f->input, &e);
+            inflight_no_memory(&f->request.input, &e);
             inflight_finish(f, NULL, CODE_COMPILED, &e, NULL);
         }
     }

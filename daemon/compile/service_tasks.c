@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "compile/archive.h"
-#include "compile/key.h"
+#include "compile/compiled.h"
 #include "compile/service_internal.h"
 #include "util/clock.h"
 #include "util/shortage.h"

@@ -12,12 +12,44 @@
 #ifndef KOPS_COMPILE_SIGNED_H
 #define KOPS_COMPILE_SIGNED_H
 
-#include "compile/cache_file.h"
+#include <stddef.h>
+
+#include "compile/cache_disk.h"
 #include "compile/compiled.h"
-#include "compile/key.h"
-#include "compile/signing.h"
 #include "util/buffer.h"
 #include "util/error.h"
+
+enum { SECRET_FILE_SIZE = 4096 /* of a text, with its ending zero */ };
+
+/* All of its text. Refuses a file that others than its owner (this user, or root) can read or write, and one that is
+ * longer than `size` - 1 bytes. */
+int secret_file_read(const char *path, char *into, size_t size, struct error *e);
+
+/* A file whose first line is "bearer TOKEN" or "basic USER:PASSWORD", as the value of HTTP's header Authorization. */
+int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], struct error *e);
+
+enum {
+    SIGNING_PUBLIC_BYTES = 32,
+    SIGNING_SECRET_BYTES = 64,
+    SIGNING_BYTES = 64,            /* of a signature */
+    SIGNING_WORD_SIZE = 8 + 64 + 1 /* of a public key, with the ending zero */
+};
+
+struct signing_key {
+    unsigned char public[SIGNING_PUBLIC_BYTES], secret[SIGNING_SECRET_BYTES];
+};
+
+/* A public key from its word. */
+int signing_public_parse(const char *word, unsigned char ret_public[SIGNING_PUBLIC_BYTES], struct error *e);
+void signing_public_print(const unsigned char public[SIGNING_PUBLIC_BYTES], char ret_word[SIGNING_WORD_SIZE]);
+
+/* Reads a private key, by the rules of secret_file.h. */
+int signing_key_read(const char *path, struct signing_key *ret_key, struct error *e);
+
+/* Makes a key and its file, mode 0600, which must not be there yet. */
+int signing_key_make(const char *path, struct signing_key *ret_key, struct error *e);
+
+void signing_key_forget(struct signing_key *key);
 
 enum {
     SIGNED_HEADER_BYTES = 16 + SIGNING_PUBLIC_BYTES + KEY_BYTES + 8 + 8,

@@ -6,8 +6,6 @@
 #ifndef KOPS_REMOTE_CURL_H
 #define KOPS_REMOTE_CURL_H
 
-#include "util/error.h"
-
 typedef void *curl_handle;
 struct curl_list;
 
@@ -85,8 +83,5 @@ struct curl_functions {
     int (*multi_wait)(curl_handle multi, struct curl_wait *extra, unsigned n_extra, int timeout_ms, int *ret_ready);
     struct curl_message *(*multi_info_read)(curl_handle multi, int *ret_left);
 };
-
-/* Loads and sets up the library; the error names the package. */
-int curl_open(struct curl_functions *ret, struct error *e);
 
 #endif

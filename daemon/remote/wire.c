@@ -9,7 +9,7 @@
 
 enum { FDS_MAX = 4, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL };
 
-int remote_send(int socket, const void *packet, size_t size, int fd)
+int remote_send(int socket, const void *packet, size_t size, int flags, int fd)
 {
     union {
         struct cmsghdr header;
@@ -26,7 +26,7 @@ int remote_send(int socket, const void *packet, size_t size, int fd)
         memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
     }
     do
-        n = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = sendmsg(socket, &message, MSG_NOSIGNAL | flags);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -1 : 0;
 }

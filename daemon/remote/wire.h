@@ -46,8 +46,9 @@ struct remote_event {
     char why[REMOTE_WHY_SIZE]; /* of FAILED; of READY: what the sandbox lacks */
 };
 
-/* `fd` goes along unless it is negative; stays the caller's. Returns 0, or -1 with errno. */
-int remote_send(int socket, const void *packet, size_t size, int fd);
+/* `fd` goes along unless it is negative, and stays the caller's; `flags`: as for sendmsg(2). Returns 0, or -1 with
+ * errno. */
+int remote_send(int socket, const void *packet, size_t size, int flags, int fd);
 
 /* Returns the packet's size; 0 at the end; -1 with errno. *ret_fd: the only descriptor that came along, or -1; more
  * than one are closed, and the packet counts as one of size 1. */
