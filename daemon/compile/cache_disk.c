@@ -21,7 +21,7 @@ struct cache_disk {
     int directory; /* owned: all names are relative to it */
     uint64_t limit;
     unsigned char secret[CACHE_SECRET_BYTES];
-    pthread_mutex_t lock; /* of the next two, and for one look at the whole directory at a time */
+    pthread_mutex_t lock; /* for the next two, and for one look at the whole directory at a time */
     uint64_t bytes;       /* in files, once `scanned`; at most that: removed files count until the next scan */
     bool scanned;
     atomic_uint_fast64_t rejected, failures, evictions;
@@ -34,7 +34,7 @@ enum { CACHE_TEMPORARY_SIZE = 32 };
 
 enum { MAGIC_BYTES = 8 };
 
-/* One for each way in which a module has come here. */
+/* One for each enum compiled_from. */
 static const unsigned char magics[COMPILED_FROM_COUNT][MAGIC_BYTES] = {
     [COMPILED_HERE] = {'K', 'O', 'P', 'S', 'C', 'O', 'D', '1'},
     [COMPILED_IMPORTED] = {'K', 'O', 'P', 'S', 'C', 'O', 'I', '1'},
@@ -77,27 +77,18 @@ int cache_file_make(const struct compiled *compiled, const unsigned char secret[
     return into->failed ? -1 : 0;
 }
 
-/* COMPILED_FROM_COUNT: it is none of them. */
-static enum compiled_from find_magic(const unsigned char *at)
-{
-    enum compiled_from from = COMPILED_HERE;
-
-    while (from < COMPILED_FROM_COUNT && memcmp(at, magics[from], MAGIC_BYTES) != 0)
-        from++;
-    return from;
-}
-
 int cache_file_open(const void *bytes, size_t size, const unsigned char secret[CACHE_SECRET_BYTES],
                     const unsigned char key[KEY_BYTES], struct compiled **ret_compiled, struct error *e)
 {
     const unsigned char *at = bytes;
     unsigned char mac[CACHE_MAC_BYTES];
     struct compiled *compiled;
-    enum compiled_from from;
+    enum compiled_from from = COMPILED_HERE;
 
     if (size < CACHE_HEADER_BYTES + CACHE_MAC_BYTES || size > CACHE_FILE_MAX)
         return error_set(e, ERROR_INVALID_ARGUMENT, "its size is wrong");
-    from = find_magic(at);
+    while (from < COMPILED_FROM_COUNT && memcmp(at, magics[from], MAGIC_BYTES) != 0)
+        from++;
     if (from == COMPILED_FROM_COUNT)
         return error_set(e, ERROR_INVALID_ARGUMENT, "it is of another kind or version");
     if (cache_get64(at + MAGIC_BYTES) != size - CACHE_HEADER_BYTES - CACHE_MAC_BYTES)
@@ -182,7 +173,7 @@ static int read_secret(int directory, unsigned char *ret_secret)
     return r;
 }
 
-/* By a link: of two daemons that begin at once one makes it, and the other one reads that. */
+/* Two daemons may begin at once: the link lets one of them make the secret, and both read that. */
 static int make_secret(int directory, struct error *e)
 {
     unsigned char bytes[CACHE_SECRET_BYTES];
@@ -226,7 +217,6 @@ static int cache_secret_get(int directory, unsigned char ret_secret[CACHE_SECRET
 
 enum { LOG_EVERY_S = 60 };
 
-/* Makes each directory on the way that is missing. */
 static int make_directories(const char *path)
 {
     char part[4096];
@@ -321,7 +311,7 @@ struct cache_disk_counters cache_disk_counters(const struct cache_disk *d)
                                         atomic_load(&d->evictions)};
 }
 
-/* A line a minute, for errors that come with every file: a full disk, too many open files. */
+/* One line a minute, for errors that come with every file: a full disk, too many open files. */
 static bool line_is_due(struct cache_disk *d)
 {
     uint64_t now = clock_now_ns(), last = atomic_load(&d->logged_ns);
@@ -331,45 +321,34 @@ static bool line_is_due(struct cache_disk *d)
     return atomic_compare_exchange_strong(&d->logged_ns, &last, now);
 }
 
-/* A directory in a module's place can only be in its own way: it goes when it is empty. */
+/* An empty directory in a module's place is removed, too. */
 static bool remove_name(struct cache_disk *d, const char *name)
 {
     return unlinkat(d->directory, name, 0) == 0 || (errno == EISDIR && unlinkat(d->directory, name, AT_REMOVEDIR) == 0);
 }
 
-/* One that cannot be removed will be met again. */
-static void reject(struct cache_disk *d, const char *name, const char *why)
+/* A file that is not ours is removed; where that fails it will be met again. */
+static void not_read(struct cache_disk *d, const char *name, bool wrong, const char *why)
 {
-    bool gone = remove_name(d, name);
+    const bool gone = wrong && remove_name(d, name);
 
-    atomic_fetch_add(&d->rejected, 1);
-    if (gone || line_is_due(d))
+    atomic_fetch_add(&d->rejected, wrong);
+    if (!gone && !line_is_due(d))
+        return;
+    if (wrong)
         log_warning("cache_file_rejected", "key=%s removed=%d reason=\"%s\"", name, gone, why);
-}
-
-static void not_read(struct cache_disk *d, const char *name, const char *why)
-{
-    if (line_is_due(d))
+    else
         log_warning("cache_read_failed", "key=%s reason=\"%s\"", name, why);
 }
 
-/* All of a file that may be ours, in memory of its own: a file that is mapped could shrink under the reader. */
-static int slurp(int fd, unsigned char **ret_bytes, size_t *ret_size, struct error *e)
+int cache_slurp(int fd, size_t size, unsigned char **ret_bytes, size_t *ret_size, struct error *e)
 {
-    unsigned char *bytes;
-    struct stat st;
+    unsigned char *bytes = malloc(size ? size : 1);
     ssize_t n;
 
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return error_set(e, ERROR_INVALID_ARGUMENT, "it is no regular file");
-    if (st.st_uid != geteuid() || (st.st_mode & 022))
-        return error_set(e, ERROR_INVALID_ARGUMENT, "others own it or can write it");
-    if (st.st_size > CACHE_FILE_MAX || st.st_size < CACHE_HEADER_BYTES)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "its size is wrong");
-    bytes = malloc((size_t)st.st_size);
     if (!bytes)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for it");
-    n = cache_read_all(fd, bytes, (size_t)st.st_size);
+    n = cache_read_all(fd, bytes, size);
     if (n < 0) {
         error_set(e, ERROR_INTERNAL, "reading it: %s", strerror(errno));
         free(bytes);
@@ -378,6 +357,19 @@ static int slurp(int fd, unsigned char **ret_bytes, size_t *ret_size, struct err
     *ret_bytes = bytes;
     *ret_size = (size_t)n;
     return 0;
+}
+
+static int read_ours(int fd, unsigned char **ret_bytes, size_t *ret_size, struct error *e)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "it is no regular file");
+    if (st.st_uid != geteuid() || (st.st_mode & 022))
+        return error_set(e, ERROR_INVALID_ARGUMENT, "others own it or can write it");
+    if (st.st_size > CACHE_FILE_MAX || st.st_size < CACHE_HEADER_BYTES)
+        return error_set(e, ERROR_INVALID_ARGUMENT, "its size is wrong");
+    return cache_slurp(fd, (size_t)st.st_size, ret_bytes, ret_size, e);
 }
 
 struct compiled *cache_disk_read(struct cache_disk *d, const unsigned char key[KEY_BYTES], bool use)
@@ -390,20 +382,15 @@ struct compiled *cache_disk_read(struct cache_disk *d, const unsigned char key[K
     int fd;
 
     key_to_hex(key, name);
-    /* Not blocking: a pipe in the file's place must not hold the pool. */
+    /* O_NONBLOCK: a pipe in the file's place must not hold the pool. */
     fd = openat(d->directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
-        if (errno == ELOOP || errno == ENXIO || errno == EACCES)
-            reject(d, name, strerror(errno));
-        else if (errno != ENOENT)
-            not_read(d, name, strerror(errno));
+        if (errno != ENOENT)
+            not_read(d, name, errno == ELOOP || errno == ENXIO || errno == EACCES, strerror(errno));
         return NULL;
     }
-    if (slurp(fd, &bytes, &size, &e) < 0 || cache_file_open(bytes, size, d->secret, key, &compiled, &e) < 0) {
-        if (e.code == ERROR_INVALID_ARGUMENT)
-            reject(d, name, e.message);
-        else
-            not_read(d, name, e.message);
+    if (read_ours(fd, &bytes, &size, &e) < 0 || cache_file_open(bytes, size, d->secret, key, &compiled, &e) < 0) {
+        not_read(d, name, e.code == ERROR_INVALID_ARGUMENT, e.message);
     } else if (use) {
         futimens(fd, NULL); /* where that is refused, the order of eviction suffers and nothing else */
     }
@@ -437,21 +424,6 @@ struct files {
     unsigned n, capacity;
 };
 
-static int add(struct files *files, const struct cache_disk_file *file, struct error *e)
-{
-    if (files->n == files->capacity) {
-        unsigned capacity = files->capacity ? 2 * files->capacity : 64;
-        struct cache_disk_file *list = realloc(files->list, capacity * sizeof(*list));
-
-        if (!list)
-            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
-        files->list = list;
-        files->capacity = capacity;
-    }
-    files->list[files->n++] = *file;
-    return 0;
-}
-
 /* Files with other names are not the cache's and stay. */
 static int look_at(struct cache_disk *d, const char *name, struct files *files, struct error *e)
 {
@@ -468,14 +440,24 @@ static int look_at(struct cache_disk *d, const char *name, struct files *files, 
             unlinkat(d->directory, name, 0);
         return 0;
     }
+    if (files->n == files->capacity) {
+        unsigned capacity = files->capacity ? 2 * files->capacity : 64;
+        struct cache_disk_file *list = realloc(files->list, capacity * sizeof(*list));
+
+        if (!list)
+            return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
+        files->list = list;
+        files->capacity = capacity;
+    }
     file.bytes = (uint64_t)st.st_size;
     file.used = st.st_mtim;
-    return add(files, &file, e);
+    files->list[files->n++] = file;
+    return 0;
 }
 
 int cache_disk_list(struct cache_disk *d, struct cache_disk_file **ret_files, unsigned *ret_n, struct error *e)
 {
-    /* Opened anew: a copy of the descriptor would share its position with other readers. */
+    /* A copy of the descriptor would share its position with other readers. */
     int fd = openat(d->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
     struct files files = {0};
@@ -529,42 +511,28 @@ static void evict(struct cache_disk *d, struct cache_disk_file *files, unsigned 
     }
 }
 
-/* With the lock. */
-static void make_room(struct cache_disk *d, const unsigned char *kept)
+/* A file of `bytes` has got its name: removes the least recently used other ones when there is too much. */
+static void make_room(struct cache_disk *d, uint64_t bytes, const unsigned char *kept)
 {
     struct cache_disk_file *files = NULL;
     struct error e;
     unsigned n;
 
-    if ((d->scanned && d->bytes <= d->limit) || cache_disk_list(d, &files, &n, &e) < 0)
-        return;
-    d->scanned = true;
-    d->bytes = 0;
-    for (unsigned i = 0; i < n; i++)
-        d->bytes += files[i].bytes;
-    if (d->bytes > d->limit)
-        evict(d, files, n, kept);
+    pthread_mutex_lock(&d->lock);
+    d->bytes += bytes;
+    if ((!d->scanned || d->bytes > d->limit) && cache_disk_list(d, &files, &n, &e) == 0) {
+        d->scanned = true;
+        d->bytes = 0;
+        for (unsigned i = 0; i < n; i++)
+            d->bytes += files[i].bytes;
+        if (d->bytes > d->limit)
+            evict(d, files, n, kept);
+    }
+    pthread_mutex_unlock(&d->lock);
     free(files);
 }
 
-static void cache_disk_added(struct cache_disk *d, uint64_t bytes, const unsigned char kept[KEY_BYTES])
-{
-    pthread_mutex_lock(&d->lock);
-    d->bytes += bytes;
-    make_room(d, kept);
-    pthread_mutex_unlock(&d->lock);
-}
-
 /* ---- writing ---- */
-
-static void failed(struct cache_disk *d, const char *name, const struct error *e)
-{
-    uint64_t count = atomic_fetch_add(&d->failures, 1) + 1;
-
-    if (line_is_due(d))
-        log_warning("cache_write_failed", "key=%s failures=%llu reason=\"%s\"", name, (unsigned long long)count,
-                    e->message);
-}
 
 static int put_file(struct cache_disk *d, const char *name, const struct buffer *file, struct error *e)
 {
@@ -597,6 +565,7 @@ int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, stru
 {
     char name[KEY_HEX + 1];
     struct buffer file;
+    uint64_t failures;
     int r;
 
     key_to_hex(compiled->key, name);
@@ -607,10 +576,14 @@ int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, stru
     else if (buffer_length(&file) <= d->limit) {
         r = put_file(d, name, &file, e);
         if (!r)
-            cache_disk_added(d, buffer_length(&file), compiled->key);
+            make_room(d, buffer_length(&file), compiled->key);
     }
     buffer_free(&file);
-    if (r < 0)
-        failed(d, name, e);
-    return r;
+    if (r == 0)
+        return 0;
+    failures = atomic_fetch_add(&d->failures, 1) + 1;
+    if (line_is_due(d))
+        log_warning("cache_write_failed", "key=%s failures=%llu reason=\"%s\"", name, (unsigned long long)failures,
+                    e->message);
+    return -1;
 }

@@ -47,9 +47,8 @@ struct cache_disk;
  * descriptor is the caller's. */
 int cache_directory_open(const char *path, struct error *e);
 
-/* As cache_directory_open(). */
 int cache_disk_open(const char *directory, uint64_t limit, struct cache_disk **ret_disk, struct error *e);
-/* NULL is allowed; returns NULL. */
+/* Returns NULL; so for NULL. */
 struct cache_disk *cache_disk_close(struct cache_disk *d);
 
 uint64_t cache_disk_limit(const struct cache_disk *d);
@@ -64,7 +63,6 @@ void cache_disk_touch(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
  * failure. After a failure (a full disk, …) nothing is left behind; the log has a line a minute at most. */
 int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, struct error *e);
 
-/* Whether it was there. */
 bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
 
 struct cache_disk_file {
@@ -82,6 +80,8 @@ struct cache_disk_counters {
 struct cache_disk_counters cache_disk_counters(const struct cache_disk *d);
 
 int cache_write_all(int fd, const void *bytes, size_t size);
+/* All of a file of that size, in memory of its own, since a file that is mapped could shrink under its reader. */
+int cache_slurp(int fd, size_t size, unsigned char **ret_bytes, size_t *ret_size, struct error *e);
 /* The number of bytes read, fewer only at the end of the file; -1 with errno. */
 ssize_t cache_read_all(int fd, void *bytes, size_t size);
 

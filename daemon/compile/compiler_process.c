@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,16 @@
 #include "remote/wire.h"
 #include "util/log.h"
 #include "util/shortage.h"
-#include "util/spawn.h"
 #include "util/watch.h"
 
 enum { READ_CHUNK = 64 << 10, START_S = 30 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
+
+static long pidfd_signal(int pidfd, int signal)
+{
+    return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0);
+}
 
 static void process_closed(uv_handle_t *handle)
 {
@@ -39,8 +44,9 @@ static void process_closed(uv_handle_t *handle)
 
 static void start_deadline(struct process *p, unsigned seconds);
 static void on_deadline(uv_timer_t *timer);
+static void process_set_exited(struct process *p, int status, uint64_t peak_kib);
 
-struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e)
+static struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e)
 {
     struct compiler *c = f->compiler;
     struct process *p = calloc(1, sizeof(*p));
@@ -56,7 +62,6 @@ struct process *process_new(struct forker *f, uint64_t id, int socket, struct er
     p->poll.data = p->deadline.data = p;
     p->handles = 2;
     buffer_init(&p->in, FRAME_MAX_ANSWER + sizeof(struct frame_header));
-    list_init(&p->link);
     list_append(&c->processes, &p->link);
     if (watch_start(&p->poll, UV_READABLE, on_poll) < 0) {
         p->state = PROCESS_ENDING; /* no helper was asked for it */
@@ -76,19 +81,18 @@ void process_kill(struct process *p)
     p->killed = true;
     p->job = NULL;
     uv_timer_stop(&p->deadline);
-    shutdown(p->socket, SHUT_RDWR); /* one that waits ends by itself */
+    shutdown(p->socket, SHUT_RDWR); /* a process that waits ends by itself */
     if (p->pidfd < 0 || p->exited)
         return; /* as soon as it is known */
     /* A daemon that may not signal other users' processes leaves it to the helper's end. */
-    if (syscall(SYS_pidfd_send_signal, p->pidfd, SIGKILL, NULL, 0) < 0 && errno == EPERM && p->forker)
+    if (pidfd_signal(p->pidfd, SIGKILL) < 0 && errno == EPERM && p->forker)
         forker_stop(p->forker);
 }
 
-/* One whose pidfd is not known yet is signalled as soon as that is. */
+/* A process whose pidfd is not known yet is signalled as soon as it is. */
 static bool signal_job(struct process *p, int signal)
 {
-    return p->pidfd < 0 || p->exited || syscall(SYS_pidfd_send_signal, p->pidfd, signal, NULL, 0) == 0 ||
-           errno != EPERM;
+    return p->pidfd < 0 || p->exited || pidfd_signal(p->pidfd, signal) == 0 || errno != EPERM;
 }
 
 bool process_pause(struct process *p)
@@ -109,7 +113,7 @@ void process_resume(struct process *p)
     uv_timer_start(&p->deadline, on_deadline, p->left_ms, 0);
 }
 
-void process_set_pidfd(struct process *p, int pidfd)
+static void process_set_pidfd(struct process *p, int pidfd)
 {
     p->pidfd = pidfd;
     if (p->job && p->job->paused)
@@ -120,27 +124,31 @@ void process_set_pidfd(struct process *p, int pidfd)
     }
 }
 
-static void fail_job(struct process *p, enum failure_reason reason, const char *message)
+static void __attribute__((format(printf, 3, 4)))
+fail_job(struct process *p, enum failure_reason reason, const char *format, ...)
 {
     const struct compile_failure failure = {failure_reason_name(reason), "", 0};
     struct compile_job *job = p->job;
+    char message[ERROR_MESSAGE_MAX];
     struct error e;
+    va_list arguments;
 
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
     error_set(&e, ERROR_COMPILE_FAILED, "%s", message);
     p->job = NULL;
-    job_fail(job, &e, &failure);
+    job_finish(job, NULL, &e, &failure);
 }
 
 static void on_deadline(uv_timer_t *timer)
 {
     struct process *p = timer->data;
-    char message[ERROR_MESSAGE_MAX];
     struct error e;
 
-    snprintf(message, sizeof(message), "the compile took longer than %u s and was stopped (kernels.time_s)",
-             p->compiler->time_s);
     if (p->job) {
-        fail_job(p, FAILURE_TIME, message);
+        fail_job(p, FAILURE_TIME, "the compile took longer than %u s and was stopped (kernels.time_s)",
+                 p->compiler->time_s);
     } else {
         error_set(&e, ERROR_UNSUPPORTED, "the compiler's process does not get ready");
         compiler_helper_failed(p->compiler, &e, TOLERATED_STARTS);
@@ -154,7 +162,6 @@ static void start_deadline(struct process *p, unsigned seconds)
     uv_timer_start(&p->deadline, on_deadline, (uint64_t)seconds * 1000, 0);
 }
 
-/* Returns false when there is more to write. */
 static bool flush(struct process *p)
 {
     const struct buffer *request = p->job ? &p->job->frame : NULL;
@@ -178,11 +185,9 @@ void process_assign(struct process *p, struct compile_job *job)
     p->job = job;
     job->process = p;
     start_deadline(p, p->compiler->time_s);
-    /* It is watched already: a change cannot fail. */
     uv_poll_start(&p->poll, flush(p) ? UV_READABLE : UV_READABLE | UV_WRITABLE, on_poll);
 }
 
-/* Whether the answer has the job's entries, by their names, and its architecture. */
 static bool answers(const struct compile_job *job, const struct compiled *c)
 {
     const struct compile_input *input = &job->request.input;
@@ -211,13 +216,8 @@ static void on_compiled(struct process *p, const unsigned char *body, size_t len
     memset(c->key, 0, sizeof(c->key));
     text_clean(c->log, strlen(c->log));
     p->job = NULL;
-    job_succeed(job, c);
-}
-
-static bool acceptable(const struct frame_failure *failure)
-{
-    return failure->code == ERROR_COMPILE_FAILED || failure->code == ERROR_INVALID_ARGUMENT ||
-           failure->code == ERROR_LIMIT_EXCEEDED || failure->code == ERROR_UNSUPPORTED;
+    e = (struct error){.code = ERROR_NONE};
+    job_finish(job, c, &e, NULL);
 }
 
 static void on_failure(struct process *p, const unsigned char *body, size_t length)
@@ -235,10 +235,11 @@ static void on_failure(struct process *p, const unsigned char *body, size_t leng
     }
     failure.message[sizeof(failure.message) - 1] = '\0';
     text_clean(failure.message, strlen(failure.message));
-    if (!acceptable(&failure))
+    if (failure.code != ERROR_COMPILE_FAILED && failure.code != ERROR_INVALID_ARGUMENT &&
+        failure.code != ERROR_LIMIT_EXCEEDED && failure.code != ERROR_UNSUPPORTED)
         failure = (struct frame_failure){ERROR_COMPILE_FAILED, FAILURE_CRASH, "the compiler failed"};
     error_set(&e, (enum error_code)failure.code, "%s", failure.message);
-    if (!job) { /* it could not even start */
+    if (!job) { /* the process could not even start */
         free(log);
         compiler_helper_failed(p->compiler, &e, TOLERATED_STARTS);
         return;
@@ -252,7 +253,7 @@ static void on_failure(struct process *p, const unsigned char *body, size_t leng
     told.log_length = log ? told.log_length : 0;
     told.reason = failure_reason_name((enum failure_reason)failure.reason);
     p->job = NULL;
-    job_fail(job, &e, &told);
+    job_finish(job, NULL, &e, &told);
     free(log);
 }
 
@@ -290,7 +291,6 @@ static void take_frames(struct process *p)
     }
 }
 
-/* Reads all that is there. Returns false at the end. */
 static bool fill(struct process *p)
 {
     for (;;) {
@@ -313,25 +313,21 @@ static bool fill(struct process *p)
     }
 }
 
-/* Why a process that had a job is gone. */
 static void explain(struct process *p)
 {
     uint64_t limit_kib = (uint64_t)p->compiler->memory_mib << 10;
-    char message[ERROR_MESSAGE_MAX];
     int signal = WIFSIGNALED(p->status) ? WTERMSIG(p->status) : 0;
 
     if (signal == SIGXCPU) {
         fail_job(p, FAILURE_TIME, "the compile took too much time and was stopped (kernels.time_s)");
     } else if (p->peak_kib > limit_kib / 4 * 3) {
-        snprintf(message, sizeof(message), "the compile took more than %u MiB and was stopped (kernels.memory_mib)",
+        fail_job(p, FAILURE_MEMORY, "the compile took more than %u MiB and was stopped (kernels.memory_mib)",
                  p->compiler->memory_mib);
-        fail_job(p, FAILURE_MEMORY, message);
     } else if (job_repeat(p->job, p->lost)) {
         p->job = NULL;
     } else {
-        snprintf(message, sizeof(message), "the compiler crashed on this source (%s %d)", signal ? "signal" : "status",
+        fail_job(p, FAILURE_CRASH, "the compiler crashed on this source (%s %d)", signal ? "signal" : "status",
                  signal ? signal : WEXITSTATUS(p->status));
-        fail_job(p, FAILURE_CRASH, message);
     }
 }
 
@@ -364,14 +360,14 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     if ((events & UV_READABLE || status < 0) && !fill(p)) {
         uv_poll_stop(&p->poll);
         p->hung_up = true;
-        /* It ends, or is killed; the cause is known when it is reaped. */
+        /* The process ends, or is killed; the cause is known when it is reaped. */
         if (p->pidfd >= 0)
-            syscall(SYS_pidfd_send_signal, p->pidfd, SIGKILL, NULL, 0);
+            pidfd_signal(p->pidfd, SIGKILL);
     }
     compiler_schedule(c);
 }
 
-void process_set_exited(struct process *p, int status, uint64_t peak_kib)
+static void process_set_exited(struct process *p, int status, uint64_t peak_kib)
 {
     p->exited = true;
     p->status = status;
@@ -381,28 +377,7 @@ void process_set_exited(struct process *p, int status, uint64_t peak_kib)
     finish(p);
 }
 
-void process_set_lost(struct process *p)
-{
-    p->lost = true;
-    process_set_exited(p, SIGKILL, 0);
-}
-
 enum { START_MS = 60000, END_MS = 5000 };
-
-/* Of the environment the process gets only the part that finds libraries. */
-static int spawn(const char *binary, int control, pid_t *ret_pid)
-{
-    static char name[] = "kopsd", argument[] = HELPER_ARGUMENT, locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
-    char libraries[PATH_MAX], parent[32], *environment[4] = {locale, zone};
-    char *arguments[] = {name, argument, parent, NULL};
-    const struct spawn_fd fd = {control, HELPER_CONTROL_FD};
-    const char *path = getenv("LD_LIBRARY_PATH");
-
-    snprintf(parent, sizeof(parent), "parent=%d", (int)getpid());
-    if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
-        environment[2] = libraries;
-    return spawn_process(binary, arguments, environment, &fd, 1, ret_pid);
-}
 
 /* A helper that ends meanwhile is noticed when it is reaped. */
 static void send_setup(const struct compiler *c, int control)
@@ -426,32 +401,22 @@ static void send_setup(const struct compiler *c, int control)
 /* On the pool: starting a process copies page tables, which takes long in a large daemon. */
 static void start_run(struct work *work)
 {
+    static char name[] = "kopsd", argument[] = HELPER_ARGUMENT, locale[] = "LC_ALL=C", zone[] = "TZ=UTC0";
     struct forker *f = (struct forker *)work;
-    int sockets[2], r;
+    char libraries[PATH_MAX], parent[32], *environment[4] = {locale, zone};
+    char *arguments[] = {name, argument, parent, NULL};
+    const char *path = getenv("LD_LIBRARY_PATH");
+    struct remote_process p;
 
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0) {
-        error_shortage(&f->error, errno, "starting the compiler");
+    snprintf(parent, sizeof(parent), "parent=%d", (int)getpid());
+    if (path && snprintf(libraries, sizeof(libraries), "LD_LIBRARY_PATH=%s", path) < (int)sizeof(libraries))
+        environment[2] = libraries; /* the rest of the environment is not for the helper */
+    if (remote_start("the compiler", f->compiler->binary, arguments, environment, HELPER_CONTROL_FD, &p, &f->error) < 0)
         return;
-    }
-    r = spawn(f->compiler->binary, sockets[1], &f->pid);
-    close(sockets[1]);
-    if (r) {
-        f->pid = 0;
-        error_set(&f->error, ERROR_UNSUPPORTED, "the compiler cannot be started: %.80s: %s", f->compiler->binary,
-                  strerror(r));
-        close(sockets[0]);
-        return;
-    }
-    f->control = sockets[0];
-    f->pidfd = (int)syscall(SYS_pidfd_open, f->pid, 0);
-    if (f->pidfd >= 0) {
-        send_setup(f->compiler, f->control);
-        return;
-    }
-    error_set(&f->error, ERROR_UNSUPPORTED, "the compiler cannot be watched: %s", strerror(errno));
-    close(f->control); /* the helper sees that, and ends */
-    waitpid(f->pid, NULL, 0);
-    f->pid = 0;
+    f->pid = p.pid;
+    f->control = p.fd;
+    f->pidfd = p.pidfd;
+    send_setup(f->compiler, f->control);
 }
 
 static void forker_closed(uv_handle_t *handle)
@@ -489,7 +454,7 @@ static void on_impatience(uv_timer_t *timer)
     }
     if (f->hung_up)
         forget(f); /* also where it may not be killed */
-    syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+    pidfd_signal(f->pidfd, SIGKILL);
 }
 
 void forker_stop(struct forker *f)
@@ -571,7 +536,7 @@ static int receive(struct forker *f, struct helper_event *event, int *ret_fd)
     return n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-/* It was to end now, or has said why it does. */
+/* The helper was to end now, or has said why it does. */
 static bool ends_as_expected(const struct forker *f)
 {
     return f->stopped || f->said_why || (f->alone && f->used);
@@ -621,7 +586,6 @@ static void note_end(struct forker *f, int status)
     compiler_helper_failed(f->compiler, &e, f->ready || WIFSIGNALED(status) ? TOLERATED_LOSSES : TOLERATED_NEVER);
 }
 
-/* Its children died with it. */
 static void on_end(uv_poll_t *poll, int status, int events)
 {
     struct forker *f = poll->data;
@@ -634,7 +598,7 @@ static void on_end(uv_poll_t *poll, int status, int events)
         return;
     log_debug("compiler", "pid=%d ended=%d", (int)f->pid, ended);
     if (!f->stopped && !f->hung_up)
-        on_control(&f->control_poll, 0, UV_READABLE); /* its last words */
+        on_control(&f->control_poll, 0, UV_READABLE); /* the helper's last words */
     forget(f);
     note_end(f, ended);
     list_for_each_safe (node, after, &c->processes) {
@@ -644,8 +608,10 @@ static void on_end(uv_poll_t *poll, int status, int events)
             continue;
         if (!p->exited && f->alone)
             process_set_exited(p, ended, 0);
-        else if (!p->exited)
-            process_set_lost(p);
+        else if (!p->exited) {
+            p->lost = true;
+            process_set_exited(p, SIGKILL, 0);
+        }
         p->forker = NULL;
     }
     uv_poll_stop(&f->pidfd_poll);
@@ -679,7 +645,7 @@ static void watch(struct forker *f)
     if (r == 0)
         return;
     error_set(&f->error, ERROR_OUT_OF_MEMORY, "the compiler cannot be watched: %s", uv_strerror(r));
-    syscall(SYS_pidfd_send_signal, f->pidfd, SIGKILL, NULL, 0);
+    pidfd_signal(f->pidfd, SIGKILL);
     shutdown(f->control, SHUT_RDWR); /* where it is another user's: then it ends by itself */
     waitpid(f->pid, NULL, 0);
 }
@@ -713,7 +679,6 @@ int forker_start(struct compiler *c, struct error *e)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a helper");
     f->compiler = c;
     f->control = f->pidfd = -1;
-    list_init(&f->link);
     list_append(&c->forkers, &f->link);
     uv_timer_init(c->loop, &f->patience);
     f->patience.data = f;
@@ -723,10 +688,10 @@ int forker_start(struct compiler *c, struct error *e)
     return 0;
 }
 
-int forker_ask(struct forker *f, bool hurry, struct error *e)
+int forker_ask(struct forker *f, struct error *e)
 {
     struct compiler *c = f->compiler;
-    const struct helper_command command = {++c->next_id, hurry};
+    const struct helper_command command = {++c->next_id};
     struct process *p;
     int sockets[2], r = 0;
 

@@ -48,12 +48,12 @@ static const char empty[] =
     "torch/extension.h torch/library.h torch/script.h torch/torch.h torch/types.h typeindex typeinfo uchar.h unistd.h "
     "unordered_map unordered_set valarray values.h version wchar.h wctype.h x86intrin.h xmmintrin.h";
 
-/* Of libraries, with types that a kernel may use: empty only where the toolkit has no such file. */
+/* Headers of libraries, with types that a kernel may use: empty only where the toolkit has no such file. */
 static const char fallback[] =
     "cublas.h cublasXt.h cudaProfiler.h cuda_occupancy.h cufft.h cufftXt.h cufftw.h cupti.h curand.h cusolverDn.h "
     "cusolverSp.h cusparse_v2.h nvJitLink.h nvrtc.h";
 
-/* Of the C++ library, whose parts for kernels the toolkit has as cuda/std. */
+/* Headers of the C++ library, whose parts for kernels the toolkit has as cuda/std. */
 static const char of_toolkit[] =
     "array bit complex concepts functional initializer_list iterator limits numbers numeric optional ratio span tuple "
     "type_traits utility variant";
@@ -210,7 +210,7 @@ enum { N_HEADERS = sizeof(headers) / sizeof(headers[0]), MAX_NAMES = 384, MAX_TE
 
 static struct {
     struct compile_file files[N_HEADERS + MAX_NAMES];
-    char texts[MAX_TEXTS]; /* of names, and of files */
+    char texts[MAX_TEXTS]; /* names, and files */
     size_t used;
     unsigned n;
 } builtin;

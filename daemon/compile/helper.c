@@ -22,155 +22,40 @@
 #include "sandbox/reach.h"
 #include "util/signals.h"
 
+/* ---- the pages that a fork writes to, copied before its source comes: else each costs a fault, which takes a small
+ * compile half as long again ---- */
+
 /* Larger mappings are reserved, not used: a sanitizer's shadow memory, say. */
 #define MAX_RANGE_BYTES (256UL << 20)
 
-enum {
-    MAX_RANGES = 256,
-    MAX_RUNS = 4096,
-    MAX_GAP = 4 /* pages */,
-    POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */
-};
+enum { MAX_RANGES = 256, POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */ };
 
-/* A sanitizer's own memory would be most of what is looked at, and takes longer than it saves. */
 #ifdef __SANITIZE_ADDRESS__
-static const bool sanitized = true;
+static const bool sanitized = true; /* a sanitizer's own memory takes longer than it saves */
 #else
 static const bool sanitized = false;
 #endif
 
-struct range {
-    unsigned char *begin;
-    size_t pages;
-    uint64_t *sums; /* one a page; NULL: not known */
-};
-
-/* What was mapped at first, and what is mapped after the compile. */
-static struct ranges {
-    struct range all[MAX_RANGES];
-    unsigned n;
-} watched, now;
-
-static struct run {
+static struct range {
     void *begin;
     size_t size;
-} runs[MAX_RUNS];
-static unsigned n_runs;
+} ranges[MAX_RANGES];
+static unsigned n_ranges;
 
-static size_t page_size;
-
-/* "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]" */
-static void add_line(struct ranges *into, const char *line)
+static void note_pages(FILE *maps)
 {
     unsigned long begin, end;
-    char access[5];
+    char line[PATH_MAX + 128], access[5];
 
-    if (into->n == MAX_RANGES || sscanf(line, "%lx-%lx %4s", &begin, &end, access) != 3 || strcmp(access, "rw-p") ||
-        end - begin > MAX_RANGE_BYTES || strstr(line, "[stack]") || strstr(line, "[v"))
-        return;
-    into->all[into->n++] = (struct range){(void *)(uintptr_t)begin, (end - begin) / page_size, NULL};
+    while (!sanitized && n_ranges < MAX_RANGES && fgets(line, sizeof(line), maps))
+        if (sscanf(line, "%lx-%lx %4s", &begin, &end, access) == 3 && !strcmp(access, "rw-p") &&
+            end - begin <= MAX_RANGE_BYTES && !strstr(line, "[stack]") && !strstr(line, "[v"))
+            ranges[n_ranges++] = (struct range){(void *)(uintptr_t)begin, end - begin};
 }
 
-/* Words of memory that others have written, as whatever type. */
-typedef uint64_t __attribute__((may_alias)) word;
-
-/* A sanitizer would find that the heap's unused memory is read. */
-__attribute__((no_sanitize("address"))) static uint64_t sum_of(const unsigned char *page)
-{
-    const word *words = (const void *)page;
-    uint64_t sum = 0xcbf29ce484222325U;
-
-    for (size_t i = 0; i < page_size / sizeof(*words); i++) {
-        sum = (sum ^ words[i]) * 0x9e3779b97f4a7c15U;
-        sum ^= sum >> 29;
-    }
-    return sum;
-}
-
-/* Not by malloc(), whose memory is what is watched. */
-static void *map(size_t size)
-{
-    void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    return made == MAP_FAILED ? NULL : made;
-}
-
-static void watch_content(struct range *r)
-{
-    r->sums = map(r->pages * sizeof(*r->sums));
-    for (size_t i = 0; r->sums && i < r->pages; i++)
-        r->sums[i] = sum_of(r->begin + i * page_size);
-}
-
-static void read_ranges(int maps, struct ranges *into)
-{
-    static char text[256 << 10];
-    size_t length = 0;
-    ssize_t n;
-
-    into->n = 0;
-    if (lseek(maps, 0, SEEK_SET) < 0)
-        return;
-    while (length < sizeof(text) - 1 && (n = read(maps, text + length, sizeof(text) - 1 - length)) > 0)
-        length += (size_t)n;
-    text[length] = '\0';
-    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
-        *end = '\0';
-        add_line(into, line);
-    }
-}
-
-static bool pages_watch(int maps)
-{
-    if (sanitized)
-        return false;
-    page_size = (size_t)sysconf(_SC_PAGESIZE);
-    read_ranges(maps, &watched);
-    for (unsigned i = 0; i < watched.n; i++)
-        watch_content(&watched.all[i]);
-    return watched.n > 0;
-}
-
-static void add_page(const struct range *r, size_t page)
-{
-    unsigned char *at = r->begin + page * page_size;
-    struct run *last = n_runs ? &runs[n_runs - 1] : NULL;
-    size_t gap = last ? (size_t)(at - ((unsigned char *)last->begin + last->size)) : 0;
-
-    if (last && (unsigned char *)last->begin >= r->begin && gap <= MAX_GAP * page_size)
-        last->size += gap + page_size;
-    else if (n_runs < MAX_RUNS)
-        runs[n_runs++] = (struct run){at, page_size};
-}
-
-static bool is_within(const unsigned char *page, const struct range *r)
-{
-    return page >= r->begin && page < r->begin + r->pages * page_size;
-}
-
-/* What of a range is still mapped: the compile may have given some of it back. */
-static void learn(struct range *r)
-{
-    for (unsigned k = 0; k < now.n; k++)
-        for (size_t i = 0; r->sums && i < r->pages; i++)
-            if (is_within(r->begin + i * page_size, &now.all[k]) && r->sums[i] != sum_of(r->begin + i * page_size))
-                add_page(r, i);
-    if (r->sums)
-        munmap(r->sums, r->pages * sizeof(*r->sums));
-    r->sums = NULL;
-}
-
-static void pages_learn(int maps)
-{
-    n_runs = 0;
-    if (!watched.n)
-        return;
-    read_ranges(maps, &now);
-    for (unsigned i = 0; i < watched.n; i++)
-        learn(&watched.all[i]);
-}
-
-static void pages_release(void)
+/* Gives the memory that nothing is in back to the kernel: in a fork a new page costs less than the copy of an old one.
+ */
+static void release_pages(void)
 {
     const unsigned char *end = sbrk(0);
     void *volatile again;
@@ -184,19 +69,17 @@ static void pages_release(void)
     free(again);
 }
 
-static bool pages_populate(void)
+/* In a fork. */
+static void populate_pages(void)
 {
-    bool any = false;
-
-    for (unsigned i = 0; i < n_runs; i++)
-        any = madvise(runs[i].begin, runs[i].size, POPULATE_WRITE) == 0 || any;
-    return any;
+    for (unsigned i = 0; i < n_ranges; i++)
+        madvise(ranges[i].begin, ranges[i].size, POPULATE_WRITE);
 }
 
 enum {
-    SOCKET_FD = HELPER_CONTROL_FD + 1, /* of a process that compiles */
-    OPEN_FILES = 256,                  /* of nested includes */
-    MAX_PROCESSES = 640,               /* that compile, as many that are paused, and spares */
+    SOCKET_FD = HELPER_CONTROL_FD + 1, /* a process that compiles has its socket there */
+    OPEN_FILES = 256,                  /* nested includes */
+    MAX_PROCESSES = 640,               /* compiling ones, as many paused ones, and spares */
     ENDING_MS = 2000,
 };
 
@@ -205,8 +88,8 @@ struct helper {
     struct helper_setup setup;
     char folders[TOOLKIT_MAX_INCLUDES][PATH_MAX];
     struct helper_toolkit toolkit;
-    int statm, stat, maps; /* of /proc/self: no file can be opened later */
-    unsigned n;            /* of processes */
+    int statm, stat; /* /proc/self's: no file can be opened later */
+    unsigned n;      /* processes */
     struct process {
         uint64_t id;
         pid_t pid;
@@ -297,8 +180,8 @@ static void *read_request(size_t *ret_size)
     return body;
 }
 
-/* `space`: the process's address space now. `hurry`: a source waits already, so that warming up would only delay it. */
-static void __attribute__((noreturn)) serve_one(const struct helper *h, uint64_t space, bool hurry)
+/* `space`: the process's address space now. */
+static void __attribute__((noreturn)) serve_one(const struct helper *h, uint64_t space)
 {
     const struct helper_setup *s = &h->setup;
     const struct sandbox_limits limits = {space + ((uint64_t)s->memory_mib << 20), s->time_s, OPEN_FILES};
@@ -314,8 +197,7 @@ static void __attribute__((noreturn)) serve_one(const struct helper *h, uint64_t
     if (s->sandbox != COMPILER_SANDBOX_OFF && sandbox_enter_seccomp(false, &e) < 0 &&
         s->sandbox == COMPILER_SANDBOX_REQUIRED)
         fail(&e);
-    if (!hurry && !pages_populate() && helper_warm(&h->toolkit, &e) < 0)
-        fail(&e);
+    populate_pages();
     buffer_init(&out, FRAME_MAX_ANSWER);
     frame_end(&out, frame_begin(&out, FRAME_WARM), 0);
     write_all(&out);
@@ -410,6 +292,7 @@ static int change_user(struct helper *h, const char **ret_nvrtc, struct error *e
 static int prepare(struct helper *h, struct error *e)
 {
     const char *nvrtc;
+    FILE *maps;
 
     if (change_user(h, &nvrtc, e) < 0)
         return -1;
@@ -418,8 +301,8 @@ static int prepare(struct helper *h, struct error *e)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot enter /: %s", strerror(errno));
     h->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     h->stat = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    h->maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    if (h->statm < 0 || h->stat < 0 || h->maps < 0)
+    maps = fopen("/proc/self/maps", "re");
+    if (h->statm < 0 || h->stat < 0 || !maps)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot read /proc: %s", strerror(errno));
     /* A heap that grows in large steps and never shrinks: a compile in a fork then finds its pages in place. */
     mallopt(M_TOP_PAD, 8 << 20);
@@ -427,11 +310,9 @@ static int prepare(struct helper *h, struct error *e)
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
     if (nvrtc_open(&h->toolkit.nvrtc, nvrtc, e) < 0 || enter_sandbox(h, e) < 0 || helper_warm(&h->toolkit, e) < 0)
         return -1;
-    if (pages_watch(h->maps) && helper_warm(&h->toolkit, e) < 0)
-        return -1;
-    pages_learn(h->maps);
-    pages_release();
-    close(h->maps);
+    release_pages();
+    note_pages(maps);
+    fclose(maps);
     return 0;
 }
 
@@ -442,8 +323,7 @@ static int receive(struct helper_command *command, int *ret_fd)
                : -1;
 }
 
-/* In the new process: keeps its socket only. */
-static void begin_process(const struct helper *h, int socket, pid_t parent, uint64_t space, bool hurry)
+static void begin_process(const struct helper *h, int socket, pid_t parent, uint64_t space)
 {
     if (parent && process_bind_to_parent(parent) < 0)
         _exit(1);
@@ -451,7 +331,7 @@ static void begin_process(const struct helper *h, int socket, pid_t parent, uint
         _exit(1);
     close(HELPER_CONTROL_FD);
     reach_close_others(SOCKET_FD + 1);
-    serve_one(h, space, hurry);
+    serve_one(h, space);
 }
 
 static void fork_process(struct helper *h, const struct helper_command *command, int socket)
@@ -463,7 +343,7 @@ static void fork_process(struct helper *h, const struct helper_command *command,
 
     pid = h->n < MAX_PROCESSES ? fork() : -1;
     if (pid == 0)
-        begin_process(h, socket, self, space, command->hurry);
+        begin_process(h, socket, self, space);
     close(socket);
     if (pid < 0) {
         tell_exit(command->id, -1, 0);
@@ -524,7 +404,7 @@ static void serve_alone(struct helper *h)
     pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     event.id = command.id;
     if (pidfd >= 0 && tell(&event, pidfd) == 0)
-        begin_process(h, socket, 0, sandbox_address_space(h->statm), true); /* it is warm from its start */
+        begin_process(h, socket, 0, sandbox_address_space(h->statm));
 }
 
 static void serve(struct helper *h)

@@ -21,14 +21,13 @@ struct helper_setup {
     unsigned memory_mib, time_s;
     bool alone; /* for tests: behave as if forking were unsafe */
     unsigned n_includes, n_trees;
-    uint64_t stamp; /* of the trees */
+    uint64_t stamp; /* the trees' */
     char nvrtc[PATH_MAX], user[256];
 };
 
 /* To the helper: fork a process that serves the socket which comes with the message. */
 struct helper_command {
-    uint64_t id;    /* of the process, the daemon's choice */
-    uint64_t hurry; /* a source waits for it: it does not warm itself up */
+    uint64_t id; /* the process's, the daemon's choice */
 };
 
 enum helper_event_kind {
@@ -57,7 +56,7 @@ enum frame_kind {
 };
 
 struct frame_header {
-    uint32_t kind, length; /* of the body */
+    uint32_t kind, length; /* the body's */
 };
 
 enum { FRAME_MAX_ANSWER = COMPILED_MAX_IMAGE + COMPILED_MAX_LOG + (4 << 20) };
@@ -65,7 +64,6 @@ enum { FRAME_MAX_REQUEST = COMPILER_MAX_INPUT + (4 << 20) };
 
 enum failure_reason { FAILURE_SOURCE, FAILURE_ENTRY, FAILURE_MEMORY, FAILURE_CRASH, FAILURE_TIME, FAILURE_REASONS };
 
-/* "source", … */
 const char *failure_reason_name(enum failure_reason reason);
 
 /* The body of FRAME_FAILED; the log follows it. */
@@ -96,7 +94,6 @@ int request_decode(const void *bytes, size_t size, struct request *ret_request);
 /* A copy of `input`, whose texts lie in `frame`, the frame that it is sent in. -1: it is too large, or memory is short.
  */
 int request_copy(const struct compile_input *input, struct buffer *frame, struct request *ret_request);
-/* All zero: nothing. */
 void request_free(struct request *request);
 
 /* The length of the UTF-8 character at `text`; 0: none, or a control character other than tab and newline. */

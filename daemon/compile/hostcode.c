@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,51 +74,37 @@ static void skip_block_comment(struct cursor *c)
         }
 }
 
-static void skip_line_comment(struct cursor *c)
+/* Moves behind a comment, or a continuation of the line, if there is one. c is before the end. */
+static bool skip_no_text(struct cursor *c, bool line_comments)
 {
-    while (c->at < c->end && peek(c, 0) != '\n') {
-        if (is_continuation(c))
-            skip_continuation(c);
-        else
-            c->at++;
+    if (is_continuation(c)) {
+        skip_continuation(c);
+    } else if (peek(c, 0) == '/' && peek(c, 1) == '*') {
+        skip_block_comment(c);
+    } else if (line_comments && peek(c, 0) == '/' && peek(c, 1) == '/') {
+        while (c->at < c->end && peek(c, 0) != '\n')
+            if (is_continuation(c))
+                skip_continuation(c);
+            else
+                c->at++;
+    } else {
+        return false;
     }
+    return true;
 }
 
-/* Moves over blanks and comments of the line. */
-static void skip_line_blanks(struct cursor *c)
-{
-    for (;;) {
-        char ch = peek(c, 0);
-
-        if (is_continuation(c))
-            skip_continuation(c);
-        else if (ch == '/' && peek(c, 1) == '*')
-            skip_block_comment(c);
-        else if (ch != '\n' && isspace((unsigned char)ch))
-            c->at++;
-        else
-            return;
-    }
-}
-
-/* Moves over blanks and comments. */
-static void skip_blanks(struct cursor *c)
+/* Moves over blanks and comments: of the line, or of any number of lines. */
+static void skip_blanks(struct cursor *c, bool one_line)
 {
     while (c->at < c->end) {
         char ch = peek(c, 0);
 
-        if (is_continuation(c)) {
-            skip_continuation(c);
-        } else if (isspace((unsigned char)ch)) {
-            c->line_start = c->line_start || ch == '\n';
-            c->at++;
-        } else if (ch == '/' && peek(c, 1) == '*') {
-            skip_block_comment(c);
-        } else if (ch == '/' && peek(c, 1) == '/') {
-            skip_line_comment(c);
-        } else {
+        if (skip_no_text(c, !one_line))
+            continue;
+        if (!isspace((unsigned char)ch) || (one_line && ch == '\n'))
             return;
-        }
+        c->line_start = c->line_start || ch == '\n';
+        c->at++;
     }
 }
 
@@ -155,7 +142,6 @@ static void skip_raw_string(struct cursor *c)
         }
 }
 
-/* c is at '#'. */
 static enum token_kind cut_directive(struct cursor *c)
 {
     static const struct {
@@ -170,7 +156,7 @@ static enum token_kind cut_directive(struct cursor *c)
     size_t word, length = 0;
 
     c->at++;
-    skip_line_blanks(c);
+    skip_blanks(c, true);
     word = c->at;
     while (is_name(peek(c, length)))
         length++;
@@ -178,13 +164,9 @@ static enum token_kind cut_directive(struct cursor *c)
         if (strlen(kinds[i].word) == length && memcmp(kinds[i].word, c->text + word, length) == 0)
             kind = kinds[i].kind;
     while (c->at < c->end && peek(c, 0) != '\n') {
-        if (is_continuation(c))
-            skip_continuation(c);
-        else if (peek(c, 0) == '/' && peek(c, 1) == '*')
-            skip_block_comment(c);
-        else if (peek(c, 0) == '/' && peek(c, 1) == '/')
-            skip_line_comment(c);
-        else if (peek(c, 0) == '"' || peek(c, 0) == '\'')
+        if (skip_no_text(c, true))
+            continue;
+        if (peek(c, 0) == '"' || peek(c, 0) == '\'')
             skip_quoted(c, peek(c, 0));
         else
             c->at++;
@@ -195,29 +177,23 @@ static enum token_kind cut_directive(struct cursor *c)
 /* A string's or character's prefix, or a name; c is at its first character. */
 static enum token_kind cut_name(struct cursor *c)
 {
-    static const char *const prefixes[] = {"L", "u8", "u", "U", "R", "LR", "u8R", "uR", "UR"};
-    size_t start = c->at, length;
-    char quote;
+    static const char prefixes[] = " L u8 u U R LR u8R uR UR ";
+    const size_t start = c->at;
+    char quote, word[8];
+    bool raw;
 
     while (is_name(peek(c, 0)) && c->at < c->end)
         c->at++;
     quote = peek(c, 0);
-    length = c->at - start;
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        bool raw = prefixes[i][strlen(prefixes[i]) - 1] == 'R';
-
-        if (strlen(prefixes[i]) != length || memcmp(prefixes[i], c->text + start, length) != 0)
-            continue;
-        if (raw && quote == '"') {
-            skip_raw_string(c);
-            return TOKEN_STRING;
-        }
-        if (!raw && (quote == '"' || quote == '\'')) {
-            skip_quoted(c, quote);
-            return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
-        }
-    }
-    return TOKEN_NAME;
+    snprintf(word, sizeof(word), " %.*s ", c->at - start < 4 ? (int)(c->at - start) : 0, c->text + start);
+    raw = c->text[c->at - 1] == 'R';
+    if (!strstr(prefixes, word) || (quote != '"' && (raw || quote != '\'')))
+        return TOKEN_NAME;
+    if (raw)
+        skip_raw_string(c);
+    else
+        skip_quoted(c, quote);
+    return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
 }
 
 static enum token_kind cut_number(struct cursor *c)
@@ -254,27 +230,6 @@ static enum token_kind cut_one(struct cursor *c)
     return TOKEN_MARK;
 }
 
-static int add(struct tokens *t, struct token token)
-{
-    if (t->n == t->capacity) {
-        size_t capacity = t->capacity ? t->capacity * 2 : 1024;
-        struct token *list = realloc(t->list, capacity * sizeof(*list));
-
-        if (!list)
-            return -1;
-        t->list = list;
-        t->capacity = capacity;
-    }
-    t->list[t->n++] = token;
-    return 0;
-}
-
-static void tokens_free(struct tokens *t)
-{
-    free(t->list);
-    *t = (struct tokens){0};
-}
-
 static int tokens_cut(struct tokens *ret, const char *text, size_t length)
 {
     struct cursor c = {.text = text, .end = length, .line_start = true};
@@ -283,7 +238,7 @@ static int tokens_cut(struct tokens *ret, const char *text, size_t length)
     for (;;) {
         struct token token;
 
-        skip_blanks(&c);
+        skip_blanks(&c, false);
         if (c.at >= c.end)
             break;
         token.start = c.at;
@@ -291,10 +246,16 @@ static int tokens_cut(struct tokens *ret, const char *text, size_t length)
         if (c.at > c.end)
             c.at = c.end;
         token.length = c.at - token.start;
-        if (add(&t, token) < 0) {
-            tokens_free(&t);
-            return -1;
+        if (t.n == t.capacity) {
+            struct token *list = realloc(t.list, (t.capacity = t.capacity ? 2 * t.capacity : 1024) * sizeof(*list));
+
+            if (!list) {
+                free(t.list);
+                return -1;
+            }
+            t.list = list;
         }
+        t.list[t.n++] = token;
     }
     *ret = t;
     return 0;
@@ -363,7 +324,6 @@ static const char *const expressions[] = {KERNELS_CONSTANT_EXPRESSIONS(X) NULL};
 static const char *const access[] = {KERNELS_ACCESS(X) NULL};
 #undef X
 
-/* Names found in the texts; they point into them. */
 struct words {
     struct {
         const char *text;
@@ -384,7 +344,7 @@ enum scope {
 
 struct opened {
     enum scope scope;
-    size_t start; /* of a class: the token that its declaration begins with */
+    size_t start; /* a class: the token that its declaration begins with */
     bool faulty;
 };
 
@@ -400,9 +360,8 @@ struct scan {
     unsigned n_scopes, conditions[CONDITIONS_MAX], n_conditions;
 };
 
-/* A declaration up to its body or semicolon. */
 struct head {
-    size_t name; /* of the function */
+    size_t name; /* the function's */
     bool parentheses, assigned, colon;
     bool is_namespace, is_type, is_enum, is_kept;
     bool device, host, constant, constant_expression;
@@ -455,7 +414,6 @@ static bool marks_device(const struct program *p, const struct tokens *t, size_t
     return is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
-/* Two marks without a space between them, such as ->. */
 static bool is_pair(const struct tokens *t, size_t i, char first, char second)
 {
     return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
@@ -477,7 +435,6 @@ static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
     return end;
 }
 
-/* i is at `operator`; returns the index of its parameters. */
 static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
 {
     if (token_is_mark(t, i + 1, '(') && token_is_mark(t, i + 2, ')'))
@@ -487,7 +444,6 @@ static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
     return i;
 }
 
-/* Reads a name at i, which is no part of brackets; returns the index to go on at. */
 static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
 {
     const struct tokens *t = s->t;
@@ -560,7 +516,6 @@ static void blank(struct scan *s, size_t start, size_t end)
     s->changed = true;
 }
 
-/* Whether the tokens [start, end) are on a line with a fault. */
 static bool is_faulty(const struct scan *s, size_t start, size_t end)
 {
     const struct token *last = &s->t->list[end - 1];
@@ -571,24 +526,17 @@ static bool is_faulty(const struct scan *s, size_t start, size_t end)
 
 static bool has_device_code(const struct scan *s, size_t start, size_t end)
 {
-    for (size_t i = start; i < end; i++)
-        if (marks_device(s->program, s->t, i))
-            return true;
-    return false;
-}
-
-static bool is_declared(const struct scan *s, const struct head *h)
-{
-    const struct token *name = h->name == SIZE_MAX ? NULL : &s->t->list[h->name];
-
-    return name && words_have(&s->program->declared, s->t->text + name->start, name->length);
+    while (start < end && !marks_device(s->program, s->t, start))
+        start++;
+    return start < end;
 }
 
 static bool is_for_host(const struct scan *s, const struct head *h)
 {
-    if (h->device)
-        return false;
-    return h->host || (!h->constant_expression && !is_declared(s, h));
+    const struct token *name = h->name == SIZE_MAX ? NULL : &s->t->list[h->name];
+    const bool declared = name && words_have(&s->program->declared, s->t->text + name->start, name->length);
+
+    return !h->device && (h->host || (!h->constant_expression && !declared));
 }
 
 static enum scope scope_of(const struct scan *s)
@@ -607,7 +555,6 @@ static size_t enter(struct scan *s, size_t i, enum scope scope)
     return i + 1;
 }
 
-/* i is at '{'; returns the index to go on at. */
 static size_t open_brace(struct scan *s, size_t i)
 {
     const struct tokens *t = s->t;
@@ -644,7 +591,6 @@ static void drop_faulty(struct scan *s, size_t i, const struct head *h)
         s->scopes[s->n_scopes - 1].faulty = true;
 }
 
-/* i is at ';'. */
 static void end_statement(struct scan *s, size_t i)
 {
     bool tail = s->tail;
@@ -749,7 +695,7 @@ static int read_define(struct program *p, const char *text, size_t length)
             words_add(&p->marks, t.text + t.list[1].start, t.list[1].length);
             break;
         }
-    tokens_free(&t);
+    free(t.list);
     return 0;
 }
 
@@ -798,7 +744,7 @@ int hostcode_blank(struct hostcode_text *texts, unsigned n)
         r = write_text(p, &texts[i], &tokens[i]);
     for (unsigned i = 0; i < n; i++) {
         if (tokens)
-            tokens_free(&tokens[i]);
+            free(tokens[i].list);
         if (r < 0) {
             free(texts[i].blanked);
             texts[i].blanked = NULL;

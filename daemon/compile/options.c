@@ -65,7 +65,7 @@ static const struct known {
              {"expt-extended-lambda", "extended-lambda", DROPPED, NULL},
              {"forward-unknown-to-host-compiler", "m64", DROPPED, NULL},
              {"Wno-deprecated-gpu-targets", NULL, DROPPED, NULL},
-             {"debug", "g", DROPPED, NULL}, /* of the host's code */
+             {"debug", "g", DROPPED, NULL}, /* for the host's code */
              {"resource-usage", "res-usage", DROPPED, NULL},
              {"gpu-architecture", "arch", ARCH, NULL},
              {"gpu-code", "code", ARCH, NULL},
@@ -149,7 +149,6 @@ static bool text_valid(const char *text, size_t length)
     return true;
 }
 
-/* Whether `option` is that name; *ret_value is its value, NULL without one. */
 static bool named(const char *option, const char *name, bool of_nvcc, const char **ret_value)
 {
     size_t n = name ? strlen(name) : 0;
@@ -212,7 +211,6 @@ static int take_macro(struct work *w, unsigned i, const char *text, bool defined
     return 0;
 }
 
-/* Appends the parts of a path to `into`, one slash between them; false for "..". */
 static bool append_parts(char into[OPTIONS_MAX_LENGTH], const char *path)
 {
     size_t n = strlen(into);
@@ -229,7 +227,7 @@ static bool append_parts(char into[OPTIONS_MAX_LENGTH], const char *path)
     return true;
 }
 
-/* By its text alone: the sandbox decides about links in the toolkit. */
+/* The path's text alone counts: the sandbox decides about links in the toolkit. */
 static int take_path(struct work *w, unsigned i, const char *value, struct error *e)
 {
     char base[OPTIONS_MAX_LENGTH] = "", path[OPTIONS_MAX_LENGTH] = "", why[ERROR_MESSAGE_MAX];
@@ -254,7 +252,6 @@ static int take_path(struct work *w, unsigned i, const char *value, struct error
     return w->paths[w->n_paths++] ? 0 : no_memory(e);
 }
 
-/* A decimal number of at most 6 digits; *ret_end is behind it. */
 static bool take_number(const char *text, long *ret_number, const char **ret_end)
 {
     size_t n = strspn(text, "0123456789");
@@ -300,7 +297,6 @@ static const char *standard(const char *value)
     return NULL;
 }
 
-/* Whether the text of that length is `word`. */
 static bool is(const char *text, size_t length, const char *word)
 {
     return strlen(word) == length && !memcmp(text, word, length);
@@ -360,7 +356,6 @@ static int take_assembler(struct work *w, unsigned i, const char *list, struct e
     return 0;
 }
 
-/* `i`: the option; `at`: the text that its value stands in. */
 static int take_value(struct work *w, const struct known *k, unsigned i, unsigned at, const char *value,
                       struct error *e)
 {
@@ -653,7 +648,6 @@ int options_check_input(const struct compile_input *input, uint64_t source_bytes
                         "must be 1 to 255 bytes of UTF-8 without control characters");
     if (input->name[0] == '-') /* the compiler would take it for an option */
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "name", "must not begin with -");
-    /* Sizes first: nothing is read of a source that is too long. */
     if (input->length > source_bytes)
         return too_many(e, "source", more, source_bytes, input->length);
     if (check_files(input, source_bytes, e) < 0)
@@ -663,7 +657,7 @@ int options_check_input(const struct compile_input *input, uint64_t source_bytes
 
 /* ---- the key ---- */
 
-/* Another one for another encoding, or when the same input gets another meaning. */
+/* To be changed with the encoding, or when the same input gets another meaning. */
 static const char format[] = "kops code 1";
 
 /* A length before each text keeps neighbours apart. */

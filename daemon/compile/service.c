@@ -16,7 +16,7 @@ struct store { /* a file that is being written, or told that it is used */
     struct work work;
     struct code_service *service;
     struct compiled *compiled; /* a reference */
-    struct list link;          /* of the service's stores, where it is written */
+    struct list link;          /* in code_service.stores, while the file is written */
     atomic_bool dropped;       /* the cache was cleared since it was begun */
 };
 
@@ -49,7 +49,7 @@ static void store_done(struct work *work)
     service_let_go(s);
 }
 
-static struct store *begin(struct code_service *s, struct compiled *compiled, void (*run)(struct work *))
+static struct store *begin_store(struct code_service *s, struct compiled *compiled, void (*run)(struct work *))
 {
     struct store *t = s->disk ? calloc(1, sizeof(*t)) : NULL;
 
@@ -65,15 +65,10 @@ static struct store *begin(struct code_service *s, struct compiled *compiled, vo
 
 void service_store(struct code_service *s, struct compiled *compiled)
 {
-    struct store *t = begin(s, compiled, store_run);
+    struct store *t = begin_store(s, compiled, store_run);
 
     if (t)
         list_append(&s->stores, &t->link);
-}
-
-void service_touch(struct code_service *s, struct compiled *compiled)
-{
-    begin(s, compiled, touch_run);
 }
 
 void service_drop_stores(struct code_service *s, const unsigned char *key)
@@ -86,7 +81,7 @@ void service_drop_stores(struct code_service *s, const unsigned char *key)
     }
 }
 
-/* Files of modules that memory answers for are told that they are in use this often. */
+/* How often files of modules that memory answers for are marked as used. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
 
 const char *code_origin_name(enum code_origin origin)
@@ -135,7 +130,7 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     list_init(&s->tasks);
     list_init(&s->stores);
     pthread_rwlock_init(&s->storing, NULL);
-    turns_init(&s->turns);
+    list_init(&s->turns.users);
     s->compiler = compiler_new(loop, &config->compiler, e);
     if (!s->compiler)
         goto free_memory;
@@ -180,12 +175,6 @@ static void code_request_free(struct code_request *q)
     free(q);
 }
 
-static void inflight_drop_waiters(struct inflight *f)
-{
-    list_for_each_safe (node, after, &f->waiters)
-        code_request_free(list_entry(node, struct code_request, link));
-}
-
 static void inflight_free(struct inflight *f)
 {
     service_remote_leave(f, false);
@@ -208,7 +197,8 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
     list_for_each_safe (node, after, &s->inflight) {
         struct inflight *f = list_entry(node, struct inflight, link);
 
-        inflight_drop_waiters(f);
+        list_for_each_safe (waiter, next, &f->waiters)
+            code_request_free(list_entry(waiter, struct code_request, link));
         if (f->state == COMPILING || f->state == QUEUED || f->state == ASKING)
             inflight_free(f);
     }
@@ -311,7 +301,6 @@ static struct inflight *find_inflight(struct code_service *s, const unsigned cha
     return NULL;
 }
 
-/* On account of `place`, where it begins at once. */
 static struct inflight *inflight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
                                      const struct compile_input *input, struct error *e)
 {
@@ -319,21 +308,20 @@ static struct inflight *inflight_new(struct code_service *s, const unsigned char
 
     if (!f || request_copy(input, &f->frame, &f->request) < 0) {
         free(f);
-        inflight_no_memory(input, e);
+        inflight_no_memory(input->length, e);
         return NULL;
     }
     f->service = s;
     memcpy(f->key, key, KEY_BYTES);
     f->state = QUEUED;
     list_init(&f->waiters);
-    list_init(&f->link);
     list_append(&s->inflight, &f->link);
     if (s->disk) {
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
     } else if (!service_remote_ask(f) && service_has_room(s, place) && !inflight_begin(f, place)) {
-        inflight_no_memory(input, e);
+        inflight_no_memory(input->length, e);
         inflight_free(f);
         return NULL;
     }
@@ -360,7 +348,6 @@ static int join(struct code_service *s, const unsigned char *key, const struct c
         goto free_request;
     *q = (struct code_request){
         .inflight = f, .place = place, .number = ++s->n_requests, .done = done, .context = context};
-    list_init(&q->link);
     list_append(&f->waiters, &q->link);
     if (f->state == QUEUED)
         service_watch_turns(s);
@@ -384,7 +371,7 @@ static bool from_memory(struct code_service *s, const unsigned char *key, code_d
     s->counters.memory_hits++;
     if (now - item->touched_ns >= TOUCH_NS) {
         item->touched_ns = now;
-        service_touch(s, item->compiled);
+        begin_store(s, item->compiled, touch_run);
     }
     *ret_request = NULL;
     done(context, compiled_ref(item->compiled), CODE_MEMORY, NULL, NULL);
@@ -426,4 +413,9 @@ void code_request_cancel(struct code_request *request)
         inflight_free(f);
         service_start_queued(s);
     }
+}
+
+void code_service_limit_source(struct code_service *service, uint64_t source_bytes)
+{
+    service->source_bytes = source_bytes;
 }

@@ -1,4 +1,4 @@
-/* Who has the compiler: which source is compiled next, and which compile is interrupted so that a user who has a share
+/* Turns at the compiler: which source is compiled next, and which compile is interrupted so that a user who has a share
  * gets it. Users take turns, and the connections of one user take turns among themselves, so a connection with many
  * requests delays the others only by its running compiles.
  *
@@ -13,7 +13,6 @@
 
 #include "util/clock.h"
 
-/* The turns of a user or a connection. */
 struct served {
     unsigned running;
     uint64_t last; /* the number of the compile that began last; 0: none yet */
@@ -26,7 +25,6 @@ struct turn_user {
     struct served served;
 };
 
-/* One connection's. */
 struct turn_place {
     struct list link;
     struct turn_user *user;
@@ -34,12 +32,6 @@ struct turn_place {
     unsigned refs;
     struct served served;
 };
-
-void turns_init(struct turns *turns)
-{
-    turns->begun = 0;
-    list_init(&turns->users);
-}
 
 static struct turn_user *get_user(struct turns *turns, uint64_t id)
 {
@@ -56,7 +48,6 @@ static struct turn_user *get_user(struct turns *turns, uint64_t id)
     u->turns = turns;
     u->id = id;
     list_init(&u->places);
-    list_init(&u->link);
     list_append(&turns->users, &u->link);
     return u;
 }
@@ -93,7 +84,6 @@ struct turn_place *turn_place_get(struct turns *turns, uint64_t user, uint64_t c
         return NULL;
     }
     *p = (struct turn_place){.user = u, .connection = connection, .refs = 1};
-    list_init(&p->link);
     list_append(&u->places, &p->link);
     return p;
 }
@@ -136,7 +126,7 @@ static bool turn_may_take(const struct turn_place *waiting, const struct turn_pl
     return mine + 1 < theirs || ran_ms >= TURN_SLICE_MS;
 }
 
-/* Of the time that a compile may take; more than that must not be lost. */
+/* A compile may lose so many times of the time that it may take. */
 enum { LOSSES = 2 };
 
 static uint64_t now_ms(void)
@@ -144,9 +134,9 @@ static uint64_t now_ms(void)
     return clock_now_ns() / 1000000;
 }
 
-int inflight_no_memory(const struct compile_input *input, struct error *e)
+int inflight_no_memory(size_t bytes, struct error *e)
 {
-    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", input->length);
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a source of %zu bytes", bytes);
 }
 
 /* ---- one compile ---- */
@@ -172,7 +162,6 @@ static void take_turn(struct inflight *f, struct turn_place *place)
     place->served.last = place->user->served.last = ++f->service->turns.begun;
 }
 
-/* The compiler has ended it, or was told to. */
 static void leave_compiler(struct inflight *f)
 {
     if (f->state == COMPILING)
@@ -240,14 +229,6 @@ bool inflight_begin(struct inflight *f, struct turn_place *place)
     return true;
 }
 
-static void go_on(struct inflight *f, struct turn_place *place)
-{
-    f->service->n_paused--;
-    compile_job_resume(f->job);
-    take_turn(f, place);
-}
-
-/* False: it cannot be. */
 static bool interrupt(struct inflight *f)
 {
     struct code_service *s = f->service;
@@ -267,24 +248,8 @@ static bool interrupt(struct inflight *f)
     return true;
 }
 
-static void fail_lost(struct inflight *f)
-{
-    const struct compile_failure failure = {.reason = "time", .log = ""};
-    struct error e;
-
-    error_set(&e, ERROR_COMPILE_FAILED, "the compile took longer than %.0f s in all and was stopped (kernels.time_s)",
-              (double)f->lost_ms / 1000);
-    fail(f, &e, &failure);
-}
-
 /* ---- who is next ---- */
 
-static bool is_before(const struct code_request *a, const struct code_request *b)
-{
-    return turn_is_before(a->place, b->place) || (a->place == b->place && a->number < b->number);
-}
-
-/* Whose source is compiled next; NULL: none waits. */
 static struct code_request *first_queued(struct code_service *s)
 {
     struct code_request *first = NULL;
@@ -297,15 +262,16 @@ static struct code_request *first_queued(struct code_service *s)
         list_for_each_safe (waiter, next, &f->waiters) {
             struct code_request *q = list_entry(waiter, struct code_request, link);
 
-            if (!first || is_before(q, first))
+            if (!first || turn_is_before(q->place, first->place) ||
+                (q->place == first->place && q->number < first->number))
                 first = q;
         }
     }
     return first;
 }
 
-/* Whose compile is interrupted for one of `place` that waits: of the users with the most compiles, the one that has
- * been compiled longest. It may have to be waited for: *ret_in_ms. NULL: nobody has more than that place's user. */
+/* The compile to interrupt for one of `place` that waits: of the users with the most compiles, the one that has
+ * been compiled longest, after *ret_in_ms. NULL: nobody has more than that place's user. */
 static struct inflight *find_longest(struct code_service *s, const struct turn_place *place, uint64_t *ret_in_ms)
 {
     const uint64_t now = now_ms();
@@ -335,7 +301,6 @@ static void on_slice(uv_timer_t *timer)
     service_start_queued(timer->data);
 }
 
-/* Whether the compiler takes one more of that place, which is next. */
 static bool make_room(struct code_service *s, const struct turn_place *place)
 {
     struct inflight *longest;
@@ -358,6 +323,7 @@ bool service_has_room(struct code_service *s, const struct turn_place *place)
 
 void service_start_queued(struct code_service *s)
 {
+    const struct compile_failure late = {.reason = "time", .log = ""};
     struct code_request *q;
     struct inflight *f;
     struct error e;
@@ -366,11 +332,16 @@ void service_start_queued(struct code_service *s)
     while (!s->closing && (q = first_queued(s)) && make_room(s, q->place)) {
         f = q->inflight;
         if (f->job) {
-            go_on(f, q->place);
+            s->n_paused--;
+            compile_job_resume(f->job);
+            take_turn(f, q->place);
         } else if (s->time_ms && f->lost_ms >= LOSSES * s->time_ms) {
-            fail_lost(f);
+            error_set(&e, ERROR_COMPILE_FAILED,
+                      "the compile took longer than %.0f s in all and was stopped (kernels.time_s)",
+                      (double)f->lost_ms / 1000);
+            fail(f, &e, &late);
         } else if (!inflight_begin(f, q->place)) {
-            inflight_no_memory(&f->request.input, &e);
+            inflight_no_memory(f->request.input.length, &e);
             inflight_finish(f, NULL, CODE_COMPILED, &e, NULL);
         }
     }

@@ -13,7 +13,7 @@ enum { UPLOADS_MAX = 64, UPLOAD_BYTES_MAX = 128 << 20 };
 
 struct upload {
     struct work work; /* making it: first */
-    struct list link; /* of the service's uploads */
+    struct list link; /* in service_remote.uploads */
     struct code_service *service;
     struct compiled *compiled; /* a reference */
     uint64_t bytes;
@@ -22,18 +22,6 @@ struct upload {
     struct remote_request *request; /* NULL: it is being made */
 };
 
-static int write_body(const struct buffer *body)
-{
-    const int fd = memfd_create("kops-signed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-    if (fd < 0)
-        return -1;
-    if (cache_write_all(fd, body->data + body->start, buffer_length(body)) == 0 && remote_body_seal(fd) == 0)
-        return fd;
-    close(fd);
-    return -1;
-}
-
 static void make_run(struct work *work)
 {
     struct upload *u = (struct upload *)work;
@@ -41,7 +29,12 @@ static void make_run(struct work *work)
 
     buffer_init(&body, SIGNED_MAX);
     if (signed_make(u->compiled, &u->key, (uint64_t)time(NULL), &body) == 0)
-        u->fd = write_body(&body);
+        u->fd = memfd_create("kops-signed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (u->fd >= 0 &&
+        (cache_write_all(u->fd, body.data + body.start, buffer_length(&body)) < 0 || remote_body_seal(u->fd) < 0)) {
+        close(u->fd);
+        u->fd = -1;
+    }
     buffer_free(&body);
 }
 
@@ -64,7 +57,7 @@ static void on_upload(void *context, enum remote_status status, int fd, const ch
     struct upload *u = context;
     struct code_remote_counters *n = &u->service->remote.counters;
 
-    (void)fd; /* of a put there is none */
+    (void)fd; /* a put has none */
     (void)why;
     n->uploads += status == REMOTE_HIT;
     n->upload_failures += status != REMOTE_HIT;
@@ -108,13 +101,12 @@ void service_publish(struct code_service *s, struct compiled *compiled)
     u->fd = -1;
     r->n_uploads++;
     r->upload_bytes += bytes;
-    list_init(&u->link);
     list_append(&r->uploads, &u->link);
     service_hold(s);
     work_submit(s->loop, &u->work, make_run, make_done);
 }
 
-void service_publish_end(struct code_service *s)
+static void service_publish_end(struct code_service *s)
 {
     list_for_each_safe (node, after, &s->remote.uploads) {
         struct upload *u = list_entry(node, struct upload, link);
@@ -128,7 +120,6 @@ void service_publish_end(struct code_service *s)
 
 enum { LINES_A_SECOND = 1 };
 
-/* An answer that is being looked at, on the pool. */
 struct verification {
     struct work work;
     struct code_service *service;
@@ -148,36 +139,18 @@ static uint64_t now_ms(const struct code_service *s)
 
 /* ---- an answer ---- */
 
-/* The bytes in memory of our own: nothing of what the network brings is looked at in a place that others could reach.
- */
-static int read_body(int fd, unsigned char **ret_bytes, size_t *ret_size, struct error *e)
-{
-    const char *why = NULL;
-    const int64_t size = remote_body_size(fd, SIGNED_MAX, &why);
-    unsigned char *bytes;
-
-    if (size < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
-    bytes = malloc(size ? (size_t)size : 1);
-    if (!bytes)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for it");
-    if (lseek(fd, 0, SEEK_SET) < 0 || cache_read_all(fd, bytes, (size_t)size) != size) {
-        free(bytes);
-        return error_set(e, ERROR_INVALID_ARGUMENT, "it cannot be read");
-    }
-    *ret_bytes = bytes;
-    *ret_size = (size_t)size;
-    return 0;
-}
-
 static void verify_run(struct work *work)
 {
     struct verification *v = (struct verification *)work;
+    const char *why = NULL;
+    const int64_t sent = remote_body_size(v->fd, SIGNED_MAX, &why);
     unsigned char *bytes = NULL;
     size_t size = 0;
 
-    if (read_body(v->fd, &bytes, &size, &v->error) == 0 &&
-        signed_open(bytes, size, &v->trust, v->key, (uint64_t)time(NULL), &v->compiled, &v->error) == 0)
+    if (sent < 0)
+        error_set(&v->error, ERROR_INVALID_ARGUMENT, "%s", why);
+    else if (lseek(v->fd, 0, SEEK_SET) == 0 && cache_slurp(v->fd, (size_t)sent, &bytes, &size, &v->error) == 0 &&
+             signed_open(bytes, size, &v->trust, v->key, (uint64_t)time(NULL), &v->compiled, &v->error) == 0)
         v->compiled->from = COMPILED_REMOTE;
     free(bytes);
     close(v->fd);
@@ -185,7 +158,7 @@ static void verify_run(struct work *work)
 
 static void tell_refusal(struct verification *v)
 {
-    static struct log_limit limit; /* of the loop's thread */
+    static struct log_limit limit; /* the loop's thread only */
     char hex[KEY_HEX + 1], quoted[2 * ERROR_MESSAGE_MAX];
     unsigned held_back;
 
@@ -222,7 +195,6 @@ static void verify_done(struct work *work)
     service_let_go(s);
 }
 
-/* False: there was no memory. Takes `fd`. */
 static bool verify(struct inflight *f, int fd)
 {
     struct code_service *s = f->service;
@@ -312,17 +284,6 @@ bool service_remote_ask(struct inflight *f)
     return true;
 }
 
-static bool others_ask(const struct inflight *f)
-{
-    list_for_each_safe (node, after, &f->service->inflight) {
-        const struct inflight *other = list_entry(node, struct inflight, link);
-
-        if (other != f && other->state == ASKING)
-            return true;
-    }
-    return false;
-}
-
 void service_remote_leave(struct inflight *f, bool too_late)
 {
     uv_timer_t *patience = &f->service->remote.patience;
@@ -334,19 +295,24 @@ void service_remote_leave(struct inflight *f, bool too_late)
         f->verified->inflight = NULL;
     f->asked = NULL;
     f->verified = NULL;
-    if (uv_is_active((uv_handle_t *)patience) && !others_ask(f))
-        uv_timer_stop(patience);
+    list_for_each_safe (node, after, &f->service->inflight) {
+        const struct inflight *other = list_entry(node, struct inflight, link);
+
+        if (other != f && other->state == ASKING)
+            return;
+    }
+    uv_timer_stop(patience);
 }
 
 /* ---- the server ---- */
 
-int service_remote_begin(struct code_service *s)
+void service_remote_begin(struct code_service *s)
 {
     struct service_remote *r = &s->remote;
 
     list_init(&r->uploads);
     r->patience.data = s;
-    return uv_timer_init(s->loop, &r->patience);
+    uv_timer_init(s->loop, &r->patience);
 }
 
 static void server_closed(void *context)
@@ -367,7 +333,7 @@ static void drop_server(struct code_service *s)
     r->server = NULL;
     service_hold(s);
     remote_close(server, server_closed, s);
-    /* Those that waited for its answer go on with the next turn of the loop. */
+    /* Compiles that waited for its answer go on with the next turn of the loop. */
     if (!s->closing)
         uv_timer_start(&r->patience, on_patience, 0, 0);
 }

@@ -12,7 +12,7 @@
 #include "compile/compiled.h"
 #include "util/path_trust.h"
 
-/* A descriptor of a file that nobody else has had a hand in or an eye on. */
+/* Opens a file that only its owner can read and write. */
 static int open_secret(const char *path, struct error *e)
 {
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -41,47 +41,34 @@ static int open_secret(const char *path, struct error *e)
 int secret_file_read(const char *path, char *into, size_t size, struct error *e)
 {
     const int fd = open_secret(path, e);
-    size_t done = 0;
-    ssize_t n = 1;
+    ssize_t n;
 
     if (fd < 0)
         return -1;
-    while (n > 0 && done < size - 1) {
-        n = read(fd, into + done, size - 1 - done);
-        if (n < 0 && errno == EINTR)
-            n = 1;
-        else if (n > 0)
-            done += (size_t)n;
-    }
-    close(fd);
+    n = cache_read_all(fd, into, size);
     if (n < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%.200s cannot be read: %s", path, strerror(errno));
-    if (n > 0 || memchr(into, 0, done))
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%.200s is too long, or no text", path);
-    into[done] = '\0';
-    return 0;
-}
-
-/* Neither may end the header's line. */
-static bool is_printable(const char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 127)
-            return false;
-    return true;
+        error_set(e, ERROR_INVALID_ARGUMENT, "%.200s cannot be read: %s", path, strerror(errno));
+    else if ((size_t)n == size || memchr(into, 0, (size_t)n))
+        n = error_set(e, ERROR_INVALID_ARGUMENT, "%.200s is too long, or no text", path);
+    else
+        into[n] = '\0';
+    close(fd);
+    return n < 0 ? -1 : 0;
 }
 
 int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], struct error *e)
 {
     static const char bearer[] = "bearer ", basic[] = "basic ";
     char text[SECRET_FILE_SIZE / 2];
-    const char *rest;
+    const char *rest, *at = text;
     int r = -1;
 
     if (secret_file_read(path, text, sizeof(text), e) < 0)
         return -1;
     text[strcspn(text, "\r\n")] = '\0';
-    if (!is_printable(text)) {
+    while ((unsigned char)*at >= ' ' && *at != 127)
+        at++;
+    if (*at) {
         error_set(e, ERROR_INVALID_ARGUMENT, "%.200s: its first line has characters that no header has", path);
     } else if (!strncmp(text, bearer, sizeof(bearer) - 1) && text[sizeof(bearer) - 1]) {
         snprintf(into, SECRET_FILE_SIZE, "Bearer %s", text + sizeof(bearer) - 1);
@@ -124,7 +111,6 @@ void signing_public_print(const unsigned char public[SIGNING_PUBLIC_BYTES], char
     key_to_hex(public, ret_word + sizeof(public_prefix) - 1);
 }
 
-/* Lines of comments may be before the word. */
 static int parse_private(const char *text, struct signing_key *ret_key)
 {
     unsigned char seed[crypto_sign_SEEDBYTES];
@@ -243,40 +229,30 @@ int signed_make(const struct compiled *compiled, const struct signing_key *key, 
     return into->failed ? -1 : 0;
 }
 
-static int refuse(struct error *e, const char *why)
-{
-    return error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
-}
-
-static bool is_trusted(const struct signed_trust *trust, const unsigned char *signer)
-{
-    for (unsigned i = 0; i < trust->n; i++)
-        if (!memcmp(trust->keys[i], signer, SIGNING_PUBLIC_BYTES))
-            return true;
-    return false;
-}
-
 static int check(const unsigned char *at, size_t size, const struct signed_trust *trust, const unsigned char *key,
                  uint64_t now_s, struct error *e)
 {
     char word[SIGNING_WORD_SIZE];
     uint64_t made_s;
+    unsigned i = 0;
 
     if (size < SIGNED_HEADER_BYTES + SIGNING_BYTES || memcmp(at, magic, sizeof(magic)) != 0)
-        return refuse(e, "it is no signed module, or one of another version");
+        return error_set(e, ERROR_INVALID_ARGUMENT, "it is no signed module, or one of another version");
     if (size > SIGNED_MAX || cache_get64(at + AT_LENGTH) != size - SIGNED_HEADER_BYTES - SIGNING_BYTES)
-        return refuse(e, "it is cut off, or something stands behind it");
-    if (!is_trusted(trust, at + AT_SIGNER)) {
+        return error_set(e, ERROR_INVALID_ARGUMENT, "it is cut off, or something stands behind it");
+    while (i < trust->n && memcmp(trust->keys[i], at + AT_SIGNER, SIGNING_PUBLIC_BYTES) != 0)
+        i++;
+    if (i == trust->n) {
         signing_public_print(at + AT_SIGNER, word);
         return error_set(e, ERROR_INVALID_ARGUMENT, "it is signed by %s, which is not trusted", word);
     }
     if (crypto_sign_verify_detached(at + size - SIGNING_BYTES, at, size - SIGNING_BYTES, at + AT_SIGNER) != 0)
-        return refuse(e, "its signature is wrong");
+        return error_set(e, ERROR_INVALID_ARGUMENT, "its signature is wrong");
     if (memcmp(at + AT_KEY, key, KEY_BYTES) != 0)
-        return refuse(e, "it is another key's module");
+        return error_set(e, ERROR_INVALID_ARGUMENT, "it is another key's module");
     made_s = cache_get64(at + AT_TIME);
     if (trust->max_age_s && made_s < now_s && now_s - made_s > trust->max_age_s)
-        return refuse(e, "its signature is too old");
+        return error_set(e, ERROR_INVALID_ARGUMENT, "its signature is too old");
     return 0;
 }
 
@@ -290,7 +266,7 @@ int signed_open(const void *bytes, size_t size, const struct signed_trust *trust
         compiled_parse(at + SIGNED_HEADER_BYTES, size - SIGNED_HEADER_BYTES - SIGNING_BYTES, &compiled, e) < 0)
         return -1;
     if (memcmp(compiled->key, key, KEY_BYTES) != 0)
-        refuse(e, "it is another key's module");
+        error_set(e, ERROR_INVALID_ARGUMENT, "it is another key's module");
     else if (compiled_verify(compiled, e) == 0) {
         *ret_compiled = compiled;
         return 0;

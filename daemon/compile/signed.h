@@ -19,7 +19,7 @@
 #include "util/buffer.h"
 #include "util/error.h"
 
-enum { SECRET_FILE_SIZE = 4096 /* of a text, with its ending zero */ };
+enum { SECRET_FILE_SIZE = 4096 /* a text with its ending zero */ };
 
 /* All of its text. Refuses a file that others than its owner (this user, or root) can read or write, and one that is
  * longer than `size` - 1 bytes. */
@@ -31,19 +31,18 @@ int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], str
 enum {
     SIGNING_PUBLIC_BYTES = 32,
     SIGNING_SECRET_BYTES = 64,
-    SIGNING_BYTES = 64,            /* of a signature */
-    SIGNING_WORD_SIZE = 8 + 64 + 1 /* of a public key, with the ending zero */
+    SIGNING_BYTES = 64,            /* a signature */
+    SIGNING_WORD_SIZE = 8 + 64 + 1 /* a public key with the ending zero */
 };
 
 struct signing_key {
     unsigned char public[SIGNING_PUBLIC_BYTES], secret[SIGNING_SECRET_BYTES];
 };
 
-/* A public key from its word. */
 int signing_public_parse(const char *word, unsigned char ret_public[SIGNING_PUBLIC_BYTES], struct error *e);
 void signing_public_print(const unsigned char public[SIGNING_PUBLIC_BYTES], char ret_word[SIGNING_WORD_SIZE]);
 
-/* Reads a private key, by the rules of secret_file.h. */
+/* Reads a private key, by the rules of secret_file_read(). */
 int signing_key_read(const char *path, struct signing_key *ret_key, struct error *e);
 
 /* Makes a key and its file, mode 0600, which must not be there yet. */
@@ -57,11 +56,11 @@ enum {
     SIGNED_MAX_TRUSTED = 32,
 };
 
-/* Whose signatures count. */
+/* Signers whose modules are taken. */
 struct signed_trust {
     unsigned n;
     unsigned char keys[SIGNED_MAX_TRUSTED][SIGNING_PUBLIC_BYTES];
-    uint64_t max_age_s; /* of a signature; 0: any */
+    uint64_t max_age_s; /* a signature's; 0: any */
 };
 
 /* Appends the whole to `into`, whose maximum is SIGNED_MAX or more; -1 when it does not fit in memory. `now_s`: seconds

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -28,7 +27,6 @@ static uint64_t mix(uint64_t hash, const void *data, size_t size)
     return hash;
 }
 
-/* The next part of a list with colons between its parts. */
 static bool take_part(const char **list, char ret_part[PATH_MAX])
 {
     size_t n;
@@ -190,54 +188,18 @@ static void add_hash(DIR *d, const char *name, void *context)
     *sum += mix(mix(FNV_BEGIN, name, strlen(name)), &size, sizeof(size));
 }
 
-/* The linker's identification of a library, from its notes. Returns whether there is one. */
-static bool build_id(int fd, char *into, size_t size)
-{
-    unsigned char notes[4096];
-    Elf64_Ehdr h;
-    Elf64_Phdr segment;
-
-    if (pread(fd, &h, sizeof(h), 0) != sizeof(h) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 ||
-        h.e_phentsize != sizeof(segment))
-        return false;
-    for (unsigned i = 0; i < h.e_phnum; i++) {
-        ssize_t n;
-
-        if (pread(fd, &segment, sizeof(segment), (off_t)(h.e_phoff + i * sizeof(segment))) != sizeof(segment) ||
-            segment.p_type != PT_NOTE)
-            continue;
-        n = pread(fd, notes, segment.p_filesz < sizeof(notes) ? segment.p_filesz : sizeof(notes),
-                  (off_t)segment.p_offset);
-        for (size_t at = 0; n > 0 && at + sizeof(Elf64_Nhdr) <= (size_t)n;) {
-            Elf64_Nhdr note;
-            size_t value = at + sizeof(note);
-
-            memcpy(&note, notes + at, sizeof(note));
-            value += (note.n_namesz + 3U) & ~(size_t)3;
-            if (note.n_descsz > 64 || value + note.n_descsz > (size_t)n)
-                break;
-            if (note.n_type == NT_GNU_BUILD_ID && note.n_descsz) {
-                for (unsigned k = 0; k < note.n_descsz && 2 * k + 3 < size; k++)
-                    snprintf(into + 2 * k, size - 2 * k, "%02x", notes[value + k]);
-                return true;
-            }
-            at = value + ((note.n_descsz + 3U) & ~(size_t)3);
-        }
-    }
-    return false;
-}
-
 static int identify(struct toolkit_place *p, struct error *e)
 {
     int fd = open(p->nvrtc, O_RDONLY | O_CLOEXEC);
-    uint64_t hash = 0;
-    char id[130] = "";
+    unsigned char head[1 << 14] = {0}; /* with the linker's identification of the build */
+    uint64_t hash = 0, library;
     struct stat s = {0};
 
-    if (fd >= 0 && fstat(fd, &s) == 0 && !build_id(fd, id, sizeof(id)))
-        snprintf(id, sizeof(id), "%lld bytes", (long long)s.st_size);
+    if (fd >= 0 && fstat(fd, &s) == 0 && pread(fd, head, sizeof(head), 0) < 0)
+        s.st_size = 0;
     if (fd >= 0)
         close(fd);
+    library = mix(mix(FNV_BEGIN, head, sizeof(head)), &s.st_size, sizeof(s.st_size));
     for (unsigned i = 0; i < p->n_includes; i++) {
         uint64_t sum = 0;
 
@@ -245,7 +207,8 @@ static int identify(struct toolkit_place *p, struct error *e)
             return -1;
         hash += (i + 1) * sum;
     }
-    snprintf(p->identity, sizeof(p->identity), "%s %.90s %016llx", p->name, id, (unsigned long long)hash);
+    snprintf(p->identity, sizeof(p->identity), "%s %016llx %016llx", p->name, (unsigned long long)library,
+             (unsigned long long)hash);
     return 0;
 }
 
@@ -274,11 +237,10 @@ int toolkit_find(const char *nvrtc, const char *include, struct toolkit_place *r
 
 /* ---- trees ---- */
 
-/* What a walk finds. */
 struct look {
     bool stamps_only;
     uint64_t stamp;
-    crypto_generichash_state digest; /* of names and contents, the same on every machine that has the same headers */
+    crypto_generichash_state digest; /* names and contents, equal on every machine that has these headers */
 };
 
 static int refuse(const char *path, const char *why, struct error *e)
@@ -337,7 +299,6 @@ static int add_content(crypto_generichash_state *h, const char *path, struct err
     return n < 0 ? -1 : 0;
 }
 
-/* `name` is relative to the tree. */
 static int look_at(struct look *l, const FTSENT *entry, const char *name, struct error *e)
 {
     const struct stat *s = entry->fts_statp;
@@ -371,7 +332,6 @@ static int look_at(struct look *l, const FTSENT *entry, const char *name, struct
     return 0;
 }
 
-/* In an order that does not depend on the file system. */
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
     return strcmp((*a)->fts_name, (*b)->fts_name);

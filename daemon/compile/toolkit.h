@@ -21,7 +21,7 @@ struct toolkit_place {
     char includes[TOOLKIT_MAX_INCLUDES][PATH_MAX];
     unsigned n_includes;
     unsigned n_trees; /* the last folders: of kernels.include_extra, which an administrator has for all sources */
-    uint64_t stamp;   /* of the trees, see toolkit_stamp() */
+    uint64_t stamp;   /* the trees', see toolkit_stamp() */
 };
 
 /* `nvrtc` and `include` as in compiler_config. Without a library the place is empty and `e` says why. */

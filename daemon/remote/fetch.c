@@ -24,26 +24,16 @@
 #include "util/list.h"
 #include "util/signals.h"
 
-/* OpenSSL's flavour, then GnuTLS's. */
 static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
-
-static const struct symbol {
-    const char *name;
-    size_t offset;
-} symbols[] = {
-#define SYMBOL(name)                                                                                                   \
-    {                                                                                                                  \
-        "curl_" #name, offsetof(struct curl_functions, name)                                                           \
-    }
-    SYMBOL(global_init),   SYMBOL(version),         SYMBOL(slist_append),        SYMBOL(slist_free_all),
-    SYMBOL(easy_init),     SYMBOL(easy_setopt),     SYMBOL(easy_getinfo),        SYMBOL(easy_cleanup),
-    SYMBOL(easy_strerror), SYMBOL(multi_init),      SYMBOL(multi_setopt),        SYMBOL(multi_add_handle),
-    SYMBOL(multi_perform), SYMBOL(multi_info_read), SYMBOL(multi_remove_handle), SYMBOL(multi_wait),
-#undef SYMBOL
-};
 
 static int curl_open(struct curl_functions *ret, struct error *e)
 {
+#define X(type, name, parameters) "curl_" #name,
+    static const char *const symbols[] = {CURL_FUNCTIONS(X)};
+#undef X
+#define X(type, name, parameters) (void **)&ret->name,
+    void **const slots[] = {CURL_FUNCTIONS(X)};
+#undef X
     void *library = NULL;
 
     for (size_t i = 0; !library && i < sizeof(names) / sizeof(names[0]); i++)
@@ -51,14 +41,12 @@ static int curl_open(struct curl_functions *ret, struct error *e)
     if (!library)
         return error_set(e, ERROR_UNSUPPORTED, "libcurl.so.4 cannot be loaded; on Debian: apt-get install libcurl4");
     for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-        void *symbol = dlsym(library, symbols[i].name);
-
-        if (!symbol) {
-            error_set(e, ERROR_UNSUPPORTED, "libcurl has no %s: it is too old", symbols[i].name);
+        *slots[i] = dlsym(library, symbols[i]);
+        if (!*slots[i]) {
+            error_set(e, ERROR_UNSUPPORTED, "libcurl has no %s: it is too old", symbols[i]);
             dlclose(library);
             return -1;
         }
-        memcpy((char *)ret + symbols[i].offset, &symbol, sizeof(symbol));
     }
     if (ret->global_init(CURL_ALL) != CURL_OK)
         return error_set(e, ERROR_UNSUPPORTED, "libcurl cannot be set up");
@@ -74,7 +62,7 @@ struct fetch {
     struct list transfers;
     unsigned n;
     bool no_host;                    /* the host's name was not found: another process may know better, see fetch.c */
-    char lacking[ERROR_MESSAGE_MAX]; /* what the sandbox does not have; "": nothing */
+    char lacking[ERROR_MESSAGE_MAX]; /* parts of the sandbox that are missing; "": none */
 };
 
 /* ---- the sandbox: no files but certificates and the resolver's configuration, no sockets but those of the internet,
@@ -82,21 +70,19 @@ struct fetch {
 
 enum { MEMORY = 1 << 30, FILES = 256 };
 
-/* Of these there are what the system has. Landlock follows links when the rule is made: resolv.conf is often one to a
- * file below /run, which is replaced at each change, so that its folder counts. */
-static const char *const readable[] = {
-    /* Certificates of authorities. */
-    "/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
-    "/usr/lib/ssl", "/usr/share/pki", "/etc/crypto-policies",
-    /* Names of hosts. */
-    "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services",
-    "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager",
-    /* What these libraries load late. */
-    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/urandom", "/usr/share/zoneinfo",
-    "/etc/localtime"};
+/* Not all of these exist. Landlock follows links when the rule is made: resolv.conf is often one to a file below /run,
+ * which is replaced at each change, so the rule is for its folder. */
+static const char *const readable[] = {"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates",
+                                       "/usr/local/share/ca-certificates", "/usr/lib/ssl", "/usr/share/pki",
+                                       "/etc/crypto-policies", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf",
+                                       "/etc/host.conf", "/etc/gai.conf", "/etc/services", "/run/systemd/resolve",
+                                       "/run/resolvconf", "/run/NetworkManager",
+                                       /* Files that these libraries load late. */
+                                       "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/urandom",
+                                       "/usr/share/zoneinfo", "/etc/localtime"};
 
 static const int allowed[] = {
-    /* Files: which ones, Landlock says. */
+    /* Files: Landlock says which ones. */
     SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(lseek),
     SCMP_SYS(close), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(fstat),
     SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
@@ -116,12 +102,10 @@ static const int allowed[] = {
     SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(set_robust_list),
     SCMP_SYS(set_tid_address), SCMP_SYS(rseq), SCMP_SYS(restart_syscall), SCMP_SYS(sched_yield),
     SCMP_SYS(sched_getaffinity), SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname),
-    SCMP_SYS(getrandom), SCMP_SYS(prctl),
-    /* Time. */
-    SCMP_SYS(time), SCMP_SYS(gettimeofday), SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(nanosleep),
-    SCMP_SYS(clock_nanosleep)};
+    SCMP_SYS(getrandom), SCMP_SYS(prctl), SCMP_SYS(time), SCMP_SYS(gettimeofday), SCMP_SYS(clock_gettime),
+    SCMP_SYS(clock_getres), SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep)};
 
-/* The internet's, and that of the kernel which tells the C library which addresses this machine has. */
+/* The internet's, and netlink, by which the C library learns this machine's addresses. */
 static const int families[] = {AF_INET, AF_INET6, AF_NETLINK};
 
 static int enter_files(const struct remote_setup *s, struct error *e)
@@ -140,44 +124,23 @@ static int enter_files(const struct remote_setup *s, struct error *e)
     return files_enter(&files, e);
 }
 
+#define ALLOW(call, ...) seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(call), 1, __VA_ARGS__)
+
 static int fill(scmp_filter_ctx filter)
 {
     int r = calls_add(filter, SCMP_ACT_ALLOW, allowed, sizeof(allowed) / sizeof(allowed[0]));
 
     for (size_t i = 0; !r && i < sizeof(families) / sizeof(families[0]); i++)
-        r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1,
-                             SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
-    if (!r) /* threads, no processes; of clone3() a filter sees no flags, and the C library falls back to clone() */
-        r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
-                             SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
-    if (!r)
-        r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
-    if (!r) /* a library that is loaded late is mapped for execution, never for that and for writing */
-        r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1,
-                             SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC | PROT_WRITE, PROT_EXEC));
-    if (!r)
-        r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
-    if (!r)
-        r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
-    if (!r) /* limits of the process itself only */
-        r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 1, SCMP_A0(SCMP_CMP_EQ, 0));
+        r = ALLOW(socket, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+    /* Threads, no processes; of clone3() a filter sees no flags, and the C library falls back to clone(). A library
+     * that is loaded late is mapped for execution, never for that and for writing. prlimit64: of this process only. */
+    r = r ? r : ALLOW(clone, SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+    r = r ? r : seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+    r = r ? r : ALLOW(mmap, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC | PROT_WRITE, PROT_EXEC));
+    r = r ? r : ALLOW(mmap, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+    r = r ? r : ALLOW(mprotect, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+    r = r ? r : ALLOW(prlimit64, SCMP_A0(SCMP_CMP_EQ, 0));
     return r;
-}
-
-static int enter_calls(struct error *e)
-{
-    scmp_filter_ctx filter = calls_new(SCMP_ACT_ERRNO(EPERM));
-
-    return calls_enter(filter, filter ? fill(filter) : 0, true, e);
-}
-
-/* Loads what the C library looks names up with, which is not found later. */
-static void warm_resolver(void)
-{
-    struct addrinfo *found = NULL;
-
-    if (getaddrinfo("localhost", "80", NULL, &found) == 0)
-        freeaddrinfo(found);
 }
 
 /* A sanitizer reserves more addresses than any limit leaves. */
@@ -187,45 +150,40 @@ static const bool bounds_memory = false;
 static const bool bounds_memory = true;
 #endif
 
-static int limit_self(const struct remote_setup *s, struct error *e)
-{
-    if ((bounds_memory && process_limit(RLIMIT_AS, MEMORY) < 0) || process_limit(RLIMIT_CORE, 0) < 0 ||
-        process_limit(RLIMIT_FSIZE, s->max_bytes) < 0 || process_limit(RLIMIT_NOFILE, FILES) < 0)
-        return error_set(e, ERROR_UNSUPPORTED, "limits: %s", strerror(errno));
-    return 0;
-}
-
-static void note(struct fetch *f, const struct error *e)
-{
-    memcpy(f->lacking, e->message, sizeof(f->lacking));
-}
-
 static int fetch_confine(struct fetch *f, const char *user, struct error *e)
 {
+    struct addrinfo *found = NULL;
+    scmp_filter_ctx filter;
+
     if (geteuid() == 0 && process_become(user, false, e) < 0)
         return -1;
     if (process_drop_capabilities(e) < 0 || process_refuse_privileges(e) < 0)
         return -1;
     if (chdir("/") < 0)
         return error_set(e, ERROR_UNSUPPORTED, "entering /: %s", strerror(errno));
-    if (curl_open(&f->curl, e) < 0 || limit_self(&f->setup, e) < 0)
+    if (curl_open(&f->curl, e) < 0)
         return -1;
-    warm_resolver();
+    if ((bounds_memory && process_limit(RLIMIT_AS, MEMORY) < 0) || process_limit(RLIMIT_CORE, 0) < 0 ||
+        process_limit(RLIMIT_FSIZE, f->setup.max_bytes) < 0 || process_limit(RLIMIT_NOFILE, FILES) < 0)
+        return error_set(e, ERROR_UNSUPPORTED, "limits: %s", strerror(errno));
+    /* Loads what the C library looks names up with, which is not found later. */
+    if (getaddrinfo("localhost", "80", NULL, &found) == 0)
+        freeaddrinfo(found);
     if (enter_files(&f->setup, e) < 0) {
-        if (!files_version()) /* of an old kernel */
-            note(f, e);
-        else
+        if (files_version())
             return -1;
+        memcpy(f->lacking, e->message, sizeof(f->lacking)); /* an old kernel */
     }
-    if (enter_calls(e) < 0)
-        note(f, e);
+    filter = calls_new(SCMP_ACT_ERRNO(EPERM));
+    if (calls_enter(filter, filter ? fill(filter) : 0, true, e) < 0)
+        memcpy(f->lacking, e->message, sizeof(f->lacking));
     return 0;
 }
 
 enum {
-    HEADER_BYTES = 64 << 10,  /* of one answer's header lines, those of intermediate answers included */
-    USELESS_BYTES = 64 << 10, /* of a body that nobody wants: an error page */
-    CONNECT_SHARE = 3,        /* of the time for a request, at most, until the server has accepted it: a third */
+    HEADER_BYTES = 64 << 10,  /* an answer's header lines, with those of intermediate answers */
+    USELESS_BYTES = 64 << 10, /* a body that nobody wants: an error page */
+    CONNECT_SHARE = 3,        /* a third of a request's time, at most, until the server has accepted it */
 };
 
 struct transfer {
@@ -234,20 +192,25 @@ struct transfer {
     struct remote_order order;
     curl_handle easy;
     struct curl_list *headers;
-    int fd;         /* of GET: made when a body comes; of PUT: the body */
+    int fd;         /* GET: made for the body; PUT: the body */
     uint64_t bytes; /* read or written so far */
-    uint64_t size;  /* of PUT */
+    uint64_t size;  /* PUT: the body's */
     size_t header_bytes;
     const char *broken; /* why this side gave up; NULL: it did not */
 };
 
-static void tell(uint64_t id, enum remote_answer answer, const char *why, int fd)
+static void tell(enum remote_event_kind kind, uint64_t id, enum remote_answer answer, const char *why, int fd)
 {
-    struct remote_event event = {.kind = REMOTE_EVENT_ANSWER, .answer = answer, .id = id};
+    struct remote_event event = {.kind = kind, .answer = answer, .id = id};
 
-    snprintf(event.why, sizeof(event.why), "%s", why);
+    snprintf(event.why, sizeof(event.why), "%.*s", (int)sizeof(event.why) - 1, why);
     /* The socket has room: the daemon has few requests on their way. Where not, the daemon's own time limit ends it. */
     remote_send(REMOTE_HELPER_FD, &event, sizeof(event), MSG_DONTWAIT, fd);
+}
+
+static void tell_answer(uint64_t id, enum remote_answer answer, const char *why, int fd)
+{
+    tell(REMOTE_EVENT_ANSWER, id, answer, why, fd);
 }
 
 static struct transfer *transfer_free(struct transfer *t)
@@ -384,7 +347,6 @@ static int add_headers(struct transfer *t)
     return r;
 }
 
-/* No redirection is followed, and no protocol but these two is spoken. */
 static int set_options(struct transfer *t)
 {
     const struct remote_setup *s = &t->fetch->setup;
@@ -468,14 +430,13 @@ static void fetch_begin(struct fetch *f, const struct remote_order *order, int f
             t->fetch = f;
             t->order = *order;
             t->fd = fd;
-            list_init(&t->link);
             list_append(&f->transfers, &t->link);
             f->n++;
             why = prepare(t);
             fd = -1;
         }
         if (why)
-            tell(order->id, REMOTE_ANSWER_FAILED, why, -1);
+            tell_answer(order->id, REMOTE_ANSWER_FAILED, why, -1);
         if (t && why)
             transfer_free(t);
     }
@@ -492,17 +453,18 @@ static void answer(struct transfer *t, int result)
     char why[REMOTE_WHY_SIZE];
 
     if (get && (status == 404 || status == 410)) { /* whatever became of its page */
-        tell(t->order.id, REMOTE_ANSWER_MISSING, "", -1);
+        tell_answer(t->order.id, REMOTE_ANSWER_MISSING, "", -1);
     } else if (result != CURL_OK) {
-        tell(t->order.id, REMOTE_ANSWER_FAILED, t->broken ? t->broken : t->fetch->curl.easy_strerror(result), -1);
+        tell_answer(t->order.id, REMOTE_ANSWER_FAILED, t->broken ? t->broken : t->fetch->curl.easy_strerror(result),
+                    -1);
     } else if (get ? status == 200 : status == 200 || status == 201 || status == 204) {
         if (get && remote_body_seal(t->fd) < 0)
-            tell(t->order.id, REMOTE_ANSWER_FAILED, "its body cannot be sealed", -1);
+            tell_answer(t->order.id, REMOTE_ANSWER_FAILED, "its body cannot be sealed", -1);
         else
-            tell(t->order.id, REMOTE_ANSWER_OK, "", get ? t->fd : -1);
+            tell_answer(t->order.id, REMOTE_ANSWER_OK, "", get ? t->fd : -1);
     } else {
         snprintf(why, sizeof(why), "it answers with status %ld", status);
-        tell(t->order.id, REMOTE_ANSWER_FAILED, why, -1);
+        tell_answer(t->order.id, REMOTE_ANSWER_FAILED, why, -1);
     }
 }
 
@@ -553,7 +515,6 @@ static int parse(int argc, char **argv, struct arguments *ret)
     return 0;
 }
 
-/* Nothing but the connection stays. */
 static int close_others(void)
 {
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -565,14 +526,6 @@ static int close_others(void)
             return -1;
     return (int)syscall(SYS_close_range, (unsigned)REMOTE_HELPER_FD + 1, ~0U,
                         0); /* older C libraries have no function */
-}
-
-static void tell_state(enum remote_event_kind kind, const char *why)
-{
-    struct remote_event event = {.kind = kind};
-
-    snprintf(event.why, sizeof(event.why), "%.*s", (int)sizeof(event.why) - 1, why);
-    remote_send(REMOTE_HELPER_FD, &event, sizeof(event), MSG_DONTWAIT, -1);
 }
 
 static int receive_setup(struct fetch *f, struct error *e)
@@ -604,7 +557,6 @@ static int set_up(struct fetch *f, const struct arguments *a, struct error *e)
     return 0;
 }
 
-/* False: the daemon has gone. */
 static bool take_orders(struct fetch *f)
 {
     struct remote_order order;
@@ -652,10 +604,10 @@ int remote_helper_main(int argc, char **argv)
     prctl(PR_SET_NAME, "kopsd-cache");
     process_go_first();
     if (set_up(&f, &a, &e) < 0) {
-        tell_state(REMOTE_EVENT_FAILED, e.message);
+        tell(REMOTE_EVENT_FAILED, 0, 0, e.message, -1);
         return 1;
     }
-    tell_state(REMOTE_EVENT_READY, f.lacking);
+    tell(REMOTE_EVENT_READY, 0, 0, f.lacking, -1);
     serve(&f);
     return 0;
 }

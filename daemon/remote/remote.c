@@ -17,7 +17,6 @@
 #include "util/list.h"
 #include "util/log.h"
 #include "util/shortage.h"
-#include "util/spawn.h"
 #include "util/watch.h"
 #include "util/work.h"
 
@@ -39,7 +38,7 @@ struct link {
     unsigned handles;
     bool polled, pidfd_polled; /* the handles were made */
     bool ready, stopped;
-    struct error error; /* of opening it */
+    struct error error; /* set when it could not be opened */
 };
 
 enum remote_kind { REMOTE_GET, REMOTE_PUT, REMOTE_KINDS };
@@ -67,41 +66,37 @@ struct remote {
 };
 
 struct remote_request {
-    struct list link; /* of waiting or sent */
+    struct list link; /* in remote.waiting or remote.sent */
     struct remote *remote;
     enum remote_kind kind;
-    uint64_t id, until_ms; /* of sent: when the helper must have answered */
+    uint64_t id, until_ms; /* sent: when the helper must have answered */
     unsigned char key[REMOTE_KEY_BYTES];
-    int fd; /* of PUT; owned; -1: given away */
+    int fd; /* PUT: owned; -1: given away */
     remote_done *done;
     void *context;
 };
 
 static void remote_let_go(struct remote *r);
-static void remote_link_ready(struct remote *r);
+static void pump(struct remote *r);
 static void remote_link_answer(struct remote *r, const struct remote_event *event, int fd);
 static void remote_link_lost(struct remote *r, const char *why);
 
 /* ---- on the pool ---- */
 
-static int connect_to(const struct remote *r, struct link *l)
+static void connect_to(const struct remote *r, struct link *l)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     memcpy(address.sun_path, r->helper, sizeof(address.sun_path));
     l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (l->fd < 0)
-        return error_shortage(&l->error, errno, "a socket for the remote cache");
-    if (connect(l->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-        return 0;
-    error_set(&l->error, ERROR_UNSUPPORTED, "connecting to %.100s: %s", r->helper, strerror(errno));
-    close(l->fd);
-    l->fd = -1;
-    return -1;
+        error_shortage(&l->error, errno, "a socket for the remote cache");
+    else if (connect(l->fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        error_set(&l->error, ERROR_UNSUPPORTED, "connecting to %.100s: %s", r->helper, strerror(errno));
 }
 
-/* Of the environment the process gets what finds libraries, and proxies. */
-static int spawn(const struct remote *r, int socket, pid_t *ret_pid)
+/* The helper gets the part of the environment that finds libraries, and proxies. */
+static void start_process(const struct remote *r, struct link *l)
 {
     static const char *const kept[] = {"LD_LIBRARY_PATH", "http_proxy",    "https_proxy",  "no_proxy",
                                        "HTTPS_PROXY",     "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_PROXY"};
@@ -109,9 +104,8 @@ static int spawn(const struct remote *r, int socket, pid_t *ret_pid)
     static char name[] = "kopsd", argument[] = REMOTE_HELPER_ARGUMENT;
     char user[sizeof("user=") + sizeof(r->user)], parent[32], *arguments[] = {name, argument, parent, user, NULL};
     char *environment[KEPT + 1] = {NULL};
-    const struct spawn_fd fd = {socket, REMOTE_HELPER_FD};
+    struct remote_process p;
     unsigned n = 0;
-    int result;
 
     snprintf(user, sizeof(user), "user=%s", r->user);
     snprintf(parent, sizeof(parent), "parent=%d", (int)getpid());
@@ -122,40 +116,14 @@ static int spawn(const struct remote *r, int socket, pid_t *ret_pid)
             n++;
     }
     environment[n] = NULL;
-    result = spawn_process(r->binary, arguments, environment, &fd, 1, ret_pid);
-    for (unsigned i = 0; i < n; i++)
-        free(environment[i]);
-    return result;
-}
-
-static int start_process(const struct remote *r, struct link *l)
-{
-    int sockets[2], error;
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
-        return error_shortage(&l->error, errno, "a socket for the remote cache");
-    error = spawn(r, sockets[1], &l->pid);
-    close(sockets[1]);
-    l->fd = sockets[0];
-    if (error) {
-        l->pid = 0;
-        error_set(&l->error, ERROR_UNSUPPORTED, "starting %.80s: %s", r->binary, strerror(error));
-        goto close_socket;
+    if (remote_start("the helper of the remote cache", r->binary, arguments, environment, REMOTE_HELPER_FD, &p,
+                     &l->error) == 0) {
+        l->pid = p.pid;
+        l->fd = p.fd;
+        l->pidfd = p.pidfd;
     }
-    l->pidfd = (int)syscall(SYS_pidfd_open, l->pid, 0);
-    if (l->pidfd >= 0)
-        return 0;
-    error_shortage(&l->error, errno, "watching the helper of the remote cache");
-    close(l->fd); /* it sees that, and ends */
-    l->fd = -1;
-    waitpid(l->pid, NULL, 0);
-    l->pid = 0;
-    return -1;
-
-close_socket:
-    close(l->fd);
-    l->fd = -1;
-    return -1;
+    while (n)
+        free(environment[--n]);
 }
 
 static void open_run(struct work *work)
@@ -163,10 +131,16 @@ static void open_run(struct work *work)
     struct link *l = (struct link *)work;
     const struct remote *r = l->remote;
 
-    if ((*r->helper ? connect_to(r, l) : start_process(r, l)) < 0)
-        return;
-    if (remote_send(l->fd, &r->setup, sizeof(r->setup), MSG_DONTWAIT, -1) < 0)
+    if (*r->helper)
+        connect_to(r, l);
+    else
+        start_process(r, l);
+    if (l->error.code && l->fd >= 0) {
+        close(l->fd);
+        l->fd = -1;
+    } else if (!l->error.code && remote_send(l->fd, &r->setup, sizeof(r->setup), MSG_DONTWAIT, -1) < 0) {
         error_set(&l->error, ERROR_UNSUPPORTED, "telling the helper of the remote cache: %s", strerror(errno));
+    }
 }
 
 /* ---- its end ---- */
@@ -223,9 +197,7 @@ static void link_stop(struct link *l)
 
 static void on_impatience(uv_timer_t *timer)
 {
-    struct link *l = timer->data;
-
-    remote_link_lost(l->remote, "the helper does not get ready");
+    remote_link_lost(((struct link *)timer->data)->remote, "the helper does not get ready");
 }
 
 static void on_event(struct link *l, struct remote_event *event, int fd)
@@ -247,7 +219,10 @@ static void on_event(struct link *l, struct remote_event *event, int fd)
         if (*event->why)
             log_warning("remote_cache", "sandbox=incomplete why=%s",
                         log_quote(quoted, sizeof(quoted), event->why, strlen(event->why)));
-        remote_link_ready(r);
+        if (r->told)
+            log_info("remote_cache", "helper=ready");
+        r->told = false;
+        pump(r);
     } else if (event->kind == REMOTE_EVENT_FAILED) {
         remote_link_lost(r, event->why);
     }
@@ -290,7 +265,7 @@ static void on_exit_of_process(uv_poll_t *poll, int status, int events)
         return;
     log_debug("remote_cache", "pid=%d ended=%d", (int)l->pid, ended);
     if (!l->stopped)
-        on_readable(&l->poll, 0, UV_READABLE); /* its last words; then the end, which stops it */
+        on_readable(&l->poll, 0, UV_READABLE); /* the helper's last words; then the end, which stops the link */
     if (!l->stopped)
         remote_link_lost(l->remote, "the helper ended");
     uv_poll_stop(poll);
@@ -322,7 +297,7 @@ static int watch(struct link *l)
         error = add_poll(l, &l->poll, l->fd, &l->polled);
     if (!error)
         error = watch_start(&l->poll, UV_READABLE, on_readable);
-    if (error < 0 && l->pid) { /* it has only just begun, so that reaping it takes no time */
+    if (error < 0 && l->pid) { /* the process has only just begun, so reaping it takes no time */
         end_process(l);
         shutdown(l->fd, SHUT_RDWR);
         waitpid(l->pid, NULL, 0);
@@ -393,11 +368,6 @@ static void note_why(struct remote *r, const char *why)
             *c = '?';
 }
 
-static const char *quoted_why(const struct remote *r, char *into, size_t size)
-{
-    return log_quote(into, size, r->why, strlen(r->why));
-}
-
 /* ---- verdicts: one line in the log at each change ---- */
 
 static void succeed(struct remote *r, enum remote_kind kind)
@@ -413,15 +383,12 @@ static void fail(struct remote *r, enum remote_kind kind, const char *why)
     note_why(r, why);
     if (breaker_fail(&r->breakers[kind], now_ms(r)))
         log_warning("remote_cache", "state=resting what=%s failures=%d why=%s", kind_names[kind], BREAKER_FAILURES,
-                    quoted_why(r, quoted, sizeof(quoted)));
+                    log_quote(quoted, sizeof(quoted), r->why, strlen(r->why)));
 }
 
 void remote_judge(struct remote *r, bool good, const char *why)
 {
-    if (good)
-        succeed(r, REMOTE_GET);
-    else
-        fail(r, REMOTE_GET, why);
+    good ? succeed(r, REMOTE_GET) : fail(r, REMOTE_GET, why);
 }
 
 /* ---- requests ---- */
@@ -453,8 +420,6 @@ static struct remote_request *first(const struct list *head)
     return node ? list_entry(node, struct remote_request, link) : NULL;
 }
 
-static void pump(struct remote *r);
-
 static void on_tick(uv_timer_t *timer)
 {
     struct remote *r = timer->data;
@@ -472,15 +437,12 @@ static void on_tick(uv_timer_t *timer)
         uv_timer_stop(&r->tick);
 }
 
-static uint64_t patience_ends(const struct remote *r)
-{
-    return now_ms(r) + r->setup.timeout_ms + GRACE_MS;
-}
-
-static void start_ticking(struct remote *r)
+/* Returns when the helper must have done what it was just asked, for which on_tick() looks. */
+static uint64_t start_patience(struct remote *r)
 {
     if (!uv_is_active((uv_handle_t *)&r->tick))
         uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
+    return now_ms(r) + r->setup.timeout_ms + GRACE_MS;
 }
 
 static int send_request(struct remote *r, struct remote_request *q)
@@ -495,12 +457,11 @@ static int send_request(struct remote *r, struct remote_request *q)
         close(q->fd);
     q->fd = -1;
     q->id = order.id;
-    q->until_ms = patience_ends(r);
+    q->until_ms = start_patience(r);
     list_remove(&q->link);
     list_append(&r->sent, &q->link);
     r->n_waiting--;
     r->n_sent[q->kind]++;
-    start_ticking(r);
     return 0;
 }
 
@@ -515,15 +476,12 @@ static void pump(struct remote *r)
 
         if (r->n_sent[q->kind] >= most_sent[q->kind] || send_request(r, q) == 0)
             continue;
-        if (!r->full_until_ms)
-            r->full_until_ms = patience_ends(r);
-        start_ticking(r);
+        r->full_until_ms = r->full_until_ms ? r->full_until_ms : start_patience(r);
         return;
     }
     r->full_until_ms = 0;
 }
 
-/* Takes `fd`. */
 static struct remote_request *ask(struct remote *r, enum remote_kind kind, const unsigned char *key, int fd,
                                   remote_done *done, void *context)
 {
@@ -543,7 +501,6 @@ static struct remote_request *ask(struct remote *r, enum remote_kind kind, const
     }
     *q = (struct remote_request){.remote = r, .kind = kind, .fd = fd, .done = done, .context = context};
     memcpy(q->key, key, sizeof(q->key));
-    list_init(&q->link);
     list_append(&r->waiting, &q->link);
     r->n_waiting++;
     pump(r);
@@ -562,7 +519,6 @@ struct remote_request *remote_put(struct remote *r, const unsigned char key[REMO
     return ask(r, REMOTE_PUT, key, fd, done, context);
 }
 
-/* Out of the counts. */
 static void leave(struct remote_request *q)
 {
     struct remote *r = q->remote;
@@ -612,7 +568,6 @@ static void remote_link_answer(struct remote *r, const struct remote_event *even
     }
     r->served = true;
     leave(q);
-    /* What came too late is counted already. */
     if (q->done && event->answer == REMOTE_ANSWER_FAILED)
         fail(r, q->kind, event->why);
     else if (q->done && fd < 0)
@@ -642,14 +597,6 @@ static void on_again(uv_timer_t *timer)
     start(timer->data);
 }
 
-static void remote_link_ready(struct remote *r)
-{
-    if (r->told)
-        log_info("remote_cache", "helper=ready");
-    r->told = false;
-    pump(r);
-}
-
 static void fail_all(struct remote *r, const char *why)
 {
     struct remote_request *q;
@@ -663,7 +610,7 @@ static void fail_all(struct remote *r, const char *why)
     remote_let_go(r);
 }
 
-/* A line when it goes, not each time that it fails to come back. */
+/* The log has a line when the helper goes, not each time that it fails to come back. */
 static void remote_link_lost(struct remote *r, const char *why)
 {
     char quoted[2 * REMOTE_WHY_SIZE], kept[REMOTE_WHY_SIZE];
@@ -674,7 +621,7 @@ static void remote_link_lost(struct remote *r, const char *why)
     wait_ms = backoff_after(&r->backoff, r->served, now_ms(r));
     note_why(r, kept);
     if (!r->told)
-        log_warning("remote_cache", "helper=down why=%s", quoted_why(r, quoted, sizeof(quoted)));
+        log_warning("remote_cache", "helper=down why=%s", log_quote(quoted, sizeof(quoted), r->why, strlen(r->why)));
     r->told = true;
     if (r->link)
         link_stop(r->link);
@@ -693,7 +640,6 @@ static int copy(char *into, size_t size, const char *text, const char *what, str
     return error_set(e, ERROR_INVALID_ARGUMENT, "%s is too long: at most %zu bytes", what, size - 1);
 }
 
-/* The parts of `r` that are of the configuration. */
 static int configure(struct remote *r, const struct remote_config *config, struct error *e)
 {
     struct remote_setup *s = &r->setup;
