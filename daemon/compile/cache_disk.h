@@ -5,6 +5,10 @@
  * counts as absent. Files are written under another name and renamed, so a reader never sees half of one. They are not
  * flushed: after a power cut the hash tells which ones are whole, and the others are compiled again.
  *
+ * A file is a magic number, which also says how the module came here, the length of the rest, compiled_serialize()'s
+ * bytes, and a BLAKE2b-256 of all before it, keyed with the directory's own secret: only readers of the secret can make
+ * files that count as binaries.
+ *
  * Several daemons may share a directory. Thread: any, also several at once; every function but cache_disk_counters()
  * blocks. */
 #ifndef KOPS_COMPILE_CACHE_DISK_H
@@ -27,6 +31,8 @@ enum {
     CACHE_FILE_MAX = CACHE_HEADER_BYTES + CACHE_PAYLOAD_MAX + CACHE_MAC_BYTES,
 };
 
+/* ---- a file; keeps no state, and does not block ---- */
+
 /* Appends the whole file to `into`, whose maximum is CACHE_FILE_MAX or more; -1 when it does not fit in memory. */
 int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
                     struct buffer *into);
@@ -39,6 +45,8 @@ int cache_file_open(const void *bytes, size_t size, const unsigned char secret[C
 /* Little-endian, for this form and that of archives. */
 void cache_put64(unsigned char into[8], uint64_t value);
 uint64_t cache_get64(const unsigned char from[8]);
+
+/* ---- the directory ---- */
 
 struct cache_disk;
 
@@ -78,6 +86,8 @@ struct cache_disk_counters {
     uint64_t rejected, failures, evictions;
 };
 struct cache_disk_counters cache_disk_counters(const struct cache_disk *d);
+
+/* ---- reading and writing, also for others ---- */
 
 int cache_write_all(int fd, const void *bytes, size_t size);
 /* All of a file of that size, in memory of its own, since a file that is mapped could shrink under its reader. */

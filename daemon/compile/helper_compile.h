@@ -13,8 +13,8 @@ struct helper_toolkit {
     const char *includes[TOOLKIT_MAX_INCLUDES]; /* directories */
     const char *shown[TOOLKIT_MAX_INCLUDES];    /* their names in a log */
     unsigned n_includes;
-    unsigned n_trees; /* the last of them, which are no toolkit's; as long as they have */
-    uint64_t stamp;   /* this stamp, sources are compiled */
+    unsigned n_trees; /* the last folders are trees of the administrator's */
+    uint64_t stamp;   /* the trees': with another one no source is compiled */
 };
 
 /* `compiled`, or else the failure and its log. */

@@ -127,7 +127,6 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
     s->time_ms = UINT64_C(1000) * config->compiler.time_s;
     list_init(&s->inflight);
-    list_init(&s->tasks);
     list_init(&s->stores);
     pthread_rwlock_init(&s->storing, NULL);
     list_init(&s->turns.users);
@@ -204,7 +203,6 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
     }
     service_queue_end(s);
     service_remote_end(s);
-    service_drop_tasks(s);
     compiler_close(s->compiler, compiler_closed, s);
 }
 

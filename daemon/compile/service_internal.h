@@ -73,7 +73,7 @@ struct code_service {
     struct cache_memory *memory;
     struct cache_disk *disk; /* NULL: none */
     uint64_t source_bytes, memory_bytes;
-    struct list inflight, tasks;
+    struct list inflight;
     struct list stores;         /* files that are being written */
     pthread_rwlock_t storing;   /* shared by those that write a file, alone by one that clears the cache; pool */
     unsigned n_compiling, most; /* sources that the compiler works at, and at most */
@@ -148,8 +148,5 @@ bool service_remote_ask(struct inflight *f);
 void service_remote_leave(struct inflight *f, bool too_late);
 /* Signs a module that was compiled here and sends it, where this machine does that. */
 void service_publish(struct code_service *s, struct compiled *compiled);
-
-/* service_tasks.c. Detaches the tasks from their owners; work on the pool ends by itself. */
-void service_drop_tasks(struct code_service *s);
 
 #endif

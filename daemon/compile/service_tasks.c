@@ -21,7 +21,6 @@ struct loaded {
 };
 
 struct code_task {
-    struct list link;
     struct work work;
     struct code_service *service;
     int (*run)(struct code_task *task, struct error *e); /* on the pool */
@@ -347,7 +346,6 @@ static int import_run(struct code_task *t, struct error *e)
 
 static void task_free(struct code_task *t)
 {
-    list_remove(&t->link);
     for (unsigned i = 0; i < t->n_loaded; i++)
         compiled_unref(t->loaded[i].compiled);
     free(t->loaded);
@@ -381,7 +379,7 @@ static void task_done(struct work *work)
 
     for (unsigned i = 0; i < t->n_collected && !t->status && !s->closing; i++)
         cache_memory_put(s->memory, t->collected[i], clock_now_ns());
-    if (t->done)
+    if (t->done && !s->closing)
         t->done(t->context, t->status < 0 ? NULL : &t->result, &t->error);
     task_free(t);
     service_let_go(s);
@@ -399,7 +397,6 @@ static int begin(struct code_service *s, int (*run)(struct code_task *, struct e
     }
     *t = (struct code_task){.service = s, .run = run, .done = done, .context = context, .one = key, .fd = fd};
     t->result.fd = -1;
-    list_init(&t->link);
     if (s->closing)
         error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending");
     else if (key && !key_from_hex(key, t->key))
@@ -415,7 +412,6 @@ submit:
     if (run == clear_run)
         service_drop_stores(s, key ? t->key : NULL);
     *ret_task = t;
-    list_append(&s->tasks, &t->link);
     service_hold(s);
     work_submit(s->loop, &t->work, run_on_pool, task_done); /* the pool may have run it before this returns */
     return 0;
@@ -448,10 +444,4 @@ int code_cache_import(struct code_service *service, int fd, code_task_done *done
 void code_task_cancel(struct code_task *task)
 {
     task->done = NULL;
-}
-
-void service_drop_tasks(struct code_service *s)
-{
-    list_for_each_safe (node, after, &s->tasks)
-        list_entry(node, struct code_task, link)->done = NULL;
 }

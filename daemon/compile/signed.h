@@ -8,7 +8,9 @@
  *     32  the key               8  the payload's length
  *      …  the payload          64  the signature
  *
- * Thread: any; nothing here keeps state or blocks. */
+ * Beside it the files of the administrator's that this needs: signing keys, and the server's password.
+ *
+ * Thread: any; nothing here keeps state. Functions that take a path block. */
 #ifndef KOPS_COMPILE_SIGNED_H
 #define KOPS_COMPILE_SIGNED_H
 
@@ -19,6 +21,8 @@
 #include "util/buffer.h"
 #include "util/error.h"
 
+/* ---- files that hold a secret ---- */
+
 enum { SECRET_FILE_SIZE = 4096 /* a text with its ending zero */ };
 
 /* All of its text. Refuses a file that others than its owner (this user, or root) can read or write, and one that is
@@ -27,6 +31,9 @@ int secret_file_read(const char *path, char *into, size_t size, struct error *e)
 
 /* A file whose first line is "bearer TOKEN" or "basic USER:PASSWORD", as the value of HTTP's header Authorization. */
 int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], struct error *e);
+
+/* ---- keys: Ed25519 of libsodium. A public key is a word of the settings, "ed25519:" and 64 hexadecimal digits; a
+ * private key is the only word, with "ed25519-private:", of a file that only its owner can read ---- */
 
 enum {
     SIGNING_PUBLIC_BYTES = 32,
@@ -49,6 +56,8 @@ int signing_key_read(const char *path, struct signing_key *ret_key, struct error
 int signing_key_make(const char *path, struct signing_key *ret_key, struct error *e);
 
 void signing_key_forget(struct signing_key *key);
+
+/* ---- modules ---- */
 
 enum {
     SIGNED_HEADER_BYTES = 16 + SIGNING_PUBLIC_BYTES + KEY_BYTES + 8 + 8,

@@ -81,29 +81,14 @@ static const char *const readable[] = {"/etc/ssl", "/etc/pki", "/etc/ca-certific
                                        "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/urandom",
                                        "/usr/share/zoneinfo", "/etc/localtime"};
 
+/* Beyond calls_common: files in memory, sockets, and threads, which look up names. */
 static const int allowed[] = {
-    /* Files: Landlock says which ones. */
-    SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(lseek),
-    SCMP_SYS(close), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(fstat),
-    SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
-    SCMP_SYS(readlink), SCMP_SYS(readlinkat), SCMP_SYS(getdents64), SCMP_SYS(getcwd), SCMP_SYS(memfd_create),
-    SCMP_SYS(fcntl), SCMP_SYS(ftruncate), SCMP_SYS(dup), SCMP_SYS(pipe), SCMP_SYS(pipe2), SCMP_SYS(eventfd2),
-    /* Sockets: which ones, see below. */
-    SCMP_SYS(connect), SCMP_SYS(bind), SCMP_SYS(getsockname), SCMP_SYS(getpeername), SCMP_SYS(getsockopt),
-    SCMP_SYS(setsockopt), SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(sendmsg), SCMP_SYS(recvmsg),
-    SCMP_SYS(sendmmsg), SCMP_SYS(recvmmsg), SCMP_SYS(shutdown), SCMP_SYS(socketpair), SCMP_SYS(ioctl), SCMP_SYS(poll),
-    SCMP_SYS(ppoll), SCMP_SYS(select), SCMP_SYS(pselect6), SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl),
-    SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
-    /* Memory; execution is below. */
-    SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise),
-    /* The process itself and its threads, which look up names. */
-    SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(futex), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(gettid),
-    SCMP_SYS(tgkill), SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(rt_sigaction),
-    SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(set_robust_list),
-    SCMP_SYS(set_tid_address), SCMP_SYS(rseq), SCMP_SYS(restart_syscall), SCMP_SYS(sched_yield),
-    SCMP_SYS(sched_getaffinity), SCMP_SYS(getrlimit), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname),
-    SCMP_SYS(getrandom), SCMP_SYS(prctl), SCMP_SYS(time), SCMP_SYS(gettimeofday), SCMP_SYS(clock_gettime),
-    SCMP_SYS(clock_getres), SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep)};
+    SCMP_SYS(memfd_create), SCMP_SYS(fcntl),      SCMP_SYS(ftruncate),   SCMP_SYS(dup),      SCMP_SYS(pipe),
+    SCMP_SYS(pipe2),        SCMP_SYS(eventfd2),   SCMP_SYS(connect),     SCMP_SYS(bind),     SCMP_SYS(getsockname),
+    SCMP_SYS(getpeername),  SCMP_SYS(getsockopt), SCMP_SYS(setsockopt),  SCMP_SYS(sendto),   SCMP_SYS(recvfrom),
+    SCMP_SYS(sendmsg),      SCMP_SYS(recvmsg),    SCMP_SYS(sendmmsg),    SCMP_SYS(recvmmsg), SCMP_SYS(shutdown),
+    SCMP_SYS(socketpair),   SCMP_SYS(ioctl),      SCMP_SYS(select),      SCMP_SYS(pselect6), SCMP_SYS(epoll_create1),
+    SCMP_SYS(epoll_ctl),    SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(tgkill),   SCMP_SYS(prctl)};
 
 /* The internet's, and netlink, by which the C library learns this machine's addresses. */
 static const int families[] = {AF_INET, AF_INET6, AF_NETLINK};
@@ -128,8 +113,10 @@ static int enter_files(const struct remote_setup *s, struct error *e)
 
 static int fill(scmp_filter_ctx filter)
 {
-    int r = calls_add(filter, SCMP_ACT_ALLOW, allowed, sizeof(allowed) / sizeof(allowed[0]));
+    int r = calls_add(filter, SCMP_ACT_ALLOW, calls_common, calls_common_n);
 
+    if (!r)
+        r = calls_add(filter, SCMP_ACT_ALLOW, allowed, sizeof(allowed) / sizeof(allowed[0]));
     for (size_t i = 0; !r && i < sizeof(families) / sizeof(families[0]); i++)
         r = ALLOW(socket, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
     /* Threads, no processes; of clone3() a filter sees no flags, and the C library falls back to clone(). A library
