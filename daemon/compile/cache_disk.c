@@ -107,6 +107,8 @@ int cache_file_open(const void *bytes, size_t size, const unsigned char secret[C
     return 0;
 }
 
+/* ---- the secret, and how files get into the directory ---- */
+
 static const char secret_name[] = "secret";
 
 static int cache_temporary(int directory, char ret_name[CACHE_TEMPORARY_SIZE])
@@ -216,6 +218,8 @@ static int cache_secret_get(int directory, unsigned char ret_secret[CACHE_SECRET
 }
 
 enum { LOG_EVERY_S = 60 };
+
+/* ---- the cache ---- */
 
 static int make_directories(const char *path)
 {

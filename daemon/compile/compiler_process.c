@@ -21,6 +21,8 @@ enum { READ_CHUNK = 64 << 10, START_S = 30 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
+/* ---- a process that compiles one source ---- */
+
 static long pidfd_signal(int pidfd, int signal)
 {
     return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0);
@@ -376,6 +378,8 @@ static void process_set_exited(struct process *p, int status, uint64_t peak_kib)
         fill(p); /* an answer may wait there still */
     finish(p);
 }
+
+/* ---- the helper that forks ---- */
 
 enum { START_MS = 60000, END_MS = 5000 };
 

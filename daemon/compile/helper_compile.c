@@ -220,6 +220,8 @@ static const char *attempt_lowered(const struct attempt *a, const char *entry)
     return lowered;
 }
 
+/* ---- a source as nvcc would take it ---- */
+
 static int blank(struct adapted *a, const struct compile_input *input)
 {
     if (hostcode_blank(a->texts, input->n_files + 1) < 0)
@@ -373,6 +375,8 @@ static bool attempts_share_error(const struct attempt *a, const struct attempt *
                 return true;
     return false;
 }
+
+/* ---- the outcome ---- */
 
 enum { MAX_ROUNDS = 8 /* Host code is given up so many times: each finds what the one before could not reach. */ };
 

@@ -324,6 +324,8 @@ static const char *const expressions[] = {KERNELS_CONSTANT_EXPRESSIONS(X) NULL};
 static const char *const access[] = {KERNELS_ACCESS(X) NULL};
 #undef X
 
+/* ---- declarations ---- */
+
 struct words {
     struct {
         const char *text;

@@ -12,6 +12,8 @@
 #include "util/clock.h"
 #include "util/log.h"
 
+/* ---- files on disk, after the answer: no request waits for them ---- */
+
 struct store { /* a file that is being written, or told that it is used */
     struct work work;
     struct code_service *service;

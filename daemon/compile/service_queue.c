@@ -13,6 +13,8 @@
 
 #include "util/clock.h"
 
+/* ---- turns ---- */
+
 struct served {
     unsigned running;
     uint64_t last; /* the number of the compile that began last; 0: none yet */

@@ -1,3 +1,5 @@
+/* The cache that several machines share: it is asked after memory and disk, and before the compiler, which waits a
+ * short time for its answer and then begins; the first that has the module ends the other. */
 #include "compile/service_internal.h"
 
 #include <stdlib.h>
@@ -10,6 +12,8 @@
 #include "util/log.h"
 
 enum { UPLOADS_MAX = 64, UPLOAD_BYTES_MAX = 128 << 20 };
+
+/* ---- uploads of modules that were compiled here: no request waits for them ---- */
 
 struct upload {
     struct work work; /* making it: first */

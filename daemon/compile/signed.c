@@ -12,6 +12,8 @@
 #include "compile/compiled.h"
 #include "util/path_trust.h"
 
+/* ---- files that hold a secret ---- */
+
 /* Opens a file that only its owner can read and write. */
 static int open_secret(const char *path, struct error *e)
 {
@@ -86,6 +88,8 @@ int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], str
     sodium_memzero(text, sizeof(text));
     return r;
 }
+
+/* ---- keys ---- */
 
 static const char public_prefix[] = "ed25519:", private_prefix[] = "ed25519-private:";
 
@@ -198,6 +202,8 @@ void signing_key_forget(struct signing_key *key)
 {
     sodium_memzero(key, sizeof(*key));
 }
+
+/* ---- modules ---- */
 
 static const unsigned char magic[16] = "KOPS signed 1";
 

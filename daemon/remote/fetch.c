@@ -478,6 +478,8 @@ static void fetch_finish(struct fetch *f)
 
 enum { A_TURN_MS = 1000, ORDERS_A_TURN = 32 };
 
+/* ---- the helper ---- */
+
 struct arguments {
     const char *user;
     pid_t parent; /* 0: the service manager has started it */

@@ -81,7 +81,7 @@ static void pump(struct remote *r);
 static void remote_link_answer(struct remote *r, const struct remote_event *event, int fd);
 static void remote_link_lost(struct remote *r, const char *why);
 
-/* ---- on the pool ---- */
+/* ---- the connection to the helper: opened on the pool, watched on the loop, never waited for ---- */
 
 static void connect_to(const struct remote *r, struct link *l)
 {
@@ -143,7 +143,7 @@ static void open_run(struct work *work)
     }
 }
 
-/* ---- its end ---- */
+/* ---- the connection ends ---- */
 
 static void handle_closed(uv_handle_t *handle)
 {
@@ -193,7 +193,7 @@ static void link_stop(struct link *l)
         close_all(l);
 }
 
-/* ---- on the loop ---- */
+/* ---- events ---- */
 
 static void on_impatience(uv_timer_t *timer)
 {
