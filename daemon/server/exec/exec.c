@@ -188,28 +188,3 @@ static void free_part(struct connection *c)
 }
 
 const struct connection_part connection_exec_part = {.begin = begin, .end = end, .free = free_part};
-
-/* ---- device work ---- */
-
-void device_work_submitted(struct server *s, struct run *run)
-{
-    const unsigned device = run->device->index;
-
-    s->exec->urgent_running[device] += run->priority != PRIORITY_LOW;
-    s->exec->jobs_running[device]++;
-    s->exec->jobs_begun[device]++;
-    s->exec->n_jobs_running++;
-    s->active = true;
-    if (!uv_is_active((uv_handle_t *)&s->exec->device_watchdog_timer))
-        device_watchdog_watch(s);
-}
-
-void device_work_ended(struct server *s, struct run *run)
-{
-    const unsigned device = run->device->index;
-
-    s->exec->urgent_running[device] -= run->priority != PRIORITY_LOW;
-    s->exec->jobs_running[device]--;
-    s->exec->n_jobs_running--;
-    s->active = true;
-}

@@ -2,7 +2,6 @@
 #ifndef KOPS_SERVER_EXEC_EXEC_H
 #define KOPS_SERVER_EXEC_EXEC_H
 
-#include "server/exec/run.h"
 #include "server/peer/request.h"
 
 enum { STREAMS_MAX = 256 /* of a connection */ };
@@ -59,12 +58,5 @@ extern const size_t run_state_bytes;
 
 /* Answers a run whose parameters are wrong as such, in its turn where it is ordered. */
 void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e);
-
-/* How many jobs each device has. Thread: loop. */
-
-/* A job was given to the device. */
-void device_work_submitted(struct server *s, struct run *run);
-/* A job's done() came. */
-void device_work_ended(struct server *s, struct run *run);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "server/code/code.h"
 #include "server/exec/device_watchdog.h"
+#include "server/exec/device_work.h"
 #include "server/exec/exec.h"
 #include "server/exec/program.h"
 #include "server/exec/room.h"
@@ -406,38 +407,4 @@ bool exec_can_cancel(const struct request *r)
 void exec_cancel(struct request *r)
 {
     run_stop(run_to_cancel(r), RUN_CANCELLED);
-}
-
-/* ---- end now ---- */
-
-void run_cancel_job(struct run *run)
-{
-    atomic_store(&run->job.cancel, true);
-    if (run->state == RUN_SUBMITTED && run->device->backend->cancel)
-        run->device->backend->cancel(&run->job);
-}
-
-bool run_can_end_now(const struct run *run)
-{
-    return run->state != RUN_QUEUED && run->device->ends && run->job.domain != DOMAIN_COMMON;
-}
-
-bool run_end_now(struct run *run)
-{
-    const bool first = list_first(&run->stream->given) == &run->queue_link;
-
-    run->must_end = true;
-    if (first)
-        atomic_store(&run->job.end_now, true);
-    run_cancel_job(run);
-    return first;
-}
-
-void stream_end_next(struct stream *stream)
-{
-    struct list *node = list_first(&stream->given);
-    struct run *run = node ? list_entry(node, struct run, queue_link) : NULL;
-
-    if (run && run->must_end && !atomic_load(&run->job.end_now))
-        run_end_now(run);
 }

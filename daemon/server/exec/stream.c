@@ -1,7 +1,7 @@
 #include <stdlib.h>
 
 #include "server/exec/device_queues.h"
-#include "server/exec/exec.h"
+#include "server/exec/device_work.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/exec/timeline.h"
