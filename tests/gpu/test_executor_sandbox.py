@@ -1,4 +1,4 @@
-"""Executors in their sandbox do with a real driver what the daemon itself would do."""
+"""Executors in their sandbox do with a real driver what executors without one do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STRANGER = 54321
 USERS = ["none", *(["nobody"] if os.getuid() == 0 else [])]
 
 
-def confined(isolate: str, user: str = "none") -> Daemon:
-    config = f"[executors]\nisolate = {isolate}\nsandbox = auto\nuser = {user}\n"
-    return Daemon(config=config, env={"KOPSD_EXECUTORS_ISOLATE": isolate})
+def confined(user: str = "none", sandbox: str = "auto") -> Daemon:
+    config = f"[executors]\nisolate = none\nsandbox = {sandbox}\nuser = {user}\n"
+    return Daemon(config=config, env={"KOPSD_EXECUTORS_ISOLATE": "none"})
 
 
 @pytest.fixture(scope="module", params=USERS)
 def machine(torch: Any, request: pytest.FixtureRequest) -> Iterator[Daemon]:
-    with confined("none", request.param) as daemon:
+    with confined(request.param) as daemon:
         if "event=executor_sandbox state=complete" not in daemon.log():
             pytest.skip(f"no whole sandbox here:\n{daemon.log()}")
         yield daemon
@@ -74,7 +74,7 @@ def opened(daemon: Daemon, said: dict[str, Any], out: dict[str, Any]) -> bool:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become others")
 @pytest.mark.parametrize("user", [None, STRANGER], ids=["own", "other"])
 def test_memory_of_users(torch: Any, driver: Any, machine: Daemon, user: int | None) -> None:
-    """An executor opens CUDA IPC memory of whom the daemon's own driver would open it."""
+    """An executor opens CUDA IPC memory of whom one without a sandbox opens it."""
     if user is not None:
         done = subprocess.run([sys.executable, "-c", "import ctypes"], user=user, check=False, capture_output=True)
         if done.returncode != 0:
@@ -82,7 +82,7 @@ def test_memory_of_users(torch: Any, driver: Any, machine: Daemon, user: int | N
     pointer = driver.alloc(4 * N)
     with Worker("exporter", machine.socket_path, str(4 * N), user=user) as worker:
         said = worker.hear()
-        with confined("off") as plain:
+        with confined(sandbox="off") as plain:
             expected = opened(plain, said, driver.export(pointer))
         assert opened(machine, said, driver.export(pointer)) == expected
     driver.free(pointer)
