@@ -469,7 +469,7 @@ void account_note_fault(struct account *a, uint64_t incident, uint64_t now_ns)
     if (is_over_an_hour(f->last_ns, now_ns) && is_over_an_hour(f->until_ns, now_ns)) /* refused kernels cannot fault */
         f->pause_ns = 0;
     f->last_ns = now_ns;
-    /* What faults while kernels are refused began before. */
+    /* A kernel that faults while kernels are refused began before. */
     if (!limit || f->until_ns > now_ns || note(f, now_ns) < limit)
         return;
     f->n = 0;

@@ -65,7 +65,7 @@ struct charge {
 /* Faults and hangs of a user's kernels, each of which costs an executor. Too many in a minute, and the user's kernels
  * are refused for a while, each time for longer. */
 struct account_faults {
-    uint64_t at_ns[ACCOUNT_FAULTS_MAX]; /* of the last ones: a ring */
+    uint64_t at_ns[ACCOUNT_FAULTS_MAX]; /* ring of the last faults */
     unsigned n, newest;
     uint64_t last_ns, incident; /* the newest of all; see account_note_fault() */
     uint64_t until_ns;          /* the user's kernels are refused before */
@@ -82,13 +82,13 @@ struct account {
     struct list bucket_link, link, idle_link;
     struct accounts *all;
     uid_t uid;                         /* or an identity's number */
-    const struct quota_limits *limits; /* of all users, or the identity's own */
+    const struct quota_limits *limits; /* limits of all users, or the identity's own */
     unsigned references;
     struct list pressed_link, paused; /* paused: connections that are not read, see peer/user_pressure.h */
     const void *exempt;               /* the connection that is read all the same; NULL: none */
     struct connection
         *builds_reply;          /* the connection whose long reply is being built (peer/long_reply.h); NULL: none */
-    struct list held;           /* its streams that wait, in the order of looks: see exec/timeline.c */
+    struct list held;           /* streams that wait, in the order of looks: see exec/timeline.c */
     struct list held_link;      /* in that room's list of users */
     unsigned looked;            /* the turn in which the streams were last looked at */
     struct list reply_queue;    /* connections by long_reply_link, waiting to build their long replies */
@@ -97,8 +97,8 @@ struct account {
     struct schedule_user turns; /* turns of the loop; the tasks are the user's connections */
     struct account_close_queue files, sockets; /* sockets: those with unread bytes or descriptors in them */
     uint64_t runs;                             /* waiting or running */
-    bool counting;                             /* one of them reads counters */
-    bool tuning;                               /* one of them waits for a tuning */
+    bool counting;                             /* a connection reads counters */
+    bool tuning;                               /* a connection waits for a tuning */
     uint64_t requests, refused;
     double device_us;
     uint64_t due_ns; /* when the messages so far would have come at the allowed rate */
@@ -260,7 +260,7 @@ void account_refused(struct account *a, pid_t pid, unsigned what, uint64_t curre
 struct shared_charge {
     struct list link;
     struct charge charge; /* bytes */
-    uint64_t space, id;   /* of the charged object: see take() */
+    uint64_t space, id;   /* the charged object's: see take() */
     bool unchecked;       /* the charge grew after the object's true size was known, without a check of the quota */
     unsigned references;
 };
@@ -269,7 +269,7 @@ struct shared_charge {
  * memory. Give it back before the reference to the thing. */
 struct shared_charge *shared_charge_take(struct account *a, pid_t pid, enum quota quota, const void *thing,
                                          uint64_t bytes, struct error *e);
-/* The same for a file, known by its device and inode, however often it is mapped. */
+/* Like account_take() for a file, known by its device and inode, however often it is mapped. */
 struct shared_charge *shared_charge_take_file(struct account *a, pid_t pid, enum quota quota, uint64_t device,
                                               uint64_t inode, uint64_t bytes, struct error *e);
 /* The thing turned out to have `bytes`: raises every user's charge for it, over the quota if need be. Later users of

@@ -30,7 +30,7 @@ static inline bool uid_is_identity(uid_t uid)
 struct identity_rights {
     unsigned classes;    /* bits by enum access_class */
     unsigned isolation;  /* enum isolation: at least this */
-    bool kernels, codes; /* it may bring kernels; it may have code handed out */
+    bool kernels, codes; /* the identity may bring kernels; may have code handed out */
 };
 
 struct identity {

@@ -44,7 +44,7 @@ struct quota_limits {
     uint64_t of_all[QUOTA_COUNT]; /* bounds for all users together; each user may have a share, see account_share() */
     uint64_t messages_per_s;
     uint64_t device_share; /* percent of one device's time */
-    uint64_t faults;       /* of a user's kernels in a minute, at most ACCOUNT_FAULTS_MAX: [executors] faults */
+    uint64_t faults;       /* faults of a user's kernels in a minute, at most ACCOUNT_FAULTS_MAX: [executors] faults */
 };
 
 #endif

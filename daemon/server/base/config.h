@@ -32,9 +32,9 @@ extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 
 /* executors.isolate: whose GPU work shares a process. */
 enum isolation {
-    ISOLATE_NONE,       /* one executor for all */
+    ISOLATE_NONE,       /* all users share an executor */
     ISOLATE_USER,       /* kernels of users run in executors of their own, one a user */
-    ISOLATE_CONNECTION, /* one a connection */
+    ISOLATE_CONNECTION, /* each connection has an executor */
     ISOLATE_COUNT,
 };
 /* The names in the configuration and in hello. */
@@ -43,7 +43,7 @@ extern const char *const isolation_names[ISOLATE_COUNT];
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
-    uint64_t message_bytes;     /* of one request */
+    uint64_t message_bytes;     /* bytes of one request */
     uint64_t inflight;          /* unanswered requests a connection */
     uint64_t buffers;           /* a connection */
     uint64_t programs;          /* a connection */
@@ -53,11 +53,11 @@ struct server_config {
     uint64_t stuck_reader_s;    /* … and time after which it is dropped as a stuck reader; 0: never */
     uint64_t partial_message_s; /* time for the rest of a partial message; 0: for ever */
     uint64_t spin_us;           /* busy poll before the loop sleeps */
-    unsigned polling_clients;   /* that the machine's processors bear: with more runs under way clients sleep */
+    unsigned polling_clients;   /* clients that the processors bear polling: with more runs under way clients sleep */
     uint64_t idle_close_s;      /* time after which unused mappings are closed; 0: never */
     uint64_t stall_timeout_ms;  /* time an ordered op waits for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
-    uint64_t tuning_idle_runs; /* of a problem, from which on it is tuned while nothing else runs; 0: never */
+    uint64_t tuning_idle_runs; /* runs of a problem before it is tuned while nothing else runs; 0: never */
     uint64_t tuning_budget_ms; /* from when a tuning is asked for to its last measurement */
     bool tuning_ready;         /* a process for it is kept ready */
     uint64_t job_timeout_s;    /* time without an ended execution after which a device is given up; 0: never */
@@ -68,7 +68,7 @@ struct server_config {
     enum user_kernels user_kernels, hand_out;
     gid_t user_kernels_group;
     struct access_policy access;
-    struct quota_limits quota; /* of each user */
+    struct quota_limits quota; /* limits of each user */
     struct code_service_config code;
     struct backend_config backend_config;
     const struct backend *backends[4]; /* in the order of hello's devices; the rest NULL */

@@ -43,7 +43,7 @@ struct server_counters {
 struct server_totals {
     uint64_t requests[METHOD_COUNT + 1]; /* the last one: unknown methods */
     uint64_t errors[ERROR_CODES_MAX];
-    uint64_t faults;      /* of devices and of memory; each has a line in the log */
+    uint64_t faults;      /* faults of devices and of memory; each has a line in the log */
     uint64_t turned_away; /* connections, for want of descriptors or room for another one */
     uint64_t dropped_readers,
         dropped_senders; /* connections whose client did not read its replies, or did not send the rest of a message */
@@ -73,7 +73,7 @@ struct server {
     struct device_set devices;
     struct mapping_registry mappings;
     struct accounts accounts;
-    struct schedule schedule; /* of connections with output to flush, input to take or requests to answer */
+    struct schedule schedule; /* connections with output to flush, input to take or requests to answer */
     struct trimming trimming;
     struct host_room host_room;
     struct activity activity; /* the watchdog's thread reads it */

@@ -18,7 +18,7 @@
 /* The state of a compile request. */
 struct compile {
     struct code_request *request; /* NULL once there is a binary */
-    uint64_t bytes;               /* of the source with its files, counted in the connection's request_bytes */
+    uint64_t bytes;               /* bytes of the source with its files, counted in the connection's request_bytes */
     struct charge charge;         /* QUOTA_WAITING, for `bytes` */
     struct backend_device *device;
     enum code_origin origin;

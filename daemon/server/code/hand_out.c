@@ -42,7 +42,7 @@ static int fd_error(struct error *e, const char *what, int number)
  */
 static bool has_all_pages(int fd)
 {
-    enum { BLOCK = 512 }; /* of st_blocks */
+    enum { BLOCK = 512 }; /* unit of st_blocks */
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     struct stat st;
 

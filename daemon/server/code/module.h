@@ -27,10 +27,10 @@ struct module {
     enum module_state state;
     struct compiled *compiled;          /* a reference */
     struct backend_device *device;      /* NULL: no device here runs the binary, and it is not loaded */
-    uint64_t domain;                    /* whose jobs launch it */
+    uint64_t domain;                    /* jobs of this domain launch it */
     struct backend_code *loaded;        /* NULL: not loaded */
     struct backend_function *functions; /* owned: one for each of compiled->entries */
-    struct error error;                 /* of MODULE_FAILED */
+    struct error error;                 /* set with MODULE_FAILED */
     struct list waiters;                /* struct module_waiter */
     struct work work;
     struct backend_work domain_work; /* loads it for a domain that has a process */

@@ -43,8 +43,8 @@ static void on_idle(uv_idle_t *idle)
     (void)idle; /* an active idle handle keeps the loop from sleeping */
 }
 
-/* One turn between two looks at the sockets. It comes last before the loop sleeps, so it sees everything that sockets,
- * timers and threads have brought. Where it leaves work, the loop comes back without sleeping. */
+/* A turn comes between two looks at the sockets. It comes last before the loop sleeps, so it sees everything that
+ * sockets, timers and threads have brought. Where it leaves work, the loop comes back without sleeping. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct server *s = prepare->data;

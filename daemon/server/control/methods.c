@@ -13,7 +13,7 @@
 KOPS_METHODS(X)
 #undef X
 
-/* What methods.json says of a method. */
+/* A method as methods.json declares it. */
 #define FLAG(flag)       .flag = true,
 #define ACCESS(CLASS)    ACCESS_OF(CLASS)
 #define ACCESS_OF(CLASS) ACCESS_##CLASS

@@ -25,11 +25,11 @@ struct control {
     struct drain drain;
     struct watchdog *watchdog; /* NULL: nothing to watch */
     struct work read_settings;
-    bool reading_settings, only_sockets; /* what is being read */
+    bool reading_settings, only_sockets; /* the configuration that is being read */
     struct {
         uv_fs_event_t watch;
         uv_timer_t timer; /* changes come in groups */
-        char *path;       /* that is watched; NULL: none */
+        char *path;       /* folder that is watched; NULL: none */
         dev_t device;
         ino_t inode; /* 0: the watch failed */
     } socket_folder; /* where sockets of identities come and go */

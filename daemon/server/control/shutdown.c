@@ -276,7 +276,7 @@ void handle_drain(struct request *r, const struct rpc_arg *args, struct request_
 
 static void on_timer(uv_timer_t *timer)
 {
-    (void)timer; /* it has woken the loop, whose turn calls drain_step() */
+    (void)timer; /* the timer has woken the loop, whose turn calls drain_step() */
 }
 
 /* Wakes the loop at the earliest time limit. */

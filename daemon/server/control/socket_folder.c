@@ -20,7 +20,7 @@ static void on_gathered(uv_timer_t *timer)
 
     if (s->admission.stopping)
         return;
-    if (s->control->reading_settings) /* which may have looked before the change */
+    if (s->control->reading_settings) /* the reading under way may have looked before the change */
         uv_timer_start(timer, on_gathered, GATHER_MS, 0);
     else
         server_read_settings(s, true);

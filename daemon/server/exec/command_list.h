@@ -34,15 +34,15 @@ struct operand_ref {
 
 struct kernel;
 
-/* What a run computes: tensors, and steps on them in order. */
+/* A command list is what a run computes: tensors, and steps on them in order. */
 struct command_list {
     unsigned n_tensors, n_steps;
-    unsigned n_launches; /* of the steps: kernels of users */
+    unsigned n_launches; /* steps that are kernels of users */
     struct tensor *tensors;
-    struct operand_ref *refs; /* of the tensors */
+    struct operand_ref *refs; /* number of tensors */
     struct step *steps;
-    const struct op **ops;             /* of the steps; of a kernel its own one */
-    struct kernel **kernels;           /* of the steps: references; NULL: one of the declared ops */
+    const struct op **ops;             /* ops of the steps; a kernel has its own */
+    struct kernel **kernels;           /* references of the steps to kernels; NULL: a declared op */
     void *memory;                      /* holds the arrays; NULL: the run itself does */
     size_t bytes;                      /* of it */
     struct command_memory *counted_in; /* `bytes` are counted there, */

@@ -4,7 +4,7 @@
 
 #include "server/peer/request.h"
 
-enum { STREAMS_MAX = 256 /* of a connection */ };
+enum { STREAMS_MAX = 256 /* streams of a connection */ };
 
 struct run_observer;
 
@@ -32,7 +32,7 @@ bool exec_may_complete(const struct server *s);
 /* Jobs that devices have. */
 unsigned exec_jobs(const struct server *s);
 unsigned exec_jobs_on(const struct server *s, const struct backend_device *device);
-/* Those that it ever had. */
+/* Jobs that the device ever had. */
 uint64_t exec_jobs_begun_on(const struct server *s, const struct backend_device *device);
 
 /* Programs of the connection, and its unfinished runs that no device has. */
@@ -53,7 +53,7 @@ void exec_reload(struct server *s);
 /* Tells the observer of runs of programs that were counted since the last time. */
 void exec_tell_programs(struct server *s);
 
-/* Of the state of a request that runs ops. */
+/* Size of the state of a request that runs ops. */
 extern const size_t run_state_bytes;
 
 /* Answers a run whose parameters are wrong as such, in its turn where it is ordered. */

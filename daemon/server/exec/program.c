@@ -23,11 +23,11 @@ struct program {
     struct backend_program *replay; /* the device's own */
     /* The list that every run copies. Its refs hold references, not uses, and only where a tensor has no buffer. */
     struct command_list commands;
-    uint64_t *buffers;                       /* of the tensors; 0: an inline reference, or none needed */
+    uint64_t *buffers;                       /* buffers of the tensors; 0: an inline reference, or none needed */
     struct command_list spares[SPARE_LISTS]; /* copies of `commands` that ended runs left behind */
     unsigned n_spares;
     struct server *server;
-    uid_t uid;        /* of the connection */
+    uid_t uid;        /* the connection's, by link */
     struct list link; /* in the server's */
     uint64_t untold;  /* runs that the observer has not been told of, all with the variants of commands.steps */
 };

@@ -80,7 +80,7 @@ static void write_timings(struct rpc_output *out, const struct request *r, const
     const uint64_t started_ns = run->job.started_ns;
     const uint32_t n = run->sampled ? 0 : run->job.n_samples;
     const bool asked = run->job.timing && !run->sampled, several = run->job.repeat > 1 && n, many = several && asked;
-    /* Of one execution, copies aside, the device's own clock names all parts. What is not the execution's is waiting,
+    /* The device's own clock names all parts of one execution, copies aside. The rest of the time is waiting,
      * also between two time slices of it. */
     const bool told = n == 1 && run->job.repeat == 1 && !run->job.warmup && run->job.gpu_begin_ns && started_ns;
     double *sorted = several ? sort_samples(run->samples, n) : NULL;
@@ -130,7 +130,7 @@ static void write_variants(struct rpc_output *out, const struct command_list *b,
         rpc_write_text(out, b->steps[i].variant_used);
 }
 
-/* What told the execution times; NULL: there are none. */
+/* Names the timer that told the execution times; NULL: there are none. */
 static const char *timer_of(const struct run *run)
 {
     static const char *const timers[TIMER_KINDS] = {

@@ -21,11 +21,11 @@ struct exec {
     const struct run_observer *observer;
     unsigned jobs_running[BACKEND_MAX_DEVICES];   /* submitted, not done */
     uint64_t jobs_begun[BACKEND_MAX_DEVICES];     /* ever submitted */
-    unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of those, the ones that are not of low priority */
-    uint64_t tokens;                              /* of runs whose times may come later */
+    unsigned urgent_running[BACKEND_MAX_DEVICES]; /* running jobs that are not of low priority */
+    uint64_t tokens;                              /* tokens given to runs whose times may come later */
     unsigned untimed[BACKEND_MAX_DEVICES];        /* runs whose client asked for no timing */
     unsigned n_jobs_running;
-    uint64_t polls;                                               /* of devices, so far */
+    uint64_t polls;                                               /* polls of devices, so far */
     struct list free_queues[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct device_queue */
     unsigned queues_made[BACKEND_MAX_DEVICES];
     struct list programs;      /* struct program */
@@ -45,7 +45,7 @@ struct connection_exec {
     struct command_memory run_memory, program_memory;
     uint64_t program_bytes;
     unsigned queued;             /* unfinished runs that no device has */
-    bool launched;               /* it has launched a kernel of its own */
+    bool launched;               /* the connection has launched a kernel of its own */
     struct timelines *timelines; /* NULL until asked for */
     struct stream *streams[STREAMS_MAX];
 };

@@ -13,7 +13,9 @@
 #include "server/peer/request.h"
 #include "util/clock.h"
 
-enum { SAMPLE_ONE_IN = 61 /* of untimed runs; not a power of two, since clients' loops often are */ };
+enum {
+    SAMPLE_ONE_IN = 61 /* an untimed run in so many is timed; not a power of two, since clients' loops often are */
+};
 /* How long a device may go on with a run whose client is gone, where run_end_now() ends it. */
 enum { ABANDONED_NS = 1000000000 };
 
@@ -238,7 +240,7 @@ static void sample_some(struct server *s, struct run *run)
     run->job.token = ++s->exec->tokens;
 }
 
-/* What counts has a process of its own, and does not make the connection one that launches. */
+/* A run that counts has a process of its own, and does not make the connection one that launches. */
 static void choose_domain(struct connection *c, struct run *run)
 {
     if (run->counters) {

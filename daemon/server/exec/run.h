@@ -73,11 +73,11 @@ void run_stop(struct run *run, enum run_stop why);
 void run_deadline(struct run *run);
 /* The run has ended: replies and gives everything back. */
 void run_end(struct run *run);
-/* The same, then advances the run's stream. */
+/* Like run_end(), then advances the run's stream. */
 void run_finish(struct run *run);
 /* For every method that runs ops: an empty run; its priority; after the command list is decoded, the job. */
 void run_init(struct run *run);
-/* One op by RUN_…, one launch by LAUNCH_…: the command list and the device. */
+/* Decodes one op (RUN_…) or one launch (LAUNCH_…): the command list and the device. */
 int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);

@@ -1,4 +1,4 @@
-/* One step: its plan, its overlap check, its device and variant. */
+/* Decodes one step: its plan, its overlap check, its device and variant. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

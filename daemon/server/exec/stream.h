@@ -15,8 +15,8 @@ struct stream {
     struct list given, queue; /* struct run by queue_link: submitted; behind those */
     unsigned submitted;
     unsigned repeating;               /* submitted runs of several executions */
-    struct backend_device *device;    /* of what is submitted */
-    enum backend_priority priority;   /* of what is submitted */
+    struct backend_device *device;    /* device of the submitted runs */
+    enum backend_priority priority;   /* priority of the submitted runs */
     uint64_t last_ready, last_done;   /* the highest timeline values so far */
     uint64_t owed_ready;              /* a ready value that an ended run did not wait for; the next run does */
     struct list yield_link;           /* in the room's yielding */
@@ -29,7 +29,7 @@ struct stream {
     uint64_t watched;  /* the device watchdog saw this run first: its sequence plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
-    bool still; /* its first run has not progressed since the last look */
+    bool still; /* the first run has not progressed since the last look */
 };
 
 /* The connection's stream of that number, made at first use. NULL: no memory. */

@@ -144,7 +144,7 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
         tensor_decode_layout(args, path, t, e) < 0)
         return -1;
     if (tensor_measure(t, path, e) < 0)
-        return tensor_measure(t, name_of(path, name), e); /* the same error, with the tensor's own name */
+        return tensor_measure(t, name_of(path, name), e); /* names the tensor in the error */
     if (args[TENSOR_buffer].present && args[TENSOR_ipc].present)
         return error_at(e, ERROR_INVALID_ARGUMENT, path, "ipc", "give either buffer or ipc");
     if (args[TENSOR_ipc].present) {

@@ -19,7 +19,7 @@ enum {
     PAGE_BYTES = 4096,
     LOOK_MIN_NS = 20 * 1000, /* between two looks while the loop sleeps: */
     LOOK_MAX_NS = 1000 * 1000,
-    LOOK_SHARE = 8, /* this part of the newest wait's time, within the bounds */
+    LOOK_SHARE = 8, /* part of the newest wait's time, within the bounds */
     /* Bounds of a turn: streams of one user, and users, that are looked at. */
     LOOKS_A_TURN = 16,
     LOOKS_AFTER_SLEEP = 256,
@@ -160,7 +160,7 @@ void handle_timelines(struct request *r, const struct rpc_arg *args, struct requ
         answer(r, t);
         return;
     }
-    if (list_empty(&t->waiting)) /* one at a time: jobs read its result */
+    if (list_empty(&t->waiting)) /* threads write one at a time: jobs read the result */
         work_submit(&c->server->loop, &t->work, attach, attach_done);
     list_append(&t->waiting, &r->queue_link);
 }

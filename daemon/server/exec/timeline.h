@@ -19,7 +19,7 @@ void timelines_free(struct server *s);
 
 /* While runs wait for words: looks at every such word. */
 void timelines_poll(struct server *s);
-/* The same, before the loop sleeps: sets the timer that wakes it, soon for a young wait, seldom for an old one. */
+/* Call before the loop sleeps: sets the timer that wakes it, soon for a young wait, seldom for an old one. */
 void timelines_arm(struct server *s);
 
 /* The connection's last job has ended: writes the highest value to all done words, so that no client's stream waits on.

@@ -18,7 +18,7 @@ struct mapping_charges {
     struct charge allocated;    /* QUOTA_ALLOCATED, for memory that alloc made */
     struct charge fds;          /* QUOTA_FDS: the kept descriptor */
     struct shared_charge *host; /* a reference: QUOTA_HOST, on the file; NULL: no host memory */
-    struct host_part room;      /* of the server's host_room: for pages that did not exist */
+    struct host_part room;      /* charge in the server's host_room for pages that did not exist */
 };
 
 /* A buffer: a connection's reference to memory. */
@@ -41,8 +41,8 @@ struct inline_ref {
 
 struct connection_memory {
     struct idtable buffers;   /* struct buffer_ref */
-    uint64_t mapped_bytes;    /* of registered buffers */
-    uint64_t allocated_bytes; /* of buffers that alloc made */
+    uint64_t mapped_bytes;    /* bytes of registered buffers */
+    uint64_t allocated_bytes; /* bytes of buffers that alloc made */
     unsigned n_inline;
     struct list inline_buckets[INLINE_BUCKETS], inline_lru; /* least recently used first */
 };
@@ -70,7 +70,7 @@ void connection_add_inline(struct connection *c, struct mapping *m, struct share
 /* Drops every inline reference with these handle bytes; false when there is none. */
 bool connection_drop_inline(struct connection *c, const unsigned char *handle);
 
-/* One of the connection's tables is full: fills in quota_exceeded and returns -1. `what`: the plural name of its
+/* A table of the connection is full: fills in quota_exceeded and returns -1. `what`: the plural name of its
  * entries. */
 int connection_full(const struct connection *c, const struct idtable *table, const char *what, struct error *e);
 enum buffer_kind { BUFFER_READ_ONLY, BUFFER_WRITABLE, BUFFER_ALLOCATED /* by this connection; writable */ };

@@ -20,7 +20,7 @@ struct alloc {
     uint64_t size;
     struct charge charge;  /* QUOTA_ALLOCATED; moves to the mapping */
     struct charge host;    /* QUOTA_HOST; freed when there is a file to charge */
-    struct host_part room; /* of the server's host_room; moves to the mapping */
+    struct host_part room; /* charge in the server's host_room; moves to the mapping */
     struct backend_memory *memory;
     int fd;
     struct error error;

@@ -1,4 +1,5 @@
-/* What devices' speed depends on (backend/conditions.h), for `conditions`, `clients` and the metrics. Thread: loop. */
+/* Conditions that devices' speed depends on (backend/conditions.h), for `conditions`, `clients` and the metrics.
+ * Thread: loop. */
 #ifndef KOPS_SERVER_OBSERVE_CONDITIONS_H
 #define KOPS_SERVER_OBSERVE_CONDITIONS_H
 

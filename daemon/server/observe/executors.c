@@ -56,7 +56,7 @@ struct executor_row {
     enum isolation kind;
     uint64_t number;
     uid_t uid;                       /* or an identity's number; (uid_t)-1: not known */
-    const struct connection *client; /* of ISOLATE_CONNECTION, while it is connected */
+    const struct connection *client; /* with ISOLATE_CONNECTION, while the client is connected */
 };
 
 static const struct connection *connection_of(const struct server *s, uint64_t number)

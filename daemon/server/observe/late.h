@@ -10,14 +10,14 @@ enum { LATE_MAX = 1024 };
 /* The time of a run that ended with timed_later. */
 struct late {
     uint64_t token;        /* 0: none */
-    uint64_t row;          /* of the profile; 0: of none */
+    uint64_t row;          /* row of the profile; 0: none */
     struct connection *of; /* NULL: it is gone */
     struct latency_op *op; /* or NULL */
 };
 
 /* The run has ended. `row`: of the profile, or 0. */
 void late_expect(struct connection *c, const struct run *run, uint64_t row);
-/* Its time is there: the server's part of host->timed(). */
+/* A late time is there: the server's part of host->timed(). */
 void late_timed(struct server *s, uint64_t token, const struct backend_times *times);
 /* The connection goes. */
 void late_forget(const struct connection *c);

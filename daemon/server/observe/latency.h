@@ -13,8 +13,8 @@ enum latency_part { LATENCY_QUEUE, LATENCY_DEVICE, LATENCY_TOTAL, LATENCY_PARTS 
 /* µs; NAN: not measured. See Timings in PROTOCOL.md. */
 struct latency {
     double part[LATENCY_PARTS];
-    uint64_t ns[LATENCY_PARTS];     /* the same in ns; 0 for NAN */
-    unsigned bucket[LATENCY_PARTS]; /* of a struct histogram */
+    uint64_t ns[LATENCY_PARTS];     /* the time in ns; 0 for NAN */
+    unsigned bucket[LATENCY_PARTS]; /* bucket of a struct histogram */
 };
 
 /* A connection's histograms. Recent runs count more: every minute halves the weight of earlier ones. */

@@ -180,7 +180,7 @@ METRIC_VALUE(profile_rows_dropped, profile_rows_dropped(m->s->observe->profile))
 
 /* ---- users ---- */
 
-/* Of an identity the number says nothing to people. */
+/* The number of an identity says nothing to people. */
 static void label_account(struct metrics *m, const struct account *a)
 {
     if (uid_is_identity(a->uid))

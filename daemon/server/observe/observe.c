@@ -110,7 +110,7 @@ static void ended(const struct request *r, const struct run *run, double device_
         note_failure(c, run);
         return;
     }
-    if (run->counters) /* its time says nothing of the op's */
+    if (run->counters) /* the run's time says nothing of the op's */
         return;
     latency_of(run, total_us, &latency);
     latency_note(c, run, &latency, now_ns);

@@ -1,4 +1,4 @@
-/* What ops and kernels do, as a key: what the profile's rows and the kinds of a trace are told apart by. Thread: any.
+/* A key of ops and kernels tells the profile's rows and the kinds of a trace apart. Thread: any.
  */
 #ifndef KOPS_SERVER_OBSERVE_OP_KEY_H
 #define KOPS_SERVER_OBSERVE_OP_KEY_H
@@ -17,9 +17,9 @@ struct op_key_head {
     const struct backend_device *device;
     char variant[STEP_VARIANT_BYTES]; /* "" when none was chosen */
     enum op_id op;
-    enum dtype dtype, out_dtype; /* of the first tensor, and of an op's outputs */
+    enum dtype dtype, out_dtype; /* dtype of the first tensor, and of an op's outputs */
     unsigned operands;
-    unsigned words; /* of the shapes */
+    unsigned words; /* words of the shapes */
     unsigned what;  /* the caller's own */
     unsigned ops;   /* the caller's own */
 };
@@ -28,7 +28,7 @@ enum { OP_KEY_WORDS_MAX = STEP_MAX_OPERANDS * (1 + TENSOR_MAX_RANK) };
 
 struct op_key {
     struct op_key_head head;
-    const char *name;                /* of the op; owned by the caller */
+    const char *name;                /* name of the op; owned by the caller */
     int64_t words[OP_KEY_WORDS_MAX]; /* for each operand its rank, then its shape */
 };
 

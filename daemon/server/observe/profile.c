@@ -15,7 +15,7 @@ struct owner {
     struct list link; /* in the profile's owners */
     uid_t uid;
     unsigned n_rows;
-    struct list recent; /* its rows, the least recently used first */
+    struct list recent; /* rows, the least recently used first */
 };
 
 struct row {
@@ -24,7 +24,7 @@ struct row {
     struct op_key_head head;
     uint64_t number; /* the last digits are its slot */
     uint64_t count, errors;
-    int64_t bytes, operations; /* of one execution; -1: not known. The key decides them. */
+    int64_t bytes, operations; /* figures of one execution; -1: not known. The key decides them. */
     struct histogram queue, execution, total;
     char name[PROFILE_NAME_MAX];
     int64_t words[];
@@ -115,7 +115,7 @@ struct profile *profile_free(struct profile *p)
     return NULL;
 }
 
-/* There is one: rows have as many slots as there can be rows. */
+/* A free slot is there: rows have as many slots as there can be rows. */
 static void take_slot(struct profile *p, struct row *row)
 {
     do

@@ -18,7 +18,7 @@ struct sampling {
     /* The last sample; UINT64_MAX: not known. The fresh_ ones belong to the pool while it is busy. */
     uint64_t memory_free[BACKEND_MAX_DEVICES], resident_bytes, open_fds;
     uint64_t fresh_free[BACKEND_MAX_DEVICES], fresh_resident_bytes, fresh_open_fds;
-    /* Of devices, read at most once a second. */
+    /* Samples of devices, read at most once a second. */
     struct backend_conditions conditions[BACKEND_MAX_DEVICES], fresh_conditions[BACKEND_MAX_DEVICES];
     uint64_t conditions_ns; /* when they were asked for; the pool's while it is busy */
 };
@@ -52,7 +52,7 @@ struct observe {
     struct late late[LATE_MAX];               /* by token */
     struct list traces;                       /* struct trace: those that record */
     struct list walks;                        /* struct clients_walk: replies under way */
-    double executor_device_us[ISOLATE_COUNT]; /* of runs in executors, by the kind of their domain */
+    double executor_device_us[ISOLATE_COUNT]; /* device time of runs in executors, by the kind of their domain */
     struct {
         uint64_t requests, at_ns;
     } status_then; /* at the last status line */

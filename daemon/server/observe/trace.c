@@ -10,8 +10,8 @@
 
 enum {
     TRACES_OF_USER = 4, /* each is work for the loop at every run of the user */
-    TRACES_MAX = 32,    /* of all users */
-    CLIENTS_MAX = 4096  /* of a trace; others are not described */
+    TRACES_MAX = 32,    /* traces of all users */
+    CLIENTS_MAX = 4096  /* clients of a trace; others are not described */
 };
 /* For times that do not come: an executor was lost, or the driver has lost a record. */
 static const uint64_t patience_ns = 200 * 1000 * 1000;
@@ -49,7 +49,7 @@ static int check_number(const struct connection *c, struct error *e)
         struct trace *t = list_entry(node, struct trace, link);
 
         if (t->over)
-            trace_settle(t); /* its client may read no more */
+            trace_settle(t); /* the client may read no more */
         if (t == c->statistics->trace || list_empty(&t->link))
             continue;
         all++;
@@ -275,7 +275,7 @@ static void record_for_all(struct connection *c, const struct op_key *key, const
     }
 }
 
-/* Of several ops the first one stands for all. */
+/* The first of several ops stands for all. */
 static void key_of_run(struct op_key *key, const struct request *r, const struct run *run)
 {
     const struct command_list *b = &run->commands;

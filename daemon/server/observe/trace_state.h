@@ -1,4 +1,4 @@
-/* What a trace is made of. For trace.c, which records, and trace_method.c, which answers. */
+/* A trace in memory, for trace.c, which records, and trace_method.c, which answers. */
 #ifndef KOPS_SERVER_OBSERVE_TRACE_STATE_H
 #define KOPS_SERVER_OBSERVE_TRACE_STATE_H
 
@@ -9,11 +9,11 @@
 #include "server/observe/trace.h"
 
 enum {
-    TRACE_KINDS_MAX = 4096, /* of a trace; others have the number 0 */
+    TRACE_KINDS_MAX = 4096, /* kinds of a trace; others have the number 0 */
     TRACE_KINDS_BUCKETS = 1024
 };
 
-/* What the events of one kind did. */
+/* The op, variant and shapes that events of one kind share. */
 struct trace_kind {
     struct list bucket;
     uint32_t number;
@@ -25,7 +25,7 @@ struct trace_kind {
 /* Times are the trace's; 0: there is none. */
 struct trace_event {
     uint64_t client, received, ready, started, began, finished, ended, busy;
-    uint64_t token; /* of the device's times, which are still to come; 0: of none */
+    uint64_t token; /* token of the device's times, which are still to come; 0: none */
     uint32_t kind, call, stream, executions;
     bool failed;
 };
@@ -40,10 +40,10 @@ struct trace_client {
 struct trace {
     unsigned references; /* the connection's, and those of replies */
     struct list link;    /* in the room's traces while it records or waits for times */
-    bool over;           /* it records no more */
-    unsigned slot;       /* its bit in connections' `traced` */
+    bool over;           /* the trace records no more */
+    unsigned slot;       /* the trace's bit in connections' `traced` */
     bool everybody;
-    uid_t uid; /* of the client that records */
+    uid_t uid; /* user of the client that records */
     uint64_t origin_ns, dropped;
     struct trace_event *events; /* a ring of `room` */
     uint32_t room;
@@ -61,7 +61,7 @@ struct trace {
 
 /* A new trace of the connection, in place of the one that it had. */
 int trace_begin(struct connection *c, bool everybody, uint32_t room, struct error *e);
-/* It records no more. What has ended may still get its times. */
+/* Ends the recording. Runs that have ended may still get their times. */
 void trace_end(struct trace *t);
 /* Finds out which events are whole now. */
 void trace_settle(struct trace *t);

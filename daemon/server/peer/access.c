@@ -48,7 +48,7 @@ bool access_is_owner(const struct connection *c)
 
 bool access_in_group(const struct connection *c, gid_t group)
 {
-    if (c->identity) /* of other groups than this machine's */
+    if (c->identity) /* groups of another machine */
         return false;
     for (unsigned i = 0; i < c->n_groups; i++)
         if (c->groups[i] == group)

@@ -31,7 +31,7 @@ static void on_exit_of_peer(uv_poll_t *poll, int status, int events)
 }
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* of Linux 6.5; the C library may be older */
+#define SO_PEERPIDFD 77 /* Linux 6.5 has it; the C library may be older */
 #endif
 
 /* The process that connected: also one of another pid namespace, which has no number here, and never another one that

@@ -19,8 +19,8 @@ enum peer_timeout { PEER_TIMEOUT_READER, PEER_TIMEOUT_MESSAGE, PEER_TIMEOUT_KERN
 /* The connection's part in a room above this one. NULL functions are left out. */
 struct connection_part {
     int (*begin)(struct connection *c, struct error *e);
-    void (*end)(struct connection *c);  /* its socket is closed: gives back all but what its requests need */
-    void (*free)(struct connection *c); /* its last request has ended */
+    void (*end)(struct connection *c);  /* the socket is closed: the part gives back all but what requests need */
+    void (*free)(struct connection *c); /* the last request has ended */
 };
 
 struct connection {
@@ -31,13 +31,13 @@ struct connection {
     int fd, pidfd;
     uv_poll_t poll, exit_poll;
     unsigned open_handles;           /* uv handles whose close callback has not come */
-    const struct identity *identity; /* of its socket; NULL: its user counts */
+    const struct identity *identity; /* the socket's; NULL: the peer's user counts */
     uid_t uid;                       /* the user, or the identity's number: for accounts, rights and domains */
     uid_t peer_uid;                  /* the user of the process, as the kernel says */
     gid_t gid;
     pid_t pid;                /* 0: the process is in a pid namespace that the daemon does not see */
     uint64_t number;          /* no other connection ever has it */
-    enum isolation isolation; /* of its kernels: as configured, or more; it stays once has_loaded */
+    enum isolation isolation; /* the kernels': as configured, or more; fixed once has_loaded */
     bool has_loaded;          /* a module was loaded for its domain */
     struct account *account;  /* a reference to its user's account */
     gid_t *groups;            /* the peer's groups beside gid, as of when it connected */
@@ -92,9 +92,9 @@ struct connection {
     struct long_reply *long_reply; /* the first of them, while it is built; NULL: none */
     struct list long_reply_link;   /* in its account's reply_queue */
 
-    struct connection_memory *memory; /* its buffers and inline references */
-    struct connection_code *code;     /* its modules and kernels */
-    struct connection_exec *exec;     /* its streams and programs */
+    struct connection_memory *memory; /* buffers and inline references */
+    struct connection_code *code;     /* modules and kernels */
+    struct connection_exec *exec;     /* streams and programs */
     struct connection_statistics *statistics;
 };
 

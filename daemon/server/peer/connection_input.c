@@ -107,7 +107,7 @@ int connection_process(struct connection *c)
         r = process_one(c, &c->input);
         c->input_waits = false;
         if (r > 0 && !buffer_length(&c->input.bytes))
-            r = 0; /* that was all, so no gate is asked again */
+            r = 0; /* no input is left, so no gate is asked again */
     }
     c->input_left = r > 0;
     return r < 0 ? -1 : 0;

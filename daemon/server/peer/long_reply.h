@@ -11,7 +11,7 @@ struct long_reply {
     struct request *request;
     bool (*step)(struct long_reply *reply); /* builds the next piece; true: that was the last one */
     struct rpc_output out;                  /* the result */
-    bool failed;                            /* there was no memory for it */
+    bool failed;                            /* no memory for the reply */
     void *state;                            /* the builder's own; NULL until its first piece makes it */
     void (*free_state)(void *state);        /* frees `state`, however the reply ends; NULL: nothing to free */
 };

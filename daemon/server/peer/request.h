@@ -15,18 +15,18 @@ struct request {
     enum method method;
     uint32_t msgid;
     bool notification;
-    bool by_ring;    /* it came through the ring; its reply goes there, too */
+    bool by_ring;    /* the request came through the ring; the reply goes there, too */
     bool work;       /* counted in the server's admission.work */
-    bool brings_fds; /* its reply has descriptors; counted in the connection's fd_replies */
+    bool brings_fds; /* the reply has descriptors; counted in the connection's fd_replies */
     bool answered;   /* before its work has ended: its msgid is free */
     uint64_t sequence, received_ns;
     struct charge charge;                          /* QUOTA_INFLIGHT */
     struct list order_link;                        /* in its connection's unfinished */
-    struct list queue_link;                        /* its handler's: in barriers, long replies or another queue */
-    void (*ready)(struct request *r);              /* of a barrier: every earlier run has ended */
-    bool (*first_piece)(struct long_reply *reply); /* of a long reply */
+    struct list queue_link;                        /* the handler's: in barriers, long replies or another queue */
+    void (*ready)(struct request *r);              /* a barrier's: every earlier run has ended */
+    bool (*first_piece)(struct long_reply *reply); /* a long reply's */
     struct request *next;                          /* in its msgid bucket, or in the free list */
-    _Alignas(max_align_t) unsigned char state[];   /* its method's, not initialised */
+    _Alignas(max_align_t) unsigned char state[];   /* the method's, not initialised */
 };
 
 /* The request that a method's state belongs to. */
@@ -55,7 +55,8 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
 struct rpc_output *request_result(struct request *r);
 /* Answers with an error; a notification gets no answer. request_end() must follow. */
 void request_error(struct request *r, const struct error *e);
-/* The same with `reason` and `log` among the details. `log` is any text; bytes that are not UTF-8 are replaced. */
+/* Like request_error() with `reason` and `log` among the details. `log` is any text; bytes that are not UTF-8 are
+ * replaced. */
 void request_error_log(struct request *r, const struct error *e, const char *reason, const char *log);
 /* The reply has been written, and work of the request goes on. Its msgid is free. Its state and its place among the
  * requests in flight are kept until request_end(). No other reply may follow. */
@@ -169,13 +170,13 @@ struct method_entry {
     void (*refuse)(struct request *r, const struct rpc_value *params, const struct error *e);
     const struct rpc_field *fields;
     unsigned n_fields;
-    const size_t *state_bytes; /* of request.state; NULL: none */
+    const size_t *state_bytes; /* size of request.state; NULL: none */
     enum access_class access;
     bool any_params;     /* the handler gets the undecoded map as args[0].items, and its bytes as text */
     bool while_stopping; /* answered also during the shutdown */
     bool work;           /* refused while the daemon drains; a drain waits for it */
-    bool runs;           /* it runs ops: device_share bounds it */
-    bool brings_fds;     /* its reply has descriptors, so it goes over the socket */
+    bool runs;           /* the method runs ops: device_share bounds it */
+    bool brings_fds;     /* the reply has descriptors, so it goes over the socket */
     bool no_credit;      /* answered at once and keeps nothing, so it needs no credit */
     bool only_reply;     /* only reads state: ignored as a notification */
 };

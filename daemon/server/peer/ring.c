@@ -13,7 +13,7 @@
 #include "util/shortage.h"
 #include "util/watch.h"
 
-enum { KEPT_FDS = 2 }; /* of a channel: its doorbell and wake pipe */
+enum { KEPT_FDS = 2 }; /* descriptors of a channel: doorbell and wake pipe */
 enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
 
 static void heat(struct connection *c)

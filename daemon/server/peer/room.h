@@ -11,7 +11,7 @@
 struct listening {
     struct list link;
     struct server *server;
-    struct identity *identity; /* of its peers; NULL: they are users */
+    struct identity *identity; /* identity of the peers; NULL: they are users */
     int fd;
     uv_poll_t poll;
     bool watched; /* the handle exists */
@@ -27,17 +27,17 @@ struct peers {
         bool started, paused;
         struct account *awaited; /* a reference: the account whose sockets are being closed; NULL: none is waited for */
         unsigned excess_was, still; /* excess_was: sockets at the last look; still: looks without a change */
-        struct rpc_output notice;   /* its memory is reserved for when there is no other */
+        struct rpc_output notice;   /* memory reserved for when there is no other */
     } listener;
     struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit, refuse_limit;
     uv_timer_t user_pressure_timer; /* runs while accounts are pressed: see user_pressure.c */
     struct list connections;        /* every struct connection, closed ones too */
     struct list done;               /* closed connections that are freed at the end of the turn */
     unsigned n_connections;         /* not closed */
-    size_t state_bytes;             /* of a request: the most that a method needs */
+    size_t state_bytes;             /* state of a request: the most that a method needs */
     struct request *free_requests;
     unsigned n_free_requests;
-    const struct connection *last_asker; /* whose request came last; NULL: it is gone */
+    const struct connection *last_asker; /* connection of the last request; NULL: it is gone */
     bool served;                         /* a request has ended */
 
     int doorbells; /* an epoll of every channel's doorbell */

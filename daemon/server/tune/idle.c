@@ -21,9 +21,9 @@ static const uint64_t PAUSE_NS = 30ULL * 1000 * 1000 * 1000;
 struct seen {
     struct backend_device *device; /* NULL: a free place */
     struct tuning_request request;
-    struct tune_users users; /* of the runs */
+    struct tune_users users; /* users of the runs */
     uint64_t hash, runs, last_ns;
-    bool done; /* it was tuned, or cannot be */
+    bool done; /* the problem was tuned, or cannot be */
 };
 
 /* ---- counting ---- */
@@ -35,7 +35,7 @@ static void add_number(uint64_t *hash, int64_t number)
     *hash = tuning_hash(both, sizeof(both));
 }
 
-/* What tells two problems apart: all that a backend may look at when it chooses. */
+/* The key of a problem: all that a backend may look at when it chooses. */
 static uint64_t hash_of(const struct backend_device *d, const struct step *step, const uint32_t *alignment)
 {
     const struct plan_gemm *g = &step->plan.gemm;
@@ -70,7 +70,7 @@ static uint64_t hash_of(const struct backend_device *d, const struct step *step,
     return hash;
 }
 
-/* Its place, or the place of the one that came least lately. */
+/* The problem's place, or the place of the one that came least lately. */
 static struct seen *place(struct tune *t, uint64_t hash)
 {
     struct seen *oldest = &t->seen[0];
@@ -160,7 +160,7 @@ const struct run_observer tune_runs = {on_ended, on_program_ran, wants_times};
 
 /* ---- tuning ---- */
 
-/* Of those that are wanted as much the one that was run or tuned longest ago. */
+/* Among equals the problem that was run or tuned longest ago comes first. */
 static struct seen *most_wanted(const struct server *s)
 {
     struct tune *t = s->tune;
@@ -284,7 +284,7 @@ static void set_done(struct server *s, const struct tune_task *task)
     seen->done = true;
 }
 
-/* One that was interrupted is tried again later, and one that had no time for all candidates is gone on with, as long
+/* An interrupted tuning is tried again later; one that had no time for all candidates goes on, as long
  * as idle tunings find time for some. One that failed otherwise is not tried again. */
 void idle_done(struct server *s, const struct tune_task *task)
 {

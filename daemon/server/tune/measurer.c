@@ -76,7 +76,7 @@ static int on_listed(struct tuning_pace *base, struct tuning_result *result, str
 
 /* ---- what was found ---- */
 
-/* What has been chosen. Where there was no time to measure what runs now, it is chosen still, with what was measured
+/* Notes the choice. Where there was no time to measure what runs now, it is chosen still, with what was measured
  * then. */
 static struct tuned find_out(struct tune *t, const struct tune_task *task)
 {
@@ -232,7 +232,7 @@ static void forget(struct tune *t, struct store **store)
     store_clear(open_late(t, store));
 }
 
-/* What the next tuning needs, as far as it takes no memory of devices. */
+/* Has ready what the next tuning needs, as far as it takes no memory of devices. */
 static void prepare(const struct server *s)
 {
     struct error e;

@@ -9,8 +9,7 @@
 struct tune_pace {
     bool idle;      /* no client waits for this tuning: it ends where the device stays busy */
     uint64_t since; /* jobs that the device had begun when the tuning began; later, when it last measured */
-    /* Of the pause that is under way. */
-    uint64_t begin_ns, still_ns; /* when it began, and when the device was last seen busy in it */
+    uint64_t begin_ns, still_ns; /* when the pause began, and when the device was last seen busy in it */
     uint64_t begun;              /* jobs that the device had begun at the latest look */
     unsigned most;               /* jobs that the device had at one time, at least 1 */
 };

@@ -13,8 +13,8 @@
 
 enum {
     TUNED_MAX = 4096,     /* choices that are kept */
-    TASKS_MAX = 64,       /* that wait, of all users together */
-    TUNE_USERS_MAX = 16,  /* of one problem; the earliest ones are forgotten */
+    TASKS_MAX = 64,       /* tasks that wait, of all users together */
+    TUNE_USERS_MAX = 16,  /* users of one problem; the earliest ones are forgotten */
     UNFINISHED_MAX = 256, /* problems of which tunings have tried some candidates and not all */
 };
 
@@ -29,13 +29,13 @@ struct tuned {
     struct tuning_key key;
     struct tuning_choice choice;
     char machine[2 * TUNING_TEXT_BYTES], problem[TUNING_TEXT_BYTES], chosen[48], usual[48];
-    double us, usual_us, noise; /* of the choice, and of what would run without it */
+    double us, usual_us, noise; /* times of the choice, and of what would run without it */
     int64_t at_s;               /* since 1970 */
     uint32_t tried, candidates; /* candidates that were tried, of how many; 0: not known */
     struct tune_users users;
 };
 
-/* What tunings have tried of a problem's candidates, where there was no time for all of them. */
+/* Candidates of a problem that tunings have tried, where there was no time for all of them. */
 struct unfinished {
     struct tuning_key key;
     uint32_t n;
@@ -57,7 +57,7 @@ struct tune_task {
     uint64_t begin_ns;            /* when it was asked for */
     uint64_t answer_ns;           /* whoever waits has a reply then, done or not */
     struct tuning_result *listed; /* the candidates, from when they are known on. Under the lock */
-    struct account *account;      /* of who has asked, while it counts there. The loop's */
+    struct account *account;      /* account of the user who asked, while the task counts there. The loop's */
     bool failed;                  /* `error` says why */
     struct error error;
     struct tuning_result result;
@@ -78,11 +78,11 @@ struct tune {
     struct list queue, done;   /* struct tune_task; under the lock */
     struct tune_task *current; /* under the lock */
     unsigned n_tasks;          /* in all; the loop's */
-    unsigned n_waiting;        /* of them with a request that waits; the loop's */
+    unsigned n_waiting;        /* tasks with a request that waits; the loop's */
     bool ending;               /* under the lock */
-    atomic_bool news;          /* there is something in `done` */
+    atomic_bool news;          /* `done` is not empty */
 
-    /* What has been chosen, the newest last. Under the lock. */
+    /* Choices, the newest last. Under the lock. */
     struct tuned *tuned;
     unsigned n_tuned;
     bool clear_wanted; /* the file and the table are to forget everything */
@@ -90,15 +90,15 @@ struct tune {
     struct unfinished *unfinished; /* the one that was tuned last comes last; the measurer's */
     unsigned n_unfinished;
 
-    /* What the loop tells the measurer. */
+    /* Words that the loop writes for the measurer. */
     struct tune_load {
         atomic_uint running; /* jobs that the device has */
-        atomic_ullong begun; /* that it ever had */
+        atomic_ullong begun; /* jobs that the device ever had */
     } load[BACKEND_MAX_DEVICES];
 
     /* See idle.c. The loop's. */
     struct seen *seen;
-    unsigned n_wanted; /* of them */
+    unsigned n_wanted; /* problems in `seen` that are to be tuned */
     uv_timer_t idle;
     uv_timer_t overdue;    /* wakes the loop when a reply is */
     uint64_t idle_jobs;    /* jobs that were ever begun, at the timer's last tick */
@@ -118,8 +118,8 @@ void *measurer_run(void *tune);
 
 /* Answers the request that waits for a task, which has ended. */
 void tune_answer(const struct tune_task *task);
-/* The same of a task that has not: with its list of candidates, NULL where there is none yet. `goes_on`: it is being
- * measured. */
+/* Answers the request that waits for a task, which has not ended: with its list of candidates, NULL where there is none
+ * yet. `goes_on`: it is being measured. */
 void tune_answer_early(const struct tune_task *task, const struct tuning_result *listed, bool goes_on);
 
 /* ---- tasks.c ---- */
@@ -136,7 +136,7 @@ void tune_task_free(struct tune_task *task);
 void tune_task_let_go(struct tune *t, struct tune_task *task);
 /* In every turn of the loop: answers requests whose time is over, and sees to a turn when the next one's is. */
 void tune_answer_overdue(struct server *s);
-/* Those that somebody of the connection waits for end as cancelled; NULL: all do. */
+/* Cancels the tasks that the connection waits for; NULL: all tasks. */
 void tune_cancel_tasks(struct tune *t, const struct connection *c);
 
 /* ---- tuned.c ---- */
@@ -158,7 +158,7 @@ struct store;
 void unfinished_recall(const struct tune *t, struct tuning_result *r);
 /* Keeps what has been tried, or forgets the problem where everything has. */
 void unfinished_keep(struct tune *t, struct store *store, const struct tuning_result *r);
-/* One that an earlier daemon has kept. `tune`: a struct tune. */
+/* Adds a choice that an earlier daemon has kept. `tune`: a struct tune. */
 void unfinished_add(void *tune, const struct unfinished *u);
 void unfinished_clear(struct tune *t);
 
@@ -171,7 +171,7 @@ struct store *store_close(struct store *s);
 /* Calls `each` for every choice, the oldest first. */
 void store_read(struct store *s, void (*each)(void *context, const struct tuned *tuned), void *context);
 void store_put(struct store *s, const struct tuned *tuned);
-/* The same of what is unfinished. A problem of which nothing was tried is removed. */
+/* Keeps what is unfinished. A problem of which nothing was tried is removed. */
 void store_read_unfinished(struct store *s, void (*each)(void *context, const struct unfinished *u), void *context);
 void store_put_unfinished(struct store *s, const struct unfinished *u);
 void store_clear(struct store *s);

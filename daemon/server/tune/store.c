@@ -17,7 +17,7 @@
 struct sqlite3;
 struct sqlite3_stmt;
 
-/* Of sqlite3.h, whose interface and numbers never change: so the build needs no SQLite.
+/* Declarations of sqlite3.h, whose interface and numbers never change: so the build needs no SQLite.
  *
  * X(name, result, parameters): sqlite3_<name>. */
 #define FUNCTIONS(X)                                                                                                   \
@@ -49,7 +49,7 @@ enum {
     SQLITE_OPEN_CREATE = 4,
     SQLITE_OPEN_FULLMUTEX = 0x10000
 };
-/* What is bound stays where it is until the statement has run. */
+/* Bound values stay where they are until the statement has run. */
 #define SQLITE_STATIC NULL
 
 struct store {
@@ -139,7 +139,7 @@ static bool make_file(const char *directory, const char *name)
         close(file);
     }
     close(fd);
-    return true; /* what is wrong with the file SQLite says */
+    return true; /* SQLite says what is wrong with the file */
 }
 
 static void open_file(struct store *s, const char *directory, bool make)
