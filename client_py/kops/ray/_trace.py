@@ -53,7 +53,8 @@ def narrowed(readings: list[Apart]) -> Apart:
 
 
 def over(times: list[Apart]) -> Apart:
-    """From the first to the last of these, between which one clock may have gained on the other."""
+    """From the first to the last of these, between which one clock may have gained on the other. A trace has one offset: one that followed
+    the clock's drift would stretch slices, so that some would stick out of those around them."""
     return Apart(min(one.least for one in times), max(one.most for one in times))
 
 

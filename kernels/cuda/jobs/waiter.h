@@ -1,7 +1,9 @@
 /* Waiters: threads that sleep until work on the GPU has ended, so that a waiting loop uses no CPU.
  *
  * There is one thread per stream that has work, made at need and up to a limit: a single thread would sleep on one
- * stream while another stream's job ends. Thread: loop. */
+ * stream while another stream's job ends. An event to sleep on costs a call 0.5 to 1 us, so one is recorded only when
+ * the loop is about to sleep and one execution is in flight. Behind more executions it would come after all of them:
+ * a thread naps instead. Thread: loop. */
 #ifndef KOPS_CUDA_WAITER_H
 #define KOPS_CUDA_WAITER_H
 

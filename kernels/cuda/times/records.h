@@ -37,7 +37,7 @@ void cuda_records_end(void);
 
 /* The calling thread loads or unloads code, or makes or ends a stream or a graph, between the two calls, wherever jobs
  * may run meanwhile. CUPTI would never return if it were to hand out records then, so loads and records exclude each
- * other.
+ * other: CUPTI holds its lock and wants the context's, the loading thread holds the context's and is to tell CUPTI.
  * Kernels that run in between have records, and the last load_end() hands them out: the first record of a kernel of
  * cuBLASLt takes CUPTI 15 ms on an H200, which no launch of the loop is to pay. load_begin() may wait for a thread that
  * starts CUPTI or hands records out, some ms; and, unless `at_once`, for loads of other threads that keep records back.
