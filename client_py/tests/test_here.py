@@ -22,7 +22,7 @@ from kops._tensors import adapters
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
-from which import ordered_only
+from which import compiled_only
 
 from support.daemon import Daemon  # isort: skip
 
@@ -278,7 +278,7 @@ def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: 
     assert numbers(driver, c) == [2, 4, 6, 8] and launches(k) == before + 1
 
 
-@ordered_only
+@compiled_only
 def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k)

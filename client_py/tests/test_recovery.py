@@ -14,6 +14,9 @@ import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from test_client import wait_for
 from test_kernels import add2
+from which import compiled_only
+
+pytestmark = compiled_only
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
+from .._base.compiled import FAST_RULES, fast_types, native, pack
 from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, UnknownOp
 from .._base.log import log
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
 from .._base.warnings import TurnsWarning, warn
 from .._memory.allocations import allocations
+from .._session.link import Call
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
-from .._session.session import Call
 from . import contexts, ops_here, out_dtypes, plans
 from .batch import Batch
 from .launch import Launch
@@ -212,9 +212,9 @@ class Calls(DefaultTimeout):
             index = request.operands.torch_device
             if index is not None and link.offers_ordered:
                 return self._enqueue(link, request, index, timeout)
-            if index is not None and not self._told_of_waiting:
+            if index is not None and native is not None and not self._told_of_waiting:
                 self._told_of_waiting = True
-                _tell_of_waiting()
+                log.info("calls on torch CUDA tensors wait for their results: this daemon puts nothing on CUDA streams")
         self._flush_batch()
         reply = self._drive(link, partial(plans.execute, request=request), timeout, lambda: request.hazard, failed)
         return (request.result, Timings.of(reply, sent)) if timing else request.result
@@ -341,11 +341,3 @@ def _next_call(link: Link, plan: Plan, call: Call, seconds: float | None) -> Cal
     except BaseException as error:
         return plan.throw(error)
     return plan.send(call.result) if call.error is None else plan.throw(call.take_error())
-
-
-def _tell_of_waiting() -> None:
-    """Calls on torch CUDA tensors wait, and the caller has not asked for that."""
-    if native is not None or why_not is SWITCHED_OFF:
-        log.info("calls on torch CUDA tensors wait for their results: " + (why_not or "this daemon puts nothing on CUDA streams"))
-        return
-    warn(f"calls on torch CUDA tensors wait for their results: kops is installed without its compiled part: {why_not}", RuntimeWarning)

@@ -7,15 +7,14 @@ from typing import Any
 from .._base.conditions import Conditions, Reading
 from .._base.errors import KopsError
 from .._memory.exports import Allocation
-from .._session.connection import Peer
+from .._session.link import Call, Link
 from .._session.recovery import LOSSES
-from .._session.session import Call
 from .plans import Plan
 
 OLDER = "this daemon is older than readings of them"
 
 
-def reading(connection: Peer, device: Any) -> Plan:
+def reading(connection: Link, device: Any) -> Plan:
     """A device, by UUID or number, at this time; None: the default device."""
     if connection.info is None or "conditions" not in connection.info.features:
         return Reading(missing=OLDER)
@@ -23,7 +22,7 @@ def reading(connection: Peer, device: Any) -> Plan:
     return Reading.of(reply["conditions"], reply["device"])
 
 
-def before(connection: Peer, request: Any) -> Plan:
+def before(connection: Link, request: Any) -> Plan:
     """The device that a request will run on, as far as that is known."""
     device = request.options.get("device")
     for operand in request.inputs:
@@ -37,7 +36,7 @@ def before(connection: Peer, request: Any) -> Plan:
         return Reading(missing=error.message)
 
 
-def around(connection: Peer, earlier: Reading, device: str) -> Plan:
+def around(connection: Link, earlier: Reading, device: str) -> Plan:
     """The conditions of a measurement that has just ended on that device."""
     try:
         later = yield from reading(connection, device or None)

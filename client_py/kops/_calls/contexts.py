@@ -11,7 +11,7 @@ from .._base.compiled import NUMBERS, native, why_not
 from .._base.errors import BadArgument, Capturing, Unsupported
 from .._base.results import Timing, Timings
 from .._memory.allocations import allocations
-from .._session.connection import Peer
+from .._session.link import Link
 from .._tensors.operands import Layout
 
 PLACES = ("daemon", "here", "auto")
@@ -54,12 +54,12 @@ def exact_is_not_here(timing: Timing) -> None:
         raise BadArgument('timing="exact" is for launches in the daemon: here events tell, timing=True', {"key": "timing"})
 
 
-def offered(connection: Peer, feature: str) -> bool:
+def offered(connection: Link, feature: str) -> bool:
     """Whether what the feature hands out can be launched in this process."""
     return native is not None and connection.info is not None and feature in connection.info.features
 
 
-def need(connection: Peer, name: str, feature: str) -> None:
+def need(connection: Link, name: str, feature: str) -> None:
     """Raises Unsupported where it cannot."""
     if native is None:
         raise Unsupported(f"{name} cannot be launched here without the compiled part of the package: {why_not}")

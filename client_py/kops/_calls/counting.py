@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from .._base.counters import CACHES, Counters
 from .._base.errors import BadArgument
-from .._session.connection import Peer
+from .._session.link import Link
 from .plans import Plan, Prepared, execute
 
 COUNTED = ("device", "stream", "deadline_ms")  # options of a request whose counters are read
@@ -29,7 +29,7 @@ def caches_of(counters: bool | str, cache: str) -> str | None:
     return counters
 
 
-def count(connection: Peer, request: Countable, cache: str) -> Plan:
+def count(connection: Link, request: Countable, cache: str) -> Plan:
     """Has the GPU's counters read, in place of what the request says: Counters. It writes nothing here."""
     method, options = request.method, request.options
     request.method = "counters"

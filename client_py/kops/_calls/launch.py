@@ -15,7 +15,7 @@ from .._base.intervals import Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.views import plain_view
-from .._session.connection import Peer
+from .._session.link import Link
 from .._session.recovery import KERNEL_HAZARD
 from .._source.scalars import convert, is_plain, structure
 from .._source.signature import Param
@@ -131,14 +131,14 @@ class Launch:
         return self.kernel._result(self.given)
 
 
-def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -> Plan:
+def run(connection: Link, request: Launch, timing: Timing, retry: bool = True) -> Plan:
     """Launches: what the kernel returns, or its Timings when they are asked for."""
     sent = time.monotonic_ns()
     reply = yield from execute(connection, request, retry)
     return Timings.of(reply, sent) if timing else request.result
 
 
-def profile(connection: Peer, request: Launch, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
+def profile(connection: Link, request: Launch, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
     """Launches repeatedly: a Profile. `counters`: with these caches."""
     measured = yield from measure(connection, request, goal, watch, counters)
     return Profile(

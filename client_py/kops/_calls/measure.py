@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.intervals import Goal
 from .._base.results import Profile, Timings
-from .._session.connection import Peer
+from .._session.link import Link
 from . import conditions, rules
 from .counting import count
 from .plans import Plan, Prepared, Request, execute
@@ -18,7 +18,7 @@ def _samples(timings: Timings) -> tuple[float, ...]:
     return timings.samples or ((timings.exec_us,) if timings.exec_us is not None else ())
 
 
-def repeated(connection: Peer, request: Prepared, goal: Goal) -> Plan:
+def repeated(connection: Link, request: Prepared, goal: Goal) -> Plan:
     """Runs what the request says, and again until the goal is reached or given up: the Timings with all samples, and the interval."""
     goal.begin()
     reply = yield from execute(connection, request)
@@ -36,7 +36,7 @@ def repeated(connection: Peer, request: Prepared, goal: Goal) -> Plan:
     return timings, goal.interval(rounds)
 
 
-def measure(connection: Peer, request: Any, goal: Goal, watch: bool, counters: str | None = None) -> Plan:
+def measure(connection: Link, request: Any, goal: Goal, watch: bool, counters: str | None = None) -> Plan:
     """What `repeated` does; and, to `watch`, what the device's speed depended on before and after; and what its counters say
     with these caches: a dict of members of a Profile."""
     found = None
@@ -48,7 +48,7 @@ def measure(connection: Peer, request: Any, goal: Goal, watch: bool, counters: s
     return {"timings": timings, "interval": interval, "until": goal.until, "conditions": found, "counters": counted}
 
 
-def profile(connection: Peer, request: Request, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
+def profile(connection: Link, request: Request, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
     """Runs an op repeatedly: a Profile. `counters`: with these caches."""
     measured = yield from measure(connection, request, goal, watch, counters)
     shapes = [tuple(o.shape) for o in request.inputs]

@@ -20,8 +20,7 @@ from .._base.errors import (
 from .._base.results import Device
 from .._memory.device_pool import DeviceSegment
 from .._memory.pool import Source, prune
-from .._session.connection import Peer
-from .._session.session import Call
+from .._session.link import Call, Link
 from .._tensors.array_numbers import NumberSource
 from .._tensors.device_array import Array, new_guarded
 
@@ -34,7 +33,7 @@ def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
     return "release", {"buffer": reply["buffer"]}
 
 
-def make_known(connection: Peer, unknown: Any) -> Plan:
+def make_known(connection: Link, unknown: Any) -> Plan:
     """Memory is registered or made, programs and kernels define themselves."""
     if isinstance(unknown, NumberSource):
         yield from _write_number(connection, unknown)
@@ -44,14 +43,14 @@ def make_known(connection: Peer, unknown: Any) -> Plan:
         yield from unknown.define(connection)
 
 
-def make_array(connection: Peer, array: Array) -> Plan:
+def make_array(connection: Link, array: Array) -> Plan:
     """Has the memory of a new array be there."""
     source = None if array._block is None else array._block.segment
     while isinstance(source, DeviceSegment) and source.fd < 0:
         yield from register(connection, source)
 
 
-def make_guarded(connection: Peer, device: Device, shape: Any, dtype: str, at_end: bool, client: Any) -> Plan:
+def make_guarded(connection: Link, device: Device, shape: Any, dtype: str, at_end: bool, client: Any) -> Plan:
     """An array in memory of its own that ends, or begins, where the memory does."""
     connection.need("guards")
     made = new_guarded(client, device, shape, dtype)
@@ -61,7 +60,7 @@ def make_guarded(connection: Peer, device: Device, shape: Any, dtype: str, at_en
     return made
 
 
-def register(connection: Peer, source: Source) -> Plan:
+def register(connection: Link, source: Source) -> Plan:
     """Makes memory known to the daemon. Raises BufferLost where an earlier connection had it and this daemon refuses it."""
     try:
         if isinstance(source, DeviceSegment) and source.fd < 0:
@@ -78,7 +77,7 @@ def register(connection: Peer, source: Source) -> Plan:
         ) from error
 
 
-def _register(connection: Peer, source: Source) -> Plan:
+def _register(connection: Link, source: Source) -> Plan:
     if source.feature is not None:
         connection.need(source.feature)
     buffer = 0
@@ -96,7 +95,7 @@ def _register(connection: Peer, source: Source) -> Plan:
     _know(connection, source, buffer)
 
 
-def _know(connection: Peer, source: Source, buffer: int) -> None:
+def _know(connection: Link, source: Source, buffer: int) -> None:
     known = source.ids.setdefault(connection.key, buffer)
     prune(source.ids)
     if known != buffer:
@@ -104,7 +103,7 @@ def _know(connection: Peer, source: Source, buffer: int) -> None:
     connection.remember(source)
 
 
-def _alloc(connection: Peer, segment: DeviceSegment) -> Plan:
+def _alloc(connection: Link, segment: DeviceSegment) -> Plan:
     """Has the daemon make a segment's memory. Where there is none left, what this process keeps for reuse is given back first."""
     params = {"size": segment.size, "device": segment.device}
     try:
@@ -124,7 +123,7 @@ def _alloc(connection: Peer, segment: DeviceSegment) -> Plan:
         connection.garbage.append(reply["buffer"])  # another thread was faster
 
 
-def _write_number(connection: Peer, number: NumberSource) -> Plan:
+def _write_number(connection: Link, number: NumberSource) -> Plan:
     """Writes a number to its place on the GPU, once."""
     segment, stage = number.block.segment, number.stage
     while connection.key not in segment.ids:

@@ -15,8 +15,7 @@ from .._base.results import Timing
 from .._base.texts import counted
 from .._memory.allocations import allocations
 from .._memory.code_files import code_file
-from .._session.connection import Peer
-from .._session.session import Call
+from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
 from . import contexts, out_dtypes, rules
@@ -29,11 +28,11 @@ _DECLARED: Mapping[str, Any] = OPS
 BLASLT = "cublaslt"  # the daemon's variant that is not its own kernel
 
 
-def offered(connection: Peer) -> bool:
+def offered(connection: Link) -> bool:
     return contexts.offered(connection, FEATURE)
 
 
-def uses_blaslt(connection: Peer, op: str, arrays: Sequence[Any]) -> bool:
+def uses_blaslt(connection: Link, op: str, arrays: Sequence[Any]) -> bool:
     """Whether the daemon gives the op to cuBLASLt on the arrays' device, whose kernels are not handed out."""
     device, info = device_of(arrays), connection.info
     known = None if info is None else info.ops.get(op)
@@ -42,7 +41,7 @@ def uses_blaslt(connection: Peer, op: str, arrays: Sequence[Any]) -> bool:
     return known.variants.get(allocations.driver.uuid(device), ())[:1] == (BLASLT,)
 
 
-def chosen(client: Any, connection: Peer, op: str, arrays: tuple[Any, ...]) -> Place:
+def chosen(client: Any, connection: Link, op: str, arrays: tuple[Any, ...]) -> Place:
     """Where `where="auto"` runs an op."""
     if uses_blaslt(connection, op, arrays):
         made = Place("daemon", f"the daemon's {op} is cuBLASLt's, which is faster than the kernel that is launched here")
@@ -63,7 +62,7 @@ def _remember(client: Any, op: str, arrays: tuple[Any, ...], made: Place) -> Non
         client._ops_here.decide(number, device, made.where == "here")
 
 
-def fetch(connection: Peer, op: str, name: str) -> Plan:
+def fetch(connection: Link, op: str, name: str) -> Plan:
     """Has a binary of the daemon's kernels handed out."""
     contexts.need(connection, op, FEATURE)
     told = yield Call("code", {"image": name})

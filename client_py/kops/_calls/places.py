@@ -11,7 +11,7 @@ from typing import Any
 
 from .._base.compiled import fast_types, native, why_not
 from .._base.errors import KopsError, Timeout
-from .._session.connection import Peer
+from .._session.link import Link
 from .contexts import offered
 
 NO_ARRAYS = frozenset((int, float, bool, type(None)))
@@ -85,7 +85,7 @@ def measure(client: Any, device: int) -> tuple[float, float]:
     return here_us, daemon_us
 
 
-def place(client: Any, connection: Peer, arguments: tuple[Any, ...], feature: str) -> Place:
+def place(client: Any, connection: Link, arguments: tuple[Any, ...], feature: str) -> Place:
     """Where a launch with these arguments runs; `feature` hands out what is launched. Measures once a connection and device. The
     measurement waits for the client's earlier ordered calls, and raises the error of one of them, as any call to the daemon does."""
     if native is None:

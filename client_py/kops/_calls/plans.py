@@ -25,8 +25,7 @@ from .._base.texts import counted
 from .._memory import device_pool
 from .._memory.allocations import allocations
 from .._memory.pool import Source, pool
-from .._session.connection import Peer
-from .._session.session import Call
+from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import out_dtypes, rules
@@ -212,7 +211,7 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
-def prepare(connection: Peer, request: Prepared) -> Plan:
+def prepare(connection: Link, request: Prepared) -> Plan:
     """Makes new memory, programs and kernels known to the daemon; returns the request's params."""
     while True:
         params, unknown = request.params(connection.key)
@@ -221,7 +220,7 @@ def prepare(connection: Peer, request: Prepared) -> Plan:
         yield from make_known(connection, unknown)
 
 
-def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
+def execute(connection: Link, request: Prepared, retry: bool = True) -> Plan:
     """Registers new memory and runs; returns the reply. Once more when the daemon finds a reference stale, which it
     does before anything runs."""
     while True:
@@ -244,7 +243,7 @@ def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
     return reply
 
 
-def run(connection: Peer, request: Prepared, timing: Timing, retry: bool = True) -> Plan:
+def run(connection: Link, request: Prepared, timing: Timing, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
     sent = time.monotonic_ns()
     reply = yield from execute(connection, request, retry)
@@ -270,7 +269,7 @@ def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
     return Stats((yield Call("stats", params)))
 
 
-def trim(connection: Peer) -> Plan:
+def trim(connection: Link) -> Plan:
     """Gives back idle memory here, then asks the daemon to close its idle mappings."""
     allocations.sweep()
     freed = pool.trim() + device_pool.trim()
@@ -282,13 +281,13 @@ ORDERED = {"timing": False}  # the options of an ordered op that asks for nothin
 PRIORITIES = ("low", "normal", "high")
 
 
-def truest(connection: Peer) -> Timing:
+def truest(connection: Link) -> Timing:
     """How profiles are timed."""
     return "exact" if connection.info is not None and "exact" in connection.info.features else True
 
 
 def options_of(
-    connection: Peer,
+    connection: Link,
     device: Any = None,
     stream: int = 0,
     timing: Timing = False,

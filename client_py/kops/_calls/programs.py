@@ -11,9 +11,8 @@ from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._memory.pool import garbage, prune
-from .._session.connection import Peer
+from .._session.link import Call, Link
 from .._session.recovery import LOSSES
-from .._session.session import Call
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.operands import Operand, Operands, renew, widened
 from . import plans
@@ -136,7 +135,7 @@ class BaseProgram(Recorder):
             raise BadArgument("bind: this array is no operand of the program")
         return places
 
-    def define(self, connection: Peer) -> plans.Plan:
+    def define(self, connection: Link) -> plans.Plan:
         """Makes the program known to the daemon."""
         connection.need("program")
         self._closed = True
@@ -178,7 +177,7 @@ class BaseProgram(Recorder):
         return f"<kops.{type(self).__name__} {', '.join(self._ops) or 'of no op'}: {state}>"
 
     def _prepared(
-        self, connection: Peer, bind: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
+        self, connection: Link, bind: Any, stream: int, timing: Timing, deadline_ms: int | None, priority: str | None,
         warmup: int, repeat: int, exclusive: bool,
     ) -> ProgramRun:  # fmt: skip
         connection.need("program")

@@ -13,7 +13,7 @@ from typing import Any
 
 from .._base.errors import BadArgument, WrongType
 from .._base.results import Timing, Timings
-from .._session.connection import Peer
+from .._session.link import Link
 from .._session.recovery import KERNEL_HAZARD
 from .._source.geometry import NAMES
 from .._tensors.operands import Operand, Operands, extent, overlap, renew
@@ -229,7 +229,7 @@ class BaseSequence(Recorder):
         self._run_options = options
         self._wire: dict[str, Any] = {}
 
-    def prepared(self, connection: Peer) -> BaseSequence:
+    def prepared(self, connection: Link) -> BaseSequence:
         """Ready to be sent on this connection."""
         connection.need("sequence")
         self._closed = True

@@ -7,13 +7,12 @@ from typing import Any
 from .._base.errors import Unsupported
 from .._base.tuning import Choice, choice_of, tuned_of
 from .._memory.exports import Allocation
-from .._session.connection import Peer
-from .._session.session import Call
+from .._session.link import Call, Link
 from .._tensors.operands import Operand
 from .plans import Plan, Request
 
 
-def _check(connection: Peer) -> None:
+def _check(connection: Link) -> None:
     if connection.info is None or "tune" not in connection.info.features:
         raise Unsupported("this daemon tunes nothing: it has no GPU, or is older than tuning")
 
@@ -26,7 +25,7 @@ def _layout(operand: Operand) -> dict[str, Any]:
     return layout
 
 
-def tune(connection: Peer, request: Request) -> Plan:
+def tune(connection: Link, request: Request) -> Plan:
     _check(connection)
     params: dict[str, Any] = {
         "op": request.op,
@@ -44,7 +43,7 @@ def tune(connection: Peer, request: Request) -> Plan:
     return tuned_of((yield Call("tune", params)))
 
 
-def tuning(connection: Peer, clear: bool) -> Plan:
+def tuning(connection: Link, clear: bool) -> Plan:
     _check(connection)
     choices: list[Choice] = []
     while True:

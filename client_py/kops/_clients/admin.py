@@ -11,7 +11,7 @@ from .._base.errors import BadArgument, UnknownMethod, Unsupported
 from .._base.results import known
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.plans import Plan
-from .._session.session import Call
+from .._session.link import Call
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from .._base.log import log
 from .._base.results import Device, Info, Op
 from .._base.timeouts import DefaultTimeout
 from .._calls import memory
-from .._session.autostart import may_start
-from .._session.connection import Peer
+from .._session.link import Link
 from .._session.recovery import CONNECT_LIMIT, Backoff, shorter
 from .._tensors import device_array
 
@@ -89,7 +88,7 @@ class BaseClient(DefaultTimeout):
     def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
         raise NotImplementedError
 
-    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Peer], memory.Plan]:
+    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Link], memory.Plan]:
         found, name = device_array.find_device(self.devices, device), device_array.dtype_name(dtype)
         return lambda link: memory.make_guarded(link, found, shape, name, at_end, self)
 
@@ -117,10 +116,6 @@ class BaseClient(DefaultTimeout):
         """The socket to connect to: where a daemon was, its successor is."""
         return self._path if self._found is None else self._found
 
-    def _may_start(self, error: ConnectFailed) -> bool:
-        """Whether a daemon is to be started, since none answers: by the first connection, which others then keep to."""
-        return self.autostart and not error.detail.get("busy") and may_start(self._where())
-
     def _again(self, backoff: Backoff) -> bool:
         return self._found is not None and backoff.seconds > 0
 
@@ -138,7 +133,7 @@ class BaseClient(DefaultTimeout):
         )
         return ConnectFailed(why) if again else Timeout(why, {"method": "hello"})
 
-    def _remember(self, made: Peer) -> None:
+    def _remember(self, made: Link) -> None:
         """A daemon has answered on this connection."""
         if self._found is not None:
             log.info("connected to kopsd at %s again", made.path)

@@ -1,4 +1,4 @@
-"""The synchronous client. Its links wait (`socket_link`, `native_link`), its plans are the requests that are sent (`plans`)."""
+"""The synchronous client. Its links wait (`native_link`, `plain`), its plans are the requests that are sent (`plans`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._base.compiled import native
+from .._base.compiled import SWITCHED_OFF, native, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
 from .._base.log import uncollected
 from .._base.results import Device, Info, Timing
@@ -28,16 +28,19 @@ from .._calls.recording import Sequence, record
 from .._kernels import here
 from .._kernels.methods import FormulaMethods
 from .._kernels.modules import KernelMethods
-from .._session.autostart import start
+from .._session.link import Call
 from .._session.native_link import NativeLink
+from .._session.plain import connect as connect_plainly
 from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
-from .._session.session import Call
-from .._session.socket_link import SocketLink
 from .._tensors.adapters import meet_torch
 from .admin import AdminMethods
 from .base import BaseClient
 from .measuring import MeasureMethods
 
+PLAIN = (
+    "kops is not compiled here: each call waits for its result, none is repeated when a daemon ends, and there is no asyncio client. "
+    "`pip install ./client_py` compiles it. Why not: "
+)
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
@@ -82,7 +85,8 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None,
         isolate: str | None, autostart: bool, where: str | None,
     ) -> None:  # fmt: skip
-        Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout), where)
+        patience = reconnect_timeout_of(reconnect_timeout)
+        Calls.__init__(self, timeout, blocking, patience if native is not None else 0.0, where)
         self.spin_us = spin_us
         self.isolate = isolate
         self.autostart = autostart
@@ -321,7 +325,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 self._forget_places()
                 if connection is not None:
                     self._await_end(connection)
-                if isinstance(connection, SocketLink):
+                if connection is not None and not isinstance(connection, NativeLink):
                     connection.close()
                 connection = self._connection = self._connect(connection)
         if self._submitted:
@@ -389,15 +393,11 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def _link(self, before: Link | None, backoff: Backoff) -> Link:
         path, limit = self._where(), self._greeting_time(backoff)
-        if native is not None:
-            earlier = before if isinstance(before, NativeLink) else None
-            return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart)
-        try:
-            return SocketLink(path, limit, self.spin_us)
-        except ConnectFailed as error:
-            if not self._may_start(error):
-                raise
-            return SocketLink(start(self.timeout, error), limit, self.spin_us)
+        if native is None:
+            _tell_of_plain()
+            return connect_plainly(path, limit, self.autostart, self.timeout)
+        earlier = before if isinstance(before, NativeLink) else None
+        return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
@@ -409,6 +409,15 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             connection.forsake()
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_told_of_plain = False
+
+
+def _tell_of_plain() -> None:
+    """Once a process, unless it was asked for."""
+    global _told_of_plain
+    if not _told_of_plain and why_not is not SWITCHED_OFF:
+        _told_of_plain = True
+        warn(PLAIN + why_not, RuntimeWarning)
 
 
 def _after_fork() -> None:

@@ -14,7 +14,7 @@ from .._calls.contexts import checked_place
 from .._calls.launchable import Recordable
 from .._calls.plans import Plan
 from .._calls.rules import broadcast
-from .._session.connection import Peer
+from .._session.link import Link
 from .._source.formulas import Declared, Types
 from .._source.geometry import Geometry
 from .._source.signature import Param
@@ -139,7 +139,7 @@ class FormulaCode(Code):
         super().__init__(source, entry, options, None, f"{name}.cu", arch, device)
         self._shown = shown
 
-    def define(self, connection: Peer) -> Plan:
+    def define(self, connection: Link) -> Plan:
         try:
             return (yield from super().define(connection))
         except CompileFailed as error:
@@ -208,7 +208,7 @@ class BaseFormula(Recordable):
             kernel.interpret(*arguments, **options)
         return prepared.result
 
-    def _interprets(self, connection: Peer, options: dict[str, Any]) -> bool:
+    def _interprets(self, connection: Link, options: dict[str, Any]) -> bool:
         """Whether a call runs in the interpreter; takes the options that mean nothing there."""
         if self.fallback is None or not launches_none(connection):
             return False

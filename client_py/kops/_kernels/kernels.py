@@ -24,9 +24,8 @@ from .._calls.pending import Pending
 from .._calls.places import Place, is_here, place, remember
 from .._calls.plans import Plan, blocking_of, options_of, truest
 from .._memory.pool import prune
-from .._session.connection import Peer
+from .._session.link import Call, Link
 from .._session.recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
-from .._session.session import Call
 from .._source.geometry import Geometry
 from .._source.signature import Param, parse
 from .._source.source import check
@@ -96,15 +95,15 @@ class BaseKernel(Launchable):
         self._bound: dict[Any, tuple[dict[str, Any], bytes | None]] = {}
         self._here: Any = None  # the kernel's code in this process
 
-    def interprets(self, connection: Peer) -> bool:
+    def interprets(self, connection: Link) -> bool:
         """Whether a call runs in the interpreter: the daemon has no GPU, and that was asked for."""
         return self.fallback is not None and launches_none(connection)
 
-    def _check_launched(self, connection: Peer, what: str) -> None:
+    def _check_launched(self, connection: Link, what: str) -> None:
         if self.interprets(connection):
             refuse_interpreted(self.name, f"{what} is by a GPU only")
 
-    def define(self, connection: Peer) -> Plan:
+    def define(self, connection: Link) -> Plan:
         """Makes the kernel known to the daemon; compiles its source where that connection has not."""
         check_launches(connection)
         module = yield from self.code.define(connection)
@@ -168,7 +167,7 @@ class BaseKernel(Launchable):
             return None
         return arguments[outs[0]] if len(outs) == 1 else tuple(arguments[i] for i in outs)
 
-    def _measured(self, connection: Peer, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Launch:
+    def _measured(self, connection: Link, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Launch:
         several = how["warmup"] or how["repeat"] != 1
         both = next((param.name for param in self.params if param.kind == "inout"), None)
         if several and both is not None:

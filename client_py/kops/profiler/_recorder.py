@@ -12,7 +12,7 @@ from .._base.errors import BadArgument, KopsError, UnknownMethod, Unsupported
 from .._base.results import Device
 from .._base.warnings import warn
 from .._clients.client import Client
-from .._session.session import Call
+from .._session.link import Call
 
 READ_EVERY = 0.05  # seconds
 READ_LATE = 0.01, 40  # seconds between looks at events that are pending at the end, and how many

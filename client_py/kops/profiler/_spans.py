@@ -21,7 +21,7 @@ from .._calls.ops import OpMethods
 from .._calls.programs import Program
 from .._kernels.bound import Bound
 from .._kernels.kernels import Kernel
-from .._session.session import Session
+from .._session.plain import PlainLink
 from .._source.geometry import Geometry
 from ._launched import Launched, launched
 from ._recorder import Event
@@ -85,12 +85,12 @@ def _last_call() -> int:
 
 def _note_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def enqueue(self: Any, call: Any) -> Any:
+    def put(self: Any, call: Any) -> Any:
         answer = original(self, call)
         _thread.last = call.msgid
         return answer
 
-    return enqueue
+    return put
 
 
 def _number(span: Span, before: int, caller: Any) -> None:
@@ -199,7 +199,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any
     (Program, "run", lambda original: _timed(original, lambda self, *_: "program")),
     (Batch, "flush", _flushed),
     (Batch, "__exit__", _flushed),
-    (Session, "enqueue", _note_call),
+    (PlainLink, "put", _note_call),
 )
 _originals: list[tuple[Any, str, Any]] = []
 
