@@ -13,7 +13,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
-from kops._memory import allocations as _cuda
+from kops._memory import exports as _cuda
 from standin_driver import in_use, standin
 
 from standin_cuda import dlpack  # isort: skip

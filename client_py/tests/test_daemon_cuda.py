@@ -16,7 +16,7 @@ import kops
 import numpy
 import pytest
 from built import Daemon, backends
-from kops._memory import allocations as _cuda
+from kops._memory import exports as _cuda
 from kops._tensors import numbers as cached_numbers
 from which import compiled_only
 

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from kops._base.compiled import native
 from kops._calls import places
-from kops._kernels import steps
+from kops._kernels import formulas
 from kops._kernels.formulas import Formula, Prepared
 from kops._kernels.kernels import Kernel
 from kops._memory.driver import Driver
@@ -121,6 +121,6 @@ def test_frameworks_with_different_streams_are_refused(
 ) -> None:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     streams = iter((1, 1, 2))
-    monkeypatch.setattr(steps.contexts, "stream_of", lambda arguments: next(streams))
+    monkeypatch.setattr(formulas.contexts, "stream_of", lambda arguments: next(streams))
     with pytest.raises(kops.BadArgument, match="different current streams"):
         Thrice(k, tensor(driver, 0, 0))(x, out=y, where="here")

@@ -17,7 +17,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops._memory import allocations as _cuda
+from kops._memory import exports as _cuda
 from standin_driver import ROOT, in_use, standin
 from test_client import wait_for
 from which import compiled_only

@@ -10,7 +10,7 @@ from typing import Any
 from .._base.compiled import NUMBERS, native, why_not
 from .._base.errors import BadArgument, Capturing, Unsupported
 from .._base.results import Timing, Timings
-from .._memory.allocations import allocations
+from .._memory.exports import allocations
 from .._session.link import Link
 from .._tensors.operands import Layout
 

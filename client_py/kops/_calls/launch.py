@@ -1,4 +1,5 @@
-"""One launch of a kernel, prepared: its arguments as operands and numbers, and what it says to the daemon.
+"""One launch of a kernel, prepared: its arguments as operands and numbers, and what it says to the daemon. The kernels that users have
+are in `_kernels`; `Launchable` and `Recordable` are what launches and recordings need of them.
 
 What is plainly wrong is refused here, before anything is sent, since an ordered call hears of the daemon's error late:
 the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numbers. Sizes are checked by the daemon.
@@ -22,9 +23,34 @@ from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
 from . import rules
-from .launchable import Launchable
 from .measure import measure
 from .plans import Plan, execute
+
+
+class Recordable:
+    """A formula: what a recorder notes for it are launches of the kernels that its arguments need."""
+
+    def _record(self, recorder: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Launchable:
+    """An entry of a source with its parameter list, and its id on each connection."""
+
+    name: str
+    params: tuple[Param, ...]
+    ids: dict[int, int]
+
+    def _result(self, arguments: tuple[Any, ...]) -> Any:
+        """The result of a call."""
+        raise NotImplementedError
+
+    def _fast(
+        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any,
+        sent: int | None = None,
+    ) -> Any:  # fmt: skip
+        """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
+        return NotImplemented
 
 
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:

@@ -13,8 +13,8 @@ from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
 from .._base.results import Timing
 from .._base.texts import counted
-from .._memory.allocations import allocations
-from .._memory.code_files import code_file
+from .._memory.exports import allocations
+from .._memory.pool import code_file
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened

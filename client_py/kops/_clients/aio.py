@@ -22,14 +22,12 @@ from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
-from .._calls import memory, plans
+from .._calls import plans
 from .._calls.contexts import checked_place
 from .._calls.ops import AsyncOpMethods, check_attrs
 from .._calls.plans import Plan
-from .._calls.programs import AsyncProgram
-from .._calls.recording import AsyncSequence
-from .._kernels.methods import AsyncFormulaMethods
-from .._kernels.modules import AsyncKernelMethods
+from .._calls.recording import AsyncProgram, AsyncSequence
+from .._kernels.modules import AsyncFormulaMethods, AsyncKernelMethods
 from .._session.link import Call, no_reply
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, RUNS, Backoff, Failed, Trial, no_hazard, reconnect_timeout_of
@@ -103,7 +101,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
     async def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         connection = await self._live()
         made = self._new_array(device, shape, dtype)
-        await self._drive(connection, lambda link: memory.make_array(link, made), DEFAULT_TIMEOUT)
+        await self._drive(connection, lambda link: plans.make_array(link, made), DEFAULT_TIMEOUT)
         for value in values:
             await made.set(value)
         return made

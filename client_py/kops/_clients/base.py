@@ -10,7 +10,7 @@ from .._base.errors import BadArgument, ConnectFailed, KopsError, Timeout
 from .._base.log import log
 from .._base.results import Device, Info, Op
 from .._base.timeouts import DefaultTimeout
-from .._calls import memory
+from .._calls import plans
 from .._session.link import Link
 from .._session.recovery import CONNECT_LIMIT, Backoff, shorter
 from .._tensors import device_array
@@ -88,9 +88,9 @@ class BaseClient(DefaultTimeout):
     def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
         raise NotImplementedError
 
-    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Link], memory.Plan]:
+    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Link], plans.Plan]:
         found, name = device_array.find_device(self.devices, device), device_array.dtype_name(dtype)
-        return lambda link: memory.make_guarded(link, found, shape, name, at_end, self)
+        return lambda link: plans.make_guarded(link, found, shape, name, at_end, self)
 
     def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         """A `kops.Array`, set to a value where one is given."""

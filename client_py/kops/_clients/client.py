@@ -18,16 +18,13 @@ from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.warnings import warn
-from .._calls import memory, ops_here, plans
-from .._calls.batch import Batch
-from .._calls.calls import Calls
+from .._calls import ops_here, plans
+from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
-from .._calls.programs import Program
-from .._calls.recording import Sequence, record
+from .._calls.recording import Program, Sequence, record
 from .._kernels import here
-from .._kernels.methods import FormulaMethods
-from .._kernels.modules import KernelMethods
+from .._kernels.modules import FormulaMethods, KernelMethods
 from .._session.link import Call
 from .._session.native_link import NativeLink
 from .._session.plain import connect as connect_plainly
@@ -135,7 +132,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         made = self._new_array(device, shape, dtype)
-        self._drive(self._live(), lambda link: memory.make_array(link, made), DEFAULT_TIMEOUT)
+        self._drive(self._live(), lambda link: plans.make_array(link, made), DEFAULT_TIMEOUT)
         for value in values:
             made.set(value)
         return made

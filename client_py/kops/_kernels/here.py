@@ -13,8 +13,7 @@ from .._base.views import plain_view
 from .._calls.contexts import described, need, on_device, settled, stream_of
 from .._calls.launch import scalar
 from .._calls.plans import Plan
-from .._memory.code_files import code_file
-from .._memory.pool import garbage
+from .._memory.pool import code_file, garbage
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 

@@ -17,6 +17,7 @@ The pool is thread-safe; a block may die on any thread, also inside the pool's o
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -25,7 +26,7 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -343,3 +344,20 @@ def release(source: Source) -> None:
 
 pool = Pool()
 os.register_at_fork(after_in_parent=lambda: pool.after_fork(False), after_in_child=lambda: pool.after_fork(True))
+
+
+@contextlib.contextmanager
+def code_file(size: int) -> Iterator[int]:
+    """A memfd whose pages are this process's own, for the daemon to write to and seal."""
+    try:
+        fd = os.memfd_create("kops-code", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise from_os("memfd_create", error) from error
+    try:
+        os.posix_fallocate(fd, 0, size)  # which makes the file so long, too
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        yield fd
+    except OSError as error:
+        raise from_os("memory for a kernel's code", error) from error
+    finally:
+        os.close(fd)

@@ -29,8 +29,7 @@ from .._base.errors import (
     UnknownProgram,
     from_reply,
 )
-from .._memory.allocations import allocations
-from .._memory.exports import Allocation
+from .._memory.exports import Allocation, allocations
 from .._memory.pool import Source
 from .._version import VERSION
 from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, ends_daemon, goes_on, no_reply, too_long

@@ -14,8 +14,8 @@ from typing import Any
 from .._base.declarations import DTYPES
 from .._base.dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from .._base.errors import BadArgument, ReadOnly, Unsupported
-from .._memory.allocations import allocations
 from .._memory.driver import LEGACY_STREAM
+from .._memory.exports import allocations
 from .dlpack import CPU, CUDA, CUDA_HOST, NAME, DLTensor
 from .operands import Adapter, Layout, Operand, Operands, number_bytes, span, unknown_dtype
 

@@ -15,12 +15,10 @@ from typing import Any
 from .._base.compiled import native
 from .._base.errors import BadArgument
 from .._base.warnings import OURS
-from .._calls.batch import Batch
-from .._calls.calls import Calls
+from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods
-from .._calls.programs import Program
-from .._kernels.bound import Bound
-from .._kernels.kernels import Kernel
+from .._calls.recording import Program
+from .._kernels.kernels import Bound, Kernel
 from .._session.plain import PlainLink
 from .._source.geometry import Geometry
 from ._launched import Launched, launched

@@ -10,9 +10,8 @@ from typing import Any
 from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Unsupported, WrongType
-from .._kernels.bound import Bound
 from .._kernels.formulas import Formula
-from .._kernels.kernels import Kernel
+from .._kernels.kernels import Bound, Kernel
 from .._source.signature import Param
 from ..interpret._expressions import evaluate
 from ._client import WorkerClient

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._base.errors import KopsError, NoCuda, UnknownDevice
 from .._base.results import Device
-from .._memory.allocations import allocations
+from .._memory.exports import allocations
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base import stats_table, table
+from .._base import stats as base_stats
+from .._base import table
 from .._base.errors import BadArgument
 
 KEYS = ("op", "shapes", "dtype", "variant", "device", "node")
@@ -86,7 +87,7 @@ class ClusterStats(dict[str, Any]):
             return ""
         names = sorted({row["node"] for row in self["ops"]})
         names = [] if "node" in by or len(names) > NODES_SHOWN else names
-        head = [*by, *(stats_table.TITLES[name] for name in columns), *(f"{table.text(name)} ms" for name in names)]
+        head = [*by, *(base_stats.TITLES[name] for name in columns), *(f"{table.text(name)} ms" for name in names)]
         shown = lines[:limit]
         cells = [
             [*(line.key_cell(key) for key in by), *map(line.cell, columns), *(table.number(line.of(name)) for name in names)]
@@ -100,7 +101,7 @@ class ClusterStats(dict[str, Any]):
         return f"{'; '.join(told)}\n{self.table()}".rstrip()
 
 
-class _Line(stats_table.Line):
+class _Line(base_stats.Line):
     def __init__(self, row: Mapping[str, Any]) -> None:
         super().__init__(row)
         self.keys["node"] = row["node"]

@@ -1,5 +1,5 @@
 /* The table of timings of `stats`: its columns, order and groups. The rules are in docs/stats.md; the Python client has
- * them in _base/stats_table.py, and tests/vectors/stats_table.json holds both to them. */
+ * them in _base/stats.py, and tests/vectors/stats_table.json holds both to them. */
 #ifndef KOPS_CTL_STATS_TABLE_H
 #define KOPS_CTL_STATS_TABLE_H
 
