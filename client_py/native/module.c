@@ -1,6 +1,7 @@
 /* The module: its functions, and the registration of its types. */
 #include "python_native.h"
 
+#include "base/fail.h"
 #include "memory/available.h"
 
 static PyObject *set_errors(PyObject *module, PyObject *function)
@@ -31,6 +32,23 @@ static PyObject *available(PyObject *module, PyObject *args)
     return Py_BuildValue("Ks", (unsigned long long)bound.size, bound.of);
 }
 
+static PyObject *check_memory(PyObject *module, PyObject *number)
+{
+    const unsigned long long size = PyLong_AsUnsignedLongLong(number);
+    PyThreadState *thread;
+    struct kops_error e;
+    enum kops_code r;
+
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    fail_clear(&e);
+    thread = PyEval_SaveThread();
+    r = memory_check(size, &e);
+    PyEval_RestoreThread(thread);
+    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+}
+
 static PyObject *last_call(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -44,6 +62,8 @@ static PyMethodDef methods[] = {
      "configure(types, dtypes, exchange, current_stream, empty_like, empty): torch's types and functions."},
     {"available", available, METH_VARARGS,
      "available(root, address_space, file_size): libkops's bound of memory, and of what. For tests."},
+    {"check_memory", check_memory, METH_O,
+     "Raises OutOfMemory where so many bytes of shared memory are more than there is."},
     {"last_call", last_call, METH_NOARGS, "The number of the last request that this thread made; 0: none."},
     {"kept", here_kept, METH_O, "kept(key): whether the binary of that key is in this process."},
     {"check_layout", here_check_layout, METH_O,
