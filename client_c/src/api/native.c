@@ -108,6 +108,16 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
     client_leave(client);
 }
 
+bool native_hello(kops_client *client, struct bytes *out)
+{
+    bool kept;
+
+    client_enter(client, NULL);
+    kept = bytes_append(out, client->hello.data, client->hello.length);
+    client_leave(client);
+    return kept;
+}
+
 int native_socket(kops_client *client)
 {
     int fd;

@@ -10,6 +10,7 @@
 
 #include <kops/kops.h>
 
+#include "base/bytes.h"
 #include "wire/reply.h"
 #include "wire/tensor.h"
 
@@ -41,6 +42,9 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
 /* The present connection's; connects when there is none, for so long (0: the client's timeout). 0 with *ret_error set
  * when that fails. */
 uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
+
+/* Appends the daemon's answer to the present connection's hello, one map. False without memory. */
+bool native_hello(kops_client *client, struct bytes *out);
 
 /* The present connection's socket, which stays the client's, for event loops; -1: there is none. Of clients that talk
  * over the socket alone (KOPS_TRANSPORT_SOCKET). */

@@ -235,14 +235,16 @@ bool wire_decode_info(const unsigned char *result, int *fds, unsigned nfds, void
     return wire_read(&w->arena, result, &info_record, &w->info);
 }
 
-bool wire_decode_limits(const unsigned char *result, int *fds, unsigned nfds, void *into)
+bool wire_decode_greeting(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     static const struct wire_field fields[] = {{WIRE_KEY("limits"), .type = WIRE_MAP, .record = &limit_record}};
     static const struct wire_record record = WIRE_RECORD(struct kops_limits, fields);
+    const struct wire_greeting *g = into;
 
-    (void)fds;
-    (void)nfds;
-    return wire_read(NULL, result, &record, into);
+    g->kept->length = 0;
+    if (!bytes_append(g->kept, result, (size_t)(codec_skip(result) - result)))
+        return false;
+    return g->limits ? wire_read(NULL, result, &record, g->limits) : wire_decode_info(result, fds, nfds, g->info);
 }
 
 /* ---- stats ---- */
