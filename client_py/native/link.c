@@ -3,14 +3,18 @@
 
 #include <stdlib.h>
 
+#include "base/fail.h"
+
 /* ---- methods ---- */
 
-/* generation(timeout): that of the present connection; connects when there is none. */
+/* generation(timeout): that of the present connection, and its answer to hello; connects when there is none. */
 static PyObject *generation(PyObject *self, PyObject *timeout)
 {
     PyThreadState *thread;
     struct link *link = (struct link *)self;
+    struct bytes hello = {0};
     struct kops_error e;
+    PyObject *made;
     uint32_t now;
     int64_t ms;
 
@@ -18,15 +22,17 @@ static PyObject *generation(PyObject *self, PyObject *timeout)
         return NULL;
     thread = PyEval_SaveThread();
     now = native_generation(link->client, ms, &e);
+    if (now && !native_hello(link->client, &hello))
+        now = 0, fail(&e, KOPS_ERR_NO_MEMORY, "there is no memory to connect");
     PyEval_RestoreThread(thread);
     link_leave(link);
-    if (!now)
-        return native_raise(&e);
-    if (now != link->generation) {
+    if (now && now != link->generation) {
         link->generation = now;
         link->n_regions = 0;
     }
-    return PyLong_FromUnsignedLong(now);
+    made = now ? Py_BuildValue("(Iy#)", now, (const char *)hello.data, (Py_ssize_t)hello.length) : native_raise(&e);
+    bytes_free(&hello);
+    return made;
 }
 
 static bool put_fds(struct native_raw *request, PyObject *fds)
@@ -369,8 +375,8 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
     enum kops_code r;
 
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "zsOdOpp", &options.socket, &options.name, &timeout, &spin_us, &wake_up,
-                          &autostart, &socket_only) ||
+    if (!PyArg_ParseTuple(arguments, "zsOdOppz", &options.socket, &options.name, &timeout, &spin_us, &wake_up,
+                          &autostart, &socket_only, &options.isolate) ||
         !native_milliseconds(timeout, &options.timeout_ms))
         return -1;
     options.connect_timeout_ms = options.timeout_ms == KOPS_FOREVER ? 0 : options.timeout_ms;
@@ -457,9 +463,9 @@ static PyGetSetDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Link(path, name, timeout, spin_us, wake, autostart, socket_only): a connection. wake() is called when references "
-     "are kept."},
+    {Py_tp_doc, "Link(path, name, timeout, spin_us, wake, autostart, socket_only, isolate): a connection. wake() is "
+                "called when references "
+                "are kept."},
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},

@@ -243,26 +243,16 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
     async def _greeted(self, backoff: Backoff) -> NativeLink:
         """A new connection, with the answer to `hello`. A daemon that is starting answers late."""
         loop, path, limit = asyncio.get_running_loop(), self._where(), self._greeting_time(backoff)
-        seconds = limit if self._again(backoff) else self.timeout
         try:
-            made = await _by_a_thread(lambda: NativeLink(path, seconds, 0, None, limit, self.autostart, socket_only=True))
+            made = await _by_a_thread(lambda: NativeLink(path, limit, 0, None, limit, self.autostart, True, self.isolate))
         except Timeout as error:
-            raise (self._silent(str(path), backoff) if self._again(backoff) else error) from None
+            raise (ConnectFailed(error.message) if self._again(backoff) else error) from None
         if self._closed or loop is not self._loop:
             made.close()
             raise ConnectionLost("the client was closed", {"closed": True})
+        self._watched = os.dup(made.fileno())
+        loop.add_reader(self._watched, self._readable, made)
         self._connection = made
-        try:
-            self._watched = os.dup(made.fileno())
-            loop.add_reader(self._watched, self._readable, made)
-            call = made.greet(self.isolate)
-            await self._exchange(made, call, limit)
-            made.greeted(call.outcome())
-        except BaseException as error:
-            self._disconnect("the daemon did not answer hello")
-            if isinstance(error, Timeout):
-                raise self._silent(made.path, backoff) from None
-            raise
         self._remember(made)
         return made
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError, Timeout
+from .._base.errors import BadArgument
 from .._base.log import log
 from .._base.results import Device, Info, Op
 from .._base.timeouts import DefaultTimeout
@@ -122,16 +122,6 @@ class BaseClient(DefaultTimeout):
     def _greeting_time(self, backoff: Backoff) -> float:
         """Seconds that a daemon may take to answer `hello`."""
         return shorter(backoff.left if self._again(backoff) else CONNECT_LIMIT, self.timeout)
-
-    def _silent(self, path: str, backoff: Backoff) -> KopsError:
-        """The error when no answer to `hello` came."""
-        again = self._again(backoff)
-        seconds = backoff.seconds if again else self._greeting_time(backoff)
-        why = (
-            f"{path}: kopsd does not answer: it took the connection and has said nothing for {seconds:g} s; start it anew, or name "
-            "another socket in KOPS_SOCKET"
-        )
-        return ConnectFailed(why) if again else Timeout(why, {"method": "hello"})
 
     def _remember(self, made: Link) -> None:
         """A daemon has answered on this connection."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._base.compiled import SWITCHED_OFF, native, why_not
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from .._base.log import uncollected
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
@@ -346,7 +346,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             if self._closed:
                 raise ConnectionLost("the client was closed", {"closed": True})
             try:
-                made = self._greeted(self._link(before, backoff), backoff)
+                made = self._link(before, backoff)
             except (ConnectFailed, *LOSSES) as error:
                 if self._found is None and isinstance(error, ConnectFailed):
                     raise  # there may never be a daemon
@@ -358,19 +358,6 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 self._remember(made)
                 meet_torch()
                 return made
-
-    def _greeted(self, made: Link, backoff: Backoff) -> Link:
-        """A connection with the answer to `hello`. A daemon that is starting answers late."""
-        try:
-            call = made.greet(self.isolate)
-            made.exchange(call, self._greeting_time(backoff))
-            made.greeted(call.outcome())
-        except BaseException as error:
-            made.close("the daemon did not answer hello")
-            if isinstance(error, Timeout):
-                raise self._silent(made.path, backoff) from None
-            raise
-        return made
 
     def _raise_lost(self, connection: Link) -> None:
         """Raises ConnectionLost, once, where requests that this thread submitted were lost: later calls may depend on them."""
@@ -392,9 +379,9 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         path, limit = self._where(), self._greeting_time(backoff)
         if native is None:
             _tell_of_plain()
-            return connect_plainly(path, limit, self.autostart, self.timeout)
+            return connect_plainly(path, limit, self.autostart, self.timeout, self.isolate)
         earlier = before if isinstance(before, NativeLink) else None
-        return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart)
+        return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart, isolate=self.isolate)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""

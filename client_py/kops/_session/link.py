@@ -14,7 +14,6 @@ from typing import Any
 from .._base.errors import DeviceLost, JobTimeout, KopsError, LimitExceeded, Timeout, Unsupported
 from .._base.results import Info
 from .._memory.pool import garbage
-from .._version import PROTOCOL, VERSION
 
 CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
@@ -118,11 +117,6 @@ class Link:
     @property
     def ended(self) -> bool:
         return self.failure is not None
-
-    def greet(self, isolate: str | None) -> Call:
-        """The request that opens the conversation; `isolate` is `connect`'s."""
-        params = {"client": f"kops-python {VERSION}", "protocol": PROTOCOL}
-        return Call("hello", params if isolate is None else {**params, "isolate": isolate})
 
     def greeted(self, reply: Any) -> None:
         """Stores the answer to `hello`."""

@@ -45,7 +45,7 @@ class NativeLink(Link):
 
     def __init__(
         self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None,
-        autostart: bool = False, socket_only: bool = False,
+        autostart: bool = False, socket_only: bool = False, isolate: str | None = None,
     ) -> None:  # fmt: skip
         """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds. `socket_only`: without
         shared memory for messages, so that the socket says when there is something to read."""
@@ -58,7 +58,8 @@ class NativeLink(Link):
             self._kept = threading.Event()
             socket = None if path is None else os.fspath(path)
             try:
-                self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set, autostart, socket_only)
+                name = f"kops-python {VERSION}"
+                self._native = native.Link(socket, name, timeout, spin_us, self._kept.set, autostart, socket_only, isolate)
             except ConnectFailed as error:
                 error.detail.setdefault("tried", candidates(path))
                 raise
@@ -67,12 +68,13 @@ class NativeLink(Link):
         self.run = self._native.run
         self.launch = self._native.launch
         try:
-            self.generation: int = self._native.generation(timeout if before is None else limit)
+            self.generation, hello = self._native.generation(timeout if before is None else limit)
         except Timeout as error:
             raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
         self.inflight = 16  # of submitted requests, at most, until hello told the limit
         self.open: dict[int, Call] = {}  # submitted, by ticket
         self._waited: dict[int, int] = {}  # the thread that waits for a ticket
+        self.greeted(msgpack.unpackb(hello))
 
     # Requests
 

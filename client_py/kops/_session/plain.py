@@ -29,6 +29,7 @@ from typing import Any
 import msgpack
 
 from .._base.errors import BadArgument, BadReply, ConnectFailed, ConnectionLost, KopsError, Timeout, from_reply
+from .._version import PROTOCOL, VERSION
 from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, copy_of, ends_daemon, goes_on, no_reply, too_long
 from .places import candidates, distrust, explained
 
@@ -342,27 +343,44 @@ PACKAGE = Path(__file__).resolve().parents[1]
 SBIN = "/usr/local/sbin:/usr/sbin"  # where packages put it, and users' PATH may not lead
 
 
-def connect(path: str | os.PathLike[str] | None, timeout: float | None, autostart: bool, starting: float | None) -> PlainLink:
+def connect(
+    path: str | os.PathLike[str] | None, timeout: float, autostart: bool, starting: float | None, isolate: str | None
+) -> PlainLink:
     """The first of the candidates that accepts and is trusted. Where none does, a daemon is started for this user, which takes
-    `starting` seconds at most. Raises ConnectFailed, which lists what was tried."""
+    `starting` seconds at most. The daemon has answered `hello`, for which it has `timeout` seconds. Raises ConnectFailed, which lists
+    what was tried, and Timeout."""
     try:
-        return _connect(path, timeout)
+        made = _connect(path, timeout)
     except ConnectFailed as error:
         # A socket that was named is the only one.
         if not autostart or path is not None or os.environ.get("KOPS_SOCKET") or os.environ.get("KOPS_AUTOSTART") == "0":
             raise
-        return _connect(_start(starting, error), timeout)
+        made = _connect(_start(starting, error), timeout)
+    params = {"client": f"kops-python {VERSION}", "protocol": PROTOCOL}
+    call = Call("hello", params if isolate is None else {**params, "isolate": isolate})
+    try:
+        made.exchange(call, timeout)
+        made.greeted(call.outcome())
+    except BaseException as error:
+        made.close("the daemon did not answer hello")
+        if not isinstance(error, Timeout):
+            raise
+        why = (
+            f"{made.path}: kopsd does not answer: it took the connection and has said nothing for {timeout:g} s; start it anew, or "
+            "name another socket in KOPS_SOCKET"
+        )
+        raise Timeout(why, {"method": "hello"}) from None
+    return made
 
 
-def _connect(path: str | os.PathLike[str] | None, timeout: float | None) -> PlainLink:
+def _connect(path: str | os.PathLike[str] | None, timeout: float) -> PlainLink:
     tried = []
     for candidate in candidates(path):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            if timeout is not None:
-                # Not settimeout(), by which a full backlog is refused.
-                micro = max(1, int(timeout * 1e6))
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000))
+            # Not settimeout(), by which a full backlog is refused.
+            micro = max(1, int(timeout * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000))
             sock.connect(candidate)
             why = distrust(candidate, sock)
             if why is None:
