@@ -16,12 +16,12 @@ from ._base.compiled import native as _native_module
 from ._base.compiled import why_not as why_not_compiled
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
+from ._base.log import TurnsWarning
 from ._base.results import Attr, Candidate, Choice, Comparison, Conditions, Counters, Device, Info, Op, Profile, Reading, Timings, Tuned
 from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
-from ._base.warnings import TurnsWarning
 from ._calls.calls import Batch
+from ._calls.contexts import Place
 from ._calls.pending import Pending
-from ._calls.places import Place
 from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
 from ._clients.aio import AsyncClient, connect_async

@@ -9,7 +9,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import places
+from kops._calls import contexts
 from kops._kernels import formulas
 from kops._kernels.formulas import Formula, Prepared
 from kops._kernels.kernels import Kernel
@@ -61,7 +61,7 @@ def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     thrice = Thrice(k, tensor(driver, 0, 0))
     measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(places, "measure", lambda client, device: measured.pop(0))
+    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
     for more in (0, 2):
         before = launches(k)
         thrice(x, out=y, where="auto")

@@ -12,20 +12,19 @@ from typing import Any
 
 from .._base.compiled import FAST_RULES, fast_types, native, pack
 from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, UnknownOp
-from .._base.log import log
+from .._base.log import TurnsWarning, log, warn
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
-from .._base.warnings import TurnsWarning, warn
 from .._memory.exports import allocations
 from .._session.link import Call
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from .._tensors.torch import current_stream
 from . import contexts, ops_here, out_dtypes, plans
+from .contexts import Place, torch_device_of
 from .launch import Launch
 from .ops import NUMBERS
 from .pending import Link, Pending, Watcher
-from .places import Place, device_of
 from .plans import Plan, Prepared
 from .recording import BaseSequence, Program, Recorder
 from .rules import VECTORS
@@ -182,7 +181,7 @@ class Calls(DefaultTimeout):
     def _tell_of_turns(self, values: tuple[Any, ...]) -> None:
         """Warns once a process, where an ordered call makes two processes take turns on a GPU. Not on a stream under capture."""
         global _told_of_turns
-        index = device_of(values)
+        index = torch_device_of(values)
         if index is None:
             return
         link = self._live()

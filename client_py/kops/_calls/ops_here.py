@@ -19,8 +19,8 @@ from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
 from . import contexts, out_dtypes, rules
+from .contexts import Place, place, torch_device_of
 from .ops import NUMBERS
-from .places import Place, device_of, place
 from .plans import Plan
 
 FEATURE = "images"
@@ -34,7 +34,7 @@ def offered(connection: Link) -> bool:
 
 def uses_blaslt(connection: Link, op: str, arrays: Sequence[Any]) -> bool:
     """Whether the daemon gives the op to cuBLASLt on the arrays' device, whose kernels are not handed out."""
-    device, info = device_of(arrays), connection.info
+    device, info = torch_device_of(arrays), connection.info
     known = None if info is None else info.ops.get(op)
     if known is None or device is None:
         return False
@@ -54,7 +54,7 @@ def chosen(client: Any, connection: Link, op: str, arrays: tuple[Any, ...]) -> P
 def _remember(client: Any, op: str, arrays: tuple[Any, ...], made: Place) -> None:
     """Tells the extension what "auto" is for such calls, until the client connects anew: torch CUDA tensors alone are its own, and what
     was not measured yet may be measured later."""
-    device = device_of(arrays)
+    device = torch_device_of(arrays)
     number = NUMBERS.get(op)
     if client._ops_here is None or device is None or number is None or not made.stays or type(arrays[0]) not in fast_types:
         return

@@ -18,10 +18,10 @@ from typing import Any
 
 from .._base.compiled import native, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout, Unsupported
+from .._base.log import warn
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.warnings import warn
 from .._calls import plans
 from .._calls.contexts import checked_place
 from .._calls.ops import AsyncOpMethods, check_attrs

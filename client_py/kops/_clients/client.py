@@ -12,12 +12,11 @@ from typing import Any
 
 from .._base.compiled import SWITCHED_OFF, native, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
-from .._base.log import uncollected
+from .._base.log import uncollected, warn
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.warnings import warn
 from .._calls import ops_here, plans
 from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods, check_attrs

@@ -16,10 +16,10 @@ from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls import contexts
+from .._calls.contexts import Place, is_here, place, remember
 from .._calls.launch import Launch, Launchable, profile, run, scalar
 from .._calls.measure import caches_of, is_cold, profile_cold, profile_cold_async
 from .._calls.pending import Pending
-from .._calls.places import Place, is_here, place, remember
 from .._calls.plans import Plan, blocking_of, options_of, truest
 from .._memory.pool import prune
 from .._session.link import Call, Link

@@ -14,7 +14,7 @@ from typing import Any
 from .._base.compiled import configure
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, Overlap, ShapeMismatch, Unsupported
-from .._base.warnings import warn
+from .._base.log import warn
 from .._memory.exports import allocations
 from .._memory.pool import pool
 from .numbers import NumbersOnDevices

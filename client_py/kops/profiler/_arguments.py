@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from .._base.errors import BadArgument
-from .._base.warnings import warn
+from .._base.log import warn
 
 
 class ProfilerActivity(Enum):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import BadArgument
+from .._base.log import warn
 from .._base.results import Device
-from .._base.warnings import warn
 from . import _spans
 from ._arguments import ProfilerActivity, activities_of, flag, function, ignore
 from ._averages import Averages, averages

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base.errors import BadArgument, KopsError, UnknownMethod, Unsupported
+from .._base.log import warn
 from .._base.results import Device
-from .._base.warnings import warn
 from .._clients.client import Client
 from .._session.link import Call
 

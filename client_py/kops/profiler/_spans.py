@@ -14,7 +14,7 @@ from typing import Any
 
 from .._base.compiled import native
 from .._base.errors import BadArgument
-from .._base.warnings import OURS
+from .._base.log import OURS
 from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods
 from .._calls.recording import Program
