@@ -1,8 +1,57 @@
-/* The module: its functions, and the registration of its types. */
-#include "python_native.h"
+/* The module: its functions, the registration of its types, and errors of libkops as exceptions. */
+#include <math.h>
 
 #include "base/fail.h"
 #include "memory/available.h"
+#include "python_native.h"
+
+bool native_leaving;
+
+static PyObject *make_error; /* (code, message, detail) → exception */
+
+PyObject *native_raise(const struct kops_error *e)
+{
+    PyObject *detail = PyDict_New(), *made = NULL;
+
+    for (unsigned i = 0; detail && i < e->n_details; i++) {
+        const struct kops_detail *d = &e->details[i];
+        PyObject *value = d->is_text ? PyUnicode_DecodeUTF8(d->text, (Py_ssize_t)strlen(d->text), "replace")
+                                     : PyLong_FromLongLong(d->number);
+
+        if (!value || PyDict_SetItemString(detail, d->key, value))
+            Py_CLEAR(detail);
+        Py_XDECREF(value);
+    }
+    if (detail && make_error)
+        made = PyObject_CallFunction(make_error, "ssO", kops_code_name(e->code), e->message, detail);
+    Py_XDECREF(detail);
+    if (made)
+        PyErr_SetObject((PyObject *)Py_TYPE(made), made);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, e->message);
+    Py_XDECREF(made);
+    return NULL;
+}
+
+bool native_milliseconds(PyObject *seconds, int64_t *ret_ms)
+{
+    double value;
+
+    if (seconds == Py_None) {
+        *ret_ms = KOPS_FOREVER;
+        return true;
+    }
+    value = PyFloat_AsDouble(seconds);
+    if (value == -1 && PyErr_Occurred())
+        return false;
+    *ret_ms = value > 1e12 ? KOPS_FOREVER : value <= 0.001 ? 1 : (int64_t)ceil(value * 1000);
+    return true;
+}
+
+void native_raise_by(PyObject *function)
+{
+    native_replace(&make_error, function);
+}
 
 static PyObject *set_errors(PyObject *module, PyObject *function)
 {
