@@ -58,6 +58,18 @@ async def test_many_at_once(daemon: FakeDaemon) -> None:
         assert [answer["i"] for answer in answers] == list(range(1000))
 
 
+async def test_more_than_the_daemon_takes_at_once(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        made = [asyncio.create_task(k.ping({"i": i})) for i in range(2000)]
+        await until(lambda: daemon.count("ping") > 20)
+        for task in made[500::7]:
+            task.cancel()
+        answers = await asyncio.gather(*made, return_exceptions=True)
+        expected = [None if i >= 500 and (i - 500) % 7 == 0 else i for i in range(2000)]
+        assert [answer["i"] if isinstance(answer, dict) else None for answer in answers] == expected
+        assert await k.ping({"still": "here"}) == {"still": "here"} and not k._turns and not k._granted
+
+
 async def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
     daemon.hello["limits"] = {**daemon.hello["limits"], "message_bytes": 8 << 20}
     async with kops.connect_async(daemon.path) as k:

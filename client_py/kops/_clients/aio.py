@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -57,6 +58,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         self._repeating: asyncio.Lock | None = None
         self._connection: NativeLink | None = None
         self._watched = -1  # the connection's socket, a descriptor of the loop's own: libkops closes its one when it likes
+        self._turns: deque[asyncio.Future[None]] = deque()  # of calls for which the daemon has no room yet, in their order
+        self._granted = 0  # turns of calls that have not sent yet
         self._settling = False  # the loop will look for replies that were taken in while a request was written
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -262,6 +265,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
             self._unwatch()
             connection.close(why)
             connection.settle()
+            self._grant(connection)
 
     def _unwatch(self) -> None:
         if self._watched >= 0:
@@ -274,6 +278,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         """In a child process: neither the parent's connection nor its loop is ours."""
         connection, self._connection = self._connection, None
         self._connecting = self._repeating = self._loop = None
+        self._turns.clear()
+        self._granted = 0
         self._unwatch()
         if connection is not None:
             connection.forsake()
@@ -282,12 +288,14 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
 
     def _readable(self, connection: NativeLink) -> None:
         connection.poll()
+        self._grant(connection)
         if connection.ended and connection is self._connection:
             self._unwatch()
 
     def _settle(self, connection: NativeLink) -> None:
         self._settling = False
         connection.settle()
+        self._grant(connection)
 
     async def _drive(
         self, connection: NativeLink, plan_of: Callable[[NativeLink], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
@@ -342,12 +350,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         """Sends a request and waits until its reply is there."""
         assert self._loop is not None
         end = None if timeout is None else self._loop.time() + timeout
-        while len(connection.open) >= connection.inflight:
-            left = None if end is None else end - self._loop.time()
-            try:
-                await asyncio.wait_for(self._done(next(iter(connection.open.values()))), left)
-            except asyncio.TimeoutError:
-                raise no_reply(call, timeout) from None
+        if self._turns or len(connection.open) + self._granted >= connection.inflight:
+            await self._turn(connection, call, timeout)
         future = self._loop.create_future()
 
         def settle(replied: bool) -> None:
@@ -372,20 +376,29 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
             if expiry is not None:
                 expiry.cancel()
 
-    def _done(self, call: Call) -> asyncio.Future[None]:
-        """Is done with the reply to somebody's call. A coroutine would begin later, when the reply may have been there already."""
+    async def _turn(self, connection: NativeLink, call: Call, timeout: float | None) -> None:
+        """Waits until one more request may be sent."""
         assert self._loop is not None
-        future = self._loop.create_future()
-        earlier = call.notify
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        try:
+            await asyncio.wait_for(turn, timeout)
+        except asyncio.TimeoutError:
+            raise no_reply(call, timeout) from None
+        finally:
+            if turn in self._turns:
+                self._turns.remove(turn)
+            elif self._granted:
+                self._granted -= 1
+            self._loop.call_soon(self._grant, connection)  # where this one is not used
 
-        def notify() -> None:
-            if earlier is not None:
-                earlier()
-            if not future.done():
-                future.set_result(None)
-
-        call.notify = notify
-        return future
+    def _grant(self, connection: NativeLink) -> None:
+        """Lets calls send that wait for their turn."""
+        while self._turns and (connection.ended or len(connection.open) + self._granted < connection.inflight):
+            turn = self._turns.popleft()
+            if not turn.done():
+                self._granted += 1
+                turn.set_result(None)
 
 
 class _Turn:
