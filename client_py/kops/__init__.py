@@ -104,10 +104,9 @@ __all__ = [
 ]
 __all__ += _errors
 
-# Whether libkops, compiled, carries this package's calls. Without it calls on torch CUDA tensors wait for their results, and
-# `why_not_compiled` says in one line why it is not there.
+# Whether libkops, compiled, carries this package's calls. Without it each call waits for its result and none is repeated, there is no
+# asyncio client, and `why_not_compiled` says in one line why it is not there.
 compiled: bool = _native_module is not None
-
 
 
 def report(client: Client, path: _Any, **options: _Any) -> _Any:

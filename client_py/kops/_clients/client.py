@@ -443,7 +443,8 @@ def connect(
     timing); the others, and all that is recorded, submitted or profiled, stay the daemon's. What runs here has no isolation, and no
     quota, profile or trace counts it. Raises `ConnectFailed`, which lists what was tried:
     this first time nothing is waited for but a daemon whose socket is there, or that is started. A server is trusted that is
-    this user, root or kops, or that KOPS_TRUST_USER names (users, with commas between them).
+    this user, root or kops, or that KOPS_TRUST_USER names (users, with commas between them). Warns once, with a `RuntimeWarning`, where
+    the package is in plain Python, see `kops.compiled`: without `reconnect_timeout`, `spin_us` and `where`.
     """
     return Client(
         socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,
