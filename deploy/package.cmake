@@ -32,8 +32,8 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_NAME kopsd)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers")
-# Both are loaded at run time for gemm on the host. oneDNN is 40 MB, and the kernels here
-# are about as fast but for AMX. libcurl speaks to a cache of many nodes, where one is set.
+# Both are loaded at run time for gemm on the host. oneDNN is 40 MB, and about as fast
+# as OpenBLAS but for bf16. libcurl speaks to a cache of many nodes, where one is set.
 set(CPACK_DEBIAN_SERVICE_PACKAGE_RECOMMENDS libopenblas0-pthread)
 set(CPACK_DEBIAN_SERVICE_PACKAGE_SUGGESTS "libdnnl2 | libdnnl3, libcurl4 | libcurl3-gnutls")
 set(CPACK_COMPONENT_SERVICE_DESCRIPTION

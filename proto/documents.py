@@ -1,4 +1,4 @@
-"""The tables of the documents: PROTOCOL.md and docs/ops.md have them between `<!-- generated: NAME -->` and `<!-- end -->`."""
+"""The tables and lists of the documents: PROTOCOL.md, docs/ops.md and docs/stats.md have them between `<!-- generated: NAME -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 
@@ -21,60 +21,69 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(out)
 
 
-def params_table(params: list[dict]) -> str:
-    rows = []
-    for p in params:
-        default = "required" if p.get("required") else json.dumps(p["default"]) if "default" in p else ""
-        bounds = [f"≥ {p['min']}"] if "min" in p else []
-        bounds += [f"≤ {p['max']}"] if "max" in p else []
-        rows.append([f"`{p['key']}`", ", ".join([p["type"], *bounds]), default, p["doc"]])
-    return markdown_table(["key", "type", "default", "meaning"], rows)
+def bounds_of(param: dict) -> str:
+    if "min" in param and "max" in param:
+        return f" {param['min']}–{param['max']}"
+    return f" ≥ {param['min']}" if "min" in param else f" ≤ {param['max']}" if "max" in param else ""
+
+
+def param_type(param: dict) -> str:
+    """The type with its bounds; `?` where the key has no default and may be left out."""
+    optional = "" if param.get("required") or "default" in param else "?"
+    return f"{param['type']}{optional}{bounds_of(param)}" + (f", default {json.dumps(param['default'])}" if "default" in param else "")
+
+
+def fields_list(rows: list[tuple[str, str, str]]) -> str:
+    """A list of (key, type, meaning). Neighbours of one type without a meaning share a line, as do keys that are as in another method."""
+    kept: list[list[str]] = []
+    elsewhere: dict[str, list[str]] = {}
+    for key, kind, meaning in rows:
+        if re.fullmatch(r"As in `\w+`\.", meaning):
+            elsewhere.setdefault(meaning[:-1], []).append(f"`{key}`")
+        elif kept and not meaning and not kept[-1][2] and kept[-1][1] == kind:
+            kept[-1][0] += f", `{key}`"
+        else:
+            kept.append([f"`{key}`", kind, meaning])
+    lines = [f"- {keys} ({kind})" + (f": {meaning}" if meaning else "") for keys, kind, meaning in kept]
+    return "\n".join(lines + [f"- {where}: {', '.join(keys)}." for where, keys in elsewhere.items()])
+
+
+def params_list(params: list[dict]) -> str:
+    return fields_list([(p["key"], param_type(p), p.get("doc", "")) for p in params])
 
 
 def type_name(of: str | dict) -> str:
     """What a result's `of` or `values` says: a type, a list of something, or a map of results.json."""
-    if isinstance(of, dict):
-        return f"{of['type']} of {type_name(of['of'])}"
-    return of if of in TYPES else f"{of} map"
+    return f"{of['type']} of {type_name(of['of'])}" if isinstance(of, dict) else of
 
 
 def result_type(field: dict) -> str:
-    if "values" in field:
-        return f"map of {type_name(field['values'])}"
-    if field["type"] == "list":
-        return f"list of {type_name(field['of'])}"
-    return f"{field['of']} map" if "of" in field else field["type"]
-
-
-def present(field: dict) -> str:
+    """The type; `?` where the key may be absent."""
     if "with" in field:
-        return "with " + ", ".join(f"`{condition}`" for condition in field["with"])
-    return "always" if field.get("required") else ""
+        optional = ", with " + " or ".join(f"`{condition}`" for condition in field["with"])
+    else:
+        optional = "" if field.get("required") else "?"
+    if "values" in field:
+        return f"map of {type_name(field['values'])}{optional}"
+    if field["type"] == "list":
+        return f"list of {type_name(field['of'])}{optional}"
+    return field.get("of", field["type"]) + optional
 
 
-def result_table(fields: list[dict]) -> str:
-    rows = [[f"`{f['key']}`", result_type(f), present(f), f.get("doc", "")] for f in fields]
-    return markdown_table(["key", "type", "present", "meaning"], rows)
+def result_list(fields: list[dict]) -> str:
+    return fields_list([(f["key"], result_type(f), f.get("doc", "")) for f in fields])
 
 
 def methods_section(methods: list[dict], maps: list[dict]) -> str:
     out = []
     for m in methods + maps:
         title = f"### `{m['name']}`" if "result" in m else f"### The {m['name']} map"
-        asked = {"tune": " For those who may tune, see Access.", "administer": " For administrators, see Access."}
+        asked = {"tune": " Class tune.", "administer": " Class administer."}
         out += [title, "", m["doc"] + asked.get(m.get("class", "use"), ""), ""]
-        if m["params"] == "any":
-            out += ["Params: any map.", ""]
-        elif not m["params"]:
-            out += ["Params: an empty map.", ""]
-        else:
-            out += [params_table(m["params"]), ""]
-        if m.get("result") == "any":
-            out += ["Result: the same map.", ""]
-        elif m.get("result"):
-            out += ["Result:", "", result_table(m["result"]), ""]
-        elif "result" in m:
-            out += ["Result: an empty map.", ""]
+        if m["params"] and m["params"] != "any":
+            out += [params_list(m["params"]), ""]
+        if m.get("result") and m["result"] != "any":
+            out += ["Result:", "", result_list(m["result"]), ""]
     return "\n".join(out).rstrip()
 
 
@@ -88,6 +97,14 @@ def in_dtypes_text(op: dict) -> str:
     return f"dtypes of inputs that have their own: {'; '.join(rows)}. " if rows else ""
 
 
+def tolerance_text(table: dict[str, dict]) -> str:
+    """Of each dtype; those that are computed exactly are named last, together."""
+    inexact = {dtype: [f"{name} {t[name]}" for name in ("rtol", "scaled", "atol") if t.get(name)] for dtype, t in table.items()}
+    texts = [f"{dtype} {', '.join(parts)}" for dtype, parts in inexact.items() if parts]
+    rest = "" if all(inexact.values()) else "the others exact" if texts else "exact"
+    return "; ".join([*texts, rest] if rest else texts)
+
+
 def ops_section(ops: list[dict]) -> str:
     out = []
     for o in ops:
@@ -95,12 +112,11 @@ def ops_section(ops: list[dict]) -> str:
                 f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
                 f"dtypes: {', '.join(o['dtypes'])}. {in_dtypes_text(o)}{out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
         if o["attrs"]:
-            rows = [[f"`{a['name']}`", " / ".join(a["choices"]) if a["type"] == "choice" else a["type"], json.dumps(a["default"]), a["doc"]] for a in o["attrs"]]
-            out += [markdown_table(["attribute", "type", "default", "meaning"], rows), ""]
-        rows = [[d, t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in o["tolerance"].items()]
-        for precision, table in tolerances_of(o)[1:]:
-            rows += [[f"{d}, precision {precision}", t.get("rtol", 0), t.get("scaled", 0), t.get("atol", 0)] for d, t in table.items()]
-        out += [markdown_table(["dtype", "rtol", "scaled", "atol"], rows), ""]
+            types = [" or ".join(a["choices"]) if a["type"] == "choice" else a["type"] for a in o["attrs"]]
+            out += [*(f"- `{a['name']}` ({of}, default {json.dumps(a['default'])}): {a['doc']}" for a, of in zip(o["attrs"], types)), ""]
+        for precision, table in tolerances_of(o):
+            of = f" with precision {precision}" if precision else ""
+            out += [f"Tolerance{of}: {tolerance_text(table)}.", ""]
     return "\n".join(out).rstrip()
 
 
@@ -110,12 +126,11 @@ def ops_summary(ops: list[dict]) -> str:
 
 
 def metrics_section(metrics: list[dict]) -> str:
-    rows = [[f"`{m['name']}`", m["type"], ", ".join(f"`{label}`" for label in m["labels"]), m["help"]] for m in metrics]
-    return markdown_table(["metric", "type", "labels", "meaning"], rows)
+    return "\n".join(f"- `{m['name']}" + (f"{{{','.join(m['labels'])}}}" if m["labels"] else "") + f"`: {m['help']}" for m in metrics)
 
 
 def errors_section(errors: list[dict]) -> str:
-    return markdown_table(["code", "value", "raised by", "meaning"], [[f"`{e['name']}`", e["value"], e["origin"], e["doc"]] for e in errors])
+    return "\n".join(f"- `{e['name']}` ({e['value']}): {e['doc']}" for e in errors)
 
 
 def fill_markers(path: Path, sections: dict[str, str]) -> str:
@@ -135,8 +150,7 @@ def sections(
 ) -> dict[str, str]:  # fmt: skip
     """The sections by name. `maps` are those that methods.json has, `results` those of results.json."""
     return {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
-            **{f"result-{m['name']}": result_table(m["fields"]) for m in results},
+            **{f"result-{m['name']}": result_list(m["fields"]) for m in results},
             "errors": errors_section(errors), "metrics": metrics_section(metrics),
-            "kernel-limits": markdown_table(["limit", "at most", "of"],
-                                            [[f"`{k['name']}`", k["value"], k["doc"]] for k in kernels["limits"] if not k.get("internal")]),
-            "dtypes": markdown_table(["dtype", "bytes", "meaning"], [[d["name"], d["size"], d["doc"]] for d in dtypes])}
+            "kernel-limits": "\n".join(f"- `{k['name']}` ({k['value']}): {k['doc']}" for k in kernels["limits"] if not k.get("internal")),
+            "dtypes": "\n".join(f"- `{d['name']}` ({d['size']}): {d['doc']}" for d in dtypes)}

@@ -6,9 +6,9 @@
 
 Reads errors.json, dtypes.json, methods.json, results.json, metrics.json, kernels.json and ops/*.json, and what the CUDA
 kernels take (kernels/cuda/ops). Writes C tables for
-the daemon (proto/generated/), the public C enums (client_c/include/kops/), the
+the daemon and libkops (proto/generated/), the public C enums (client_c/include/kops/), the
 Python tables (client_py/kops/_base/declarations.py) and the tables between
-`<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md and docs/ops.md.
+`<!-- generated: NAME -->` and `<!-- end -->` in PROTOCOL.md, docs/ops.md and docs/stats.md.
 """
 
 from __future__ import annotations
@@ -36,12 +36,19 @@ _MATRICES = ("m", "n", "k")
 SIZES = {"elementwise": (), "gemm": _MATRICES, "linear": _MATRICES, "scaled_gemm": _MATRICES}  # of a rule, for `flops` of its ops
 
 
+def unique_keys(pairs: list[tuple[str, object]]) -> dict:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise SystemExit(f"generate.py: a map has a key twice: {keys}")
+    return dict(pairs)
+
+
 def load(name: str) -> dict:
-    return json.loads((PROTO / name).read_text(encoding="utf-8"))
+    return json.loads((PROTO / name).read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
 
 
 def load_ops() -> list[dict]:
-    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted((PROTO / "ops").glob("*.json"))]
+    return [load(f"ops/{p.name}") for p in sorted((PROTO / "ops").glob("*.json"))]
 
 
 def c_string(text: str) -> str:
@@ -113,6 +120,52 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
         out.append(x_macro(f"KOPS_PARAMS_{m['name'].upper()}", rows))
         out += [f"#define KOPS_MAX_{m['name'].upper()}_{p['key'].upper()} {p['max']}" for p in params if "max" in p]
     return c_header("KOPS_GENERATED_METHODS_H", "\n".join(out))
+
+
+def writers_header(methods: list[dict], maps: list[dict]) -> str:
+    out = ["/* The keys of all params, for those who write requests: KOPS_KEYS_<method or map>, and all of them:",
+           " * X(method or map, key, TYPE, required, a bool's default) */"]
+    for m in methods + maps:
+        rows = []
+        for p in declared_params(m):
+            kind = "FD" if p.get("descriptor") else p["type"].upper()
+            fallback = int(p.get("default", 0)) if p["type"] == "bool" else 0
+            rows.append(f"X({m['name']}, {p['key']}, {kind}, {int(p.get('required', False))}, {fallback})")
+        out.append(x_macro(f"KOPS_KEYS_{m['name']}", rows))
+    out.append(x_macro("KOPS_WRITERS", [f"KOPS_KEYS_{m['name']}(X)" for m in methods + maps]))
+    return c_header("KOPS_GENERATED_WRITERS_H", "\n".join(out))
+
+
+def result_kind(field: dict, names: set[str]) -> str:
+    """How a result's key is read or written: the name of a macro of the header's users."""
+    of, values = field.get("of"), field.get("values")
+    if "read" in field or field.get("descriptor"):
+        return field["read"].upper() if "read" in field else "FD"
+    if field["type"] == "list":
+        if isinstance(of, dict):
+            return "SHAPES"
+        return "LIST" if of in names else {"str": "TEXTS", "uint": "UINTS", "float": "FLOATS"}[of]
+    if field["type"] == "map":
+        return "MAP" if of else "NUMBERS" if values == "float" else "NAMED_TEXTS"
+    return field["type"].upper()
+
+
+def results_header(methods: list[dict], maps: list[dict]) -> str:
+    """Rows of the results' tables. The daemon's are all of them; libkops has no use for those in Y."""
+    out = ["/* KOPS_RESULT_<METHOD>, KOPS_MAP_<NAME>: rows (record, \"key\", member, TYPE, needed, unset, record of the map or of the list's maps).",
+           " * needed: a client refuses a result without the key. unset: where the key is absent, a member is all ones, or NULL.",
+           " * Y: a key that libkops reads elsewhere, or not at all. */"]
+    names = {m["name"] for m in maps}
+    for m in [m for m in methods if m["result"] != "any"] + maps:
+        record = f"{m['name']}_reply" if "result" in m else f"{m['name']}_map"
+        rows = []
+        for f in m["result"] if "result" in m else m["fields"]:
+            member, of = f.get("c", f["key"]), f.get("of")
+            rows.append(f"{'X' if member else 'Y'}({record}, {c_string(f['key'])}, {member or f['key'] + '_'}, {result_kind(f, names)}, "
+                        f"{int(f.get('needed', False))}, {int('absent' in f)}, {f'{of}_map' if isinstance(of, str) and of in names else 'none'})")
+        prefix = "RESULT" if "result" in m else "MAP"
+        out.append(x_macro(f"KOPS_{prefix}_{m['name'].upper()}", rows).replace("(X)", "(X, Y)", 1))
+    return c_header("KOPS_GENERATED_RESULTS_H", "\n".join(out))
 
 
 def kernels_header(kernels: dict) -> str:
@@ -352,6 +405,8 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/errors.h": errors_header(errors),
         PROTO / "generated/dtypes.h": dtypes_header(dtypes),
         PROTO / "generated/methods.h": methods_header(methods, maps),
+        PROTO / "generated/writers.h": writers_header(methods, maps),
+        PROTO / "generated/results.h": results_header(methods, results),
         PROTO / "generated/metrics.h": metrics_header(metrics),
         PROTO / "generated/kernels.h": kernels_header(kernels),
         PROTO / "generated/op_ids.h": op_ids_header(ops),
@@ -363,7 +418,7 @@ def outputs() -> dict[Path, str]:
     }
     tables = documents.sections(methods=methods, maps=maps, results=results, ops=ops, errors=errors, dtypes=dtypes,
                                 metrics=metrics, kernels=kernels)
-    for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md"):
+    for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md", ROOT / "docs/stats.md"):
         if doc.exists():
             result[doc] = documents.fill_markers(doc, tables)
     return result

@@ -1,5 +1,5 @@
 /* Comparing what a kernel wrote with what is right, for kops.judge: one pass without temporaries, and without the GIL.
- * Arrays come as addresses, since the stable ABI of Python 3.10 has no buffers: `kops.judge._compare` alone calls these
+ * Arrays come as addresses, since the stable ABI of Python 3.10 has no buffers: `kops.judge._values` alone calls these
  * functions, with arrays whose dtypes and sizes it has checked. They say whether an array is right; what is wrong with
  * it is found in Python. */
 #include "python_native.h"

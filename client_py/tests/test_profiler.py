@@ -163,7 +163,7 @@ def test_bad_arguments() -> None:
 
 
 def test_torchs_arguments(k: kops.Client, real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops.profiler._arguments._said", set())
+    monkeypatch.setattr("kops.profiler._profile._said", set())
     both = [ProfilerActivity.CPU, SimpleNamespace(name="CUDA")]  # torch's own has a name, too
     asked = {"profile_memory": True, "with_flops": True, "with_modules": True, "experimental_config": object()}
     quiet = {"custom_trace_id_callback": None, "profile_memory": False}

@@ -9,8 +9,7 @@ import kops
 import pytest
 from kops.profiler import Event, profile
 from kops.profiler._chrome import Trace
-from kops.profiler._launched import Launched
-from kops.profiler._spans import Span
+from kops.profiler._spans import Launched, Span
 from test_daemon_cuda import driver, k, real, tensor  # noqa: F401
 from test_kernels import ADD2
 

@@ -11,9 +11,9 @@ from typing import Any
 import browser
 import pytest
 from kops.profiler import Peaks
-from kops.profiler._page import page
 from kops.profiler._recorder import Event
-from kops.profiler._rows import rows_of
+from kops.profiler._report import page
+from kops.profiler._roofline import rows_of
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason=browser.WHY_NOT)
 PEAKS = {

@@ -1,7 +1,8 @@
 /* The one interface between the server and what runs kernels.
  *
- * A backend is a struct of functions; kernels/host and kernels/cuda each provide one, and a test may provide
- * another. The server never sees CUDA, a backend never sees a connection.
+ * A backend is a struct of functions. The server has two: kernels/host, and the front of the executors
+ * (executor/front.h). An executor has kernels/cuda behind the same interface, with a few functions more (struct
+ * gpu_backend). A test may provide another. The server never sees CUDA, a backend never sees a connection.
  *
  * Threads: "loop" functions run on the server's loop thread only and never block. "any" functions may run on any
  * thread, several at once, and may block; a backend makes its own context current in them.
@@ -357,11 +358,6 @@ struct backend {
      * NULL: nothing to check. */
     int (*check)(struct backend_device *device, const struct step *step, struct error *e);
 
-    /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). NULL: never. */
-    bool (*needs_prepare)(struct backend_device *device, const struct backend_job *job);
-    /* any, but one at a time per stream, and only when no earlier job of the stream is unfinished. May block. An error
-     * here fails the job; done() is not called then. */
-    int (*prepare)(struct backend_stream *stream, struct backend_job *job, struct error *e);
     /* loop. Queues the job behind the stream's earlier ones; never fails: errors come through done(). */
     void (*submit)(struct backend_stream *stream, struct backend_job *job);
 
@@ -434,9 +430,8 @@ struct backend {
     /* any; asks no driver. Whether there may be something to choose for steps like this one. NULL: never. */
     bool (*tunes)(const struct step *step);
 
-    /* loop. A job of DOMAIN_COMMON does not end. Where device->ends, another process takes the place of the one that
-     * has it, and jobs that can be are begun anew there. Else marks the device lost: poll() ends its jobs, and close()
-     * waits for nothing that may never end. NULL: jobs always end. */
+    /* loop. A job of DOMAIN_COMMON does not end: another process takes the place of the one that has it, and jobs that
+     * can be are begun anew there. NULL: jobs always end. */
     void (*abandon)(struct backend_device *device, const struct error *why);
 
     /* loop. The daemon ends, and what the processes of domains do, or of all, does not: ends them, and makes no more.
@@ -446,17 +441,6 @@ struct backend {
     /* loop. A descriptor that becomes readable when poll() has something to do; -1: none. NULL: host->wake() alone
      * tells. */
     int (*wake_fd)(struct backend_device *device);
-
-    /* any; may block. Makes the device ready for work, where open() only describes it because that takes long (a GPU's
-     * context). Called once, before every other function but check(), variants(), memory_kinds(), kernel_limits() and
-     * can_access(). After a failure the device is as it was. NULL: open() has done it all. */
-    int (*activate)(struct backend_device *device, struct error *e);
-
-    /* any; may block; once the device is active. Where a driver lets administrators alone read counters, it asks for
-     * the privilege of the thread that calls counters_take(), before any code of users is there; one job that counts
-     * then needs none. counters_load() comes before, without the privilege. NULL: device->counts is never set. */
-    int (*counters_load)(struct backend_device *device, struct error *e);
-    int (*counters_take)(struct backend_device *device, struct error *e);
 
     /* loop. The processes that work for this backend, at most `max`. Returns how many. NULL: it works in this one. */
     unsigned (*processes)(struct backend_device *device, struct backend_process *ret, unsigned max,
@@ -468,7 +452,30 @@ struct backend {
     void (*conditions)(struct backend_device *device, struct backend_conditions *ret);
 };
 
+/* What an executor asks of the GPUs in its own process. */
+struct gpu_backend {
+    struct backend
+        base; /* no cancel(): its jobs read their flags in time; work(), abandon() and processes() are NULL */
+
+    /* any; may block. Makes the device ready for work: open() only describes it, since a context takes long. Called
+     * once, before every other function but check(), variants(), memory_kinds(), kernel_limits() and can_access().
+     * After a failure the device is as it was. */
+    int (*activate)(struct backend_device *device, struct error *e);
+
+    /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). */
+    bool (*needs_prepare)(struct backend_device *device, const struct backend_job *job);
+    /* any, but one at a time per stream, and only when no earlier job of the stream is unfinished. May block. An error
+     * here fails the job; done() is not called then. */
+    int (*prepare)(struct backend_stream *stream, struct backend_job *job, struct error *e);
+
+    /* any; may block; once the device is active. Where a driver lets administrators alone read counters, it asks for
+     * the privilege of the thread that calls counters_take(), before any code of users is there; one job that counts
+     * then needs none. counters_load() comes before, without the privilege. */
+    int (*counters_load)(struct backend_device *device, struct error *e);
+    int (*counters_take)(struct backend_device *device, struct error *e);
+};
+
 extern const struct backend host_backend;
-extern const struct backend cuda_backend; /* only in builds with the CUDA toolkit (KOPS_HAVE_CUDA) */
+extern const struct gpu_backend cuda_backend; /* only in builds with the CUDA toolkit (KOPS_HAVE_CUDA) */
 
 #endif

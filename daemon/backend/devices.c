@@ -1,31 +1,9 @@
 #include "backend/devices.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "util/log.h"
-
-/* A GPU that cannot be used (taken exclusively by another process, too old) does not take the others away. */
-unsigned devices_activate(struct backend_device **devices, unsigned n)
-{
-    unsigned active = 0;
-
-    for (unsigned i = 0; i < n; i++) {
-        struct backend_device *d = devices[i];
-        char event[64], quoted[300];
-        struct error e;
-
-        if (!d->backend->activate || d->backend->activate(d, &e) == 0) {
-            devices[active++] = d;
-            continue;
-        }
-        snprintf(event, sizeof(event), "%s_device_skipped", d->backend->name);
-        log_warning(event, "number=%u reason=%s", i, log_quote(quoted, sizeof(quoted), e.message, strlen(e.message)));
-        d->backend->close(d);
-    }
-    return active;
-}
 
 int devices_open(struct device_set *set, const struct backend *const *backends, unsigned n_backends,
                  const struct backend_config *config, const struct backend_host *host, struct error *e)
@@ -40,7 +18,6 @@ int devices_open(struct device_set *set, const struct backend *const *backends, 
         }
         if (backends[b]->open(config, host, set->all + set->count, BACKEND_MAX_DEVICES - set->count, &n, e) < 0)
             goto close_devices;
-        n = devices_activate(set->all + set->count, n);
         for (unsigned i = 0; i < n; i++) {
             struct backend_device *d = set->all[set->count];
 

@@ -11,11 +11,7 @@ struct device_set {
     struct backend_device *fallback; /* runs requests whose tensors are all memfds */
 };
 
-/* Makes `n` devices ready that open() may only have described. Closes those for which that fails, with a line in the
- * log, and moves the others up. Returns how many are left. Thread: any. */
-unsigned devices_activate(struct backend_device **devices, unsigned n);
-
-/* Opens every backend in turn, with all devices active. Having no device at all is an error. */
+/* Opens every backend in turn. Having no device at all is an error. */
 int devices_open(struct device_set *set, const struct backend *const *backends, unsigned n_backends,
                  const struct backend_config *config, const struct backend_host *host, struct error *e);
 void devices_close(struct device_set *set);

@@ -7,26 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compile/cache_file.h"
+#include "compile/cache_disk.h"
 
 enum { LENGTH_BYTES = 8, SUM_BYTES = 32 };
 
 static const unsigned char magic[16] = "KOPS archive 1";
 
-static int write_at(int fd, const unsigned char *bytes, size_t size, uint64_t at, struct error *e)
+static int write_all(int fd, const void *bytes, size_t size, struct error *e)
 {
-    while (size) {
-        ssize_t n = pwrite(fd, bytes, size, (off_t)at);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return error_set(e, ERROR_OUT_OF_MEMORY, "writing the archive: %s", strerror(errno));
-        bytes += n;
-        size -= (size_t)n;
-        at += (uint64_t)n;
-    }
-    return 0;
+    if (cache_write_all(fd, bytes, size) == 0)
+        return 0;
+    return error_set(e, ERROR_OUT_OF_MEMORY, "writing the archive: %s", strerror(errno));
 }
 
 int archive_begin(struct archive_writer *w, int fd, struct error *e)
@@ -35,7 +26,7 @@ int archive_begin(struct archive_writer *w, int fd, struct error *e)
 
     *w = (struct archive_writer){.fd = fd, .bytes = ARCHIVE_HEADER_BYTES};
     buffer_init(&w->buffer, LENGTH_BYTES + CACHE_PAYLOAD_MAX + SUM_BYTES);
-    return write_at(fd, empty, sizeof(empty), 0, e);
+    return write_all(fd, empty, sizeof(empty), e);
 }
 
 int archive_add(struct archive_writer *w, const struct compiled *compiled, struct error *e)
@@ -57,7 +48,7 @@ int archive_add(struct archive_writer *w, const struct compiled *compiled, struc
     }
     if (b->failed)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the archive");
-    if (write_at(w->fd, b->data + b->start, buffer_length(b), w->bytes, e) < 0)
+    if (write_all(w->fd, b->data + b->start, buffer_length(b), e) < 0)
         return -1;
     w->bytes += buffer_length(b);
     w->count++;
@@ -71,7 +62,9 @@ int archive_end(struct archive_writer *w, struct error *e)
     memcpy(header, magic, sizeof(magic));
     cache_put64(header + 16, w->count);
     cache_put64(header + 24, w->bytes);
-    return write_at(w->fd, header, sizeof(header), 0, e);
+    if (pwrite(w->fd, header, sizeof(header), 0) != sizeof(header) || lseek(w->fd, 0, SEEK_SET) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "writing the archive: %s", strerror(errno));
+    return 0;
 }
 
 void archive_writer_free(struct archive_writer *w)
@@ -136,7 +129,6 @@ int archive_open_fd(struct archive_reader *r, int *fd, struct error *e)
     return archive_open(r, read_fd, fd, (uint64_t)st.st_size, e);
 }
 
-/* The whole record, with length and sum, in r->record. */
 static int fetch_record(struct archive_reader *r, size_t *ret_payload, struct error *e)
 {
     unsigned char length[LENGTH_BYTES];

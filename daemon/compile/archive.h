@@ -29,13 +29,12 @@ int archive_end(struct archive_writer *w, struct error *e);
 /* Frees the writer's memory, in every case. */
 void archive_writer_free(struct archive_writer *w);
 
-/* Reads up to `size` bytes at `at`, as pread(2) does. */
 typedef ssize_t archive_read(void *context, void *into, size_t size, uint64_t at);
 
 struct archive_reader {
     archive_read *read;
     void *context;
-    uint64_t size, at; /* of the file; bytes read so far */
+    uint64_t size, at; /* the file's size; bytes read so far */
     uint64_t count, seen;
     unsigned char *record; /* owned */
     size_t capacity;

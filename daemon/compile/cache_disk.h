@@ -5,6 +5,10 @@
  * counts as absent. Files are written under another name and renamed, so a reader never sees half of one. They are not
  * flushed: after a power cut the hash tells which ones are whole, and the others are compiled again.
  *
+ * A file is a magic number, which also says how the module came here, the length of the rest, compiled_serialize()'s
+ * bytes, and a BLAKE2b-256 of all before it, keyed with the directory's own secret: only readers of the secret can make
+ * files that count as binaries.
+ *
  * Several daemons may share a directory. Thread: any, also several at once; every function but cache_disk_counters()
  * blocks. */
 #ifndef KOPS_COMPILE_CACHE_DISK_H
@@ -12,11 +16,37 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <time.h>
 
 #include "compile/compiled.h"
-#include "compile/key.h"
+#include "util/buffer.h"
 #include "util/error.h"
+
+enum {
+    CACHE_SECRET_BYTES = 32,
+    CACHE_MAC_BYTES = 32,
+    CACHE_HEADER_BYTES = 16,
+    CACHE_PAYLOAD_MAX = COMPILED_MAX_IMAGE + (2 << 20), /* a binary, a log, and 64 entries with all their parameters */
+    CACHE_FILE_MAX = CACHE_HEADER_BYTES + CACHE_PAYLOAD_MAX + CACHE_MAC_BYTES,
+};
+
+/* ---- a file; keeps no state, and does not block ---- */
+
+/* Appends the whole file to `into`, whose maximum is CACHE_FILE_MAX or more; -1 when it does not fit in memory. */
+int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
+                    struct buffer *into);
+
+/* Bytes from anywhere: refuses files that were not made with this secret for this key. The content is read only when
+ * its hash is right. */
+int cache_file_open(const void *bytes, size_t size, const unsigned char secret[CACHE_SECRET_BYTES],
+                    const unsigned char key[KEY_BYTES], struct compiled **ret_compiled, struct error *e);
+
+/* Little-endian, for this form and that of archives. */
+void cache_put64(unsigned char into[8], uint64_t value);
+uint64_t cache_get64(const unsigned char from[8]);
+
+/* ---- the directory ---- */
 
 struct cache_disk;
 
@@ -25,9 +55,8 @@ struct cache_disk;
  * descriptor is the caller's. */
 int cache_directory_open(const char *path, struct error *e);
 
-/* As cache_directory_open(). */
 int cache_disk_open(const char *directory, uint64_t limit, struct cache_disk **ret_disk, struct error *e);
-/* NULL is allowed; returns NULL. */
+/* Returns NULL; so for NULL. */
 struct cache_disk *cache_disk_close(struct cache_disk *d);
 
 uint64_t cache_disk_limit(const struct cache_disk *d);
@@ -42,7 +71,6 @@ void cache_disk_touch(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
  * failure. After a failure (a full disk, …) nothing is left behind; the log has a line a minute at most. */
 int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, struct error *e);
 
-/* Whether it was there. */
 bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
 
 struct cache_disk_file {
@@ -58,5 +86,13 @@ struct cache_disk_counters {
     uint64_t rejected, failures, evictions;
 };
 struct cache_disk_counters cache_disk_counters(const struct cache_disk *d);
+
+/* ---- reading and writing, also for others ---- */
+
+int cache_write_all(int fd, const void *bytes, size_t size);
+/* All of a file of that size, in memory of its own, since a file that is mapped could shrink under its reader. */
+int cache_slurp(int fd, size_t size, unsigned char **ret_bytes, size_t *ret_size, struct error *e);
+/* The number of bytes read, fewer only at the end of the file; -1 with errno. */
+ssize_t cache_read_all(int fd, void *bytes, size_t size);
 
 #endif

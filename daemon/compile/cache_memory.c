@@ -1,15 +1,14 @@
 #include "compile/cache_memory.h"
 
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 1024 };
-
 struct cache_memory {
     struct list used; /* least recently used first */
+    void *by_key;     /* a tree of the items */
     uint64_t bytes, limit;
     unsigned count;
-    struct cache_item *buckets[BUCKETS];
 };
 
 struct cache_memory *cache_memory_new(uint64_t limit)
@@ -23,21 +22,24 @@ struct cache_memory *cache_memory_new(uint64_t limit)
     return m;
 }
 
-/* Keys are hashes: any of their bits are as good as others. */
-static struct cache_item **place(struct cache_memory *m, const unsigned char *key)
+static int by_key(const void *a, const void *b)
 {
-    struct cache_item **at = &m->buckets[(key[0] | (unsigned)key[1] << 8) % BUCKETS];
+    const struct cache_item *x = a, *y = b;
 
-    while (*at && memcmp((*at)->compiled->key, key, KEY_BYTES) != 0)
-        at = &(*at)->next;
-    return at;
+    return memcmp(x->key, y->key, KEY_BYTES);
 }
 
-static void drop(struct cache_memory *m, struct cache_item **at)
+static struct cache_item *find(const struct cache_memory *m, const unsigned char *key)
 {
-    struct cache_item *item = *at;
+    const struct cache_item sought = {.key = key};
+    struct cache_item *const *found = tfind(&sought, &m->by_key, by_key);
 
-    *at = item->next;
+    return found ? *found : NULL;
+}
+
+static void drop(struct cache_memory *m, struct cache_item *item)
+{
+    tdelete(item, &m->by_key, by_key);
     list_remove(&item->used);
     m->bytes -= item->bytes;
     m->count--;
@@ -47,17 +49,15 @@ static void drop(struct cache_memory *m, struct cache_item **at)
 
 struct cache_memory *cache_memory_free(struct cache_memory *m)
 {
-    if (m)
-        for (unsigned i = 0; i < BUCKETS; i++)
-            while (m->buckets[i])
-                drop(m, &m->buckets[i]);
+    while (m && !list_empty(&m->used))
+        drop(m, list_entry(list_first(&m->used), struct cache_item, used));
     free(m);
     return NULL;
 }
 
 struct cache_item *cache_memory_get(struct cache_memory *m, const unsigned char key[KEY_BYTES], uint64_t now_ns)
 {
-    struct cache_item *item = *place(m, key);
+    struct cache_item *item = find(m, key);
 
     if (!item)
         return NULL;
@@ -69,7 +69,7 @@ struct cache_item *cache_memory_get(struct cache_memory *m, const unsigned char 
 
 void cache_memory_put(struct cache_memory *m, struct compiled *compiled, uint64_t now_ns)
 {
-    struct cache_item **at = place(m, compiled->key), *item;
+    struct cache_item *item, *old = find(m, compiled->key);
     size_t bytes = compiled_memory(compiled) + sizeof(*item);
 
     if (bytes > m->limit)
@@ -77,14 +77,17 @@ void cache_memory_put(struct cache_memory *m, struct compiled *compiled, uint64_
     item = malloc(sizeof(*item));
     if (!item)
         return; /* a cache may do without */
-    *item = (struct cache_item){.bytes = bytes, .used_ns = now_ns, .touched_ns = now_ns};
-    item->compiled = compiled_ref(compiled);
-    if (*at)
-        drop(m, at);
+    if (old)
+        drop(m, old);
+    *item = (struct cache_item){
+        .key = compiled->key, .compiled = compiled, .bytes = bytes, .used_ns = now_ns, .touched_ns = now_ns};
+    if (!tsearch(item, &m->by_key, by_key)) {
+        free(item);
+        return;
+    }
+    compiled_ref(compiled);
     while (m->bytes > m->limit - bytes)
-        drop(m, place(m, list_entry(list_first(&m->used), struct cache_item, used)->compiled->key));
-    at = place(m, compiled->key);
-    *at = item;
+        drop(m, list_entry(list_first(&m->used), struct cache_item, used));
     list_append(&m->used, &item->used);
     m->bytes += bytes;
     m->count++;
@@ -92,12 +95,11 @@ void cache_memory_put(struct cache_memory *m, struct compiled *compiled, uint64_
 
 bool cache_memory_remove(struct cache_memory *m, const unsigned char key[KEY_BYTES])
 {
-    struct cache_item **at = place(m, key);
+    struct cache_item *item = find(m, key);
 
-    if (!*at)
-        return false;
-    drop(m, at);
-    return true;
+    if (item)
+        drop(m, item);
+    return item;
 }
 
 uint64_t cache_memory_bytes(const struct cache_memory *m)

@@ -8,22 +8,20 @@
 #include <stdint.h>
 
 #include "compile/compiled.h"
-#include "compile/key.h"
 #include "util/list.h"
 
 struct cache_memory;
 
 struct cache_item {
-    struct list used; /* in the order of use */
-    struct cache_item *next;
+    struct list used;          /* in the order of use */
+    const unsigned char *key;  /* the module's */
     struct compiled *compiled; /* owned */
     size_t bytes;
     uint64_t used_ns, touched_ns; /* last use; when its file was last told so (the owner keeps that) */
 };
 
-/* NULL when memory is short. */
 struct cache_memory *cache_memory_new(uint64_t limit);
-/* NULL is allowed; returns NULL. */
+/* Returns NULL; so for NULL. */
 struct cache_memory *cache_memory_free(struct cache_memory *m);
 
 /* The item, now the one used last, or NULL. Valid until the next put or remove. */

@@ -2,7 +2,7 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdbool.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,8 +118,9 @@ struct reader {
     const unsigned char *at;
     size_t left;
     const char *fault; /* the first one; NULL: none */
-    bool no_memory;
 };
+
+static const char no_memory[] = "no memory";
 
 static void fail(struct reader *r, const char *fault)
 {
@@ -128,7 +129,6 @@ static void fail(struct reader *r, const char *fault)
     r->left = 0;
 }
 
-/* The next `n` bytes, or NULL. */
 static const unsigned char *take(struct reader *r, size_t n)
 {
     const unsigned char *at = r->at;
@@ -152,7 +152,6 @@ static uint64_t take_number(struct reader *r, unsigned bytes)
     return value;
 }
 
-/* A copy with an ending zero, NULL after a fault. */
 static char *take_text(struct reader *r, size_t max)
 {
     size_t n = take_number(r, 4);
@@ -170,8 +169,7 @@ static char *take_text(struct reader *r, size_t max)
     }
     copy = malloc(n + 1);
     if (!copy) {
-        r->no_memory = true;
-        fail(r, "no memory");
+        fail(r, no_memory);
         return NULL;
     }
     memcpy(copy, raw, n);
@@ -179,7 +177,6 @@ static char *take_text(struct reader *r, size_t max)
     return copy;
 }
 
-/* A short name of the characters that versions and architectures have. */
 static void take_word(struct reader *r, char *into, size_t size)
 {
     char *text = take_text(r, size - 1);
@@ -235,8 +232,7 @@ static void take_entries(struct reader *r, struct compiled *c)
         return;
     c->entries = calloc(n, sizeof(*c->entries));
     if (!c->entries) {
-        r->no_memory = true;
-        fail(r, "no memory");
+        fail(r, no_memory);
         return;
     }
     c->n_entries = (unsigned)n;
@@ -256,8 +252,7 @@ static void take_image(struct reader *r, struct compiled *c)
         return;
     c->image = malloc(n);
     if (!c->image) {
-        r->no_memory = true;
-        fail(r, "no memory");
+        fail(r, no_memory);
         return;
     }
     memcpy(c->image, raw, n);
@@ -289,7 +284,7 @@ static void take_all(struct reader *r, struct compiled *c)
 
 int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compiled, struct error *e)
 {
-    struct reader r = {bytes, size, NULL, false};
+    struct reader r = {bytes, size, NULL};
     struct compiled *c = compiled_new();
 
     if (!c)
@@ -297,9 +292,20 @@ int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compile
     take_all(&r, c);
     if (r.fault) {
         compiled_unref(c);
-        return error_set(e, r.no_memory ? ERROR_OUT_OF_MEMORY : ERROR_INVALID_ARGUMENT,
+        return error_set(e, r.fault == no_memory ? ERROR_OUT_OF_MEMORY : ERROR_INVALID_ARGUMENT,
                          "the compiled code cannot be read: %s", r.fault);
     }
     *ret_compiled = c;
     return 0;
+}
+
+void key_to_hex(const unsigned char key[KEY_BYTES], char ret_hex[KEY_HEX + 1])
+{
+    sodium_bin2hex(ret_hex, KEY_HEX + 1, key, KEY_BYTES);
+}
+
+bool key_from_hex(const char *hex, unsigned char ret_key[KEY_BYTES])
+{
+    return strspn(hex, "0123456789abcdef") == KEY_HEX && !hex[KEY_HEX] &&
+           sodium_hex2bin(ret_key, KEY_BYTES, hex, KEY_HEX, NULL, NULL, NULL) == 0;
 }

@@ -6,6 +6,7 @@
 #define KOPS_COMPILE_COMPILED_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,12 +15,13 @@
 
 enum {
     COMPILED_MAX_ENTRIES = 64,
-    COMPILED_MAX_PARAMS = 64,         /* of one kernel */
-    COMPILED_MAX_PARAM_BYTES = 32764, /* of all parameters of one kernel: CUDA's own limit */
+    COMPILED_MAX_PARAMS = 64,         /* a kernel's */
+    COMPILED_MAX_PARAM_BYTES = 32764, /* a kernel's parameters together: CUDA's own limit */
     COMPILED_MAX_NAME = 4096,         /* bytes of an entry's name, or of its lowered name */
     COMPILED_MAX_LOG = 256 << 10,
     COMPILED_MAX_IMAGE = 64 << 20,
-    COMPILED_KEY_BYTES = 32,
+    KEY_BYTES = 32,
+    KEY_HEX = 2 * KEY_BYTES,
     COMPILED_ARCH_SIZE = 16,     /* with the ending zero */
     COMPILED_COMPILER_SIZE = 32, /* likewise */
 };
@@ -27,22 +29,22 @@ enum {
 struct compiled_entry {
     char *name;            /* as asked for */
     char *lowered;         /* the name in the binary */
-    uint32_t registers;    /* of a thread */
+    uint32_t registers;    /* a thread's */
     uint32_t shared_bytes; /* static */
-    uint32_t local_bytes;  /* of a thread: spilled registers, local arrays */
+    uint32_t local_bytes;  /* a thread's spilled registers and local arrays */
     uint32_t const_bytes;  /* constant memory of the kernel, without its parameters */
-    uint32_t max_threads;  /* of a block: by its registers, and by __launch_bounds__ where the source has it */
+    uint32_t max_threads;  /* a block's, by registers and by __launch_bounds__ where the source has it */
     uint32_t n_params;
     uint32_t param_sizes[COMPILED_MAX_PARAMS], param_offsets[COMPILED_MAX_PARAMS]; /* in the order of the source */
 };
 
-/* How this machine got it. Known to its own caches only: it is no part of compiled_serialize()'s form. */
+/* How this machine got the module. Its own caches know that; compiled_serialize() leaves it out. */
 enum compiled_from { COMPILED_HERE, COMPILED_IMPORTED, COMPILED_REMOTE, COMPILED_FROM_COUNT };
 
 struct compiled {
     atomic_uint refs;
     enum compiled_from from;               /* set before others see it */
-    unsigned char key[COMPILED_KEY_BYTES]; /* of the cache; zero until it is set */
+    unsigned char key[KEY_BYTES];          /* in the cache; zero until it is set */
     char arch[COMPILED_ARCH_SIZE];         /* "sm_90a" */
     char compiler[COMPILED_COMPILER_SIZE]; /* "NVRTC 13.0" */
     double compile_us;                     /* NVRTC's time */
@@ -58,10 +60,9 @@ struct compiled {
 struct compiled *compiled_new(void);
 
 struct compiled *compiled_ref(struct compiled *c);
-/* NULL is allowed; returns NULL. */
+/* Returns NULL; so for NULL. */
 struct compiled *compiled_unref(struct compiled *c);
 
-/* Its approximate size in memory. */
 size_t compiled_memory(const struct compiled *c);
 
 /* Appends a form of all its fields that compiled_parse() reads, the same for equal contents on every machine. */
@@ -75,7 +76,13 @@ int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compile
  * offsets of parameters, so binaries from outside must pass this check. */
 int compiled_verify(const struct compiled *c, struct error *e);
 
-/* Its approximate size on a device when it is loaded: code and variables. */
+/* The approximate size on a device: code and variables. */
 uint64_t compiled_device_bytes(const struct compiled *c);
+
+/* A key in lower case, with an ending zero. */
+void key_to_hex(const unsigned char key[KEY_BYTES], char ret_hex[KEY_HEX + 1]);
+
+/* Exactly KEY_HEX digits in lower case and nothing more. */
+bool key_from_hex(const char *hex, unsigned char ret_key[KEY_BYTES]);
 
 #endif

@@ -11,7 +11,7 @@
 
 enum { FIRST_DELAY_MS = 100, TOLERATED_DELAY_MS = 1000, MAX_DELAY_MS = 30000, MAX_SPARES = 8, SPARES_KEPT_MS = 30000 };
 
-/* Of one source: processes that may end over it, and helpers that may take its process along. */
+/* Processes that may end over one source, and helpers that may take its process along. */
 enum { MAX_ENDED = 2, MAX_LOST = 8 };
 
 static void handle_closed(uv_handle_t *handle)
@@ -33,26 +33,16 @@ void compiler_let_go(struct compiler *c)
     free(c);
 }
 
-/* Whether the settings and this machine allow compiling at all. */
 static void look(struct compiler *c, const struct compiler_config *config)
 {
-    if (nvrtc_find(config->nvrtc, config->include, &c->place, &c->why) < 0 ||
+    if (toolkit_find(config->nvrtc, config->include, &c->place, &c->why) < 0 ||
         (config->sandbox == COMPILER_SANDBOX_REQUIRED && !sandbox_available(&c->why)))
         c->unusable = true;
     snprintf(c->name, sizeof(c->name), "%s", c->place.name);
     if (c->unusable)
         log_info("compiler", "usable=no why=\"%s\"", c->why.message);
     else
-        log_info("compiler", "name=\"%s\" path=%s", c->name, c->place.path);
-}
-
-static unsigned usable_cores(void)
-{
-    cpu_set_t cores;
-
-    if (sched_getaffinity(0, sizeof(cores), &cores) < 0)
-        return (unsigned)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than the set has room for */
-    return (unsigned)CPU_COUNT(&cores);
+        log_info("compiler", "name=\"%s\" path=%s", c->name, c->place.nvrtc);
 }
 
 static void on_kick(uv_timer_t *timer)
@@ -63,6 +53,7 @@ static void on_kick(uv_timer_t *timer)
 struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e)
 {
     struct compiler *c = calloc(1, sizeof(*c));
+    cpu_set_t cores;
 
     error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the compiler");
     if (!c)
@@ -73,14 +64,16 @@ struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *con
     if (!c->user || !c->binary)
         goto free_texts;
     look(c, config);
-    if (!c->unusable && nvrtc_add_trees(config->include_extra, &c->place, e) < 0)
+    if (!c->unusable && toolkit_add_trees(config->include_extra, &c->place, e) < 0)
         goto free_texts;
     c->sandbox = config->sandbox;
     c->helpers = config->helpers ? config->helpers : 1;
     c->memory_mib = config->memory_mib ? config->memory_mib : 1;
     c->time_s = config->time_s ? config->time_s : 1;
     c->keep_s = config->keep_s;
-    c->cores = usable_cores();
+    /* A machine of more cores than the set has room for is asked in another way. */
+    c->cores = sched_getaffinity(0, sizeof(cores), &cores) < 0 ? (unsigned)sysconf(_SC_NPROCESSORS_ONLN)
+                                                               : (unsigned)CPU_COUNT(&cores);
     c->spares = 1;
     c->alone = config->alone;
     list_init(&c->waiting);
@@ -102,54 +95,34 @@ free_texts:
 static void job_free(struct compile_job *job)
 {
     list_remove(&job->link);
-    buffer_free(&job->request);
-    for (unsigned i = 0; job->entries && i < job->n_entries; i++)
-        free(job->entries[i]);
-    free(job->entries);
+    request_free(&job->request);
+    buffer_free(&job->frame);
     free(job);
 }
 
-void job_succeed(struct compile_job *job, struct compiled *compiled)
-{
-    static const struct error none;
-    compile_done *done = job->done;
-    void *context = job->context;
-
-    job_free(job);
-    done(context, compiled, &none, NULL);
-}
-
-void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure)
+void job_finish(struct compile_job *job, struct compiled *compiled, const struct error *e,
+                const struct compile_failure *failure)
 {
     compile_done *done = job->done;
     void *context = job->context;
 
     job_free(job);
-    done(context, NULL, e, failure);
+    done(context, compiled, e, failure);
 }
 
-static void fail_waiting(struct compiler *c, const struct error *why)
+/* Fails the jobs that wait, or those of them that are broken. */
+static void fail_waiting(struct compiler *c, const struct error *why, bool broken_only)
 {
-    const struct error e = *why; /* done() may change *why */
+    const struct error e = *why; /* done() may change *why, and the list */
+    struct list *node;
 
-    while (!list_empty(&c->waiting))
-        job_fail(list_entry(list_first(&c->waiting), struct compile_job, link), &e, NULL);
-}
-
-static void fail_broken(struct compiler *c)
-{
-    struct error e;
-
-    error_set(&e, ERROR_LIMIT_EXCEEDED, "the source with its files is larger than %d MiB, or memory is short",
-              COMPILER_MAX_INPUT >> 20);
-    list_for_each_safe (node, after, &c->waiting) {
+    for (node = c->waiting.next; node != &c->waiting; node = node->next) {
         struct compile_job *job = list_entry(node, struct compile_job, link);
 
-        if (job->broken) {
-            job_fail(job, &e, NULL);
-            compiler_kick(c); /* done() may have changed the list */
-            return;
-        }
+        if (broken_only && !job->broken)
+            continue;
+        job_finish(job, NULL, &e, NULL);
+        node = &c->waiting;
     }
 }
 
@@ -187,7 +160,7 @@ void compiler_helper_failed(struct compiler *c, const struct error *e, unsigned 
     if (c->failures > tolerated) {
         c->why = *e;
         c->keep_warm = false;
-        fail_waiting(c, &c->why);
+        fail_waiting(c, &c->why, false);
     }
     compiler_kick(c);
 }
@@ -241,21 +214,13 @@ static struct census count(const struct compiler *c)
     return n;
 }
 
-static void assign(struct compiler *c, struct census *n)
-{
-    for (; n->waiting && n->first_warm && n->busy < c->helpers; *n = count(c)) {
-        list_remove(&n->first_waiting->link);
-        process_assign(n->first_warm, n->first_waiting);
-    }
-}
-
 static void ask(struct compiler *c, const struct census *n)
 {
     unsigned room = c->helpers - n->busy, wanted = n->waiting < room ? n->waiting : room, at_work = n->busy + wanted;
     struct error e;
     int r;
 
-    /* Making one ready takes about as long as a compile: not from a job that needs the core. */
+    /* Making a process ready takes about as long as a compile: not from a job that needs the core. */
     if (c->keep_warm && at_work + c->spares < c->cores)
         wanted += c->spares;
     else if (c->keep_warm && (!at_work || at_work < c->cores))
@@ -272,7 +237,7 @@ static void ask(struct compiler *c, const struct census *n)
         }
         if (!c->forker->ready || c->forker->hung_up)
             return;
-        r = forker_ask(c->forker, have < n->waiting, &e);
+        r = forker_ask(c->forker, &e);
         if (r) {
             compiler_helper_failed(c, &e, r < 0 ? TOLERATED_NEVER : TOLERATED_LOSSES);
             return;
@@ -280,29 +245,29 @@ static void ask(struct compiler *c, const struct census *n)
     }
 }
 
-static void watch_idleness(struct compiler *c, const struct census *n)
-{
-    if (n->waiting || n->busy || !c->keep_s || !(c->forker || n->warm || n->starting))
-        uv_timer_stop(&c->idle);
-    else if (!uv_is_active((uv_handle_t *)&c->idle))
-        uv_timer_start(&c->idle, on_idle, (uint64_t)c->keep_s * 1000, 0);
-}
-
 void compiler_schedule(struct compiler *c)
 {
     struct census n;
+    struct error e;
 
     if (c->closing)
         return;
     if (c->unusable || (c->why.code && now_ms(c) < c->not_before_ms)) {
-        fail_waiting(c, &c->why);
+        fail_waiting(c, &c->why, false);
         return;
     }
-    fail_broken(c);
-    n = count(c);
-    assign(c, &n);
+    error_set(&e, ERROR_LIMIT_EXCEEDED, "the source with its files is larger than %d MiB, or memory is short",
+              COMPILER_MAX_INPUT >> 20);
+    fail_waiting(c, &e, true);
+    for (n = count(c); n.waiting && n.first_warm && n.busy < c->helpers; n = count(c)) {
+        list_remove(&n.first_waiting->link);
+        process_assign(n.first_warm, n.first_waiting);
+    }
     ask(c, &n);
-    watch_idleness(c, &n);
+    if (n.waiting || n.busy || !c->keep_s || !(c->forker || n.warm || n.starting))
+        uv_timer_stop(&c->idle);
+    else if (!uv_is_active((uv_handle_t *)&c->idle))
+        uv_timer_start(&c->idle, on_idle, (uint64_t)c->keep_s * 1000, 0);
 }
 
 void compiler_kick(struct compiler *c)
@@ -314,14 +279,6 @@ void compiler_kick(struct compiler *c)
 bool compiler_is_warm(const struct compiler *compiler)
 {
     return count(compiler).warm > 0;
-}
-
-void compiler_warm(struct compiler *compiler)
-{
-    if (compiler->unusable || compiler->closing)
-        return;
-    compiler->keep_warm = true;
-    compiler_kick(compiler);
 }
 
 /* When sources come faster than processes get warm, more are kept. */
@@ -343,23 +300,6 @@ static void adapt_spares(struct compiler *c)
     }
 }
 
-static int fill_job(struct compile_job *job, const struct compile_input *input)
-{
-    buffer_init(&job->request, FRAME_MAX_REQUEST + sizeof(struct frame_header));
-    request_encode(input, &job->request);
-    job->entries = calloc((size_t)input->n_entries + 1, sizeof(*job->entries));
-    if (job->request.failed || !job->entries || strlen(input->arch) >= sizeof(job->arch))
-        return -1;
-    memcpy(job->arch, input->arch, strlen(input->arch) + 1);
-    job->n_entries = input->n_entries;
-    for (unsigned i = 0; i < input->n_entries; i++) {
-        job->entries[i] = strdup(input->entries[i]);
-        if (!job->entries[i])
-            return -1;
-    }
-    return 0;
-}
-
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context)
 {
@@ -370,10 +310,8 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
     job->compiler = compiler;
     job->done = done;
     job->context = context;
-    list_init(&job->link);
     list_append(&compiler->waiting, &job->link);
-    if (fill_job(job, input) < 0)
-        job->broken = true;
+    job->broken = request_copy(input, &job->frame, &job->request) < 0;
     compiler->keep_warm = true;
     adapt_spares(compiler);
     compiler_kick(compiler);
@@ -416,14 +354,14 @@ void compiler_close(struct compiler *compiler, void (*closed)(void *context), vo
     c->closing = true;
     c->closed = closed;
     c->closed_context = context;
-    fail_waiting(c, &e);
+    fail_waiting(c, &e, false);
     list_for_each_safe (node, after, &c->processes) {
         struct process *p = list_entry(node, struct process, link);
         struct compile_job *job = p->job;
 
         process_kill(p);
         if (job)
-            job_fail(job, &e, NULL);
+            job_finish(job, NULL, &e, NULL);
     }
     list_for_each_safe (node, after, &c->forkers)
         forker_stop(list_entry(node, struct forker, link));

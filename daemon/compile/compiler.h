@@ -1,10 +1,10 @@
 /* Compiles CUDA C++ with NVRTC in sandboxed helper processes, several at a time.
  *
- * NVRTC reads every file that a source includes, takes up to 100 MB and may crash or never return, so it is never
- * loaded here: see helper.h for the processes, sandbox.h for their rights. Each source gets a process of its own, kept
+ * NVRTC reads every file that a source includes, takes up to 100 MB and may crash or never return, so the daemon never
+ * loads it: see helper.h for the processes, sandbox.h for their rights. Each source gets a process of its own, kept
  * warm in advance; a process that takes too long or is no longer wanted is killed.
  *
- * Thread: the loop's, for everything here; no function blocks. */
+ * Thread: the loop's; no function blocks. */
 #ifndef KOPS_COMPILE_COMPILER_H
 #define KOPS_COMPILE_COMPILER_H
 
@@ -25,10 +25,10 @@ struct compile_file {
     size_t length;
 };
 
-/* Checked by the caller: options are handed to NVRTC as they are, except that the architecture and the include paths of
- * the toolkit are added. Limits here: names and options without zero bytes, COMPILER_MAX_INPUT bytes in all. */
+/* The caller checks options, which are handed to NVRTC as they are, behind the architecture. Limits here: names and
+ * options without zero bytes, COMPILER_MAX_INPUT bytes in all. */
 struct compile_input {
-    const char *name, *source; /* of the file, in messages; its text */
+    const char *name, *source; /* the file's name in messages, and its text */
     size_t length;
     const struct compile_file *files;
     unsigned n_files;
@@ -37,7 +37,7 @@ struct compile_input {
     const char *const *entries; /* names of functions, or name expressions */
     unsigned n_entries;         /* 1 … COMPILED_MAX_ENTRIES */
     const char *arch;           /* "sm_90a" */
-    uint64_t user, connection;  /* any numbers: these take turns, see turns.h */
+    uint64_t user, connection;  /* any numbers: these take turns */
 };
 
 enum { COMPILER_MAX_INPUT = 64 << 20, COMPILER_MAX_FILES = 1024, COMPILER_MAX_OPTIONS = 256 };
@@ -58,7 +58,7 @@ struct compiler_config {
     enum compiler_sandbox sandbox;
     unsigned helpers;    /* compiles at one time, ≥ 1 */
     unsigned memory_mib; /* address space that one compile may add */
-    unsigned time_s;     /* that one compile may take */
+    unsigned time_s;     /* for one compile */
     unsigned keep_s;     /* after which unused helpers end; 0: never */
     bool alone;          /* every source gets a helper of its own that is not forked, as where forking is unsafe */
 };
@@ -74,22 +74,20 @@ struct compile_failure {
 typedef void compile_done(void *context, struct compiled *compiled, const struct error *e,
                           const struct compile_failure *failure);
 
-/* Starts no process, only looks whether there is a library file, and reads the trees of include_extra. NULL: failed;
- * invalid_argument: people other than the administrator could change such a tree. */
+/* Looks for the library, reads the trees of include_extra, and starts no process. NULL: failed; invalid_argument:
+ * people other than the administrator could change such a tree. */
 struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e);
 
 /* Kills all helpers; the jobs' done() are called with ERROR_CANCELLED before closed(). Frees the compiler. */
 void compiler_close(struct compiler *compiler, void (*closed)(void *context), void *context);
 
-/* The name and version of the compiler, "NVRTC 13.0", or "" where there is none: then compiles fail with
- * ERROR_UNSUPPORTED. Known from the library's files, so no process is needed to ask; valid as long as the compiler. */
+/* "NVRTC 13.0", or "" where there is none: then compiles fail with ERROR_UNSUPPORTED. */
 const char *compiler_name(const struct compiler *compiler);
 
-/* Identifies the library and the headers for caches of code: another text when either was replaced. Read once, by
- * compiler_new(). */
+/* Another text when the library or the headers were replaced, as compiler_new() found them. */
 const char *compiler_identity(const struct compiler *compiler);
 
-/* The directory of the toolkit's headers; NULL: none was found. Valid as long as the compiler. */
+/* The directory of the toolkit's headers; NULL: none was found. */
 const char *compiler_include(const struct compiler *compiler);
 
 /* The folders of include_extra. */
@@ -100,14 +98,11 @@ const char *compiler_tree(const struct compiler *compiler, unsigned i);
  * of a helper did not fail. `e` (may be NULL) has the reason. */
 bool compiler_usable(const struct compiler *compiler, struct error *e);
 
-/* Starts helpers now, so that the first compile finds them warm. */
-void compiler_warm(struct compiler *compiler);
-
 /* Whether a compile would find a process that is ready. */
 bool compiler_is_warm(const struct compiler *compiler);
 
-/* Copies the input. Never fails at once: done() is called later, once, unless the job is cancelled before. NULL: there
- * was not even memory for the job, and done() is not called. */
+/* Copies the input. done() is called later, once, unless the job is cancelled before. NULL: there was not even memory
+ * for the job, and done() is not called. */
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context);
 
@@ -117,7 +112,7 @@ struct compile_job *compiler_compile(struct compiler *compiler, const struct com
 bool compile_job_pause(struct compile_job *job);
 void compile_job_resume(struct compile_job *job);
 
-/* done() will not be called; the job's process is killed. */
+/* done() is not called; the job's process is killed. */
 void compile_job_cancel(struct compile_job *job);
 
 #endif

@@ -1,4 +1,4 @@
-/* The compiler's parts: jobs wait for processes; processes come from a helper that forks. All on the loop's thread. */
+/* The compiler's parts: jobs wait for processes; processes come from a helper that forks. Thread: the loop's. */
 #ifndef KOPS_COMPILE_COMPILER_INTERNAL_H
 #define KOPS_COMPILE_COMPILER_INTERNAL_H
 
@@ -6,22 +6,20 @@
 
 #include "compile/compiler.h"
 #include "compile/helper_wire.h"
-#include "compile/nvrtc_find.h"
+#include "compile/toolkit.h"
 #include "util/list.h"
 #include "util/work.h"
 
 struct compile_job {
     struct list link; /* in compiler.waiting; by itself once a process has it */
     struct compiler *compiler;
-    struct process *process; /* NULL while it waits */
-    struct buffer request;   /* the whole frame, kept for a second process */
-    char arch[COMPILED_ARCH_SIZE];
-    char **entries; /* owned: the answer must have these */
-    unsigned n_entries;
-    bool broken;    /* too large, or memory was short */
-    bool paused;    /* until it is resumed it waits for no process, and its process is stopped */
-    unsigned ended; /* processes that ended over it */
-    unsigned lost;  /* … that ended with the helper that had forked them */
+    struct process *process; /* NULL while the job waits */
+    struct buffer frame;     /* kept for a second process */
+    struct request request;  /* the frame's content: an answer must have its entries and architecture */
+    bool broken;             /* too large, or memory was short */
+    bool paused;             /* waits for no process until it is resumed; its process is stopped */
+    unsigned ended;          /* processes that ended over it */
+    unsigned lost;           /* processes that ended with the helper that had forked them */
     compile_done *done;
     void *context;
 };
@@ -35,9 +33,9 @@ struct forker {
     int control, pidfd;
     uv_poll_t control_poll, pidfd_poll;
     uv_timer_t patience; /* for a helper that does not get ready, or does not end */
-    struct error error;  /* of starting */
-    unsigned handles;    /* that are not closed */
-    unsigned polls;      /* that there are: control's, then the pidfd's */
+    struct error error;  /* set when it could not be started */
+    unsigned handles;    /* not closed yet */
+    unsigned polls;      /* made so far: control's, then the pidfd's */
     bool ready, alone, stopped, said_why, hung_up;
     bool used; /* alone: its process was asked for */
 };
@@ -51,34 +49,34 @@ struct process {
     struct forker *forker; /* NULL when that is gone */
     uint64_t id;
     enum process_state state;
-    struct compile_job *job; /* of BUSY */
+    struct compile_job *job; /* BUSY */
     int socket, pidfd;       /* pidfd: -1 until it is known */
     uv_poll_t poll;
     uv_timer_t deadline;
     unsigned handles;
     struct buffer in;
-    size_t sent;      /* of the job's request */
-    uint64_t left_ms; /* of a paused job: to its deadline */
+    size_t sent;      /* bytes of the job's frame */
+    uint64_t left_ms; /* a paused job: to its deadline */
     bool killed, hung_up, exited, closing;
-    bool lost; /* it ended with its helper, not by itself */
+    bool lost; /* ended with its helper, not by itself */
     int status;
     uint64_t peak_kib;
 };
 
 struct compiler {
     uv_loop_t *loop;
-    struct nvrtc_place place;
+    struct toolkit_place place;
     char *user, *binary;
     enum compiler_sandbox sandbox;
     unsigned helpers, memory_mib, time_s, keep_s, cores;
     char name[COMPILED_COMPILER_SIZE];
     struct list waiting, processes, forkers;
-    struct forker *forker; /* that new processes come from; NULL: none */
+    struct forker *forker; /* new processes come from it; NULL: none */
     bool unusable;         /* for the reason `why`, until the settings change */
-    bool keep_warm;        /* processes more than jobs need are kept */
-    unsigned spares;       /* so many */
-    uint64_t short_ms;     /* in the loop's time: when there were last too few, or one was given up */
     bool alone;
+    bool keep_warm;    /* processes more than jobs need are kept */
+    unsigned spares;   /* so many */
+    uint64_t short_ms; /* in the loop's time: when there were last too few, or one was given up */
     struct error why;
     unsigned failures;      /* helpers in a row that failed */
     uint64_t not_before_ms; /* in the loop's time: no helper is started earlier */
@@ -92,20 +90,20 @@ struct compiler {
 
 /* Gives waiting jobs to processes, asks for processes, starts a helper, where due. */
 void compiler_schedule(struct compiler *c);
-/* The same soon, from the loop. */
+/* Calls compiler_schedule() soon, from the loop. */
 void compiler_kick(struct compiler *c);
-/* Its process has ended without an answer, by itself or lost with its helper: the job waits again, before all others.
- * False, and nothing done: that has happened too often. */
+/* The job's process has ended without an answer, by itself or lost with its helper: the job waits again, before all
+ * others. False, and nothing done: that has happened too often. */
 bool job_repeat(struct compile_job *job, bool lost);
-/* Ends the job: removes it and calls its done(). */
-void job_succeed(struct compile_job *job, struct compiled *compiled);
-void job_fail(struct compile_job *job, const struct error *e, const struct compile_failure *failure);
+/* Removes the job and calls its done(). */
+void job_finish(struct compile_job *job, struct compiled *compiled, const struct error *e,
+                const struct compile_failure *failure);
 /* Failures in a row, without a process that gets ready between them, before all waiting requests fail. A process that
  * ends without a message was killed or crashed: no waiting source is the cause. */
 enum { TOLERATED_NEVER = 0, TOLERATED_STARTS = 2, TOLERATED_LOSSES = 8 };
 
-/* A helper or a process could not be started, or died: waits longer each time. Failures during the wait belong to the
- * first and do not count again, unless they are never tolerated. */
+/* A helper or a process could not be started, or died: the next start waits longer each time. Failures during the wait
+ * belong to the first and do not count again, unless they are never tolerated. */
 void compiler_helper_failed(struct compiler *c, const struct error *e, unsigned tolerated);
 /* A process waits for a source: earlier failures are forgotten. */
 void compiler_helper_works(struct compiler *c);
@@ -116,21 +114,15 @@ void compiler_let_go(struct compiler *c);
 int forker_start(struct compiler *c, struct error *e);
 /* Lets it end: no more processes come from it. */
 void forker_stop(struct forker *f);
-/* Asks for a process, which is in compiler.processes then. `hurry`: for a job that waits. Returns 1 with `e` when the
- * helper does not listen any more, -1 with `e` when the daemon lacks something. */
-int forker_ask(struct forker *f, bool hurry, struct error *e);
+/* Asks for a process, which is in compiler.processes then. Returns 1 with `e` when the helper does not listen any more,
+ * -1 with `e` when the daemon lacks something. */
+int forker_ask(struct forker *f, struct error *e);
 
-/* For forker_ask(). Takes `socket` in every case. */
-struct process *process_new(struct forker *f, uint64_t id, int socket, struct error *e);
 void process_assign(struct process *p, struct compile_job *job);
-/* Stops it with SIGSTOP, and its deadline. False: the daemon may not. */
+/* Stops the process and its deadline. False: the daemon may not. */
 bool process_pause(struct process *p);
 void process_resume(struct process *p);
-/* Its answer is not wanted. */
+/* The answer is not wanted. */
 void process_kill(struct process *p);
-void process_set_pidfd(struct process *p, int pidfd);
-void process_set_exited(struct process *p, int status, uint64_t peak_kib);
-/* It ended with the helper that had forked it. */
-void process_set_lost(struct process *p);
 
 #endif

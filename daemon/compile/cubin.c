@@ -8,11 +8,10 @@ enum {
     SYMBOL_IS_KERNEL = 0x10, /* in st_other */
     MAX_SECTIONS = 65280,    /* the most that an ELF header can count without extensions */
     MAX_SYMBOLS = 1 << 17,   /* a bound on the time that reading takes */
-    RESERVED_SHARED = 1024,  /* of every block from architecture 9.0 on, counted in the section's size */
+    RESERVED_SHARED = 1024,  /* bytes of every block from architecture 9.0 on, counted in the section's size */
     SM_RESERVES_SHARED = 90,
 };
 
-/* Attributes in .nv.info sections. */
 enum {
     INFO_MAX_THREADS = 0x05,
     INFO_REQUIRED_THREADS = 0x10,
@@ -21,7 +20,7 @@ enum {
     INFO_PARAM = 0x17,
     INFO_MAX_STACK_SIZE = 0x23,
     INFO_REGISTERS = 0x2f,
-    INFO_PARAM_LARGE = 0x45, /* the same where sizes need more than 14 bits */
+    INFO_PARAM_LARGE = 0x45, /* INFO_PARAM where sizes need more than 14 bits */
 };
 enum { FORMAT_SIZED = 4 }; /* the value's size and then the value; all others hold their value in two bytes */
 
@@ -58,7 +57,6 @@ static const char *text_at(const struct cubin_section *texts, uint64_t offset)
     return (const char *)texts->bytes + offset;
 }
 
-/* Reads the header of section `index` without its name. Returns false when it reaches out of the file. */
 static bool section_header(const struct cubin *c, unsigned index, Elf64_Shdr *ret_header,
                            struct cubin_section *ret_section)
 {
@@ -88,7 +86,6 @@ static bool section_at(const struct cubin *c, unsigned index, struct cubin_secti
     return ret_section->name != NULL;
 }
 
-/* The section called `prefix` followed by `name`. */
 static bool find_section(const struct cubin *c, const char *prefix, const char *name, struct cubin_section *ret_section)
 {
     size_t n = strlen(prefix);
@@ -102,12 +99,6 @@ static bool find_section(const struct cubin *c, const char *prefix, const char *
         }
     }
     return false;
-}
-
-/* The architecture stands in the flags; where depends on the version of the format. */
-static unsigned sm_of(const Elf64_Ehdr *h)
-{
-    return h->e_ident[EI_ABIVERSION] >= 8 ? h->e_flags >> 8 & 0xff : h->e_flags & 0xff;
 }
 
 int cubin_open(struct cubin *c, const void *bytes, size_t size, struct error *e)
@@ -127,7 +118,8 @@ int cubin_open(struct cubin *c, const void *bytes, size_t size, struct error *e)
     c->n_sections = h.e_shnum;
     c->names = h.e_shstrndx;
     c->sections_at = h.e_shoff;
-    c->sm = sm_of(&h);
+    /* The architecture stands in the flags; where depends on the version of the format. */
+    c->sm = h.e_ident[EI_ABIVERSION] >= 8 ? h.e_flags >> 8 & 0xff : h.e_flags & 0xff;
     if (!find_section(c, ".symtab", "", &c->symbols) || !c->symbols.bytes ||
         !section_at(c, c->symbols.link, &c->symbol_names) || !c->symbol_names.bytes)
         return bad(e, "it has no table of symbols");
@@ -138,34 +130,22 @@ int cubin_open(struct cubin *c, const void *bytes, size_t size, struct error *e)
     return 0;
 }
 
-static uint64_t symbol_count(const struct cubin *c)
-{
-    return c->symbols.size / sizeof(Elf64_Sym);
-}
-
-static const char *kernel_name(const struct cubin *c, uint64_t index)
-{
-    Elf64_Sym symbol;
-
-    memcpy(&symbol, c->symbols.bytes + index * sizeof(symbol), sizeof(symbol));
-    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || !(symbol.st_other & SYMBOL_IS_KERNEL) ||
-        symbol.st_shndx == SHN_UNDEF)
-        return NULL;
-    return text_at(&c->symbol_names, symbol.st_name);
-}
-
 const char *cubin_next_kernel(const struct cubin *c, uint32_t *at)
 {
-    while (*at < symbol_count(c)) {
-        const char *name = kernel_name(c, (*at)++);
+    while (*at < c->symbols.size / sizeof(Elf64_Sym)) {
+        const char *name = NULL;
+        Elf64_Sym symbol;
 
+        memcpy(&symbol, c->symbols.bytes + (uint64_t)(*at)++ * sizeof(symbol), sizeof(symbol));
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_other & SYMBOL_IS_KERNEL &&
+            symbol.st_shndx != SHN_UNDEF)
+            name = text_at(&c->symbol_names, symbol.st_name);
         if (name && *name)
             return name;
     }
     return NULL;
 }
 
-/* One attribute of an .nv.info section: `value` has `size` bytes. */
 struct attribute {
     unsigned kind;
     const unsigned char *value;
@@ -191,7 +171,6 @@ static bool next_attribute(const struct cubin_section *info, uint64_t *at, struc
     return true;
 }
 
-/* Registers and stack of the kernel that is symbol `index`. */
 static void read_common(const struct cubin *c, uint32_t index, struct compiled_entry *entry)
 {
     struct attribute a;
@@ -284,29 +263,18 @@ static uint32_t section_size(const struct cubin *c, const char *prefix, const ch
     return find_section(c, prefix, name, &s) && s.size <= UINT32_MAX ? (uint32_t)s.size : 0;
 }
 
-static bool find_kernel(const struct cubin *c, const char *name, uint32_t *ret_index)
-{
-    const char *found;
-    uint32_t at = 0;
-
-    while ((found = cubin_next_kernel(c, &at))) {
-        if (!strcmp(found, name)) {
-            *ret_index = at - 1;
-            return true;
-        }
-    }
-    return false;
-}
-
 int cubin_describe(const struct cubin *c, struct compiled_entry *entry, struct error *e)
 {
     struct compiled_entry found = {.name = entry->name, .lowered = entry->lowered};
     struct cubin_section info;
-    uint32_t index, threads;
+    uint32_t next = 0, threads;
+    const char *name;
 
-    if (!find_kernel(c, entry->lowered, &index))
+    while ((name = cubin_next_kernel(c, &next)) && strcmp(name, entry->lowered) != 0)
+        ;
+    if (!name)
         return error_set(e, ERROR_INVALID_ARGUMENT, "the binary has no kernel \"%.100s\"", entry->lowered);
-    read_common(c, index, &found);
+    read_common(c, next - 1, &found);
     if (find_section(c, ".nv.info.", entry->lowered, &info) && read_own(&info, &found, e) < 0)
         return -1;
     found.shared_bytes = section_size(c, ".nv.shared.", entry->lowered);
@@ -329,7 +297,7 @@ uint64_t compiled_device_bytes(const struct compiled *c)
 
     if (cubin_open(&cubin, c->image, c->image_size, &ignored) < 0)
         return bytes;
-    /* The ones with values of their own are in the binary. */
+    /* Variables with values of their own are in the binary. */
     if (find_section(&cubin, ".nv.global", "", &variables) && variables.size < UINT64_MAX / 2)
         bytes += variables.size;
     return bytes;

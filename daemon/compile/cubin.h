@@ -28,7 +28,6 @@ struct cubin {
     unsigned sm; /* 90 */
 };
 
-/* Refuses (ERROR_INVALID_ARGUMENT) other files. */
 int cubin_open(struct cubin *c, const void *bytes, size_t size, struct error *e);
 
 /* The names of all kernels, one a call: start with *at = 0; NULL after the last. */

@@ -1,66 +1,219 @@
-/* The helper that forks. */
 #include "compile/helper.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compile/helper_pages.h"
+#include "compile/helper_compile.h"
 #include "compile/sandbox.h"
+#include "remote/wire.h"
 #include "sandbox/process.h"
 #include "sandbox/reach.h"
 #include "util/signals.h"
 
-enum { MAX_PROCESSES = 640 /* compiles, as many that are paused, and spares */, ENDING_MS = 2000 };
+/* ---- the pages that a fork writes to, copied before its source comes: else each costs a fault, which takes a small
+ * compile half as long again ---- */
+
+/* Larger mappings are reserved, not used: a sanitizer's shadow memory, say. */
+#define MAX_RANGE_BYTES (256UL << 20)
+
+enum { MAX_RANGES = 256, POPULATE_WRITE = 23 /* madvise()'s; since Linux 5.14 */ };
+
+#ifdef __SANITIZE_ADDRESS__
+static const bool sanitized = true; /* a sanitizer's own memory takes longer than it saves */
+#else
+static const bool sanitized = false;
+#endif
+
+static struct range {
+    void *begin;
+    size_t size;
+} ranges[MAX_RANGES];
+static unsigned n_ranges;
+
+static void note_pages(FILE *maps)
+{
+    unsigned long begin, end;
+    char line[PATH_MAX + 128], access[5];
+
+    while (!sanitized && n_ranges < MAX_RANGES && fgets(line, sizeof(line), maps))
+        if (sscanf(line, "%lx-%lx %4s", &begin, &end, access) == 3 && !strcmp(access, "rw-p") &&
+            end - begin <= MAX_RANGE_BYTES && !strstr(line, "[stack]") && !strstr(line, "[v"))
+            ranges[n_ranges++] = (struct range){(void *)(uintptr_t)begin, end - begin};
+}
+
+/* Gives the memory that nothing is in back to the kernel: in a fork a new page costs less than the copy of an old one.
+ */
+static void release_pages(void)
+{
+    const unsigned char *end = sbrk(0);
+    void *volatile again;
+    ptrdiff_t less;
+
+    malloc_trim(0);
+    less = end - (const unsigned char *)sbrk(0);
+    if (less <= 0)
+        return;
+    again = malloc((size_t)less); /* the heap ends where it did, without pages behind it */
+    free(again);
+}
+
+/* In a fork. */
+static void populate_pages(void)
+{
+    for (unsigned i = 0; i < n_ranges; i++)
+        madvise(ranges[i].begin, ranges[i].size, POPULATE_WRITE);
+}
+
+enum {
+    SOCKET_FD = HELPER_CONTROL_FD + 1, /* a process that compiles has its socket there */
+    OPEN_FILES = 256,                  /* nested includes */
+    MAX_PROCESSES = 640,               /* compiling ones, as many paused ones, and spares */
+    ENDING_MS = 2000,
+};
 
 struct helper {
-    struct helper_settings settings;
-    int statm, stat, maps; /* of /proc/self: no file can be opened later */
-    unsigned n;            /* of processes */
+    pid_t parent; /* the daemon */
+    struct helper_setup setup;
+    char folders[TOOLKIT_MAX_INCLUDES][PATH_MAX];
+    struct helper_toolkit toolkit;
+    int statm, stat; /* /proc/self's: no file can be opened later */
+    unsigned n;      /* processes */
     struct process {
         uint64_t id;
         pid_t pid;
         int pidfd;
     } processes[MAX_PROCESSES];
     char lacking[ERROR_MESSAGE_MAX];
-    struct reach nvrtc, includes[HELPER_MAX_INCLUDES];
+    struct reach nvrtc, includes[TOOLKIT_MAX_INCLUDES];
 };
 
-/* The descriptor `fd` goes along unless it is negative. */
-static int tell(const struct helper_event *event, int fd)
+bool compile_helper_wanted(int argc, char **argv)
 {
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec data = {(void *)(uintptr_t)event, sizeof(*event)};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-
-    if (fd >= 0) {
-        message.msg_control = &control;
-        message.msg_controllen = sizeof(control.space);
-        control.header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
-        memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
-    }
-    return sendmsg(HELPER_CONTROL_FD, &message, MSG_NOSIGNAL) < 0 ? -1 : 0;
+    return argc > 1 && !strcmp(argv[1], HELPER_ARGUMENT);
 }
 
-static void tell_failure(const struct error *e)
-{
-    struct helper_event event = {.kind = HELPER_FAILED, .code = e->code};
+/* ---- a process that compiles one source ---- */
 
-    snprintf(event.text, sizeof(event.text), "%s", e->message);
-    tell(&event, -1);
+static void read_all(void *into, size_t size)
+{
+    unsigned char *at = into;
+
+    while (size) {
+        ssize_t n = read(SOCKET_FD, at, size);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            _exit(0); /* the daemon does not want the process any more */
+        at += n;
+        size -= (size_t)n;
+    }
+}
+
+static void write_all(struct buffer *b)
+{
+    if (b->failed)
+        _exit(1);
+    while (buffer_length(b)) {
+        ssize_t n = write(SOCKET_FD, b->data + b->start, buffer_length(b));
+
+        if (n < 0 && errno != EINTR)
+            _exit(0);
+        if (n > 0)
+            buffer_consume(b, (size_t)n);
+    }
+}
+
+static void answer(const struct helper_outcome *o)
+{
+    struct buffer out;
+    size_t begin;
+
+    buffer_init(&out, FRAME_MAX_ANSWER);
+    begin = frame_begin(&out, o->compiled ? FRAME_COMPILED : FRAME_FAILED);
+    if (o->compiled) {
+        compiled_serialize(o->compiled, &out);
+    } else {
+        buffer_append(&out, &o->failure, sizeof(o->failure));
+        buffer_append(&out, o->log, o->log_length);
+    }
+    frame_end(&out, begin, FRAME_MAX_ANSWER);
+    write_all(&out);
+    buffer_free(&out);
+}
+
+static void fail(const struct error *e)
+{
+    struct helper_outcome o = {.failure = {.code = e->code, .reason = FAILURE_CRASH}};
+
+    memcpy(o.failure.message, e->message, sizeof(o.failure.message));
+    answer(&o);
+    _exit(1);
+}
+
+/* The body of the one request; ends the process when there is none. */
+static void *read_request(size_t *ret_size)
+{
+    struct frame_header header;
+    void *body;
+
+    read_all(&header, sizeof(header));
+    if (header.kind != FRAME_REQUEST || header.length > FRAME_MAX_REQUEST)
+        _exit(1);
+    body = malloc((size_t)header.length + 1);
+    if (!body)
+        _exit(1);
+    read_all(body, header.length);
+    *ret_size = header.length;
+    return body;
+}
+
+/* `space`: the process's address space now. */
+static void __attribute__((noreturn)) serve_one(const struct helper *h, uint64_t space)
+{
+    const struct helper_setup *s = &h->setup;
+    const struct sandbox_limits limits = {space + ((uint64_t)s->memory_mib << 20), s->time_s, OPEN_FILES};
+    struct helper_outcome outcome;
+    struct request request;
+    struct buffer out;
+    struct error e;
+    size_t size;
+    void *body;
+
+    if (sandbox_limit(&limits, &e) < 0)
+        fail(&e);
+    if (s->sandbox != COMPILER_SANDBOX_OFF && sandbox_enter_seccomp(false, &e) < 0 &&
+        s->sandbox == COMPILER_SANDBOX_REQUIRED)
+        fail(&e);
+    populate_pages();
+    buffer_init(&out, FRAME_MAX_ANSWER);
+    frame_end(&out, frame_begin(&out, FRAME_WARM), 0);
+    write_all(&out);
+    body = read_request(&size);
+    if (request_decode(body, size, &request) < 0)
+        _exit(1);
+    helper_compile(&h->toolkit, &request.input, &outcome);
+    answer(&outcome);
+    _exit(0);
+}
+
+/* ---- the helper that forks ---- */
+
+static int tell(const struct helper_event *event, int fd)
+{
+    return remote_send(HELPER_CONTROL_FD, event, sizeof(*event), 0, fd);
 }
 
 static void tell_exit(uint64_t id, int status, uint64_t peak_kib)
@@ -68,11 +221,6 @@ static void tell_exit(uint64_t id, int status, uint64_t peak_kib)
     const struct helper_event event = {.kind = HELPER_EXITED, .id = id, .status = status, .peak_kib = peak_kib};
 
     tell(&event, -1);
-}
-
-static int close_behind_control(void)
-{
-    return reach_close_others(HELPER_CONTROL_FD + 1);
 }
 
 /* Nothing but the control socket comes along from the daemon. */
@@ -86,48 +234,54 @@ static int close_others(void)
         if (dup2(null, fd) < 0)
             return -1;
     reach_prepare();
-    return close_behind_control();
+    return reach_close_others(HELPER_CONTROL_FD + 1);
 }
 
-/* A heap that grows in large steps and never shrinks: a compile in a fork then finds its pages in place. */
-static void tune_heap(void)
+static int receive_setup(struct helper *h)
 {
-    mallopt(M_TOP_PAD, 8 << 20);
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    mallopt(M_MMAP_THRESHOLD, 64 << 20);
-}
+    struct helper_setup *s = &h->setup;
+    int fd;
 
-static int enter_sandbox(struct helper *h, struct error *e)
-{
-    const struct helper_settings *s = &h->settings;
+    if (remote_receive(HELPER_CONTROL_FD, s, sizeof(*s), 0, &fd) != sizeof(*s) || s->n_includes > TOOLKIT_MAX_INCLUDES)
+        return -1;
+    h->toolkit = (struct helper_toolkit){.n_includes = s->n_includes, .n_trees = s->n_trees, .stamp = s->stamp};
+    for (unsigned i = 0; i < s->n_includes; i++) {
+        long n = remote_receive(HELPER_CONTROL_FD, h->folders[i], PATH_MAX, 0, &fd);
 
-    if (s->sandbox == COMPILER_SANDBOX_OFF)
-        return 0;
-    if (sandbox_enter_landlock(s->toolkit.includes, s->toolkit.n_includes, e) < 0) {
-        if (s->sandbox == COMPILER_SANDBOX_REQUIRED)
+        if (n <= 0 || h->folders[i][n - 1])
             return -1;
-        snprintf(h->lacking, sizeof(h->lacking), "%s", e->message);
-    }
-    if (sandbox_enter_seccomp(true, e) < 0) {
-        if (s->sandbox == COMPILER_SANDBOX_REQUIRED)
-            return -1;
-        snprintf(h->lacking, sizeof(h->lacking), "%s", e->message);
+        h->toolkit.includes[i] = h->folders[i];
     }
     return 0;
 }
 
-/* The compiler's user may not enter a folder above the toolkit, such as root's home. */
-static int change_user(struct helper *h, struct error *e)
+/* A part of the sandbox could not be entered. Returns whether the helper may go on without it. */
+static bool may_lack(struct helper *h, const struct error *e)
 {
-    const char *user = h->settings.sandbox == COMPILER_SANDBOX_OFF ? NULL : h->settings.user;
-    struct helper_toolkit *toolkit = &h->settings.toolkit;
+    memcpy(h->lacking, e->message, sizeof(h->lacking));
+    return h->setup.sandbox != COMPILER_SANDBOX_REQUIRED;
+}
 
-    reach_open(&h->nvrtc, h->settings.nvrtc);
+static int enter_sandbox(struct helper *h, struct error *e)
+{
+    if (h->setup.sandbox == COMPILER_SANDBOX_OFF)
+        return 0;
+    if (sandbox_enter_landlock(h->toolkit.includes, h->toolkit.n_includes, e) < 0 && !may_lack(h, e))
+        return -1;
+    return sandbox_enter_seccomp(true, e) < 0 && !may_lack(h, e) ? -1 : 0;
+}
+
+/* The compiler's user may not enter a folder above the toolkit, such as root's home. */
+static int change_user(struct helper *h, const char **ret_nvrtc, struct error *e)
+{
+    struct helper_toolkit *toolkit = &h->toolkit;
+
+    reach_open(&h->nvrtc, h->setup.nvrtc);
     for (unsigned i = 0; i < toolkit->n_includes; i++)
         reach_open(&h->includes[i], toolkit->includes[i]);
-    if (sandbox_drop_privileges(user, h->settings.parent, e) < 0)
+    if (sandbox_drop_privileges(h->setup.sandbox == COMPILER_SANDBOX_OFF ? NULL : h->setup.user, h->parent, e) < 0)
         return -1;
-    h->settings.nvrtc = reach_path(&h->nvrtc);
+    *ret_nvrtc = reach_path(&h->nvrtc);
     for (unsigned i = 0; i < toolkit->n_includes; i++) {
         toolkit->includes[i] = reach_path(&h->includes[i]);
         toolkit->shown[i] = h->includes[i].path;
@@ -137,60 +291,47 @@ static int change_user(struct helper *h, struct error *e)
 
 static int prepare(struct helper *h, struct error *e)
 {
-    if (change_user(h, e) < 0)
+    const char *nvrtc;
+    FILE *maps;
+
+    if (change_user(h, &nvrtc, e) < 0)
         return -1;
-    close_behind_control(); /* looking up a user may have left a connection to a name service */
+    reach_close_others(HELPER_CONTROL_FD + 1); /* looking up a user may have left a connection to a name service */
     if (chdir("/") < 0)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot enter /: %s", strerror(errno));
     h->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     h->stat = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    h->maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    if (h->statm < 0 || h->stat < 0 || h->maps < 0)
+    maps = fopen("/proc/self/maps", "re");
+    if (h->statm < 0 || h->stat < 0 || !maps)
         return error_set(e, ERROR_UNSUPPORTED, "the compiler cannot read /proc: %s", strerror(errno));
-    tune_heap();
-    if (nvrtc_open(&h->settings.toolkit.nvrtc, h->settings.nvrtc, e) < 0 || enter_sandbox(h, e) < 0)
+    /* A heap that grows in large steps and never shrinks: a compile in a fork then finds its pages in place. */
+    mallopt(M_TOP_PAD, 8 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_MMAP_THRESHOLD, 64 << 20);
+    if (nvrtc_open(&h->toolkit.nvrtc, nvrtc, e) < 0 || enter_sandbox(h, e) < 0 || helper_warm(&h->toolkit, e) < 0)
         return -1;
-    if (helper_warm(&h->settings.toolkit, e) < 0)
-        return -1;
-    if (pages_watch(h->maps) && helper_warm(&h->settings.toolkit, e) < 0)
-        return -1;
-    pages_learn(h->maps);
-    pages_release();
-    close(h->maps);
+    release_pages();
+    note_pages(maps);
+    fclose(maps);
     return 0;
 }
 
 static int receive(struct helper_command *command, int *ret_fd)
 {
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec data = {command, sizeof(*command)};
-    struct msghdr message = {
-        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.space)};
-    ssize_t n;
-
-    do
-        n = recvmsg(HELPER_CONTROL_FD, &message, MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
-    if (n != sizeof(*command) || message.msg_controllen < CMSG_LEN(sizeof(int)) ||
-        control.header.cmsg_type != SCM_RIGHTS)
-        return -1;
-    memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(int));
-    return 0;
+    return remote_receive(HELPER_CONTROL_FD, command, sizeof(*command), 0, ret_fd) == sizeof(*command) && *ret_fd >= 0
+               ? 0
+               : -1;
 }
 
-/* In the new process: keeps its socket only. */
-static void begin_process(const struct helper *h, int socket, pid_t parent, uint64_t space, bool hurry)
+static void begin_process(const struct helper *h, int socket, pid_t parent, uint64_t space)
 {
-    if (parent && sandbox_bind_to_parent(parent) < 0)
+    if (parent && process_bind_to_parent(parent) < 0)
         _exit(1);
-    if (dup2(socket, HELPER_CONTROL_FD) < 0 || dup2(HELPER_CONTROL_FD, HELPER_SOCKET_FD) < 0)
+    if (dup2(socket, HELPER_CONTROL_FD) < 0 || dup2(HELPER_CONTROL_FD, SOCKET_FD) < 0)
         _exit(1);
     close(HELPER_CONTROL_FD);
-    reach_close_others(HELPER_SOCKET_FD + 1);
-    helper_serve_one(&h->settings, space, hurry);
+    reach_close_others(SOCKET_FD + 1);
+    serve_one(h, space);
 }
 
 static void fork_process(struct helper *h, const struct helper_command *command, int socket)
@@ -202,7 +343,7 @@ static void fork_process(struct helper *h, const struct helper_command *command,
 
     pid = h->n < MAX_PROCESSES ? fork() : -1;
     if (pid == 0)
-        begin_process(h, socket, self, space, command->hurry);
+        begin_process(h, socket, self, space);
     close(socket);
     if (pid < 0) {
         tell_exit(command->id, -1, 0);
@@ -263,16 +404,16 @@ static void serve_alone(struct helper *h)
     pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     event.id = command.id;
     if (pidfd >= 0 && tell(&event, pidfd) == 0)
-        begin_process(h, socket, 0, sandbox_address_space(h->statm), true); /* it is warm from its start */
+        begin_process(h, socket, 0, sandbox_address_space(h->statm));
 }
 
 static void serve(struct helper *h)
 {
-    struct helper_event ready = {.kind = HELPER_READY};
+    struct helper_event ready = {.kind = HELPER_READY,
+                                 .major = (uint32_t)h->toolkit.nvrtc.major,
+                                 .minor = (uint32_t)h->toolkit.nvrtc.minor,
+                                 .alone = h->setup.alone || !process_is_single_threaded(h->stat)};
 
-    ready.major = (uint32_t)h->settings.toolkit.nvrtc.major;
-    ready.minor = (uint32_t)h->settings.toolkit.nvrtc.minor;
-    ready.alone = h->settings.alone || !process_is_single_threaded(h->stat);
     memcpy(ready.text, h->lacking, sizeof(ready.text));
     if (tell(&ready, -1) < 0)
         return;
@@ -289,15 +430,18 @@ static void serve(struct helper *h)
 
 int compile_helper_main(int argc, char **argv)
 {
+    struct helper_event failed = {.kind = HELPER_FAILED};
     static struct helper h;
     struct error e;
 
     signals_prepare_helper();
-    if (helper_settings_parse(argc, argv, &h.settings) < 0 || close_others() < 0)
+    if (argc < 3 || sscanf(argv[2], "parent=%d", &h.parent) != 1 || close_others() < 0 || receive_setup(&h) < 0)
         return 2;
     process_go_first();
     if (prepare(&h, &e) < 0) {
-        tell_failure(&e);
+        failed.code = e.code;
+        memcpy(failed.text, e.message, sizeof(failed.text));
+        tell(&failed, -1);
         return 1;
     }
     serve(&h);

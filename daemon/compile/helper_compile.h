@@ -6,21 +6,18 @@
 
 #include "compile/compiler.h"
 #include "compile/helper_wire.h"
-#include "compile/nvrtc.h"
+#include "compile/toolkit.h"
 
-enum { HELPER_MAX_INCLUDES = 16 };
-
-/* The same for all sources. */
 struct helper_toolkit {
     struct nvrtc nvrtc;
-    const char *includes[HELPER_MAX_INCLUDES]; /* directories */
-    const char *shown[HELPER_MAX_INCLUDES];    /* what a log calls each */
+    const char *includes[TOOLKIT_MAX_INCLUDES]; /* directories */
+    const char *shown[TOOLKIT_MAX_INCLUDES];    /* their names in a log */
     unsigned n_includes;
-    unsigned n_trees; /* the last of them, which are no toolkit's; as long as they have */
-    uint64_t stamp;   /* this stamp, sources are compiled */
+    unsigned n_trees; /* the last folders are trees of the administrator's */
+    uint64_t stamp;   /* the trees': with another one no source is compiled */
 };
 
-/* Either `compiled`, or the failure and its log. */
+/* `compiled`, or else the failure and its log. */
 struct helper_outcome {
     struct compiled *compiled; /* one reference */
     struct frame_failure failure;

@@ -13,19 +13,6 @@ const char *failure_reason_name(enum failure_reason reason)
     return reason < FAILURE_REASONS ? names[reason] : "crash";
 }
 
-void frame_put(struct buffer *into, enum frame_kind kind, const void *body, size_t length)
-{
-    struct frame_header header = {kind, (uint32_t)length};
-
-    if (length > UINT32_MAX) {
-        into->failed = true;
-        return;
-    }
-    buffer_append(into, &header, sizeof(header));
-    if (length)
-        buffer_append(into, body, length);
-}
-
 static void put_count(struct buffer *into, uint32_t n)
 {
     buffer_append(into, &n, sizeof(n));
@@ -49,12 +36,28 @@ static void put_texts(struct buffer *into, const char *const *texts, unsigned n)
         put_text(into, texts[i], strlen(texts[i]));
 }
 
-void request_encode(const struct compile_input *input, struct buffer *into)
+size_t frame_begin(struct buffer *into, enum frame_kind kind)
 {
-    struct frame_header header = {FRAME_REQUEST, 0};
-    size_t before = buffer_length(into), length;
+    const struct frame_header header = {kind, 0};
 
     buffer_append(into, &header, sizeof(header));
+    return buffer_length(into);
+}
+
+void frame_end(struct buffer *into, size_t begin, size_t max)
+{
+    const size_t length = buffer_length(into) - begin;
+    const uint32_t said = (uint32_t)length;
+
+    into->failed = into->failed || length > max;
+    if (!into->failed)
+        memcpy(into->data + into->start + begin - sizeof(said), &said, sizeof(said));
+}
+
+void request_encode(const struct compile_input *input, struct buffer *into)
+{
+    const size_t begin = frame_begin(into, FRAME_REQUEST);
+
     put_text(into, input->arch, strlen(input->arch));
     put_text(into, input->name, strlen(input->name));
     put_text(into, input->source, input->length);
@@ -65,13 +68,7 @@ void request_encode(const struct compile_input *input, struct buffer *into)
     }
     put_texts(into, input->options, input->n_options);
     put_texts(into, input->entries, input->n_entries);
-    length = buffer_length(into) - before - sizeof(header);
-    if (into->failed || length > FRAME_MAX_REQUEST) {
-        into->failed = true;
-        return;
-    }
-    header.length = (uint32_t)length;
-    memcpy(into->data + into->start + before, &header, sizeof(header));
+    frame_end(into, begin, FRAME_MAX_REQUEST);
 }
 
 struct reader {
@@ -165,6 +162,19 @@ int request_decode(const void *bytes, size_t size, struct request *ret_request)
     return 0;
 }
 
+int request_copy(const struct compile_input *input, struct buffer *frame, struct request *ret_request)
+{
+    const size_t header = sizeof(struct frame_header);
+
+    buffer_init(frame, FRAME_MAX_REQUEST + header);
+    request_encode(input, frame);
+    if (!frame->failed &&
+        request_decode(frame->data + frame->start + header, buffer_length(frame) - header, ret_request) == 0)
+        return 0;
+    buffer_free(frame);
+    return -1;
+}
+
 void request_free(struct request *request)
 {
     free(request->files);
@@ -173,9 +183,10 @@ void request_free(struct request *request)
     *request = (struct request){0};
 }
 
-/* The length of the UTF-8 character at `at`, 0 when there is none. */
-static size_t character(const unsigned char *at, size_t left)
+size_t text_character(const char *text, size_t left)
 {
+    const unsigned char *at = (const unsigned char *)text;
+
     static const struct {
         unsigned char mask, lead;
         size_t length;
@@ -204,7 +215,7 @@ bool text_clean(char *text, size_t length)
     bool wrong = false;
 
     for (size_t i = 0; i < length;) {
-        size_t n = character((unsigned char *)text + i, length - i);
+        size_t n = text_character(text + i, length - i);
 
         if (!n) {
             text[i] = '?';

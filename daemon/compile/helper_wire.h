@@ -8,15 +8,26 @@
 #ifndef KOPS_COMPILE_HELPER_WIRE_H
 #define KOPS_COMPILE_HELPER_WIRE_H
 
+#include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "compile/compiler.h"
 #include "util/buffer.h"
 
+/* To the helper, first. The paths of the folders of headers follow, a message each, with their ending zeros. */
+struct helper_setup {
+    enum compiler_sandbox sandbox;
+    unsigned memory_mib, time_s;
+    bool alone; /* for tests: behave as if forking were unsafe */
+    unsigned n_includes, n_trees;
+    uint64_t stamp; /* the trees' */
+    char nvrtc[PATH_MAX], user[256];
+};
+
 /* To the helper: fork a process that serves the socket which comes with the message. */
 struct helper_command {
-    uint64_t id;    /* of the process, the daemon's choice */
-    uint64_t hurry; /* a source waits for it: it does not warm itself up */
+    uint64_t id; /* the process's, the daemon's choice */
 };
 
 enum helper_event_kind {
@@ -45,7 +56,7 @@ enum frame_kind {
 };
 
 struct frame_header {
-    uint32_t kind, length; /* of the body */
+    uint32_t kind, length; /* the body's */
 };
 
 enum { FRAME_MAX_ANSWER = COMPILED_MAX_IMAGE + COMPILED_MAX_LOG + (4 << 20) };
@@ -53,7 +64,6 @@ enum { FRAME_MAX_REQUEST = COMPILER_MAX_INPUT + (4 << 20) };
 
 enum failure_reason { FAILURE_SOURCE, FAILURE_ENTRY, FAILURE_MEMORY, FAILURE_CRASH, FAILURE_TIME, FAILURE_REASONS };
 
-/* "source", … */
 const char *failure_reason_name(enum failure_reason reason);
 
 /* The body of FRAME_FAILED; the log follows it. */
@@ -63,8 +73,10 @@ struct frame_failure {
     char message[ERROR_MESSAGE_MAX];
 };
 
-/* Appends a header and a body. */
-void frame_put(struct buffer *into, enum frame_kind kind, const void *body, size_t length);
+/* Appends a frame's header; returns where its body begins. */
+size_t frame_begin(struct buffer *into, enum frame_kind kind);
+/* The body is complete. into->failed when it is longer than `max`. */
+void frame_end(struct buffer *into, size_t begin, size_t max);
 
 /* Appends a whole FRAME_REQUEST; into->failed when it does not fit or memory is short. */
 void request_encode(const struct compile_input *input, struct buffer *into);
@@ -78,7 +90,14 @@ struct request {
 
 /* The body of FRAME_REQUEST; refuses (-1) bytes that request_encode() would not make. */
 int request_decode(const void *bytes, size_t size, struct request *ret_request);
+
+/* A copy of `input`, whose texts lie in `frame`, the frame that it is sent in. -1: it is too large, or memory is short.
+ */
+int request_copy(const struct compile_input *input, struct buffer *frame, struct request *ret_request);
 void request_free(struct request *request);
+
+/* The length of the UTF-8 character at `text`; 0: none, or a control character other than tab and newline. */
+size_t text_character(const char *text, size_t left);
 
 /* Makes `text` printable: bytes that are no UTF-8, and control characters other than tab and newline, become '?'. In
  * place; returns whether there were any. */

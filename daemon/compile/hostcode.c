@@ -2,11 +2,312 @@
 
 #include <ctype.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "compile/hostcode_tokens.h"
 #include "proto/generated/kernels.h"
+
+/* ---- tokens: a source cut just well enough to find where declarations begin and end ---- */
+
+enum token_kind {
+    TOKEN_NAME,    /* identifiers and keywords */
+    TOKEN_LITERAL, /* numbers, characters */
+    TOKEN_STRING,
+    TOKEN_MARK, /* one character of punctuation */
+    TOKEN_DEFINE,
+    TOKEN_IF,   /* #if, #ifdef, #ifndef */
+    TOKEN_ELSE, /* #else, #elif, … */
+    TOKEN_ENDIF,
+    TOKEN_PRAGMA,
+    TOKEN_DIRECTIVE, /* another one */
+};
+
+struct token {
+    size_t start, length;
+    enum token_kind kind;
+};
+
+struct tokens {
+    const char *text; /* borrowed */
+    struct token *list;
+    size_t n, capacity;
+};
+
+static bool token_is_directive(const struct token *t)
+{
+    return t->kind >= TOKEN_DEFINE;
+}
+
+struct cursor {
+    const char *text;
+    size_t at, end;
+    bool line_start; /* nothing but blanks since the line began */
+};
+
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '$' || (unsigned char)c >= 0x80;
+}
+
+static char peek(const struct cursor *c, size_t ahead)
+{
+    return c->at + ahead < c->end ? c->text[c->at + ahead] : '\0';
+}
+
+static bool is_continuation(const struct cursor *c)
+{
+    return peek(c, 0) == '\\' && (peek(c, 1) == '\n' || (peek(c, 1) == '\r' && peek(c, 2) == '\n'));
+}
+
+static void skip_continuation(struct cursor *c)
+{
+    c->at += peek(c, 1) == '\n' ? 2 : 3;
+}
+
+static void skip_block_comment(struct cursor *c)
+{
+    for (c->at += 2; c->at < c->end; c->at++)
+        if (peek(c, 0) == '*' && peek(c, 1) == '/') {
+            c->at += 2;
+            return;
+        }
+}
+
+/* Moves behind a comment, or a continuation of the line, if there is one. c is before the end. */
+static bool skip_no_text(struct cursor *c, bool line_comments)
+{
+    if (is_continuation(c)) {
+        skip_continuation(c);
+    } else if (peek(c, 0) == '/' && peek(c, 1) == '*') {
+        skip_block_comment(c);
+    } else if (line_comments && peek(c, 0) == '/' && peek(c, 1) == '/') {
+        while (c->at < c->end && peek(c, 0) != '\n')
+            if (is_continuation(c))
+                skip_continuation(c);
+            else
+                c->at++;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Moves over blanks and comments: of the line, or of any number of lines. */
+static void skip_blanks(struct cursor *c, bool one_line)
+{
+    while (c->at < c->end) {
+        char ch = peek(c, 0);
+
+        if (skip_no_text(c, !one_line))
+            continue;
+        if (!isspace((unsigned char)ch) || (one_line && ch == '\n'))
+            return;
+        c->line_start = c->line_start || ch == '\n';
+        c->at++;
+    }
+}
+
+/* A quote that is never closed ends with its line: it is prose in a part that is compiled out. */
+static void skip_quoted(struct cursor *c, char quote)
+{
+    for (c->at++; c->at < c->end && peek(c, 0) != '\n'; c->at++) {
+        if (is_continuation(c)) {
+            c->at += peek(c, 1) == '\n' ? 1 : 2;
+        } else if (peek(c, 0) == '\\') {
+            c->at++;
+        } else if (peek(c, 0) == quote) {
+            c->at++;
+            return;
+        }
+    }
+}
+
+/* R"mark( … )mark"; c is at the quote. */
+static void skip_raw_string(struct cursor *c)
+{
+    size_t start = c->at + 1, length = 0;
+
+    while (start + length < c->end && length <= 16 && c->text[start + length] != '(')
+        length++;
+    if (start + length >= c->end || length > 16) {
+        skip_quoted(c, '"');
+        return;
+    }
+    for (c->at = start + length; c->at < c->end; c->at++)
+        if (peek(c, 0) == ')' && c->end - c->at > length + 1 &&
+            memcmp(c->text + c->at + 1, c->text + start, length) == 0 && c->text[c->at + 1 + length] == '"') {
+            c->at += length + 2;
+            return;
+        }
+}
+
+static enum token_kind cut_directive(struct cursor *c)
+{
+    static const struct {
+        const char *word;
+        enum token_kind kind;
+    } kinds[] = {
+        {"define", TOKEN_DEFINE}, {"if", TOKEN_IF},         {"ifdef", TOKEN_IF},     {"ifndef", TOKEN_IF},
+        {"else", TOKEN_ELSE},     {"elif", TOKEN_ELSE},     {"elifdef", TOKEN_ELSE}, {"elifndef", TOKEN_ELSE},
+        {"endif", TOKEN_ENDIF},   {"pragma", TOKEN_PRAGMA},
+    };
+    enum token_kind kind = TOKEN_DIRECTIVE;
+    size_t word, length = 0;
+
+    c->at++;
+    skip_blanks(c, true);
+    word = c->at;
+    while (is_name(peek(c, length)))
+        length++;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strlen(kinds[i].word) == length && memcmp(kinds[i].word, c->text + word, length) == 0)
+            kind = kinds[i].kind;
+    while (c->at < c->end && peek(c, 0) != '\n') {
+        if (skip_no_text(c, true))
+            continue;
+        if (peek(c, 0) == '"' || peek(c, 0) == '\'')
+            skip_quoted(c, peek(c, 0));
+        else
+            c->at++;
+    }
+    return kind;
+}
+
+/* A string's or character's prefix, or a name; c is at its first character. */
+static enum token_kind cut_name(struct cursor *c)
+{
+    static const char prefixes[] = " L u8 u U R LR u8R uR UR ";
+    const size_t start = c->at;
+    char quote, word[8];
+    bool raw;
+
+    while (is_name(peek(c, 0)) && c->at < c->end)
+        c->at++;
+    quote = peek(c, 0);
+    snprintf(word, sizeof(word), " %.*s ", c->at - start < 4 ? (int)(c->at - start) : 0, c->text + start);
+    raw = c->text[c->at - 1] == 'R';
+    if (!strstr(prefixes, word) || (quote != '"' && (raw || quote != '\'')))
+        return TOKEN_NAME;
+    if (raw)
+        skip_raw_string(c);
+    else
+        skip_quoted(c, quote);
+    return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
+}
+
+static enum token_kind cut_number(struct cursor *c)
+{
+    while (c->at < c->end) {
+        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
+
+        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
+            c->at += 2;
+        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
+            c->at++;
+        else
+            break;
+    }
+    return TOKEN_LITERAL;
+}
+
+static enum token_kind cut_one(struct cursor *c)
+{
+    char ch = peek(c, 0);
+
+    if (ch == '#' && c->line_start)
+        return cut_directive(c);
+    c->line_start = false;
+    if (isdigit((unsigned char)ch) || (ch == '.' && isdigit((unsigned char)peek(c, 1))))
+        return cut_number(c);
+    if (is_name(ch))
+        return cut_name(c);
+    if (ch == '"' || ch == '\'') {
+        skip_quoted(c, ch);
+        return ch == '"' ? TOKEN_STRING : TOKEN_LITERAL;
+    }
+    c->at++;
+    return TOKEN_MARK;
+}
+
+static int tokens_cut(struct tokens *ret, const char *text, size_t length)
+{
+    struct cursor c = {.text = text, .end = length, .line_start = true};
+    struct tokens t = {.text = text};
+
+    for (;;) {
+        struct token token;
+
+        skip_blanks(&c, false);
+        if (c.at >= c.end)
+            break;
+        token.start = c.at;
+        token.kind = cut_one(&c);
+        if (c.at > c.end)
+            c.at = c.end;
+        token.length = c.at - token.start;
+        if (t.n == t.capacity) {
+            struct token *list = realloc(t.list, (t.capacity = t.capacity ? 2 * t.capacity : 1024) * sizeof(*list));
+
+            if (!list) {
+                free(t.list);
+                return -1;
+            }
+            t.list = list;
+        }
+        t.list[t.n++] = token;
+    }
+    *ret = t;
+    return 0;
+}
+
+static bool token_is(const struct tokens *t, size_t i, const char *word)
+{
+    size_t length = strlen(word);
+
+    return i < t->n && t->list[i].length == length && memcmp(t->text + t->list[i].start, word, length) == 0;
+}
+
+static bool token_is_mark(const struct tokens *t, size_t i, char mark)
+{
+    return i < t->n && t->list[i].kind == TOKEN_MARK && t->text[t->list[i].start] == mark;
+}
+
+/* i is at the #else of a conditional that began before; returns the index of its #endif. */
+static size_t skip_branch(const struct tokens *t, size_t i)
+{
+    unsigned depth = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF)
+            depth++;
+        else if (t->list[i].kind == TOKEN_ENDIF && depth-- == 0)
+            break;
+    }
+    return i;
+}
+
+static size_t tokens_skip_group(const struct tokens *t, size_t i)
+{
+    char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
+    unsigned depth = 0, saved[KERNELS_HOSTCODE_CONDITIONS_MAX], n = 0;
+
+    for (; i < t->n; i++) {
+        if (t->list[i].kind == TOKEN_IF && n < KERNELS_HOSTCODE_CONDITIONS_MAX)
+            saved[n++] = depth;
+        else if (t->list[i].kind == TOKEN_ELSE && n)
+            depth = saved[n - 1];
+        else if (t->list[i].kind == TOKEN_ELSE)
+            i = skip_branch(t, i);
+        else if (t->list[i].kind == TOKEN_ENDIF && n)
+            n--;
+        else if (token_is_mark(t, i, open))
+            depth++;
+        else if (token_is_mark(t, i, close) && --depth == 0)
+            return i + 1;
+    }
+    return t->n;
+}
 
 enum {
     SCOPES_MAX = KERNELS_HOSTCODE_SCOPES_MAX,
@@ -23,7 +324,8 @@ static const char *const expressions[] = {KERNELS_CONSTANT_EXPRESSIONS(X) NULL};
 static const char *const access[] = {KERNELS_ACCESS(X) NULL};
 #undef X
 
-/* Names found in the texts; they point into them. */
+/* ---- declarations ---- */
+
 struct words {
     struct {
         const char *text;
@@ -44,7 +346,7 @@ enum scope {
 
 struct opened {
     enum scope scope;
-    size_t start; /* of a class: the token that its declaration begins with */
+    size_t start; /* a class: the token that its declaration begins with */
     bool faulty;
 };
 
@@ -60,9 +362,8 @@ struct scan {
     unsigned n_scopes, conditions[CONDITIONS_MAX], n_conditions;
 };
 
-/* A declaration up to its body or semicolon. */
 struct head {
-    size_t name; /* of the function */
+    size_t name; /* the function's */
     bool parentheses, assigned, colon;
     bool is_namespace, is_type, is_enum, is_kept;
     bool device, host, constant, constant_expression;
@@ -115,7 +416,6 @@ static bool marks_device(const struct program *p, const struct tokens *t, size_t
     return is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
-/* Two marks without a space between them, such as ->. */
 static bool is_pair(const struct tokens *t, size_t i, char first, char second)
 {
     return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
@@ -137,7 +437,6 @@ static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
     return end;
 }
 
-/* i is at `operator`; returns the index of its parameters. */
 static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
 {
     if (token_is_mark(t, i + 1, '(') && token_is_mark(t, i + 2, ')'))
@@ -147,7 +446,6 @@ static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
     return i;
 }
 
-/* Reads a name at i, which is no part of brackets; returns the index to go on at. */
 static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
 {
     const struct tokens *t = s->t;
@@ -220,7 +518,6 @@ static void blank(struct scan *s, size_t start, size_t end)
     s->changed = true;
 }
 
-/* Whether the tokens [start, end) are on a line with a fault. */
 static bool is_faulty(const struct scan *s, size_t start, size_t end)
 {
     const struct token *last = &s->t->list[end - 1];
@@ -231,24 +528,17 @@ static bool is_faulty(const struct scan *s, size_t start, size_t end)
 
 static bool has_device_code(const struct scan *s, size_t start, size_t end)
 {
-    for (size_t i = start; i < end; i++)
-        if (marks_device(s->program, s->t, i))
-            return true;
-    return false;
-}
-
-static bool is_declared(const struct scan *s, const struct head *h)
-{
-    const struct token *name = h->name == SIZE_MAX ? NULL : &s->t->list[h->name];
-
-    return name && words_have(&s->program->declared, s->t->text + name->start, name->length);
+    while (start < end && !marks_device(s->program, s->t, start))
+        start++;
+    return start < end;
 }
 
 static bool is_for_host(const struct scan *s, const struct head *h)
 {
-    if (h->device)
-        return false;
-    return h->host || (!h->constant_expression && !is_declared(s, h));
+    const struct token *name = h->name == SIZE_MAX ? NULL : &s->t->list[h->name];
+    const bool declared = name && words_have(&s->program->declared, s->t->text + name->start, name->length);
+
+    return !h->device && (h->host || (!h->constant_expression && !declared));
 }
 
 static enum scope scope_of(const struct scan *s)
@@ -267,7 +557,6 @@ static size_t enter(struct scan *s, size_t i, enum scope scope)
     return i + 1;
 }
 
-/* i is at '{'; returns the index to go on at. */
 static size_t open_brace(struct scan *s, size_t i)
 {
     const struct tokens *t = s->t;
@@ -304,7 +593,6 @@ static void drop_faulty(struct scan *s, size_t i, const struct head *h)
         s->scopes[s->n_scopes - 1].faulty = true;
 }
 
-/* i is at ';'. */
 static void end_statement(struct scan *s, size_t i)
 {
     bool tail = s->tail;
@@ -409,7 +697,7 @@ static int read_define(struct program *p, const char *text, size_t length)
             words_add(&p->marks, t.text + t.list[1].start, t.list[1].length);
             break;
         }
-    tokens_free(&t);
+    free(t.list);
     return 0;
 }
 
@@ -458,7 +746,7 @@ int hostcode_blank(struct hostcode_text *texts, unsigned n)
         r = write_text(p, &texts[i], &tokens[i]);
     for (unsigned i = 0; i < n; i++) {
         if (tokens)
-            tokens_free(&tokens[i]);
+            free(tokens[i].list);
         if (r < 0) {
             free(texts[i].blanked);
             texts[i].blanked = NULL;

@@ -1,11 +1,11 @@
-/* The options, names and texts that a client may give the compiler, and one spelling for each.
+/* The input of a compile: the options, names and texts that a client may give the compiler, one spelling for each, and
+ * the key of the result.
  *
- * An option that names an output file, another file to read or another architecture is refused: only listed options are
- * allowed, see options_nvcc.h for nvcc's own. Thread: any; nothing here keeps state. */
+ * Only listed options are allowed: others could name an output file, another file to read or another architecture.
+ * Thread: any; nothing here keeps state. */
 #ifndef KOPS_COMPILE_OPTIONS_H
 #define KOPS_COMPILE_OPTIONS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "compile/compiler.h"
@@ -20,24 +20,26 @@ enum {
     OPTIONS_MAX_ENTRY = 1024,
 };
 
-/* Options as they are handed to the compiler: each once, the same ones always in the same order and spelling. */
+/* Options for NVRTC: each once, always in the same order and spelling. */
 struct options {
     unsigned n;
     char *texts[OPTIONS_MAX]; /* owned */
 };
 
-/* `arch` is what will be compiled for: an option that asks for another is an error. Options of nvcc's that have no
- * meaning for device code are left out. `include` is the directory of the toolkit's headers, which -I may name parts of
- * (NULL: none). Of an option that is given twice the last one counts. Faults are named `options[i]`. */
+/* `arch` is the architecture of the compile: an option that asks for another one is an error. nvcc's options without a
+ * meaning for device code are left out. `include`: the toolkit's headers, parts of which -I may name (NULL: none). Of
+ * an option that is given twice the last one counts. Errors name `options[i]`. */
 int options_normalise(const char *const *options, unsigned n, const char *arch, const char *include,
                       struct options *ret_options, struct error *e);
 void options_free(struct options *options);
 
-/* Checks all of an input but its options: names, sizes (`source_bytes` for the source and its files together), that the
- * architecture is one. */
+/* Checks all of an input but its options: names, sizes (`source_bytes` for the source and its files together), the
+ * architecture's form. */
 int options_check_input(const struct compile_input *input, uint64_t source_bytes, struct error *e);
 
-/* Whether the bytes are valid UTF-8 without control characters (a tab is none here). */
-bool options_text_valid(const char *text, size_t length);
+/* The key of a binary: BLAKE2b-256 over all inputs of its compile. `input` has its options normalised; `identity` is
+ * the compiler's. The order of files changes nothing; that of entries does, because the result has them in that order.
+ */
+void key_make(const struct compile_input *input, const char *identity, unsigned char ret_key[KEY_BYTES]);
 
 #endif

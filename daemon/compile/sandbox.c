@@ -1,8 +1,10 @@
 #include "compile/sandbox.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -28,15 +30,9 @@ bool sandbox_available(struct error *e)
     return true;
 }
 
-/* Says what failed, and which setting to look at. */
 static int failed(struct error *e)
 {
     return error_prefix(e, "no sandbox for the compiler (kernels.sandbox): ");
-}
-
-int sandbox_bind_to_parent(int parent)
-{
-    return process_bind_to_parent(parent);
 }
 
 int sandbox_drop_privileges(const char *user, int parent, struct error *e)
@@ -89,5 +85,41 @@ int sandbox_limit(const struct sandbox_limits *limits, struct error *e)
         error_set(e, ERROR_UNSUPPORTED, "limits: %s", strerror(errno));
         return failed(e);
     }
+    return 0;
+}
+
+static const int for_all[] = {SCMP_SYS(sched_get_priority_max), SCMP_SYS(sched_get_priority_min), SCMP_SYS(setrlimit),
+                              SCMP_SYS(times)};
+
+static const int for_forking[] = {SCMP_SYS(fork),    SCMP_SYS(wait4),      SCMP_SYS(pidfd_open), SCMP_SYS(sendmsg),
+                                  SCMP_SYS(recvmsg), SCMP_SYS(dup2),       SCMP_SYS(dup3),       SCMP_SYS(prctl),
+                                  SCMP_SYS(seccomp), SCMP_SYS(close_range)};
+
+#define ALLOW(call, ...) seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(call), 1, __VA_ARGS__)
+
+static int fill(scmp_filter_ctx filter, bool forks)
+{
+    const uint64_t others = CLONE_VM | CLONE_THREAD | CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
+                            CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+    int r = calls_add(filter, SCMP_ACT_ALLOW, calls_common, calls_common_n);
+
+    if (!r)
+        r = calls_add(filter, SCMP_ACT_ALLOW, for_all, sizeof(for_all) / sizeof(for_all[0]));
+    r = r ? r : ALLOW(mmap, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+    r = r ? r : ALLOW(mprotect, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+    r = r ? r : ALLOW(prlimit64, SCMP_A0(SCMP_CMP_EQ, 0)); /* limits of the process itself only */
+    if (!r && forks)
+        r = ALLOW(clone, SCMP_A0(SCMP_CMP_MASKED_EQ, others, 0));
+    if (!r && forks)
+        r = calls_add(filter, SCMP_ACT_ALLOW, for_forking, sizeof(for_forking) / sizeof(for_forking[0]));
+    return r;
+}
+
+int sandbox_enter_seccomp(bool forks, struct error *e)
+{
+    scmp_filter_ctx filter = calls_new(SCMP_ACT_ERRNO(EPERM));
+
+    if (calls_enter(filter, filter ? fill(filter, forks) : 0, false, e) < 0)
+        return failed(e);
     return 0;
 }

@@ -10,17 +10,12 @@
 
 #include "util/error.h"
 
-enum { SANDBOX_MAX_DIRECTORIES = 16 };
-
-/* Whether this kernel supports sandbox_enter(). Changes nothing; any thread, any process. */
+/* Whether this kernel supports the sandbox. Changes nothing; any thread, any process. */
 bool sandbox_available(struct error *e);
 
 /* No new privileges, not dumpable, dies with its parent; for root: another user. To be called before libraries are
  * loaded. `parent`: the process that must still be there. */
 int sandbox_drop_privileges(const char *user, int parent, struct error *e);
-
-/* The same part after a fork: death with the parent is not inherited. */
-int sandbox_bind_to_parent(int parent);
 
 /* No files but those below the directories, read only; no connection to anything by name or address. */
 int sandbox_enter_landlock(const char *const *directories, unsigned n, struct error *e);

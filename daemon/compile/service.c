@@ -2,16 +2,88 @@
 
 #include <limits.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "compile/key.h"
+#include "compile/compiled.h"
 #include "compile/options.h"
 #include "compile/service_internal.h"
 #include "util/clock.h"
 #include "util/log.h"
 
-/* Files of modules that memory answers for are told that they are in use this often. */
+/* ---- files on disk, after the answer: no request waits for them ---- */
+
+struct store { /* a file that is being written, or told that it is used */
+    struct work work;
+    struct code_service *service;
+    struct compiled *compiled; /* a reference */
+    struct list link;          /* in code_service.stores, while the file is written */
+    atomic_bool dropped;       /* the cache was cleared since it was begun */
+};
+
+static void store_run(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+    struct error e;
+
+    pthread_rwlock_rdlock(&t->service->storing);
+    if (!atomic_load(&t->dropped))
+        cache_disk_write(t->service->disk, t->compiled, &e); /* counts and logs its failures */
+    pthread_rwlock_unlock(&t->service->storing);
+}
+
+static void touch_run(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+
+    cache_disk_touch(t->service->disk, t->compiled->key);
+}
+
+static void store_done(struct work *work)
+{
+    struct store *t = list_entry(work, struct store, work);
+    struct code_service *s = t->service;
+
+    list_remove(&t->link);
+    compiled_unref(t->compiled);
+    free(t);
+    service_let_go(s);
+}
+
+static struct store *begin_store(struct code_service *s, struct compiled *compiled, void (*run)(struct work *))
+{
+    struct store *t = s->disk ? calloc(1, sizeof(*t)) : NULL;
+
+    if (!t)
+        return NULL;
+    t->service = s;
+    t->compiled = compiled_ref(compiled);
+    list_init(&t->link);
+    service_hold(s);
+    work_submit(s->loop, &t->work, run, store_done);
+    return t;
+}
+
+void service_store(struct code_service *s, struct compiled *compiled)
+{
+    struct store *t = begin_store(s, compiled, store_run);
+
+    if (t)
+        list_append(&s->stores, &t->link);
+}
+
+void service_drop_stores(struct code_service *s, const unsigned char *key)
+{
+    list_for_each_safe (node, after, &s->stores) {
+        struct store *t = list_entry(node, struct store, link);
+
+        if (!key || memcmp(t->compiled->key, key, KEY_BYTES) == 0)
+            atomic_store(&t->dropped, true);
+    }
+}
+
+/* How often files of modules that memory answers for are marked as used. */
 #define TOUCH_NS (UINT64_C(3600) * 1000000000)
 
 const char *code_origin_name(enum code_origin origin)
@@ -57,10 +129,9 @@ struct code_service *code_service_new(uv_loop_t *loop, const struct code_service
     s->most = config->compiler.helpers ? config->compiler.helpers : UINT_MAX;
     s->time_ms = UINT64_C(1000) * config->compiler.time_s;
     list_init(&s->inflight);
-    list_init(&s->tasks);
     list_init(&s->stores);
     pthread_rwlock_init(&s->storing, NULL);
-    turns_init(&s->turns);
+    list_init(&s->turns.users);
     s->compiler = compiler_new(loop, &config->compiler, e);
     if (!s->compiler)
         goto free_memory;
@@ -98,17 +169,11 @@ static void compiler_closed(void *context)
     service_let_go(s);
 }
 
-static void request_free(struct code_request *q)
+static void code_request_free(struct code_request *q)
 {
     list_remove(&q->link);
     turn_place_unref(q->place);
     free(q);
-}
-
-static void inflight_drop_waiters(struct inflight *f)
-{
-    list_for_each_safe (node, after, &f->waiters)
-        request_free(list_entry(node, struct code_request, link));
 }
 
 static void inflight_free(struct inflight *f)
@@ -117,7 +182,8 @@ static void inflight_free(struct inflight *f)
     inflight_stop(f);
     list_remove(&f->link);
     compiled_unref(f->compiled);
-    free(f->input);
+    request_free(&f->request);
+    buffer_free(&f->frame);
     free(f);
 }
 
@@ -132,13 +198,13 @@ void code_service_close(struct code_service *service, void (*closed)(void *conte
     list_for_each_safe (node, after, &s->inflight) {
         struct inflight *f = list_entry(node, struct inflight, link);
 
-        inflight_drop_waiters(f);
+        list_for_each_safe (waiter, next, &f->waiters)
+            code_request_free(list_entry(waiter, struct code_request, link));
         if (f->state == COMPILING || f->state == QUEUED || f->state == ASKING)
             inflight_free(f);
     }
     service_queue_end(s);
     service_remote_end(s);
-    service_drop_tasks(s);
     compiler_close(s->compiler, compiler_closed, s);
 }
 
@@ -177,7 +243,7 @@ void inflight_finish(struct inflight *f, struct compiled *compiled, enum code_or
         code_done *done = q->done;
         void *context = q->context;
 
-        request_free(q);
+        code_request_free(q);
         done(context, compiled ? compiled_ref(compiled) : NULL, origin, e, failure);
     }
     inflight_free(f);
@@ -235,31 +301,27 @@ static struct inflight *find_inflight(struct code_service *s, const unsigned cha
     return NULL;
 }
 
-/* On account of `place`, where it begins at once. */
 static struct inflight *inflight_new(struct code_service *s, const unsigned char *key, struct turn_place *place,
                                      const struct compile_input *input, struct error *e)
 {
     struct inflight *f = calloc(1, sizeof(*f));
 
-    if (f)
-        f->input = service_copy_input(input);
-    if (!f || !f->input) {
+    if (!f || request_copy(input, &f->frame, &f->request) < 0) {
         free(f);
-        inflight_no_memory(input, e);
+        inflight_no_memory(input->length, e);
         return NULL;
     }
     f->service = s;
     memcpy(f->key, key, KEY_BYTES);
     f->state = QUEUED;
     list_init(&f->waiters);
-    list_init(&f->link);
     list_append(&s->inflight, &f->link);
     if (s->disk) {
         f->state = READING;
         service_hold(s);
         work_submit(s->loop, &f->work, read_run, read_done);
     } else if (!service_remote_ask(f) && service_has_room(s, place) && !inflight_begin(f, place)) {
-        inflight_no_memory(input, e);
+        inflight_no_memory(input->length, e);
         inflight_free(f);
         return NULL;
     }
@@ -286,7 +348,6 @@ static int join(struct code_service *s, const unsigned char *key, const struct c
         goto free_request;
     *q = (struct code_request){
         .inflight = f, .place = place, .number = ++s->n_requests, .done = done, .context = context};
-    list_init(&q->link);
     list_append(&f->waiters, &q->link);
     if (f->state == QUEUED)
         service_watch_turns(s);
@@ -310,7 +371,7 @@ static bool from_memory(struct code_service *s, const unsigned char *key, code_d
     s->counters.memory_hits++;
     if (now - item->touched_ns >= TOUCH_NS) {
         item->touched_ns = now;
-        service_touch(s, item->compiled);
+        begin_store(s, item->compiled, touch_run);
     }
     *ret_request = NULL;
     done(context, compiled_ref(item->compiled), CODE_MEMORY, NULL, NULL);
@@ -345,11 +406,16 @@ void code_request_cancel(struct code_request *request)
     struct inflight *f = request->inflight;
     struct code_service *s = f->service;
 
-    request_free(request);
+    code_request_free(request);
     if (!list_empty(&f->waiters))
         return;
     if (f->state == QUEUED || f->state == ASKING || f->state == COMPILING) {
         inflight_free(f);
         service_start_queued(s);
     }
+}
+
+void code_service_limit_source(struct code_service *service, uint64_t source_bytes)
+{
+    service->source_bytes = source_bytes;
 }

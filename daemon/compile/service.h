@@ -1,8 +1,8 @@
 /* Binaries for sources, from memory, from disk, from a cache that several machines share, or from the compiler. One
  * source is compiled once, however many requests for it come at the same time.
  *
- * Owns the compiler, the cache in memory, the cache on disk and the way to the shared one. Thread: the loop's, for
- * everything here; no function blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
+ * Owns the compiler, the cache in memory, the cache on disk and the way to the shared one. Thread: the loop's; no
+ * function blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
 #ifndef KOPS_COMPILE_SERVICE_H
 #define KOPS_COMPILE_SERVICE_H
 
@@ -22,42 +22,42 @@ struct code_service;
 struct code_request; /* a request for a binary */
 struct code_task;    /* an administrator's action */
 
-enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = 64 };
+enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = KEY_HEX };
 
 /* The cache that several machines share. Texts are copied. */
 struct code_remote_config {
     struct remote_config server; /* without a URL: there is none */
-    struct signed_trust trust;   /* whose modules are taken */
-    bool publishes;              /* what is compiled here is signed and put there */
-    struct signing_key key;      /* of a publisher */
-    unsigned wait_ms;            /* that a compile waits for its answer; then both race */
+    struct signed_trust trust;   /* modules with these signatures are taken */
+    bool publishes;              /* modules that were compiled here are signed and put there */
+    struct signing_key key;      /* a publisher's */
+    unsigned wait_ms;            /* a compile waits so long for the cache's answer; then both race */
 };
 
 /* Texts are copied. */
 struct code_service_config {
     struct compiler_config compiler;
-    const char *directory; /* of the cache on disk, made when it is missing; NULL: none */
-    uint64_t disk_bytes;   /* that the files there may take; 0: no cache on disk */
-    uint64_t memory_bytes; /* of binaries that no client holds, at most */
-    uint64_t source_bytes; /* that one source with its files may have */
+    const char *directory; /* the cache on disk, made when it is missing; NULL: none */
+    uint64_t disk_bytes;   /* all files there; 0: no cache on disk */
+    uint64_t memory_bytes; /* binaries that no client holds, at most */
+    uint64_t source_bytes; /* one source with its files */
     struct code_remote_config remote;
 };
 
-/* Blocks: it opens the directory. A directory that cannot be used is a warning in the log, and the service works
+/* Opens the directory, which blocks. A directory that cannot be used is a warning in the log, and the service works
  * without a cache on disk. NULL: failed. */
 struct code_service *code_service_new(uv_loop_t *loop, const struct code_service_config *config, struct error *e);
 
 /* Another limit of source bytes, for later requests. */
 void code_service_limit_source(struct code_service *service, uint64_t source_bytes);
 
-/* Another shared cache, or none, or other keys. One that is the same goes on. What is wrong is a line in the log. */
+/* Another shared cache, or none, or other keys. An unchanged server goes on. An error is a line in the log. */
 void code_service_use_remote(struct code_service *service, const struct code_remote_config *remote);
 
 /* Drops the requests and tasks without calling their done(), ends the compiler, waits for the pool, frees the service
  * and calls closed(). */
 void code_service_close(struct code_service *service, void (*closed)(void *context), void *context);
 
-/* For its name, whether it is usable, to warm it up. */
+/* For its name and whether it is usable. */
 struct compiler *code_service_compiler(struct code_service *service);
 
 enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK, CODE_REMOTE };
@@ -71,7 +71,7 @@ typedef void code_done(void *context, struct compiled *compiled, enum code_origi
                        const struct compile_failure *failure);
 
 /* Checks the input, its options and entries (options.h), and copies them. When more requests wait than are compiled at
- * one time, users take turns, then the connections of each (turns.h).
+ * one time, users take turns, then the connections of each (service_queue.c).
  *
  * When the binary is in memory, done() is called before this returns, with *ret_request set to NULL before. Otherwise
  * *ret_request is set, and done() is called later, once, unless the request is cancelled. Returns -1 with `e` for an
@@ -94,17 +94,17 @@ struct code_counters {
     uint64_t evictions;     /* files removed to make room */
 };
 
-/* Of the shared cache. */
+/* The shared cache's. */
 struct code_remote_counters {
     uint64_t hits;     /* modules that came from there and were used */
-    uint64_t misses;   /* that it did not have */
+    uint64_t misses;   /* modules that the cache did not have */
     uint64_t late;     /* questions that the compiler answered first */
-    uint64_t failures; /* without an answer */
-    uint64_t rejected; /* answers that were not what was asked for, or not signed by who is trusted */
-    uint64_t skipped;  /* questions that were not asked: it rests, or there were too many */
-    uint64_t uploads;  /* that it took */
+    uint64_t failures; /* questions without an answer */
+    uint64_t rejected; /* answers with another module, or without a trusted signature */
+    uint64_t skipped;  /* questions that were not asked: the cache rests, or there were too many */
+    uint64_t uploads;  /* modules that the cache took */
     uint64_t upload_failures;
-    uint64_t upload_drops; /* that were not tried: it rests, or there were too many */
+    uint64_t upload_drops; /* uploads that were not tried: the cache rests, or there were too many */
 };
 
 /* False: there is no shared cache. */
@@ -118,12 +118,12 @@ struct code_counters code_service_counters(const struct code_service *service);
 struct code_listed {
     char key[CODE_KEY_HEX + 1], arch[COMPILED_ARCH_SIZE], compiler[COMPILED_COMPILER_SIZE];
     unsigned n_names;
-    char **names;   /* of the entries, as asked for */
+    char **names;   /* the entries, as asked for */
     uint64_t bytes; /* on disk, or else in memory */
-    double age_s;   /* since it was last used */
+    double age_s;   /* since the last use */
     bool loaded;    /* in memory */
     bool on_disk;
-    const char *from; /* how it came here: "compiler", "import", "remote" */
+    const char *from; /* how the module came here: "compiler", "import", "remote" */
 };
 
 /* Each action fills its own part. */
@@ -132,15 +132,15 @@ struct code_result {
     unsigned n_listed;
     uint64_t bytes, limit;      /* list: of the cache on disk, without one of that in memory. export: of the archive */
     uint64_t removed;           /* clear: modules, each counted once, in memory and on disk */
-    uint64_t imported, skipped; /* import: modules; skipped: it had them */
+    uint64_t imported, skipped; /* import: modules; skipped: the cache had them */
     int fd;                     /* export: a sealed memfd, at its start; the callee takes it by setting -1 */
 };
 
 /* NULL result: failed, `e` says why. The result is valid during the call only. */
 typedef void code_task_done(void *context, struct code_result *result, const struct error *e);
 
-/* `key` (64 hex digits; NULL: all) picks one module; one that is not there is an error (ERROR_INVALID_ARGUMENT with key
- * "key"). done() is called later, once, unless the task is cancelled. Return -1 with `e` when nothing was begun. */
+/* `key` (64 hex digits; NULL: all) picks one module; a missing one is an error (ERROR_INVALID_ARGUMENT with key "key").
+ * done() is called later, once, unless the task is cancelled. Return -1 with `e` when nothing was begun. */
 int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
                     struct error *e);
 int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
@@ -154,7 +154,7 @@ int code_cache_export(struct code_service *service, const char *key, code_task_d
 int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
                       struct code_task **ret_task, struct error *e);
 
-/* done() will not be called; the action itself runs to its end. */
+/* done() is not called; the action itself runs to its end. */
 void code_task_cancel(struct code_task *task);
 
 #endif

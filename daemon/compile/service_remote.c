@@ -1,18 +1,129 @@
 /* The cache that several machines share: it is asked after memory and disk, and before the compiler, which waits a
  * short time for its answer and then begins; the first that has the module ends the other. */
+#include "compile/service_internal.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "compile/cache_disk_internal.h"
-#include "compile/service_internal.h"
 #include "util/clock.h"
 #include "util/log.h"
 
+enum { UPLOADS_MAX = 64, UPLOAD_BYTES_MAX = 128 << 20 };
+
+/* ---- uploads of modules that were compiled here: no request waits for them ---- */
+
+struct upload {
+    struct work work; /* making it: first */
+    struct list link; /* in service_remote.uploads */
+    struct code_service *service;
+    struct compiled *compiled; /* a reference */
+    uint64_t bytes;
+    struct signing_key key;
+    int fd;                         /* the body; -1: it could not be made, or is given away */
+    struct remote_request *request; /* NULL: it is being made */
+};
+
+static void make_run(struct work *work)
+{
+    struct upload *u = (struct upload *)work;
+    struct buffer body;
+
+    buffer_init(&body, SIGNED_MAX);
+    if (signed_make(u->compiled, &u->key, (uint64_t)time(NULL), &body) == 0)
+        u->fd = memfd_create("kops-signed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (u->fd >= 0 &&
+        (cache_write_all(u->fd, body.data + body.start, buffer_length(&body)) < 0 || remote_body_seal(u->fd) < 0)) {
+        close(u->fd);
+        u->fd = -1;
+    }
+    buffer_free(&body);
+}
+
+static void upload_free(struct upload *u)
+{
+    struct service_remote *r = &u->service->remote;
+
+    r->n_uploads--;
+    r->upload_bytes -= u->bytes;
+    list_remove(&u->link);
+    if (u->fd >= 0)
+        close(u->fd);
+    compiled_unref(u->compiled);
+    signing_key_forget(&u->key);
+    free(u);
+}
+
+static void on_upload(void *context, enum remote_status status, int fd, const char *why)
+{
+    struct upload *u = context;
+    struct code_remote_counters *n = &u->service->remote.counters;
+
+    (void)fd; /* a put has none */
+    (void)why;
+    n->uploads += status == REMOTE_HIT;
+    n->upload_failures += status != REMOTE_HIT;
+    upload_free(u);
+}
+
+static void make_done(struct work *work)
+{
+    struct upload *u = (struct upload *)work;
+    struct code_service *s = u->service;
+
+    if (u->fd >= 0 && s->remote.server && !s->closing) {
+        u->request = remote_put(s->remote.server, u->compiled->key, u->fd, on_upload, u);
+        u->fd = -1; /* taken */
+    }
+    if (!u->request) {
+        s->remote.counters.upload_drops++;
+        upload_free(u);
+    }
+    service_let_go(s);
+}
+
+void service_publish(struct code_service *s, struct compiled *compiled)
+{
+    struct service_remote *r = &s->remote;
+    const uint64_t bytes = compiled_memory(compiled);
+    struct upload *u = NULL;
+
+    if (!r->server || !r->publishes || s->closing)
+        return;
+    if (r->n_uploads < UPLOADS_MAX && r->upload_bytes + bytes <= UPLOAD_BYTES_MAX)
+        u = calloc(1, sizeof(*u));
+    if (!u) {
+        r->counters.upload_drops++;
+        return;
+    }
+    u->service = s;
+    u->compiled = compiled_ref(compiled);
+    u->bytes = bytes;
+    u->key = r->key;
+    u->fd = -1;
+    r->n_uploads++;
+    r->upload_bytes += bytes;
+    list_append(&r->uploads, &u->link);
+    service_hold(s);
+    work_submit(s->loop, &u->work, make_run, make_done);
+}
+
+static void service_publish_end(struct code_service *s)
+{
+    list_for_each_safe (node, after, &s->remote.uploads) {
+        struct upload *u = list_entry(node, struct upload, link);
+
+        if (!u->request)
+            continue; /* make_done() will see */
+        s->remote.counters.upload_drops++;
+        upload_free(u);
+    }
+}
+
 enum { LINES_A_SECOND = 1 };
 
-/* An answer that is being looked at, on the pool. */
 struct verification {
     struct work work;
     struct code_service *service;
@@ -32,36 +143,18 @@ static uint64_t now_ms(const struct code_service *s)
 
 /* ---- an answer ---- */
 
-/* The bytes in memory of our own: nothing of what the network brings is looked at in a place that others could reach.
- */
-static int read_body(int fd, unsigned char **ret_bytes, size_t *ret_size, struct error *e)
-{
-    const char *why = NULL;
-    const int64_t size = remote_body_size(fd, SIGNED_MAX, &why);
-    unsigned char *bytes;
-
-    if (size < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
-    bytes = malloc(size ? (size_t)size : 1);
-    if (!bytes)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for it");
-    if (lseek(fd, 0, SEEK_SET) < 0 || cache_read_all(fd, bytes, (size_t)size) != size) {
-        free(bytes);
-        return error_set(e, ERROR_INVALID_ARGUMENT, "it cannot be read");
-    }
-    *ret_bytes = bytes;
-    *ret_size = (size_t)size;
-    return 0;
-}
-
 static void verify_run(struct work *work)
 {
     struct verification *v = (struct verification *)work;
+    const char *why = NULL;
+    const int64_t sent = remote_body_size(v->fd, SIGNED_MAX, &why);
     unsigned char *bytes = NULL;
     size_t size = 0;
 
-    if (read_body(v->fd, &bytes, &size, &v->error) == 0 &&
-        signed_open(bytes, size, &v->trust, v->key, (uint64_t)time(NULL), &v->compiled, &v->error) == 0)
+    if (sent < 0)
+        error_set(&v->error, ERROR_INVALID_ARGUMENT, "%s", why);
+    else if (lseek(v->fd, 0, SEEK_SET) == 0 && cache_slurp(v->fd, (size_t)sent, &bytes, &size, &v->error) == 0 &&
+             signed_open(bytes, size, &v->trust, v->key, (uint64_t)time(NULL), &v->compiled, &v->error) == 0)
         v->compiled->from = COMPILED_REMOTE;
     free(bytes);
     close(v->fd);
@@ -69,7 +162,7 @@ static void verify_run(struct work *work)
 
 static void tell_refusal(struct verification *v)
 {
-    static struct log_limit limit; /* of the loop's thread */
+    static struct log_limit limit; /* the loop's thread only */
     char hex[KEY_HEX + 1], quoted[2 * ERROR_MESSAGE_MAX];
     unsigned held_back;
 
@@ -106,7 +199,6 @@ static void verify_done(struct work *work)
     service_let_go(s);
 }
 
-/* False: there was no memory. Takes `fd`. */
 static bool verify(struct inflight *f, int fd)
 {
     struct code_service *s = f->service;
@@ -196,17 +288,6 @@ bool service_remote_ask(struct inflight *f)
     return true;
 }
 
-static bool others_ask(const struct inflight *f)
-{
-    list_for_each_safe (node, after, &f->service->inflight) {
-        const struct inflight *other = list_entry(node, struct inflight, link);
-
-        if (other != f && other->state == ASKING)
-            return true;
-    }
-    return false;
-}
-
 void service_remote_leave(struct inflight *f, bool too_late)
 {
     uv_timer_t *patience = &f->service->remote.patience;
@@ -218,19 +299,24 @@ void service_remote_leave(struct inflight *f, bool too_late)
         f->verified->inflight = NULL;
     f->asked = NULL;
     f->verified = NULL;
-    if (uv_is_active((uv_handle_t *)patience) && !others_ask(f))
-        uv_timer_stop(patience);
+    list_for_each_safe (node, after, &f->service->inflight) {
+        const struct inflight *other = list_entry(node, struct inflight, link);
+
+        if (other != f && other->state == ASKING)
+            return;
+    }
+    uv_timer_stop(patience);
 }
 
 /* ---- the server ---- */
 
-int service_remote_begin(struct code_service *s)
+void service_remote_begin(struct code_service *s)
 {
     struct service_remote *r = &s->remote;
 
     list_init(&r->uploads);
     r->patience.data = s;
-    return uv_timer_init(s->loop, &r->patience);
+    uv_timer_init(s->loop, &r->patience);
 }
 
 static void server_closed(void *context)
@@ -251,7 +337,7 @@ static void drop_server(struct code_service *s)
     r->server = NULL;
     service_hold(s);
     remote_close(server, server_closed, s);
-    /* Those that waited for its answer go on with the next turn of the loop. */
+    /* Compiles that waited for its answer go on with the next turn of the loop. */
     if (!s->closing)
         uv_timer_start(&r->patience, on_patience, 0, 0);
 }

@@ -9,12 +9,11 @@
 #include <unistd.h>
 
 #include "compile/archive.h"
-#include "compile/key.h"
+#include "compile/compiled.h"
 #include "compile/service_internal.h"
 #include "util/clock.h"
 #include "util/shortage.h"
 
-/* A module in memory when the task began. */
 struct loaded {
     struct compiled *compiled; /* a reference */
     double age_s;
@@ -22,7 +21,6 @@ struct loaded {
 };
 
 struct code_task {
-    struct list link;
     struct work work;
     struct code_service *service;
     int (*run)(struct code_task *task, struct error *e); /* on the pool */
@@ -30,10 +28,10 @@ struct code_task {
     void *context;
     bool one; /* only the module `key` */
     unsigned char key[KEY_BYTES];
-    int fd;                /* of import; owned; -1: none */
+    int fd;                /* import: owned; -1: none */
     struct loaded *loaded; /* in the order of keys */
     unsigned n_loaded;
-    struct compiled **collected; /* of import without a disk: references, for memory */
+    struct compiled **collected; /* import without a disk: references, for memory */
     unsigned n_collected;
     int status;
     struct code_result result;
@@ -67,22 +65,14 @@ static int take_snapshot(struct code_task *t, struct error *e)
     return 0;
 }
 
+static int by_its_key(const void *key, const void *loaded)
+{
+    return memcmp(key, ((const struct loaded *)loaded)->compiled->key, KEY_BYTES);
+}
+
 static struct loaded *find_loaded(struct code_task *t, const unsigned char *key)
 {
-    size_t low = 0, high = t->n_loaded;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = memcmp(key, t->loaded[middle].compiled->key, KEY_BYTES);
-
-        if (!order)
-            return &t->loaded[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    return t->n_loaded ? bsearch(key, t->loaded, t->n_loaded, sizeof(t->loaded[0]), by_its_key) : NULL;
 }
 
 /* ---- walking over all modules: on disk, then those that only memory has. Pool ---- */
@@ -144,42 +134,35 @@ static double age(const struct timespec *used)
     return s > 0 ? s : 0;
 }
 
-static void free_listed(struct code_listed *item)
-{
-    for (unsigned i = 0; i < item->n_names; i++)
-        free(item->names[i]);
-    free(item->names);
-}
-
+/* The names lie behind the array of pointers to them. */
 static int copy_names(struct code_listed *item, const struct compiled *compiled, struct error *e)
 {
-    item->names = calloc(compiled->n_entries ? compiled->n_entries : 1, sizeof(*item->names));
-    for (unsigned i = 0; item->names && i < compiled->n_entries; i++) {
-        item->names[i] = strdup(compiled->entries[i].name);
-        if (!item->names[i])
-            break;
-        item->n_names++;
+    size_t size = compiled->n_entries * sizeof(*item->names);
+    char *at;
+
+    for (unsigned i = 0; i < compiled->n_entries; i++)
+        size += strlen(compiled->entries[i].name) + 1;
+    item->names = malloc(size ? size : 1);
+    if (!item->names)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
+    at = (char *)(item->names + compiled->n_entries);
+    for (; item->n_names < compiled->n_entries; item->n_names++) {
+        const char *name = compiled->entries[item->n_names].name;
+
+        item->names[item->n_names] = at;
+        at = (char *)mempcpy(at, name, strlen(name) + 1);
     }
-    if (item->n_names == compiled->n_entries)
-        return 0;
-    free_listed(item);
-    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory to list the cache");
-}
-
-static const char *name_of_from(enum compiled_from from)
-{
-    static const char *const names[COMPILED_FROM_COUNT] = {
-        [COMPILED_HERE] = "compiler", [COMPILED_IMPORTED] = "import", [COMPILED_REMOTE] = "remote"};
-
-    return names[from];
+    return 0;
 }
 
 static int list_one(struct code_task *t, void *state, const struct compiled *compiled,
                     const struct cache_disk_file *file, const struct loaded *loaded, struct error *e)
 {
+    static const char *const froms[COMPILED_FROM_COUNT] = {
+        [COMPILED_HERE] = "compiler", [COMPILED_IMPORTED] = "import", [COMPILED_REMOTE] = "remote"};
     struct code_result *r = &t->result;
     unsigned *capacity = state;
-    struct code_listed item = {.loaded = loaded, .on_disk = file, .from = name_of_from(compiled->from)};
+    struct code_listed item = {.loaded = loaded, .on_disk = file, .from = froms[compiled->from]};
 
     if (r->n_listed == *capacity) {
         unsigned wanted = *capacity ? 2 * *capacity : 64;
@@ -329,7 +312,6 @@ static int import_to_memory(struct code_task *t, struct compiled *compiled, stru
     return 0;
 }
 
-/* Reads all of the archive; keeps its modules only with `keep`. */
 static int read_archive(struct code_task *t, bool keep, struct error *e)
 {
     struct archive_reader reader;
@@ -364,7 +346,6 @@ static int import_run(struct code_task *t, struct error *e)
 
 static void task_free(struct code_task *t)
 {
-    list_remove(&t->link);
     for (unsigned i = 0; i < t->n_loaded; i++)
         compiled_unref(t->loaded[i].compiled);
     free(t->loaded);
@@ -372,7 +353,7 @@ static void task_free(struct code_task *t)
         compiled_unref(t->collected[i]);
     free(t->collected);
     for (unsigned i = 0; i < t->result.n_listed; i++)
-        free_listed(&t->result.listed[i]);
+        free(t->result.listed[i].names);
     free(t->result.listed);
     if (t->result.fd >= 0)
         close(t->result.fd);
@@ -398,14 +379,14 @@ static void task_done(struct work *work)
 
     for (unsigned i = 0; i < t->n_collected && !t->status && !s->closing; i++)
         cache_memory_put(s->memory, t->collected[i], clock_now_ns());
-    if (t->done)
+    if (t->done && !s->closing)
         t->done(t->context, t->status < 0 ? NULL : &t->result, &t->error);
     task_free(t);
     service_let_go(s);
 }
 
-static int prepare(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
-                   code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
+static int begin(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
+                 code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
 {
     struct code_task *t = calloc(1, sizeof(*t));
 
@@ -414,40 +395,25 @@ static int prepare(struct code_service *s, int (*run)(struct code_task *, struct
             close(fd);
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a task");
     }
-    t->service = s;
-    t->run = run;
-    t->done = done;
-    t->context = context;
-    t->fd = fd;
+    *t = (struct code_task){.service = s, .run = run, .done = done, .context = context, .one = key, .fd = fd};
     t->result.fd = -1;
-    list_init(&t->link);
-    t->one = key;
     if (s->closing)
         error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending");
     else if (key && !key_from_hex(key, t->key))
         error_at(e, ERROR_INVALID_ARGUMENT, "", "key", "must be 64 hexadecimal digits in lower case");
-    else if (take_snapshot(t, e) == 0) {
-        *ret_task = t;
-        return 0;
-    }
+    else if (take_snapshot(t, e) == 0)
+        goto submit;
     task_free(t);
     return -1;
-}
 
-/* The pool may have run it before this returns. */
-static void submit(struct code_task *t)
-{
-    list_append(&t->service->tasks, &t->link);
-    service_hold(t->service);
-    work_submit(t->service->loop, &t->work, run_on_pool, task_done);
-}
-
-static int begin(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
-                 code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
-{
-    if (prepare(s, run, key, fd, done, context, ret_task, e) < 0)
-        return -1;
-    submit(*ret_task);
+submit:
+    for (unsigned i = 0; run == clear_run && i < t->n_loaded; i++)
+        cache_memory_remove(s->memory, t->loaded[i].compiled->key);
+    if (run == clear_run)
+        service_drop_stores(s, key ? t->key : NULL);
+    *ret_task = t;
+    service_hold(s);
+    work_submit(s->loop, &t->work, run_on_pool, task_done); /* the pool may have run it before this returns */
     return 0;
 }
 
@@ -460,16 +426,7 @@ int code_cache_list(struct code_service *service, code_task_done *done, void *co
 int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
                      struct code_task **ret_task, struct error *e)
 {
-    struct code_task *t;
-
-    if (prepare(service, clear_run, key, -1, done, context, &t, e) < 0)
-        return -1;
-    for (unsigned i = 0; i < t->n_loaded; i++)
-        cache_memory_remove(service->memory, t->loaded[i].compiled->key);
-    service_drop_stores(service, t->one ? t->key : NULL);
-    submit(t);
-    *ret_task = t;
-    return 0;
+    return begin(service, clear_run, key, -1, done, context, ret_task, e);
 }
 
 int code_cache_export(struct code_service *service, const char *key, code_task_done *done, void *context,
@@ -487,15 +444,4 @@ int code_cache_import(struct code_service *service, int fd, code_task_done *done
 void code_task_cancel(struct code_task *task)
 {
     task->done = NULL;
-}
-
-void service_drop_tasks(struct code_service *s)
-{
-    list_for_each_safe (node, after, &s->tasks)
-        list_entry(node, struct code_task, link)->done = NULL;
-}
-
-void code_service_limit_source(struct code_service *service, uint64_t source_bytes)
-{
-    service->source_bytes = source_bytes;
 }

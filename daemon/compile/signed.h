@@ -8,16 +8,56 @@
  *     32  the key               8  the payload's length
  *      …  the payload          64  the signature
  *
- * Thread: any; nothing here keeps state or blocks. */
+ * Beside it the files of the administrator's that this needs: signing keys, and the server's password.
+ *
+ * Thread: any; nothing here keeps state. Functions that take a path block. */
 #ifndef KOPS_COMPILE_SIGNED_H
 #define KOPS_COMPILE_SIGNED_H
 
-#include "compile/cache_file.h"
+#include <stddef.h>
+
+#include "compile/cache_disk.h"
 #include "compile/compiled.h"
-#include "compile/key.h"
-#include "compile/signing.h"
 #include "util/buffer.h"
 #include "util/error.h"
+
+/* ---- files that hold a secret ---- */
+
+enum { SECRET_FILE_SIZE = 4096 /* a text with its ending zero */ };
+
+/* All of its text. Refuses a file that others than its owner (this user, or root) can read or write, and one that is
+ * longer than `size` - 1 bytes. */
+int secret_file_read(const char *path, char *into, size_t size, struct error *e);
+
+/* A file whose first line is "bearer TOKEN" or "basic USER:PASSWORD", as the value of HTTP's header Authorization. */
+int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], struct error *e);
+
+/* ---- keys: Ed25519 of libsodium. A public key is a word of the settings, "ed25519:" and 64 hexadecimal digits; a
+ * private key is the only word, with "ed25519-private:", of a file that only its owner can read ---- */
+
+enum {
+    SIGNING_PUBLIC_BYTES = 32,
+    SIGNING_SECRET_BYTES = 64,
+    SIGNING_BYTES = 64,            /* a signature */
+    SIGNING_WORD_SIZE = 8 + 64 + 1 /* a public key with the ending zero */
+};
+
+struct signing_key {
+    unsigned char public[SIGNING_PUBLIC_BYTES], secret[SIGNING_SECRET_BYTES];
+};
+
+int signing_public_parse(const char *word, unsigned char ret_public[SIGNING_PUBLIC_BYTES], struct error *e);
+void signing_public_print(const unsigned char public[SIGNING_PUBLIC_BYTES], char ret_word[SIGNING_WORD_SIZE]);
+
+/* Reads a private key, by the rules of secret_file_read(). */
+int signing_key_read(const char *path, struct signing_key *ret_key, struct error *e);
+
+/* Makes a key and its file, mode 0600, which must not be there yet. */
+int signing_key_make(const char *path, struct signing_key *ret_key, struct error *e);
+
+void signing_key_forget(struct signing_key *key);
+
+/* ---- modules ---- */
 
 enum {
     SIGNED_HEADER_BYTES = 16 + SIGNING_PUBLIC_BYTES + KEY_BYTES + 8 + 8,
@@ -25,11 +65,11 @@ enum {
     SIGNED_MAX_TRUSTED = 32,
 };
 
-/* Whose signatures count. */
+/* Signers whose modules are taken. */
 struct signed_trust {
     unsigned n;
     unsigned char keys[SIGNED_MAX_TRUSTED][SIGNING_PUBLIC_BYTES];
-    uint64_t max_age_s; /* of a signature; 0: any */
+    uint64_t max_age_s; /* a signature's; 0: any */
 };
 
 /* Appends the whole to `into`, whose maximum is SIGNED_MAX or more; -1 when it does not fit in memory. `now_s`: seconds

@@ -3,11 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/complain.h"
-#include "base/options.h"
 #include "commands/commands.h"
 
-/* OF_OTHERS: about what other clients do with a daemon that runs, so that none is started for it. */
+/* OF_OTHERS: the command is about what other clients do, so that no daemon is started for it. */
 enum { OF_OTHERS = true };
 
 static ctl_command show_help;
@@ -39,8 +37,15 @@ static const struct {
 
 static const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
 
-static void print_usage(FILE *to)
+/* NULL: there is no memory. */
+static const char *usage_text(void)
 {
+    static char *text;
+    size_t size;
+    FILE *to = text ? NULL : open_memstream(&text, &size);
+
+    if (!to)
+        return text;
     fprintf(to, "Usage: kopsctl [-V] [--socket PATH] [--timeout SECONDS] [--json] COMMAND [OPTION]...\n\nCommands:\n");
     for (size_t i = 0; i < n_commands; i++)
         fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
@@ -53,6 +58,7 @@ static void print_usage(FILE *to)
             "are trusted, besides you, root and kops.\n"
             "Exit status: 0 done, 1 failed or the check found wrong results, 2 wrong usage, 3 no daemon,\n"
             "4 (drain) work is left after the timeout.\n");
+    return fclose(to) ? NULL : text;
 }
 
 /* The command's place in the table; n_commands: there is none. */
@@ -71,16 +77,14 @@ static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
                                 "Tells what the command does, and its options, as `kopsctl COMMAND --help`; without a "
                                 "command, all\ncommands.\n\n"
                                 "Example: kopsctl help run\n";
-    static const struct option options[] = {CTL_COMMON_OPTIONS};
     static char wanted[] = "--help";
-    int option, end;
+    enum ctl_exit status;
     size_t i;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1)
-        if ((end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
+    if (!ctl_parse(ctl, argc, argv, usage, NULL, argc, &status))
+        return status;
     if (optind == argc) {
-        print_usage(stdout);
+        fputs(usage_text(), stdout);
         return CTL_OK;
     }
     if (argc - optind > 1)
@@ -94,32 +98,26 @@ static enum ctl_exit show_help(struct ctl *ctl, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"version", no_argument, NULL, 'V'}, CTL_COMMON_OPTIONS};
+    const char *usage = usage_text();
+    bool version = false;
+    const struct ctl_option options[] = {{"--version", 'V', OPTION_FLAG, &version}, {0}};
     struct ctl ctl = {0};
-    int option, status;
+    enum ctl_exit status;
     size_t command;
 
-    ctl_options_of(argv);
+    if (!usage)
+        return (int)ctl_no_memory(0);
     ctl_look_for_json(argv);
-    while ((option = getopt_long(argc, argv, "+hV", options, NULL)) != -1) {
-        int end;
-
-        if (option == 'V') {
-            printf("kopsctl %s\n", KOPS_VERSION);
-            return CTL_OK;
-        }
-        if (option == 'h') {
-            print_usage(stdout);
-            return CTL_OK;
-        }
-        end = ctl_common(&ctl, option, NULL);
-        if (end >= 0)
-            return end;
+    if (!ctl_parse(&ctl, argc, argv, usage, options, CTL_COMMAND_FOLLOWS, &status))
+        return (int)status;
+    if (version) {
+        printf("kopsctl %s\n", KOPS_VERSION);
+        return CTL_OK;
     }
     if (optind == argc) {
         if (ctl_has_json_errors())
             return (int)ctl_usage("no command; `kopsctl --help` lists them");
-        print_usage(stderr);
+        fputs(usage, stderr);
         return CTL_USAGE;
     }
     command = find_command(argv[optind]);
@@ -127,12 +125,11 @@ int main(int argc, char **argv)
         return (int)ctl_usage("no command `%s`; `kopsctl --help` lists them", argv[optind]);
     argc -= optind;
     argv += optind;
-    ctl_options_of(argv);
     ctl.no_autostart = commands[command].of_others;
     optind = 0; /* starts getopt_long anew */
-    status = (int)commands[command].run(&ctl, argc, argv);
+    status = commands[command].run(&ctl, argc, argv);
     kops_close(ctl.client);
     if (fflush(stdout) || ferror(stdout))
         return (int)ctl_complain("os_error", "writing the output: %s", strerror(errno));
-    return status;
+    return (int)status;
 }

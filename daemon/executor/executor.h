@@ -2,7 +2,7 @@
  *
  * On the daemon's side an executor is a backend: struct backend over a ring in shared memory for all that the loop
  * calls, and over sockets for what may block. On its own side it is this program with EXECUTOR_ARGUMENT, which serves
- * another backend, such as cuda_backend. */
+ * cuda_backend. */
 #ifndef KOPS_EXECUTOR_EXECUTOR_H
 #define KOPS_EXECUTOR_EXECUTOR_H
 
@@ -17,13 +17,13 @@ enum executor_sandbox {
     EXECUTOR_SANDBOX_OFF,      /* as the daemon is: it has the daemon's user, environment and stderr */
 };
 
-/* The backend that reaches `local` in an executor. Both live as long as the process; one `local` a process. */
-const struct backend *executor_backend(const struct backend *local);
+/* The backend that reaches `gpus` in executors. Both live as long as the process, which has one of each. */
+const struct backend *executor_backend(const struct gpu_backend *gpus);
 
 /* Whether main() was called for an executor. */
 bool executor_wanted(int argc, char **argv);
 
 /* The executor's life; returns the status to end with. To be called before anything else in main(). */
-int executor_main(int argc, char **argv, const struct backend *local);
+int executor_main(int argc, char **argv, const struct gpu_backend *local);
 
 #endif

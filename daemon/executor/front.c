@@ -360,8 +360,10 @@ static struct backend table = {
     .processes = front_processes,
 };
 
-const struct backend *executor_backend(const struct backend *local)
+const struct backend *executor_backend(const struct gpu_backend *gpus)
 {
+    const struct backend *local = &gpus->base;
+
     table.name = local->name;
     table.execution_key = local->execution_key;
     table.times_always = local->times_always;

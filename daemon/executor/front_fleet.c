@@ -154,8 +154,14 @@ static void note_ready(struct executor *x)
 
     x->ready = true;
     x->ready_ns = clock_now_ns();
-    if (watch(x, x->bell) < 0 || watch(x, x->control) < 0 || (f->n_devices && !has_same_devices(f, x))) {
-        error_set(&e, ERROR_DEVICE_LOST, "an executor has other devices than the first one");
+    e.code = ERROR_NONE;
+    if (watch(x, x->bell) < 0 || watch(x, x->control) < 0)
+        error_set(&e, ERROR_DEVICE_LOST, "the system watches no more descriptors, so the executor cannot be heard");
+    else if (f->n_devices && !has_same_devices(f, x))
+        error_set(
+            &e, ERROR_DEVICE_LOST,
+            "a GPU has gone: the driver finds other devices than when the daemon started (nvidia-smi shows which)");
+    if (e.code != ERROR_NONE) {
         front_kill(x, &e);
         return;
     }

@@ -399,6 +399,10 @@ static void turn(struct front *f)
     front_hold_turn(f);
     front_turns_turn(f);
     front_deadlines_turn(f);
+    /* Before jobs are told so: their errors say whether the daemon goes on. */
+    if (f->lost.code != ERROR_NONE)
+        for (unsigned i = 0; i < f->n_devices; i++)
+            f->devices[i]->base.lost = true;
     end_failed(f);
 }
 
@@ -417,9 +421,6 @@ unsigned front_poll(struct backend_device *device)
     }
     if (atomic_load_explicit(&f->news, memory_order_relaxed) || f->timer_ns != UINT64_MAX || !list_empty(&f->failed))
         turn(f);
-    if (f->lost.code != ERROR_NONE)
-        for (unsigned i = 0; i < f->n_devices; i++)
-            f->devices[i]->base.lost = true;
     return f->unfinished;
 }
 

@@ -212,7 +212,7 @@ bool executor_wanted(int argc, char **argv)
     return argc > 1 && !strcmp(argv[1], EXECUTOR_ARGUMENT);
 }
 
-int executor_main(int argc, char **argv, const struct backend *local)
+int executor_main(int argc, char **argv, const struct gpu_backend *local)
 {
     struct serving *p = calloc(1, sizeof(*p));
     struct backend_config config = {0};
@@ -222,7 +222,8 @@ int executor_main(int argc, char **argv, const struct backend *local)
     if (!p || fcntl(CALL_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
         return 2; /* not started by a daemon */
     prepare_process();
-    p->backend = local;
+    p->gpus = local;
+    p->backend = &local->base;
     p->control = CALL_CONTROL_FD;
     p->counts = -1;
     read_arguments(argc, argv, p, &config);

@@ -62,7 +62,8 @@ struct workers {
 };
 
 struct serving {
-    const struct backend *backend;
+    const struct backend *backend; /* gpus->base */
+    const struct gpu_backend *gpus;
     struct executor_region *region;
     const struct tuning_table *tuning; /* NULL: there is none */
     int control, bell;

@@ -55,8 +55,7 @@ int device_activate(struct serving *p, unsigned index, struct error *e)
 
     pthread_mutex_lock(&p->activating[index]);
     if (!atomic_load(&p->active[index])) {
-        if (p->backend->activate)
-            r = p->backend->activate(p->devices[index], e);
+        r = p->gpus->activate(p->devices[index], e);
         atomic_store(&p->active[index], r == 0);
     }
     pthread_mutex_unlock(&p->activating[index]);
@@ -67,7 +66,7 @@ static int take(void *context, struct error *e)
 {
     const struct serving *p = context;
 
-    return p->backend->counters_take(p->devices[p->counts], e);
+    return p->gpus->counters_take(p->devices[p->counts], e);
 }
 
 int devices_take_counters(struct serving *p, struct error *e)
@@ -77,12 +76,12 @@ int devices_take_counters(struct serving *p, struct error *e)
 
     if (p->counts < 0)
         return 0;
-    if (p->counts >= (int)p->n_devices || !p->backend->counters_take)
+    if (p->counts >= (int)p->n_devices)
         return error_set(e, ERROR_INTERNAL, "there is no device %d that counts", p->counts);
     if (device_activate(p, (unsigned)p->counts, e) < 0)
         return -1;
-    if (p->backend->counters_load(p->devices[p->counts], &why) < 0 ? privilege_drop(e) < 0
-                                                                   : privilege_use(take, p, &result, &why, e) < 0)
+    if (p->gpus->counters_load(p->devices[p->counts], &why) < 0 ? privilege_drop(e) < 0
+                                                                : privilege_use(take, p, &result, &why, e) < 0)
         return -1;
     if (result < 0)
         log_warning("counters_privilege", "state=refused why=\"%s\"", why.message);

@@ -192,8 +192,6 @@ static void refuse(struct serving *p, struct served_stream *s, struct served_job
 
 void jobs_advance(struct serving *p, struct served_stream *s)
 {
-    const struct backend *backend = p->backend;
-
     while (s->next != &s->jobs) {
         struct served_job *job = list_entry(s->next, struct served_job, stream_link);
 
@@ -207,7 +205,7 @@ void jobs_advance(struct serving *p, struct served_stream *s)
             refuse(p, s, job, NULL);
             continue;
         }
-        if (job->state == SERVED_WAITING && backend->needs_prepare && backend->needs_prepare(s->device, &job->base)) {
+        if (job->state == SERVED_WAITING && p->gpus->needs_prepare(s->device, &job->base)) {
             if (s->submitted)
                 return;
             job->state = SERVED_PREPARING;

@@ -242,8 +242,6 @@ static void take_cancel(struct serving *p, const unsigned char *from)
     if (!job || job->serial != record.serial || job->state == SERVED_FREE || job->state == SERVED_ENDED)
         return; /* it has ended meanwhile */
     atomic_store(&job->base.cancel, true);
-    if (job->state == SERVED_SUBMITTED && p->backend->cancel)
-        p->backend->cancel(&job->base);
 }
 
 static void take_program_free(struct serving *p, const unsigned char *from)

@@ -43,7 +43,7 @@ void tuner_free(struct tuner *t);
 /* Whether main() was called for a tuner. */
 bool tuner_wanted(int argc, char **argv);
 /* Its life; returns the status to end with. To be called before anything else in main(). */
-int tuner_main(int argc, char **argv, const struct backend *local);
+int tuner_main(int argc, char **argv, const struct gpu_backend *local);
 
 /* ---- between both ---- */
 

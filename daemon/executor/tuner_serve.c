@@ -14,7 +14,7 @@
 
 struct tuning {
     struct tuning_pace pace; /* first */
-    const struct backend *backend;
+    const struct gpu_backend *gpus;
     struct backend_device *devices[BACKEND_MAX_DEVICES];
     unsigned n_devices;
     uint32_t active; /* devices that have a context, a bit each */
@@ -76,7 +76,7 @@ static int open_devices(struct tuning *t, const struct backend_config *config, s
 {
     const struct backend_host host = {.wake = no_wake, .context = t};
 
-    if (t->backend->open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
+    if (t->gpus->base.open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
         return -1;
     for (unsigned i = 0; i < t->n_devices; i++)
         t->devices[i]->index = i;
@@ -92,12 +92,12 @@ static int tune(struct tuning *t, const char *uuid, const struct tuning_request 
     for (; i < t->n_devices && !d; i++)
         if (!strncmp(t->devices[i]->info.uuid, uuid, sizeof(t->devices[i]->info.uuid)))
             d = t->devices[i];
-    if (!d || !t->backend->tune)
+    if (!d)
         return error_set(e, ERROR_INTERNAL, "the tuner has no such device");
-    if (!(t->active & 1U << d->index) && t->backend->activate && t->backend->activate(d, e) < 0)
+    if (!(t->active & 1U << d->index) && t->gpus->activate(d, e) < 0)
         return -1;
     t->active |= 1U << d->index;
-    return t->backend->tune(d, request, &t->pace, ret, e);
+    return t->gpus->base.tune(d, request, &t->pace, ret, e);
 }
 
 static void serve(struct tuning *t)
@@ -148,7 +148,7 @@ static int prepare(struct tuning *t, struct backend_config *config, struct error
     return confine_finish(e);
 }
 
-int tuner_main(int argc, char **argv, const struct backend *local)
+int tuner_main(int argc, char **argv, const struct gpu_backend *local)
 {
     static struct tuning t;
     struct backend_config config = {0};
@@ -166,7 +166,7 @@ int tuner_main(int argc, char **argv, const struct backend *local)
             arguments_read(argv[i], value + 1, &config);
         }
     }
-    t.backend = local;
+    t.gpus = local;
     t.pace = (struct tuning_pace){.wait = wait_for_go, .listed = tell_list};
     m->kind = TUNER_READY;
     if (prepare(&t, &config, &m->error) == 0)

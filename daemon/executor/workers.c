@@ -3,9 +3,7 @@
 
 static void prepare(struct workers *w, struct served_job *job)
 {
-    const struct backend *backend = w->serving->backend;
-
-    job->base.failed = backend->prepare(job->stream->local, &job->base, &job->base.error) < 0;
+    job->base.failed = w->serving->gpus->prepare(job->stream->local, &job->base, &job->base.error) < 0;
 }
 
 static void *run(void *argument)

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "compile/secret_file.h"
 #include "compile/signed.h"
 #include "server/account/access_list.h"
 #include "server/account/account.h"

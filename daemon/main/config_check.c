@@ -97,8 +97,7 @@ static int check_kernels(struct config *c, struct error *e)
         find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
         return -1;
     if (c->policy == AUTO)
-        c->policy =
-            c->isolate == ISOLATE_USER || c->isolate == ISOLATE_CONNECTION ? USER_KERNELS_ALL : USER_KERNELS_OWNER;
+        c->policy = c->isolate == ISOLATE_NONE ? USER_KERNELS_OWNER : USER_KERNELS_ALL;
     if (c->policy == USER_KERNELS_GROUP && !group)
         return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
     if (c->hand_out_policy == USER_KERNELS_GROUP && !group)

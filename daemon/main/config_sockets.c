@@ -214,7 +214,7 @@ static int parse_switch(const char *name, const char *key, const char *text, boo
 
 static int parse_isolation(const char *name, const char *text, unsigned all, unsigned *ret, struct error *e)
 {
-    const bool there = all == ISOLATE_USER || all == ISOLATE_CONNECTION;
+    const bool there = all != ISOLATE_NONE;
 
     *ret = there ? ISOLATE_CONNECTION : all;
     if (!text)
@@ -237,7 +237,7 @@ static int find_rights(const struct config *c, const char *name, const struct so
                        struct identity_rights *ret, struct error *e)
 {
     const struct socket_section *all = &c->any_socket;
-    const bool apart = c->isolate == ISOLATE_USER || c->isolate == ISOLATE_CONNECTION;
+    const bool apart = c->isolate != ISOLATE_NONE;
     const char *classes = EITHER(own->classes, all->classes);
 
     if (parse_classes(name, EITHER(classes, ""), &ret->classes, e) < 0 ||

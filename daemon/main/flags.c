@@ -32,7 +32,7 @@ static const char usage[] =
     "Settings come from the file, then KOPSD_<SECTION>_<KEY> in the environment, then flags.\n"
     "SIGHUP: read them again; the log lists those that need a restart.\n"
     "SIGTERM, SIGINT: finish running work, then end.\n"
-    "Exit status: 0 ended on request; 1 cannot start; 2 wrong usage; 70 the server hung; 75 a device was lost.\n"
+    "Exit status: 0 ended on request; 1 cannot start; 2 wrong usage; 70 the server hung; 75 a GPU has gone.\n"
     "After 70 and 75 start it again: systemd's Restart=on-failure does, or --supervise.\n";
 
 static int remember(struct flags *f, const char *name, const char *value)

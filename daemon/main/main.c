@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "compile/helper.h"
-#include "compile/signing.h"
+#include "compile/signed.h"
 #include "executor/executor.h"
 #include "executor/tuner.h"
 #include "main/autostart.h"

@@ -109,7 +109,7 @@ struct server_config server_config_of(const struct config *c)
 
 #ifdef KOPS_HAVE_CUDA
     if (c->cuda_enabled)
-        s.backends[n++] = c->isolate == ISOLATE_OFF ? &cuda_backend : executor_backend(&cuda_backend);
+        s.backends[n++] = executor_backend(&cuda_backend);
 #endif
     if (c->host_enabled)
         s.backends[n++] = &host_backend;

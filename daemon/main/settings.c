@@ -32,12 +32,10 @@ const struct setting settings[] = {
      "Longest time that an ordered op may wait for its client's stream; then its connection is closed. 0: no limit; a "
      "waiting op costs little."},
     {"server", "job_timeout_s", NUMBER, AT(job_timeout_s), "60", 0, 86400, LIVE,
-     "When a GPU that has work ends none of it for this time, the daemon reports the running work. Where it has "
-     "executors (executors.isolate), one of them is ended with the job; otherwise the daemon gives the GPU up and ends "
-     "with status 75, which frees it; 0: never."},
+     "When a GPU that has work ends none of it for this time, the daemon reports the running work and ends the job, "
+     "with the executor that has it; 0: never."},
     {"server", "loop_timeout_s", NUMBER, AT(loop_timeout_s), "30", 0, 86400, FIXED,
-     "When the event loop is blocked for this time, the daemon ends with status 70; 0: never. A GPU that is at work "
-     "does not block the loop: see job_timeout_s."},
+     "When the event loop is blocked for this time, the daemon ends with status 70; 0: never."},
     {"server", "idle_exit_s", NUMBER, AT(idle_exit_s), "0", 0, 31536000, LIVE,
      "Seconds without a connection after which the daemon ends with status 0; 0: never. For daemons that something "
      "starts again when a client comes: kopsd --autostart, which sets 300 unless this is set, or a socket unit."},
@@ -98,7 +96,7 @@ const struct setting settings[] = {
      "host, and none of a GPU before it tunes."},
     {"executors", "isolate", TEXT, AT(executors_isolate), "user", 0, 0, FIXED,
      "Whose GPU work shares a process: user (kernels of users run in executors of their own, one a user), connection "
-     "(one a connection), none (one executor does the work of all users), or off (the daemon itself does all of it)."},
+     "(one a connection), or none (one executor does the work of all users)."},
     {"executors", "max", NUMBER, AT(executors_max), "8", 2, 60, FIXED,
      "Executors at one time, the common one and the spares included. Each takes about 0.5 GB of a GPU's memory."},
     {"executors", "active", NUMBER, AT(executors_active), "1", 1, 60, FIXED,

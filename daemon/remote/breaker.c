@@ -22,7 +22,6 @@ bool breaker_fail(struct breaker *b, uint64_t now_ms)
 {
     const bool was_open = b->open;
 
-    /* An answer to a question from before it opened says nothing new. */
     if (was_open && !b->trying)
         return false;
     if (!was_open && ++b->failures < BREAKER_FAILURES)

@@ -17,20 +17,19 @@ struct breaker {
     unsigned failures; /* in a row, while it is closed */
     bool open, trying; /* a trial is on its way */
     unsigned rest_ms;  /* this time, or the last one */
-    uint64_t until_ms; /* of the rest */
+    uint64_t until_ms; /* when the rest ends */
 };
 
-/* Whether to ask now; of an open breaker whose rest is over one caller hears yes, and is the trial. Each yes is
- * followed by one call of a function below. */
+/* Whether to ask now; when the rest of an open breaker is over, one caller hears yes, and is the trial. Each yes is
+ * followed by one call of a function below: the question succeeded, failed, or nothing became known. */
 bool breaker_allows(struct breaker *b, uint64_t now_ms);
 
-/* Return whether it has closed, or has opened for the first time: what the log tells. */
+/* Return whether the breaker has closed, or has opened for the first time: the log tells that. */
 bool breaker_succeed(struct breaker *b);
 bool breaker_fail(struct breaker *b, uint64_t now_ms);
-/* Nothing became known. */
 void breaker_abandon(struct breaker *b);
 
-/* The ms until the next trial; 0: it asks. */
+/* Milliseconds until the next trial; 0: the breaker asks. */
 uint64_t breaker_rests(const struct breaker *b, uint64_t now_ms);
 
 #endif

@@ -6,8 +6,6 @@
 #ifndef KOPS_REMOTE_CURL_H
 #define KOPS_REMOTE_CURL_H
 
-#include "util/error.h"
-
 typedef void *curl_handle;
 struct curl_list;
 
@@ -37,7 +35,7 @@ enum curl_option {
 };
 
 enum {
-    CURL_HTTP = 1, /* of PROTOCOLS */
+    CURL_HTTP = 1, /* for PROTOCOLS */
     CURL_HTTPS = 2,
     CURL_ALL = 3, /* to be set up */
     CURL_OK = 0,
@@ -66,27 +64,29 @@ struct curl_message {
     } data;
 };
 
-/* The functions, by libcurl's names. */
-struct curl_functions {
-    int (*global_init)(long flags);
-    const char *(*version)(void);
-    struct curl_list *(*slist_append)(struct curl_list *list, const char *text);
-    void (*slist_free_all)(struct curl_list *list);
-    curl_handle (*easy_init)(void);
-    int (*easy_setopt)(curl_handle easy, int option, ...);
-    int (*easy_getinfo)(curl_handle easy, int info, ...);
-    void (*easy_cleanup)(curl_handle easy);
-    const char *(*easy_strerror)(int result);
-    curl_handle (*multi_init)(void);
-    int (*multi_setopt)(curl_handle multi, int option, ...);
-    int (*multi_add_handle)(curl_handle multi, curl_handle easy);
-    int (*multi_remove_handle)(curl_handle multi, curl_handle easy);
-    int (*multi_perform)(curl_handle multi, int *ret_running);
-    int (*multi_wait)(curl_handle multi, struct curl_wait *extra, unsigned n_extra, int timeout_ms, int *ret_ready);
-    struct curl_message *(*multi_info_read)(curl_handle multi, int *ret_left);
-};
+/* The functions, by libcurl's names: X(type, name, (parameters)). */
+#define CURL_FUNCTIONS(X)                                                                                              \
+    X(int, global_init, (long flags))                                                                                  \
+    X(const char *, version, (void))                                                                                   \
+    X(struct curl_list *, slist_append, (struct curl_list * list, const char *text))                                   \
+    X(void, slist_free_all, (struct curl_list * list))                                                                 \
+    X(curl_handle, easy_init, (void))                                                                                  \
+    X(int, easy_setopt, (curl_handle easy, int option, ...))                                                           \
+    X(int, easy_getinfo, (curl_handle easy, int info, ...))                                                            \
+    X(void, easy_cleanup, (curl_handle easy))                                                                          \
+    X(const char *, easy_strerror, (int result))                                                                       \
+    X(curl_handle, multi_init, (void))                                                                                 \
+    X(int, multi_setopt, (curl_handle multi, int option, ...))                                                         \
+    X(int, multi_add_handle, (curl_handle multi, curl_handle easy))                                                    \
+    X(int, multi_remove_handle, (curl_handle multi, curl_handle easy))                                                 \
+    X(int, multi_perform, (curl_handle multi, int *ret_running))                                                       \
+    X(int, multi_wait, (curl_handle multi, struct curl_wait * extra, unsigned n, int timeout_ms, int *ret_ready))      \
+    X(struct curl_message *, multi_info_read, (curl_handle multi, int *ret_left))
 
-/* Loads and sets up the library; the error names the package. */
-int curl_open(struct curl_functions *ret, struct error *e);
+struct curl_functions {
+#define X(type, name, parameters) type(*name) parameters;
+    CURL_FUNCTIONS(X)
+#undef X
+};
 
 #endif

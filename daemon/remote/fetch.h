@@ -1,14 +1,13 @@
 /* The helper that speaks HTTP: `kopsd --cache-helper`, a process that the daemon starts or that the service manager
  * starts for each connection of the daemon's (kopsd-cache@.service).
  *
- * It has the network and the names of hosts, reads the certificates of authorities and the configuration of the
+ * The helper has the network and the names of hosts, reads the certificates of authorities and the configuration of the
  * resolver, and nothing else. Its only way to the daemon is a socket, whose other end takes nothing on trust. */
 #ifndef KOPS_REMOTE_FETCH_H
 #define KOPS_REMOTE_FETCH_H
 
 #include <stdbool.h>
 
-/* The first argument of a helper. */
 #define REMOTE_HELPER_ARGUMENT "--cache-helper"
 
 enum { REMOTE_HELPER_FD = 3 /* the connection; also where service managers put it */ };

@@ -2,10 +2,10 @@
  * has the network and none of the daemon's memory (fetch.h); the daemon has no network.
  *
  * The store is never waited for: questions are refused when there are too many of them, when the helper is not there,
- * and for a while after failures (breaker.h). What comes from it is bytes from a stranger: whoever asked has to verify
- * them, and says what came of it.
+ * and for a while after failures (breaker.h). A body is bytes from a stranger: the caller has to verify it, and says
+ * what came of it.
  *
- * Thread: the loop's, for everything here; no function blocks. */
+ * Thread: the loop's; no function blocks. */
 #ifndef KOPS_REMOTE_REMOTE_H
 #define KOPS_REMOTE_REMOTE_H
 
@@ -27,23 +27,23 @@ enum {
 
 /* Texts are copied; NULL: none. */
 struct remote_config {
-    const char *url;           /* of the folder that the bodies are below */
+    const char *url;           /* the folder that the bodies are below */
     const char *authorization; /* the header's value */
     const char *ca;            /* file of certificates of authorities, in place of the system's */
     const char *helper;        /* path of the socket of a helper that is a service of its own; NULL: one is started */
-    const char *user;          /* of a helper that root starts; NULL: nobody */
+    const char *user;          /* for a helper that root starts; NULL: nobody */
     const char *binary;        /* the program that is started; NULL: this one */
-    unsigned timeout_ms;       /* of one transfer */
-    uint64_t max_bytes;        /* of one body */
+    unsigned timeout_ms;       /* for one transfer */
+    uint64_t max_bytes;        /* a body's */
 };
 
 /* Starts the helper at once, so that the first question finds it ready. */
 struct remote *remote_new(uv_loop_t *loop, const struct remote_config *config, struct error *e);
 
-/* Whether it was made of the same. */
+/* Whether the remote was made with an equal configuration. */
 bool remote_is(const struct remote *r, const struct remote_config *config);
 
-/* Drops the requests without calling their done(), ends the helper, frees it all and calls closed(). */
+/* Drops the requests without calling their done(), ends the helper, frees all and calls closed(). */
 void remote_close(struct remote *r, void (*closed)(void *context), void *context);
 
 enum remote_status { REMOTE_HIT, REMOTE_MISS, REMOTE_FAILED };
@@ -58,17 +58,17 @@ struct remote_request *remote_get(struct remote *r, const unsigned char key[REMO
 /* `fd`: a sealed memfd, taken in every case. */
 struct remote_request *remote_put(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], int fd,
                                   remote_done *done, void *context);
-/* done() is not called. `too_slow`: somebody else has answered before it, which counts as a failure. */
+/* done() is not called. `too_slow`: the compiler has answered before, which counts as a failure. */
 void remote_cancel(struct remote_request *q, bool too_slow);
 
-/* Whether the body that a get brought was what was asked for. A server whose answers are not is treated as one that
- * does not answer. */
+/* Whether the body that a get brought was what was asked for. A server whose bodies are not is treated as one that does
+ * not answer. */
 void remote_judge(struct remote *r, bool good, const char *why);
 
 enum remote_state {
     REMOTE_STARTING, /* the helper gets ready: questions wait */
     REMOTE_SERVING,
-    REMOTE_RESTING, /* it failed, and is not asked */
+    REMOTE_RESTING, /* after failures: the server is not asked */
     REMOTE_DOWN,    /* there is no helper */
 };
 
@@ -77,7 +77,7 @@ extern const char *const remote_state_names[];
 
 struct remote_report {
     enum remote_state state;
-    uint64_t rests_ms;         /* of RESTING */
+    uint64_t rests_ms;         /* RESTING */
     uint64_t skipped;          /* questions that were not asked */
     char why[REMOTE_WHY_SIZE]; /* the last failure; "": none so far */
 };

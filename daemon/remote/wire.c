@@ -5,11 +5,16 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "util/shortage.h"
+#include "util/spawn.h"
 
 enum { FDS_MAX = 4, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL };
 
-int remote_send(int socket, const void *packet, size_t size, int fd)
+int remote_send(int socket, const void *packet, size_t size, int flags, int fd)
 {
     union {
         struct cmsghdr header;
@@ -26,7 +31,7 @@ int remote_send(int socket, const void *packet, size_t size, int fd)
         memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
     }
     do
-        n = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = sendmsg(socket, &message, MSG_NOSIGNAL | flags);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -1 : 0;
 }
@@ -98,4 +103,30 @@ int64_t remote_body_size(int fd, uint64_t max, const char **ret_why)
 int remote_body_seal(int fd)
 {
     return fcntl(fd, F_ADD_SEALS, SEALS);
+}
+
+int remote_start(const char *what, const char *program, char *const *arguments, char *const *environment, int there,
+                 struct remote_process *ret, struct error *e)
+{
+    struct remote_process p;
+    int sockets[2], error;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+        return error_shortage(e, errno, what);
+    error = spawn_process(program, arguments, environment, &(struct spawn_fd){sockets[1], there}, 1, &p.pid);
+    close(sockets[1]);
+    if (error) {
+        close(sockets[0]);
+        return error_set(e, ERROR_UNSUPPORTED, "%s cannot be started: %.80s: %s", what, program, strerror(error));
+    }
+    p.fd = sockets[0];
+    p.pidfd = (int)syscall(SYS_pidfd_open, p.pid, 0);
+    if (p.pidfd >= 0) {
+        *ret = p;
+        return 0;
+    }
+    error_set(e, ERROR_UNSUPPORTED, "%s cannot be watched: %s", what, strerror(errno));
+    close(p.fd); /* the process sees that, and ends */
+    waitpid(p.pid, NULL, 0);
+    return -1;
 }

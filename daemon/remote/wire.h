@@ -1,4 +1,4 @@
-/* What the daemon and the helper that does HTTP say to each other: packets of a fixed size over a socket of packets,
+/* Messages between the daemon and the helper that does HTTP: packets of a fixed size over a socket of packets,
  * with bodies as sealed memfds beside them. Both sides are this program; in a service of its own the helper may be of
  * another version for the time of an upgrade, which the first packet tells.
  *
@@ -11,6 +11,9 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
+
+#include "util/error.h"
 
 enum {
     REMOTE_VERSION = 1,
@@ -20,11 +23,20 @@ enum {
     REMOTE_WHY_SIZE = 160,
 };
 
+/* Starts `program` with one end of a socket of packets as its descriptor `there`; `what` names it in errors. May block.
+ * -1: nothing was started. */
+struct remote_process {
+    pid_t pid;
+    int fd, pidfd; /* the other end; -1: none */
+};
+int remote_start(const char *what, const char *program, char *const *arguments, char *const *environment, int there,
+                 struct remote_process *ret, struct error *e);
+
 /* The daemon's first packet. Empty texts: none. */
 struct remote_setup {
     uint32_t version;
-    uint32_t timeout_ms; /* of one transfer */
-    uint64_t max_bytes;  /* of one body */
+    uint32_t timeout_ms; /* for one transfer */
+    uint64_t max_bytes;  /* a body's */
     char url[REMOTE_URL_SIZE], authorization[REMOTE_AUTHORIZATION_SIZE], ca[PATH_MAX];
 };
 
@@ -43,11 +55,12 @@ enum remote_answer { REMOTE_ANSWER_OK, REMOTE_ANSWER_MISSING, REMOTE_ANSWER_FAIL
 struct remote_event {
     uint32_t kind, answer;
     uint64_t id;
-    char why[REMOTE_WHY_SIZE]; /* of FAILED; of READY: what the sandbox lacks */
+    char why[REMOTE_WHY_SIZE]; /* FAILED: the reason; READY: missing parts of the sandbox */
 };
 
-/* `fd` goes along unless it is negative; stays the caller's. Returns 0, or -1 with errno. */
-int remote_send(int socket, const void *packet, size_t size, int fd);
+/* `fd` goes along unless it is negative, and stays the caller's; `flags`: as for sendmsg(2). Returns 0, or -1 with
+ * errno. */
+int remote_send(int socket, const void *packet, size_t size, int flags, int fd);
 
 /* Returns the packet's size; 0 at the end; -1 with errno. *ret_fd: the only descriptor that came along, or -1; more
  * than one are closed, and the packet counts as one of size 1. */

@@ -21,6 +21,11 @@ scmp_filter_ctx calls_new(uint32_t otherwise);
  * do libseccomp's own functions. */
 int calls_add(scmp_filter_ctx filter, uint32_t action, const int *calls, size_t n);
 
+/* Calls that a process needs which reads files and computes: files (Landlock says which ones), memory, without mapping
+ * or protecting for execution, the process itself, time. */
+extern const int calls_common[];
+extern const size_t calls_common_n;
+
 /* For this thread and those that it starts; `all`: also for the process's other threads. Ends the filter, also where it
  * fails. `r` is what became of its making: negative, and it only ends. */
 int calls_enter(scmp_filter_ctx filter, int r, bool all, struct error *e);

@@ -1,5 +1,4 @@
-/* The backend's table of functions: the server's view of this folder. */
-#include "backend/nvml.h"
+/* The backend's table of functions: the executor's view of this folder. */
 #include "compute/check.h"
 #include "compute/module.h"
 #include "counters/count.h"
@@ -13,9 +12,8 @@
 static int gpu_open_all(const struct backend_config *config, const struct backend_host *host,
                         struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
-    nvml_choose(config->cuda_nvml);
     (void)e; /* a machine without a usable GPU is no error */
-    return cuda_gpu_open_all(&cuda_backend, config, host, ret_devices, max, ret_count);
+    return cuda_gpu_open_all(&cuda_backend.base, config, host, ret_devices, max, ret_count);
 }
 
 static const char *const *gpu_variants(struct backend_device *base, const struct op *op, enum dtype dtype)
@@ -68,42 +66,43 @@ static int gpu_tune(struct backend_device *base, const struct tuning_request *re
     return cuda_tune(&cuda_gpu(base)->kernels, request, pace, ret, e);
 }
 
-const struct backend cuda_backend = {
-    .abi = BACKEND_ABI,
-    .name = "cuda",
-    .execution_key = "gpu_us",
-    .spin = true,
-    .open = gpu_open_all,
-    .close = cuda_gpu_close,
-    .variants = gpu_variants,
-    .memory_import = cuda_memory_import,
-    .memory_alloc = cuda_memory_alloc,
-    .memory_close = cuda_memory_close,
-    .memory_detach = cuda_memory_detach,
-    .memory_attach = cuda_memory_attach,
-    .stream_new = gpu_stream_new,
-    .stream_free = cuda_stream_free,
-    .check = cuda_check_step,
+const struct gpu_backend cuda_backend = {
+    .base =
+        {
+            .abi = BACKEND_ABI,
+            .name = "cuda",
+            .execution_key = "gpu_us",
+            .spin = true,
+            .open = gpu_open_all,
+            .close = cuda_gpu_close,
+            .variants = gpu_variants,
+            .memory_import = cuda_memory_import,
+            .memory_alloc = cuda_memory_alloc,
+            .memory_close = cuda_memory_close,
+            .memory_detach = cuda_memory_detach,
+            .memory_attach = cuda_memory_attach,
+            .stream_new = gpu_stream_new,
+            .stream_free = cuda_stream_free,
+            .check = cuda_check_step,
+            .submit = cuda_submit,
+            .program_free = cuda_program_free,
+            .poll = gpu_poll,
+            .arm = gpu_arm,
+            .memory_kinds = cuda_memory_kinds,
+            .memory_extend = cuda_memory_extend,
+            .can_access = cuda_can_access,
+            .code_load = cuda_module_load,
+            .code_unload = cuda_module_unload,
+            .code_function = gpu_code_function,
+            .kernel_limits = gpu_kernel_limits,
+            .image = cuda_embedded_image,
+            .tune = gpu_tune,
+            .tunes = cuda_tunes,
+            .memory_free = gpu_memory_free,
+        },
     .needs_prepare = gpu_needs_prepare,
     .prepare = cuda_prepare,
-    .submit = cuda_submit,
-    .program_free = cuda_program_free,
-    .poll = gpu_poll,
-    .arm = gpu_arm,
-    .memory_kinds = cuda_memory_kinds,
-    .memory_extend = cuda_memory_extend,
-    .can_access = cuda_can_access,
-    .code_load = cuda_module_load,
-    .code_unload = cuda_module_unload,
-    .code_function = gpu_code_function,
-    .kernel_limits = gpu_kernel_limits,
-    .image = cuda_embedded_image,
-    .tune = gpu_tune,
-    .tunes = cuda_tunes,
-    .abandon = cuda_gpu_abandon,
     .activate = cuda_gpu_activate,
     .counters_load = cuda_counters_load,
     .counters_take = cuda_counters_take,
-    .memory_free = gpu_memory_free,
-    .conditions = nvml_conditions,
 };

@@ -12,7 +12,6 @@
 #include "util/log.h"
 
 /* They stay until the process ends; the list keeps leak checkers quiet. Thread: loop. */
-static struct cuda_gpu *left_behind;
 
 static struct cuda_gpu *gpu_open(const struct backend *backend, const struct backend_config *config,
                                  const struct backend_host *host, int number, bool have_blaslt, struct error *e)
@@ -123,27 +122,10 @@ int cuda_gpu_open_all(const struct backend *backend, const struct backend_config
     return 0;
 }
 
-void cuda_gpu_abandon(struct backend_device *base, const struct error *why)
-{
-    struct cuda_gpu *gpu = cuda_gpu(base);
-
-    if (gpu->abandoned)
-        return;
-    gpu->abandoned = true;
-    cuda_executor_abandon(&gpu->executor, why);
-    cuda_device_break(&gpu->device, CUDA_ERROR_LAUNCH_TIMEOUT);
-}
-
 void cuda_gpu_close(struct backend_device *base)
 {
     struct cuda_gpu *gpu = cuda_gpu(base);
 
-    if (gpu->abandoned) {
-        cuda_executor_leave(&gpu->executor);
-        gpu->left_behind = left_behind;
-        left_behind = gpu;
-        return;
-    }
     if (cuda_device_is_active(&gpu->device))
         cuda_executor_close(&gpu->executor);
     cuda_kernels_close(&gpu->kernels);

@@ -10,9 +10,7 @@ struct cuda_gpu {
     struct cuda_device device; /* first: the server's view */
     struct cuda_kernels kernels;
     struct cuda_executor executor;
-    bool cupti_early;             /* as in struct backend_config */
-    bool abandoned;               /* work on it may never end: the driver is left alone from now on */
-    struct cuda_gpu *left_behind; /* by close(): the next one of a list that is never read */
+    bool cupti_early; /* as in struct backend_config */
 };
 
 static inline struct cuda_gpu *cuda_gpu(struct backend_device *base)
@@ -28,13 +26,8 @@ int cuda_gpu_open_all(const struct backend *backend, const struct backend_config
 /* activate() of struct backend: makes the context and what belongs to it. */
 int cuda_gpu_activate(struct backend_device *base, struct error *e);
 
-/* close() and abandon() of struct backend.
- *
- * The driver cannot stop a kernel before the process ends, and calls that wait for the device, such as freeing memory
- * or unloading modules, would wait for a kernel that never ends. So from cuda_gpu_abandon() on the driver is left
- * alone: every function of the backend fails with device_lost, and the device's resources stay until the process ends.
- * The process should end by _exit(): the driver's own exit handlers wait, too. */
+/* close() of struct backend. The driver cannot stop a kernel before its process ends, so close() would wait for ever
+ * for one that never ends: an executor ends by _exit() instead. */
 void cuda_gpu_close(struct backend_device *base);
-void cuda_gpu_abandon(struct backend_device *base, const struct error *why);
 
 #endif

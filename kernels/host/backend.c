@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "backend/memfd.h"
-#include "cpufreq.h"
+#include "cpu.h"
 #include "device.h"
 #include "execute.h"
 #include "executor.h"
@@ -44,7 +44,7 @@ static int host_open(const struct backend_config *config, const struct backend_h
     if (host)
         d->host = *host;
     d->bypass_bytes = cpu_cache_bytes() / 4;
-    blas_init(&d->blas, config ? config->host_blas : NULL, threads);
+    blas_init(&d->blas, config ? config->host_blas : NULL);
     onednn_init(&d->onednn, config ? config->host_onednn : NULL);
     gemm_ways_init(d, !(config && config->host_first_variant));
     list_variants(d);
@@ -107,7 +107,7 @@ static int host_memory_free(struct backend_device *device, uint64_t *ret_bytes)
 static void host_conditions(struct backend_device *device, struct backend_conditions *ret)
 {
     (void)device;
-    cpufreq_conditions("/sys/devices/system/cpu", ret);
+    cpu_conditions("/sys/devices/system/cpu", ret);
 }
 
 static unsigned host_poll(struct backend_device *device)

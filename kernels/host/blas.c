@@ -5,7 +5,9 @@
 
 #include "cpu.h"
 
-/* Best first. Their threads must be their own: "libopenblas.so.0" is the serial build where "libopenblasp" exists. */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's */
+
+/* Best first. */
 static const char *const usual[] = {"libopenblasp.so.0", "libopenblas.so.0", "libmkl_rt.so.2", "libmkl_rt.so",
                                     "libblis-mt.so.4",   "libblis.so.4",     "libblis.so",     NULL};
 
@@ -20,9 +22,9 @@ static const char *name_of(const char *path)
     return "blas";
 }
 
-void blas_init(struct blas *blas, const char *setting, unsigned threads)
+void blas_init(struct blas *blas, const char *setting)
 {
-    *blas = (struct blas){.threads = threads};
+    *blas = (struct blas){0};
     library_init(&blas->library, "BLAS", "host_blas", setting, usual);
     if (!blas->library.path[0])
         return;
@@ -30,8 +32,8 @@ void blas_init(struct blas *blas, const char *setting, unsigned threads)
     /* OpenBLAS takes several processors with AVX-512 for ones without (Zen 4, models newer than the library). */
     if (cpu_has(CPU_AVX512))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-    /* OpenBLAS threads poll for 2^26 cycles after each product, which starves the clients on this machine. */
-    setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);
+    /* So that it starts no threads when it is loaded. */
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
 }
 
 void blas_deinit(struct blas *blas)
@@ -39,27 +41,14 @@ void blas_deinit(struct blas *blas)
     library_deinit(&blas->library);
 }
 
-bool blas_set_threads(const struct blas *blas, unsigned threads)
-{
-    if (blas->set_threads_int)
-        blas->set_threads_int((int)threads);
-    else if (blas->set_threads_int64)
-        blas->set_threads_int64(threads);
-    else
-        return false;
-    return true;
-}
-
 static void prepare(void *context)
 {
     const struct blas *blas = context;
 
-    blas_set_threads(blas, blas->threads);
-}
-
-bool blas_is_loaded(const struct blas *blas)
-{
-    return library_is_loaded(&blas->library);
+    if (blas->set_threads)
+        blas->set_threads(1);
+    else if (blas->set_threads_int64)
+        blas->set_threads_int64(1);
 }
 
 int blas_load(struct blas *blas, struct error *e)
@@ -68,11 +57,65 @@ int blas_load(struct blas *blas, struct error *e)
                                              {"cblas_dgemm", &blas->dgemm, false},
                                              {"cblas_sgemv", &blas->sgemv, false},
                                              {"cblas_dgemv", &blas->dgemv, false},
-                                             {"openblas_set_num_threads", &blas->set_threads_int, true},
-                                             {"MKL_Set_Num_Threads", &blas->set_threads_int, true},
-                                             {"bli_thread_set_num_threads", &blas->set_threads_int64, true}};
+                                             {"openblas_set_num_threads", &blas->set_threads, true},
+                                             {"MKL_Set_Num_Threads", &blas->set_threads, true},
+                                             {"bli_thread_set_num_threads", &blas->set_threads_int64, true},
+                                             {"omp_set_num_threads", &blas->set_openmp_threads, true}};
 
     if (!blas->name)
         return error_set(e, ERROR_UNSUPPORTED, "no BLAS library was found; install libopenblas0 or set host_blas");
     return library_load(&blas->library, symbols, sizeof(symbols) / sizeof(symbols[0]), prepare, blas, e);
+}
+
+/* ---- products ---- */
+
+/* y = alpha·x·v + beta·y, where x is `rows` × `columns` as it lies in memory or, `transposed`, its transpose. Several
+ * times faster than as a product with one column. */
+static void multiply_vector(const struct blas *blas, enum dtype dtype, bool transposed, int64_t rows, int64_t columns,
+                            double alpha, const struct gemm_block *x, const void *v, int v_step, double beta, void *y,
+                            int y_step)
+{
+    const int trans = transposed ? TRANS : NO_TRANS;
+    float *y32 = y;
+    double *y64 = y;
+
+    /* Some libraries scale y by 0 where they should write it, which keeps its NaNs. */
+    for (int64_t i = 0; beta == 0 && i < (transposed ? columns : rows); i++)
+        if (dtype == DTYPE_F64)
+            y64[i * y_step] = 0;
+        else
+            y32[i * y_step] = 0;
+    if (dtype == DTYPE_F64)
+        blas->dgemv(ROW_MAJOR, trans, (int)rows, (int)columns, alpha, x->at, x->ld, v, v_step, beta, y64, y_step);
+    else
+        blas->sgemv(ROW_MAJOR, trans, (int)rows, (int)columns, (float)alpha, x->at, x->ld, v, v_step, (float)beta, y32,
+                    y_step);
+}
+
+static int multiply(const void *library, enum dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
+                    const struct gemm_block *a, const struct gemm_block *b, double beta, const struct gemm_block *out)
+{
+    const int trans_a = a->transposed ? TRANS : NO_TRANS, trans_b = b->transposed ? TRANS : NO_TRANS;
+    const struct blas *blas = library;
+
+    if (blas->set_openmp_threads)
+        blas->set_openmp_threads(1);
+    if (n == 1)
+        multiply_vector(blas, dtype, a->transposed, a->transposed ? k : m, a->transposed ? m : k, alpha, a, b->at,
+                        b->transposed ? 1 : b->ld, beta, out->at, out->ld);
+    else if (m == 1)
+        multiply_vector(blas, dtype, !b->transposed, b->transposed ? n : k, b->transposed ? k : n, alpha, b, a->at,
+                        a->transposed ? a->ld : 1, beta, out->at, 1);
+    else if (dtype == DTYPE_F64)
+        blas->dgemm(ROW_MAJOR, trans_a, trans_b, (int)m, (int)n, (int)k, alpha, a->at, a->ld, b->at, b->ld, beta,
+                    out->at, out->ld);
+    else
+        blas->sgemm(ROW_MAJOR, trans_a, trans_b, (int)m, (int)n, (int)k, (float)alpha, a->at, a->ld, b->at, b->ld,
+                    (float)beta, out->at, out->ld);
+    return 0;
+}
+
+struct gemm_way blas_way(const struct blas *blas)
+{
+    return (struct gemm_way){blas, multiply, DTYPE_BIT(DTYPE_F32) | DTYPE_BIT(DTYPE_F64)};
 }

@@ -1,17 +1,14 @@
-/* A BLAS library, found when the device opens and loaded at the first product that uses it. Thread: any. */
+/* A BLAS library, found when the device opens and loaded at the first product that uses it. Its calls run on the
+ * calling thread alone: the pool's threads share a product, and no threads of the library wait and poll. Thread: any.
+ */
 #ifndef KOPS_HOST_BLAS_H
 #define KOPS_HOST_BLAS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "gemm.h"
 #include "library.h"
-
-enum { BLAS_ROW_MAJOR = 101, BLAS_NO_TRANS = 111, BLAS_TRANS = 112 };
 
 struct blas {
     const char *name; /* "openblas", "blis", "mkl", "blas"; NULL: none was found */
-    unsigned threads;
     struct library library;
 
     void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda,
@@ -22,21 +19,20 @@ struct blas {
                   float beta, float *y, int incy);
     void (*dgemv)(int order, int trans, int m, int n, double alpha, const double *a, int lda, const double *x, int incx,
                   double beta, double *y, int incy);
-    void (*set_threads_int)(int threads);       /* OpenBLAS, MKL */
-    void (*set_threads_int64)(int64_t threads); /* BLIS */
+    void (*set_threads)(int threads);           /* OpenBLAS, MKL: for the process */
+    void (*set_threads_int64)(int64_t threads); /* BLIS: for the process */
+    void (*set_openmp_threads)(int threads);    /* OpenMP's, where the library uses it: for the calling thread */
 };
 
 /* Looks for the library that `setting` names ("auto", NULL: the usual ones; "none"; a path) without loading it, and
  * prepares the environment for it. Called when no other thread reads the environment. */
-void blas_init(struct blas *blas, const char *setting, unsigned threads);
+void blas_init(struct blas *blas, const char *setting);
 void blas_deinit(struct blas *blas);
 
 /* Loads it once; later calls repeat the first outcome. Errors: unsupported. */
 int blas_load(struct blas *blas, struct error *e);
-/* Whether that has succeeded, so that blas_load() returns at once. */
-bool blas_is_loaded(const struct blas *blas);
 
-/* Threads of each later product, process-wide; false: the library cannot be told. */
-bool blas_set_threads(const struct blas *blas, unsigned threads);
+/* Multiplies f32 and f64. The library has been loaded. */
+struct gemm_way blas_way(const struct blas *blas);
 
 #endif

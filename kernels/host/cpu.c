@@ -1,6 +1,7 @@
 #include "cpu.h"
 
 #include <limits.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -10,15 +11,12 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
-#include <sys/syscall.h>
 
 /* Not asked through __builtin_cpu_supports(), whose list differs between compilers, and of which one's library always
  * says no. */
 struct features {
     unsigned basic;     /* ECX of leaf 1 */
     unsigned extended;  /* EBX of leaf 7 */
-    unsigned matrices;  /* EDX of leaf 7 */
-    unsigned more;      /* EAX of leaf 7, subleaf 1 */
     unsigned registers; /* that the system keeps for threads: the lower half of XCR0 */
 };
 
@@ -29,12 +27,8 @@ static struct features ask(void)
 
     if (__get_cpuid(1, &a, &b, &c, &d))
         f.basic = c;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
         f.extended = b;
-        f.matrices = d;
-    }
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
-        f.more = a;
     if (f.basic & bit_OSXSAVE)
         __asm__("xgetbv" : "=a"(f.registers), "=d"(d) : "c"(0));
     return f;
@@ -63,22 +57,7 @@ static bool detect(enum cpu_isa isa, const struct features *f)
     }
 }
 
-/* Not every compiler's header has these names. */
-enum {
-    AVX512_BF16 = 1 << 5,            /* of `more` */
-    AMX_BF16 = 1 << 22 | 1 << 24,    /* of `matrices`: the products, and the tiles */
-    TILES = 1 << 17 | 1 << 18,       /* of `registers` */
-    ARCH_REQUEST_REGISTERS = 0x1023, /* ARCH_REQ_XCOMP_PERM of the kernel's asm/prctl.h */
-    TILE_DATA = 18
-};
-
-static bool supported[CPU_ISAS], supported_bf16, supported_amx;
-
-/* Threads have no room for tiles until their process asks for it, once for all of them. */
-static bool may_use_tiles(void)
-{
-    return syscall(SYS_arch_prctl, ARCH_REQUEST_REGISTERS, TILE_DATA) == 0;
-}
+static bool supported[CPU_ISAS];
 
 static void detect_all(void)
 {
@@ -86,9 +65,6 @@ static void detect_all(void)
 
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
         supported[isa] = detect((enum cpu_isa)isa, &f);
-    supported_bf16 = supported[CPU_AVX512] && has_all(f.more, AVX512_BF16);
-    supported_amx =
-        supported[CPU_AVX512] && has_all(f.matrices, AMX_BF16) && has_all(f.registers, TILES) && may_use_tiles();
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -98,18 +74,6 @@ bool cpu_has(enum cpu_isa isa)
 {
     pthread_once(&once, detect_all);
     return supported[isa];
-}
-
-bool cpu_has_bf16(void)
-{
-    pthread_once(&once, detect_all);
-    return supported_bf16;
-}
-
-bool cpu_has_amx(void)
-{
-    pthread_once(&once, detect_all);
-    return supported_amx;
 }
 
 const char *cpu_arch(void)
@@ -122,16 +86,6 @@ const char *cpu_arch(void)
 bool cpu_has(enum cpu_isa isa)
 {
     return isa == CPU_GENERIC;
-}
-
-bool cpu_has_bf16(void)
-{
-    return false;
-}
-
-bool cpu_has_amx(void)
-{
-    return false;
 }
 
 const char *cpu_arch(void)
@@ -318,4 +272,47 @@ size_t cpu_cache_bytes(void)
     l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
     return l3 > 0 ? (size_t)l3 : l2 > 0 ? (size_t)l2 : (size_t)8 << 20;
+}
+
+/* ---- clocks ---- */
+
+enum { LOOKED_AT = 64 /* processors: the system asks each of them, which wakes it */ };
+
+/* A file with a number of kHz, in MHz; NAN: there is none. */
+static double read_mhz(const char *root, int cpu, const char *name)
+{
+    unsigned long long khz;
+    double mhz = (double)NAN;
+    char path[512];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/cpu%d/cpufreq/%s", root, cpu, name);
+    file = fopen(path, "re");
+    if (!file)
+        return mhz;
+    if (fscanf(file, "%llu", &khz) == 1)
+        mhz = (double)khz * 1e-3;
+    fclose(file);
+    return mhz;
+}
+
+void cpu_conditions(const char *root, struct backend_conditions *ret)
+{
+    cpu_set_t usable;
+    int step;
+
+    conditions_clear(ret);
+    if (sched_getaffinity(0, sizeof(usable), &usable) < 0 || !CPU_COUNT(&usable)) {
+        conditions_miss(ret, "the system does not tell which processors may be used");
+        return;
+    }
+    step = (CPU_COUNT(&usable) + LOOKED_AT - 1) / LOOKED_AT;
+    for (int cpu = 0, n = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &usable) || n++ % step)
+            continue;
+        ret->clock_mhz = fmax(ret->clock_mhz, read_mhz(root, cpu, "scaling_cur_freq"));
+        ret->clock_max_mhz = fmax(ret->clock_max_mhz, read_mhz(root, cpu, "cpuinfo_max_freq"));
+    }
+    if (isnan(ret->clock_mhz))
+        conditions_miss(ret, "no cpufreq in %s (virtual machines often have none)", root);
 }

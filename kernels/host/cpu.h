@@ -6,17 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/conditions.h"
+
 /* Instruction sets that kernels are built for, in ascending order; those between them are not worth a build. */
 enum cpu_isa { CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_ISAS };
 
 bool cpu_has(enum cpu_isa isa);
-
-/* AVX-512's products of bf16 pairs (AVX512_BF16). */
-bool cpu_has_bf16(void);
-
-/* AMX's products of bf16 matrices (AMX-BF16), and the system lets this process use them. The first cpu_has*() asks it
- * to, for all threads. */
-bool cpu_has_amx(void);
 
 /* "avx512", "avx2", "x86-64", "aarch64", … */
 const char *cpu_arch(void);
@@ -37,5 +32,9 @@ int cpu_memory_free(uint64_t *ret_bytes);
 
 /* Bytes of the last cache before memory. */
 size_t cpu_cache_bytes(void);
+
+/* The fastest clock at this time of the processors that this process may use (busy ones are the fast ones; of many,
+ * some are looked at), and the highest that one of them can have. `root`: /sys/devices/system/cpu. Thread: any. */
+void cpu_conditions(const char *root, struct backend_conditions *ret);
 
 #endif

@@ -4,11 +4,11 @@
 
 enum {
     MAX_OPERANDS = 3,
-    ITEM_BYTES = 128 << 10,  /* of one operand that a thread takes at a time */
-    ALONE_BYTES = 384 << 10, /* of all operands: below it, waking other threads costs more than it saves */
+    ITEM_BYTES = 128 << 10,  /* a thread takes so much of one operand at a time */
+    ALONE_BYTES = 384 << 10, /* below it, all operands together, waking other threads costs more than it saves */
     LINE = 64,               /* bytes of a cache line */
     TILE = 1024,             /* elements of a tile whose operands may have to be gathered first */
-    TILE_EDGE = 32,          /* of a tile where an input runs across: both sides use whole cache lines */
+    TILE_EDGE = 32,          /* where an input runs across a tile: both sides use whole cache lines */
     LONG_ROW = 16384         /* elements of a tile that needs no gathering */
 };
 
@@ -40,14 +40,14 @@ struct operand {
 
 struct strided {
     kernel_elementwise *kernel;
-    size_t size; /* of an element */
+    size_t size; /* an element's bytes */
     unsigned n_inputs, rank;
     bool bypass;
     int64_t shape[TENSOR_MAX_RANK];        /* rank ≥ 2 */
     struct operand operands[MAX_OPERANDS]; /* inputs, then out */
-    size_t tile_rows, tile_columns;        /* of a full tile */
-    size_t tiles_down, tiles_across;       /* of one matrix of the two innermost dimensions */
-    size_t tiles, step;                    /* all; of one item */
+    size_t tile_rows, tile_columns;        /* a full tile's size */
+    size_t tiles_down, tiles_across;       /* tiles in a matrix of the two innermost dimensions */
+    size_t tiles, step;                    /* all, and in one item */
 };
 
 #define DEFINE_MOVE(name, type)                                                                                        \

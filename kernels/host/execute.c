@@ -1,30 +1,27 @@
-/* Decides where and how steps are executed. */
 #include "execute.h"
-
-#include <string.h>
 
 #include "backend/memory_ids.h"
 #include "device.h"
 #include "elementwise.h"
 #include "gemm.h"
 #include "gemm_way.h"
-#include "linear.h"
-#include "scaled.h"
+#include "owners.h"
+#include "util/clock.h"
+
+static const uint64_t SLICE_NS = OWNERS_QUANTUM_NS;
 
 enum {
     INLINE_NS = 4000,         /* less than the cost of handing a job to another thread and back */
     LIGHT_NS = 30000,         /* several threads would not make such a job faster */
-    ONE_THREAD = 64 * 64 * 64 /* m·n·k up to which BLAS libraries use the calling thread alone */
+    ONE_THREAD = 64 * 64 * 64 /* m·n·k up to which one thread is as fast */
 };
 
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype)
 {
     if (!(op->dtypes & DTYPE_BIT(dtype)))
         return NULL;
-    if (op->id == OP_GEMM || op->id == OP_LINEAR)
+    if (op->id == OP_GEMM || op->id == OP_LINEAR || op->id == OP_SCALED_GEMM)
         return device->gemm.variants[dtype];
-    if (op->id == OP_SCALED_GEMM)
-        return device->gemm.variants[DTYPE_F32];
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
 
@@ -70,28 +67,12 @@ enum execute_place execute_place(struct host_device *device, const struct backen
     return needs_worker ? EXECUTE_LIGHT : EXECUTE_INLINE;
 }
 
-static const struct kernels *kernels_named(const char *name)
-{
-    for (int isa = CPU_ISAS - 1; isa >= CPU_GENERIC; isa--) {
-        const struct kernels *kernels = kernels_get((enum cpu_isa)isa);
-
-        if (kernels && !strcmp(kernels->name, name))
-            return kernels;
-    }
-    return NULL;
-}
-
-int execute_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
-                  struct execution *ret_execution, struct error *e)
+/* Resolves the variant; loads the library that it is of. Error: unsupported. */
+static int execute_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
+                         struct execution *ret_execution, struct error *e)
 {
     struct execution x = {0};
 
-    if (step->plan.kind == PLAN_GEMM && step->plan.gemm.has_scales) {
-        struct step product = *step;
-
-        product.plan = scaled_product(&step->plan); /* of f32: that is what is chosen a way for */
-        return gemm_begin(device, context, &product, ret_execution, e);
-    }
     if (step->plan.kind == PLAN_GEMM)
         return gemm_begin(device, context, step, ret_execution, e);
     x.variant = step_variant(step) ? step_variant(step)
@@ -110,40 +91,9 @@ static unsigned char *operand_address(const struct step_operand *o)
     return memory ? memory->host + o->offset : NULL;
 }
 
-/* What the product of a step with more operands needs beside its plan. */
-struct multiplier {
-    struct host_device *device;
-    const struct thread_context *context;
-    const struct step *step;
-    const struct execution *execution;
-};
-
-static int multiply(void *context, const struct plan *plan, unsigned char *const *pointers, struct error *e)
-{
-    const struct multiplier *m = context;
-    struct step product = *m->step;
-
-    product.plan = *plan;
-    return gemm_run(m->device, m->context, &product, pointers, m->execution, e);
-}
-
-/* A product that is followed by a pass over its sums. */
-static int run_more(struct host_device *device, const struct thread_context *context, const struct step *step,
-                    unsigned char *const *pointers, const struct execution *x, struct error *e)
-{
-    struct multiplier m = {device, context, step, x};
-    const struct linear_call linear = {.plan = &step->plan,
-                                       .pointers = pointers,
-                                       .kernels = kernels_best(),
-                                       .pool = context->pool,
-                                       .product = multiply,
-                                       .context = &m};
-
-    return step->plan.gemm.has_scales ? scaled_run(&linear, e) : linear_run(&linear, e);
-}
-
-int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
-                 const struct execution *x, struct error *e)
+/* One execution of one step. Errors: memory_fault, out_of_memory. */
+static int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
+                        const struct execution *x, struct error *e)
 {
     const unsigned operands = step_operands(step);
     unsigned char *pointers[PLAN_MAX_OPERANDS] = {NULL};
@@ -161,8 +111,7 @@ int execute_once(struct host_device *device, const struct thread_context *contex
     }
     guard_begin(context->guard, ranges, n_ranges);
     if (step->plan.kind == PLAN_GEMM) {
-        result = plan_gemm_extras(&step->plan.gemm) ? run_more(device, context, step, pointers, x, e)
-                                                    : gemm_run(device, context, step, pointers, x, e);
+        result = gemm_run(device, context, step, pointers, x, e);
     } else {
         const bool bypass = step->in_place < 0 && step->operands[operands - 1].extent > device->bypass_bytes;
 
@@ -172,4 +121,128 @@ int execute_once(struct host_device *device, const struct thread_context *contex
         return error_set(e, ERROR_MEMORY_FAULT,
                          "pages of shared memory behind a tensor are gone; do not truncate what is registered");
     return result;
+}
+
+/* ---- jobs ---- */
+
+void progress_fail(struct backend_job *job, const struct error *e)
+{
+    job->failed = true;
+    job->error = *e;
+}
+
+/* Decides how a step is executed, which may load a library. */
+static int begin_step(struct host_device *device, const struct thread_context *context, struct step *step,
+                      struct execution *ret_execution, struct error *e)
+{
+    if (execute_begin(device, context, step, ret_execution, e) < 0)
+        return -1;
+    step_copy_variant(step->variant_used, ret_execution->variant);
+    return 0;
+}
+
+/* Decides how each step is executed before anything is timed. */
+static int begin(struct host_device *device, const struct thread_context *context, struct progress *p,
+                 struct backend_job *job, struct error *e)
+{
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        if (begin_step(device, context, &job->steps[i], &p->execution, e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+    }
+    job->started_ns = clock_now_ns();
+    return 0;
+}
+
+/* The time until other streams get their turn. */
+struct slice {
+    uint64_t end;
+    const atomic_uint *waiting; /* the number of streams that wait; NULL: none can */
+};
+
+static bool slice_is_over(const struct slice *slice)
+{
+    return slice->waiting && atomic_load_explicit(slice->waiting, memory_order_relaxed) > 0 &&
+           clock_now_ns() >= slice->end;
+}
+
+/* Executes one step. Items that were not begun when the job is cancelled are left out. */
+static int execute_step(struct host_device *device, const struct progress *p, const struct backend_job *job,
+                        const struct thread_context *context, const struct step *step, struct error *e)
+{
+    int r;
+
+    pool_watch(context->pool, &job->cancel);
+    r = execute_once(device, context, step, &p->execution, e);
+    pool_watch(context->pool, NULL);
+    if (r == 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed))
+        r = error_set(e, ERROR_CANCELLED, "cancelled while it ran");
+    return r;
+}
+
+/* Executes the remaining steps of one execution in order, until the last one (p->step says so) or until the time slice
+ * is over. A single step has its execution from begin(). */
+static int execute(struct host_device *device, struct progress *p, struct backend_job *job,
+                   const struct thread_context *context, const struct slice *slice, struct error *e)
+{
+    const unsigned first = p->step;
+
+    for (; p->step < job->n_steps; p->step++) {
+        const unsigned i = p->step;
+        struct step *step = &job->steps[i];
+        bool stopped = i > 0 && atomic_load_explicit(&job->cancel, memory_order_relaxed);
+
+        if (i > first && !stopped && slice_is_over(slice))
+            return 0;
+        if (stopped)
+            error_set(e, ERROR_CANCELLED, "cancelled before op %u", i);
+        if (stopped || (job->n_steps > 1 && begin_step(device, context, step, &p->execution, e) < 0) ||
+            execute_step(device, p, job, context, step, e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+bool progress_run(struct host_device *device, struct progress *p, struct backend_job *job,
+                  const struct thread_context *context, const atomic_uint *waiting)
+{
+    const uint64_t total = (uint64_t)job->warmup + job->repeat;
+    const struct slice slice = {.end = waiting ? clock_now_ns() + SLICE_NS : 0, .waiting = waiting};
+    struct error e;
+
+    while (p->executed < total) {
+        uint64_t start;
+
+        if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
+            error_set(&e, ERROR_CANCELLED, "cancelled after %llu of %llu executions", (unsigned long long)p->executed,
+                      (unsigned long long)total);
+            progress_fail(job, &e);
+            return true;
+        }
+        if (p->executed == 0 && p->step == 0 && begin(device, context, p, job, &e) < 0) {
+            progress_fail(job, &e);
+            return true;
+        }
+        start = clock_now_ns();
+        if (p->executed == job->warmup && !job->gpu_begin_ns)
+            job->gpu_begin_ns = start;
+        if (execute(device, p, job, context, &slice, &e) < 0) {
+            progress_fail(job, &e);
+            return true;
+        }
+        job->gpu_end_ns = clock_now_ns();
+        p->spent_ns += job->gpu_end_ns - start;
+        if (p->step < job->n_steps)
+            return false;
+        if (p->executed++ >= job->warmup && job->samples)
+            job->samples[job->n_samples++] = clock_us_between(0, p->spent_ns);
+        p->step = 0;
+        p->spent_ns = 0;
+        if (p->executed < total && slice_is_over(&slice))
+            return false;
+    }
+    return true;
 }

@@ -1,7 +1,8 @@
-/* One execution of one step: which kernels, on which memory, under the SIGBUS guard. Thread: the one that owns the
- * context. */
+/* Where and how jobs are executed: step by step, under the SIGBUS guard. Thread: the one that owns the context. */
 #ifndef KOPS_HOST_EXECUTE_H
 #define KOPS_HOST_EXECUTE_H
+
+#include <stdatomic.h>
 
 #include "backend/backend.h"
 #include "guard.h"
@@ -20,10 +21,11 @@ struct thread_context {
 struct execution {
     const struct kernels *kernels;
     const char *variant;
-    /* of gemm, see gemm_way.h */
+    /* gemm's, see gemm_way.h */
     unsigned way;
+    uint64_t key; /* class and turn of a choice, which is to be measured */
+    unsigned turn;
     bool measure;
-    uint64_t key;
 };
 
 /* The place to execute a job: on the loop thread, for a few µs; by one thread; or by all threads. */
@@ -33,12 +35,19 @@ enum execute_place execute_place(struct host_device *device, const struct backen
 /* The NULL-terminated variants of an op, best first; NULL: none. */
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
 
-/* Resolves the variant; loads the library that it is of. Error: unsupported. */
-int execute_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
-                  struct execution *ret_execution, struct error *e);
+/* The progress of one job through its executions and steps. All zeroes: not begun. */
+struct progress {
+    struct execution execution;
+    uint64_t executed; /* executions that have ended */
+    unsigned step;     /* the next one of the execution under way */
+    uint64_t spent_ns; /* by the steps before it */
+};
 
-/* Errors: memory_fault, out_of_memory. */
-int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
-                 const struct execution *execution, struct error *e);
+void progress_fail(struct backend_job *job, const struct error *e);
+
+/* Executes the job until it has ended (true), or until its time slice has and another stream waits (false). `waiting`:
+ * the number of streams that wait; NULL: none can. */
+bool progress_run(struct host_device *device, struct progress *p, struct backend_job *job,
+                  const struct thread_context *context, const atomic_uint *waiting);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "device.h"
 #include "owners.h"
-#include "progress.h"
 #include "util/clock.h"
 #include "util/list.h"
 #include "util/priority.h"
@@ -21,7 +20,7 @@ struct worker {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
-    struct owners owners;    /* of streams that are ready, by their `link` */
+    struct owners owners;    /* their streams that are ready, by `link` */
     atomic_uint ready_count; /* read without the lock at the end of a time slice */
 };
 
@@ -38,7 +37,7 @@ struct executor {
     struct thread_context inline_context;
     struct worker_pair pairs[EXECUTOR_PAIRS];
     unsigned n_pairs; /* that were opened, at least one */
-    unsigned threads; /* of a heavy worker */
+    unsigned threads; /* a heavy worker's */
     pthread_mutex_t lock;
     struct list finished; /* jobs, by their `link`, until poll() */
     bool stop;
@@ -48,9 +47,9 @@ struct executor {
 struct backend_stream {
     struct executor *executor;
     struct list jobs;         /* unfinished ones, in order; the first may be running */
-    struct worker_pair *pair; /* of the first job */
+    struct worker_pair *pair; /* the first job's */
     struct list link;         /* among its owner's ready streams while it waits for its turn */
-    struct progress progress; /* of the first job; only the thread that executes the job touches it */
+    struct progress progress; /* the first job's; only the thread that executes the job touches it */
 };
 
 /* ---- workers; with the lock held ---- */

@@ -11,7 +11,7 @@
 
 enum {
     GUARDS = 64,
-    STACK_BYTES = 64 << 10 /* of the handler: the registers that are saved are up to 11 KiB, with AMX */
+    STACK_BYTES = 64 << 10 /* the handler's: the system saves up to 11 KiB of registers there, with AMX */
 };
 
 struct range {

@@ -1,8 +1,8 @@
 /* SIGBUS guard: pages of a client's memory can vanish while kernels use them (a truncated file, a failed disk or
  * memory module); that fails the job, not the daemon.
  *
- * Before a kernel runs, guard_begin() announces the ranges that it will touch. A fault may come on any thread, also one
- * of a BLAS, which holds locks: the handler must not jump out of it. The handler puts anonymous memory under the rest
+ * Before a kernel runs, guard_begin() announces the ranges that it will touch. A fault may come inside
+ * a BLAS, which may hold locks: the handler must not jump out of it. The handler puts anonymous memory under the rest
  * of the announced range, marks the job and returns, so that the kernel runs to its end on meaningless data.
  * guard_end() then puts a mapping without pages there, so that later jobs on the same memory fail too, until it is
  * unmapped. A fault outside announced ranges goes to the handler that was installed before.

@@ -18,14 +18,14 @@ struct library {
 
     pthread_mutex_t lock; /* guards the members below, until `ready` */
     atomic_bool ready;
-    atomic_bool failed; /* it could not be loaded */
+    atomic_bool failed; /* loading it has failed, or it was given up */
     struct error why;   /* the reason */
 };
 
 /* A function, written to *into; where the library has none and `optional`, *into stays. */
 struct library_symbol {
     const char *name;
-    void *into; /* of a pointer to a function */
+    void *into; /* the address of a pointer to a function */
     bool optional;
 };
 
@@ -43,7 +43,7 @@ int library_load(struct library *library, const struct library_symbol *symbols, 
 bool library_is_loaded(const struct library *library);
 /* Whether it has failed, so that it always will. */
 bool library_has_failed(const struct library *library);
-/* It was loaded, but is of no use: from now on it has failed. Who has it loaded may still call it. */
+/* A loaded library is of no use: from now on it has failed. Threads that know it may still call it. */
 void library_give_up(struct library *library, const char *why);
 
 #endif

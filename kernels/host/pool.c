@@ -16,13 +16,14 @@
 
 enum {
     POLLS = 400, /* some 10 µs: about the cost of waking a blocked thread */
-    /* Of a caller whose helpers are kept off its processor, until the last one is done. A caller that slept is woken
-     * on the processor of the helper that wakes it, and the helper then has to move. */
+    /* A caller polls so often, until the last helper is done, where these are kept off its processor. A caller that
+     * slept is woken on the processor of the helper that wakes it, and the helper then has to move. */
     CALLER_POLLS = 40 * POLLS,
     SCRATCH_ALIGN = 4096
 };
 
-static const uint32_t OPEN = 1U << 31; /* of `state`: there may be items left; below it, how many helpers joined */
+/* In `state`: there may be items left. The bits below count helpers that joined. */
+static const uint32_t OPEN = 1U << 31;
 
 struct member {
     struct pool *pool;
@@ -39,7 +40,7 @@ struct pool {
     _Atomic uint32_t generation; /* futex: one more at each run */
     _Atomic uint32_t state;      /* futex: the caller waits here for the last helper */
     atomic_uint sleepers;
-    /* Of the open run; written only while it is closed and no helper has joined. */
+    /* The open run; written only while it is closed and no helper has joined. */
     pool_task *task;
     void *context;
     size_t items;
@@ -197,7 +198,7 @@ static void keep_apart(struct pool *p)
 
     if (here < 0 || here >= CPU_SETSIZE || (p->apart == p->started && p->apart_from == (unsigned)here))
         return;
-    /* Of a machine with more processors than a set has, nothing is known, and nothing changed. */
+    /* Where a set has no room for all processors, nothing is known, and nothing changed. */
     if (sched_getaffinity(0, sizeof(set), &set) < 0 || CPU_COUNT(&set) < 2)
         return;
     CPU_CLR((size_t)here, &set);
@@ -260,11 +261,6 @@ int pool_reserve(struct pool *p, size_t bytes, struct error *e)
         if (reserve(&p->members[i], bytes, e) < 0)
             return -1;
     return 0;
-}
-
-int pool_reserve_caller(struct pool *p, size_t bytes, struct error *e)
-{
-    return reserve(&p->members[0], bytes, e);
 }
 
 void *pool_scratch(const struct pool *p, unsigned thread)

@@ -29,15 +29,13 @@ typedef void pool_task(void *context, unsigned thread, size_t item);
 /* Runs the task once for every item below `items`, in any order and on any thread; returns when all have ended. */
 void pool_run(struct pool *pool, size_t items, pool_task *task, void *context);
 
-/* From the next pool_run() on, items that were not begun are left out once *stop is true. NULL: none are left out. */
+/* Later runs leave out items that were not begun once *stop is true. NULL: they leave out none. */
 void pool_watch(struct pool *pool, const atomic_bool *stop);
 /* Whether *stop is true: for tasks that are long, and for callers between two runs. */
 bool pool_is_stopped(const struct pool *pool);
 
 /* Gives each thread at least `bytes` of scratch, aligned to a page; its content is lost. Errors: out_of_memory. */
 int pool_reserve(struct pool *pool, size_t bytes, struct error *e);
-/* The same for the caller alone. */
-int pool_reserve_caller(struct pool *pool, size_t bytes, struct error *e);
 void *pool_scratch(const struct pool *pool, unsigned thread);
 
 /* Blocks all signals but those that faults raise, so that the process's signals go to its main thread. For the start of

@@ -14,7 +14,7 @@ import kops.ray
 import numpy as np
 import pytest
 from kops._base.results import Device
-from kops.ray import _place
+from kops.ray import _worker
 from machines import Machines, standin, wait_for
 from support import backends, chrome_trace, proc
 from support.daemon import Daemon
@@ -170,23 +170,23 @@ def device(index: int, uuid: str, backend: str = "cuda") -> Device:
 
 def test_the_device_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     host, a, b = device(0, "host", "host"), device(1, "GPU-aa"), device(2, "GPU-bb")
-    assert _place.device_of([], [host], "it") is None
-    assert _place.device_of([], [a, host], "it") is host
-    assert _place.device_of(["GPU-b"], [host, a, b], "it") is b
+    assert _worker.device_of([], [host], "it") is None
+    assert _worker.device_of([], [a, host], "it") is host
+    assert _worker.device_of(["GPU-b"], [host, a, b], "it") is b
     with pytest.raises(kops.UnknownDevice, match="does not see GPU-cc"):
-        _place.device_of(["GPU-cc"], [host, a, b], "it")
+        _worker.device_of(["GPU-cc"], [host, a, b], "it")
     with pytest.raises(kops.KopsError, match="neither a number"):
-        _place.device_of(["first"], [host, a, b], "it")
+        _worker.device_of(["first"], [host, a, b], "it")
 
 
 def test_the_nodes_environment_shows_all_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    monkeypatch.setattr(_place, "_of_the_raylet", lambda: "3,2,1")
-    with _place.node_environment():
+    monkeypatch.setattr(_worker, "_of_the_raylet", lambda: "3,2,1")
+    with _worker.node_environment():
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,2,1"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
-    monkeypatch.setattr(_place, "_of_the_raylet", lambda: None)
+    monkeypatch.setattr(_worker, "_of_the_raylet", lambda: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with _place.node_environment():
+    with _worker.node_environment():
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
     assert "CUDA_VISIBLE_DEVICES" not in os.environ

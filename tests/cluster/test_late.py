@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from kops._base import stopwatch
 from kops._base.stopwatch import Stopwatch
-from kops.ray import _late
-from kops.ray._late import Late
-from kops.ray._plan import Item
+from kops.ray import _items
+from kops.ray._items import Item, Late
 
 LIMIT = 10.0
 
@@ -25,7 +24,7 @@ class Clock:
 class Answers:
     """In place of Ray: a reference is what is told."""
 
-    exceptions = _late.ray.exceptions
+    exceptions = _items.ray.exceptions
 
     def get(self, reference: Any) -> Any:
         if isinstance(reference.told, Exception):
@@ -53,9 +52,9 @@ class Worker:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(_late, "time", made)
+    monkeypatch.setattr(_items, "time", made)
     monkeypatch.setattr(stopwatch, "time", made)
-    monkeypatch.setattr(_late, "ray", Answers())
+    monkeypatch.setattr(_items, "ray", Answers())
     return made
 
 
@@ -88,7 +87,7 @@ def test_getting_ready_has_a_limit_of_its_own(clock: Clock) -> None:
     assert tell(late, worker, {"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}) == []
     clock.now += LIMIT
     ask(late, member)
-    assert tell(late, worker, {"a": (0.0, _late.SETUP_S + 1), "b": (0.0, 0.0)}) == [(worker, ["a"])]
+    assert tell(late, worker, {"a": (0.0, _items.SETUP_S + 1), "b": (0.0, 0.0)}) == [(worker, ["a"])]
 
 
 def test_a_worker_that_is_lost_while_it_is_asked(clock: Clock) -> None:
@@ -97,7 +96,7 @@ def test_a_worker_that_is_lost_while_it_is_asked(clock: Clock) -> None:
     late.given(member)
     clock.now += LIMIT
     ask(late, member)
-    assert tell(late, worker, _late.ray.exceptions.RayError("gone")) == []
+    assert tell(late, worker, _items.ray.exceptions.RayError("gone")) == []
 
 
 def test_without_a_limit_nobody_is_asked(clock: Clock) -> None:

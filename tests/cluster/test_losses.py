@@ -14,7 +14,7 @@ import kops
 import kops.ray
 import pytest
 import ray
-from kops.ray import _late
+from kops.ray import _items
 from machines import Machines, end, end_both, stop_daemon, supervisor_of, wait_for
 
 N = 120
@@ -160,7 +160,7 @@ def test_those_that_wait_behind_an_item_that_takes_too_long_are_not_to_blame(mac
 
 
 def test_an_item_that_lets_its_worker_tell_nothing_is_given_up(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_late, "SILENT_S", 2.0)
+    monkeypatch.setattr(_items, "SILENT_S", 2.0)
 
     def holds_the_interpreter(k: kops.Client, i: int) -> int:
         if i == 1:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kops.ray import _clocks, _merge, _recording, _trace
-from kops.ray._clocks import Apart
-from kops.ray._recording import COLUMNS, Begun, Part, Recording
-from kops.ray._trace import Node, Taken, Tracing
+from kops.ray import _trace, _worker
+from kops.ray._trace import Apart, Node, Taken, Tracing
+from kops.ray._worker import COLUMNS, Begun, Part, Recording
 from support import chrome_trace
 
 MS = 1_000_000
@@ -41,7 +40,7 @@ def node(name: str, clock: int, *begins: int) -> Node:
 def written(path: Path, *nodes: Node) -> tuple[Any, list[dict[str, Any]]]:
     tracing = Tracing(path)
     tracing.began, tracing.nodes = 0, {one.instance: one for one in nodes}
-    said = _merge.write(tracing)
+    said = _trace.write(tracing)
     events = chrome_trace.load(path)["traceEvents"]
     chrome_trace.check(events)
     return said, events
@@ -69,7 +68,7 @@ def test_numbers_that_two_nodes_have_are_two(tmp_path: Path) -> None:
 def test_a_recording_is_bounded_and_says_what_it_left_out() -> None:
     made = Recording.__new__(Recording)
     made._room, made._lost, made._part = 3, 0, Part()
-    made._taking = _recording.threading.Lock()
+    made._taking = _worker.threading.Lock()
 
     def reply(*begins: int) -> dict[str, Any]:
         each = [list(rows(at)) for at in begins]
@@ -82,7 +81,7 @@ def test_a_recording_is_bounded_and_says_what_it_left_out() -> None:
     made._end("gone")
     second = made.take()
     assert second.count == 1 and second.dropped == 12 and second.why == "gone" and len(second.rows) == COLUMNS
-    assert [event.received for event in _recording.events([first, second])] == [1001, 1002, 1003]
+    assert [event.received for event in _worker.events([first, second])] == [1001, 1002, 1003]
 
 
 def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +94,11 @@ def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_known_of_a_clock() -> None:
     """It is 100 behind the driver's, and gains 10."""
-    begin = _clocks.narrowed([_clocks.seen(1000, 905, 1010), _clocks.seen(1020, 921, 1022)])
+    begin = _trace.narrowed([_trace.seen(1000, 905, 1010), _trace.seen(1020, 921, 1022)])
     assert begin == Apart(99, 101) and begin.middle == 100 and begin.uncertain == 1
-    end = _clocks.seen(5000, 4912, 5004)
-    assert _clocks.over([begin, end]) == Apart(88, 101), "at no time was it less or more"
-    assert _clocks.narrowed([Apart(0, 1), Apart(5, 6)]) == Apart(5, 6), "a clock that was set"
+    end = _trace.seen(5000, 4912, 5004)
+    assert _trace.over([begin, end]) == Apart(88, 101), "at no time was it less or more"
+    assert _trace.narrowed([Apart(0, 1), Apart(5, 6)]) == Apart(5, 6), "a clock that was set"
 
 
 def test_a_node_of_which_nothing_is_known(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_file_that_cannot_be_finished_is_not_there(tmp_path: Path, monkeypatch
     def full(*_: Any) -> Any:
         raise OSError(28, "no space")
 
-    monkeypatch.setattr(_merge, "_daemon", full)
+    monkeypatch.setattr(_trace, "_daemon", full)
     with pytest.raises(OSError, match="no space"):
         written(tmp_path / "t.json", node("a", 0, 0))
     assert list(tmp_path.iterdir()) == []

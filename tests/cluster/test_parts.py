@@ -11,7 +11,7 @@ import kops
 import kops.ray
 import pytest
 from kops._base.stopwatch import Stopwatch
-from kops.ray import _errors, _progress
+from kops.ray import _items, _travel
 from kops.ray._stats import Gathered, Snapshot, since
 
 
@@ -73,29 +73,29 @@ class Terminal(io.StringIO):
 def test_progress_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(_progress, "EVERY_S", 0.0)
-    progress = _progress.Progress("gemm", 3, None)
+    monkeypatch.setattr(_items, "EVERY_S", 0.0)
+    progress = _items.Progress("gemm", 3, None)
     progress.step(2, 0)
     progress.step(2, 1)
     progress.close(2)
     lines = sys.stderr.getvalue().split("\x1b[K\r")  # type: ignore[attr-defined]
     assert lines[0].startswith("gemm: 1/3, ") and lines[1].endswith("workers 2, again 1") and lines[-1] == "\n"
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    quiet = _progress.Progress("gemm", 3, None)
+    quiet = _items.Progress("gemm", 3, None)
     quiet.step(1, 0)
     quiet.close(1)
     assert sys.stderr.getvalue() == "", "no terminal, no line"
-    asked = _progress.Progress("gemm", None, True)
+    asked = _items.Progress("gemm", None, True)
     asked.step(1, 0)
     asked.close(1)
     assert sys.stderr.getvalue().startswith("gemm: 1, ") and sys.stderr.getvalue().count("\n") == 1
 
 
 def test_errors_as_bytes() -> None:
-    made, text = _errors.packed(kops.OutOfRange("too much", {"key": "n"}))
-    error = _errors.unpacked(made, text, 7, "a")
+    made, text = _travel.packed(kops.OutOfRange("too much", {"key": "n"}))
+    error = _travel.unpacked(made, text, 7, "a")
     assert isinstance(error, kops.OutOfRange) and error.detail == {"key": "n"} and error.kops_item == 7  # type: ignore[attr-defined]
-    strange = _errors.unpacked(b"no pickle", "Traceback …\nOwn: what happened", 7, "a")
+    strange = _travel.unpacked(b"no pickle", "Traceback …\nOwn: what happened", 7, "a")
     assert isinstance(strange, kops.KopsError) and str(strange) == "Own: what happened" and strange.detail["node"] == "a"
 
 

@@ -14,16 +14,15 @@ from support.daemon import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "kopsd.json").read_text(encoding="utf-8"))
-ROW = re.compile(r"^\| `(kopsd_\w+)` \| (\w+) \| ([^|]*) \|", re.M)
 
 
-def documented() -> dict[str, tuple[str, set[str]]]:
-    """{name: (type, labels)} of the protocol's table."""
-    text = (ROOT / "proto" / "PROTOCOL.md").read_text(encoding="utf-8")
-    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in ROW.findall(text)}
+def declared() -> dict[str, tuple[str, set[str]]]:
+    """{name: (type, labels)} of the protocol's declarations."""
+    metrics = json.loads((ROOT / "proto" / "metrics.json").read_text(encoding="utf-8"))["metrics"]
+    return {m["name"]: (m["type"], set(m["labels"])) for m in metrics}
 
 
-METRICS = {**documented(), "kopsd_up": ("gauge", set())}
+METRICS = {**declared(), "kopsd_up": ("gauge", set())}
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
@@ -69,12 +68,12 @@ def test_it_asks_for_what_there_is(where: str, expression: str, legend: str) -> 
     assert asked <= labels, f"no label {asked - labels}"
 
 
-def test_the_daemon_has_what_is_documented() -> None:
+def test_the_daemon_has_what_is_declared() -> None:
     with Daemon("--backend", "host") as daemon:
         text = Ctl(daemon.socket_path)("metrics").stdout
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
     assert types.pop("kopsd_up", "gauge") == "gauge"
-    assert types == {name: kind for name, (kind, _) in documented().items()}
+    assert types == {name: kind for name, (kind, _) in declared().items()}
     for name, labels in re.findall(r"^(\w+)\{(.*)\} ", text, re.M):
         assert set(re.findall(r'(\w+)="', labels)) <= METRICS[name][1], name
 

@@ -61,7 +61,7 @@ def test_no_daemon(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_asked(folder: Path, tmp_path: Path) -> None:
-    """The second Python gets the options; the first only looks for the package."""
+    """Python gets the options."""
     log = tmp_path / "log"
     put(folder, f'for argument in "$@"; do printf "%s|" "$argument"; done >>{log}; echo >>{log}; exit ${{STATUS:-0}}')
     report("/s", folder, "-o", "x.png", "--op", "add", "--device", "GPU-1", "--peaks", "p", "--timeout", "1.5", "--json")

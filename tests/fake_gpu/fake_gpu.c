@@ -97,11 +97,6 @@ static void fail(struct fake_device *d, struct backend_job *job, enum error_code
 
 static void fault(struct fake_device *d, struct backend_job *job, unsigned step)
 {
-    if (!d->base.ends) {
-        d->lost = d->base.lost = true;
-        fail(d, job, ERROR_DEVICE_LOST);
-        return;
-    }
     job->failed = true;
     error_set(&job->error, ERROR_DEVICE_FAULT, "the kernel made an illegal access");
     error_detail_text(&job->error, "driver", "CUDA_ERROR_ILLEGAL_ADDRESS");
@@ -161,9 +156,9 @@ static bool has_turn(const struct fake_device *d, const struct backend_job *job)
 }
 
 /* Whether a job that the GPU has of this stream is to end, the first or one behind it. */
-static bool is_to_end(const struct fake_device *d, const struct backend_stream *stream)
+static bool is_to_end(const struct backend_stream *stream)
 {
-    if (!d->base.ends || first_of(stream)->domain == DOMAIN_COMMON)
+    if (first_of(stream)->domain == DOMAIN_COMMON)
         return false;
     for (const struct list *node = stream->jobs.next; node != &stream->jobs; node = node->next) {
         const struct backend_job *job = list_entry(node, struct backend_job, link);
@@ -198,7 +193,7 @@ static bool go_on(struct fake_device *d, const struct backend_stream *stream)
         fault(d, job, step);
     } else if (fate == FATE_ENDS) {
         succeed(d, job);
-    } else if (is_to_end(d, stream)) {
+    } else if (is_to_end(stream)) {
         kill_domain(d, job->domain);
     } else {
         return false;
@@ -272,9 +267,8 @@ static void *wake_main(void *argument)
     return NULL;
 }
 
-static int open_one(const struct backend_config *config, const struct backend *backend, bool ends,
-                    const struct backend_host *host, struct backend_device **ret_devices, unsigned *ret_count,
-                    struct error *e)
+static int open_one(const struct backend_config *config, const struct backend *backend, const struct backend_host *host,
+                    struct backend_device **ret_devices, unsigned *ret_count, struct error *e)
 {
     struct fake_device *d = calloc(1, sizeof(*d));
 
@@ -288,7 +282,7 @@ static int open_one(const struct backend_config *config, const struct backend *b
                  .memory_bytes = 1U << 30,
                  .compute_units = 4},
         .signals = true,
-        .ends = ends,
+        .ends = true,
     };
     d->host = *host;
     d->gate = getenv("KOPS_FAKE_GATE");
@@ -351,10 +345,6 @@ static void fake_abandon(struct backend_device *base, const struct error *why)
     struct fake_device *d = fake(base);
 
     (void)why;
-    if (!base->ends) {
-        d->lost = base->lost = true;
-        return;
-    }
     list_for_each_safe (node, after, &d->streams) {
         begin_anew(list_entry(node, struct backend_stream, link), DOMAIN_COMMON);
     }
@@ -448,40 +438,47 @@ static void fake_kernel_limits(struct backend_device *device, struct kernel_limi
 
 /* ---- the tables ---- */
 
-static int open_shared(const struct backend_config *config, const struct backend_host *host,
-                       struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
+static const struct backend fake_backend;
+
+static int fake_open(const struct backend_config *config, const struct backend_host *host,
+                     struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
 {
     (void)max;
-    return open_one(config, &cuda_backend, false, host, ret_devices, ret_count, e);
+    return open_one(config, &fake_backend, host, ret_devices, ret_count, e);
 }
 
-static int open_isolated(const struct backend_config *config, const struct backend_host *host,
-                         struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *e)
-{
-    (void)max;
-    return open_one(config, executor_backend(&cuda_backend), true, host, ret_devices, ret_count, e);
-}
-
-#define FAKE_BACKEND(OPEN)                                                                                             \
-    {                                                                                                                  \
-        .abi = BACKEND_ABI, .name = "cuda", .execution_key = "gpu_us", .open = (OPEN), .close = fake_close,            \
-        .variants = fake_variants, .memory_alloc = fake_memory_alloc, .memory_close = fake_memory_close,               \
-        .memory_attach = fake_memory_attach, .stream_new = fake_stream_new, .stream_free = fake_stream_free,           \
-        .submit = fake_submit, .program_free = fake_program_free, .poll = fake_poll, .arm = fake_arm,                  \
-        .conditions = nvml_conditions, .code_load = fake_code_load, .code_unload = fake_code_unload,                   \
-        .code_function = fake_code_function, .kernel_limits = fake_kernel_limits, .abandon = fake_abandon              \
-    }
-
-const struct backend cuda_backend = FAKE_BACKEND(open_shared);
+static const struct backend fake_backend = {
+    .abi = BACKEND_ABI,
+    .name = "cuda",
+    .execution_key = "gpu_us",
+    .open = fake_open,
+    .close = fake_close,
+    .variants = fake_variants,
+    .memory_alloc = fake_memory_alloc,
+    .memory_close = fake_memory_close,
+    .memory_attach = fake_memory_attach,
+    .stream_new = fake_stream_new,
+    .stream_free = fake_stream_free,
+    .submit = fake_submit,
+    .program_free = fake_program_free,
+    .poll = fake_poll,
+    .arm = fake_arm,
+    .conditions = nvml_conditions,
+    .code_load = fake_code_load,
+    .code_unload = fake_code_unload,
+    .code_function = fake_code_function,
+    .kernel_limits = fake_kernel_limits,
+    .abandon = fake_abandon,
+};
 
 /* What main() has of executors. */
 
-const struct backend *executor_backend(const struct backend *local)
-{
-    static const struct backend isolated = FAKE_BACKEND(open_isolated);
+const struct gpu_backend cuda_backend;
 
-    (void)local;
-    return &isolated;
+const struct backend *executor_backend(const struct gpu_backend *gpus)
+{
+    (void)gpus;
+    return &fake_backend;
 }
 
 bool executor_wanted(int argc, char **argv)
@@ -491,7 +488,7 @@ bool executor_wanted(int argc, char **argv)
     return false;
 }
 
-int executor_main(int argc, char **argv, const struct backend *local)
+int executor_main(int argc, char **argv, const struct gpu_backend *local)
 {
     (void)argc;
     (void)argv;
@@ -506,7 +503,7 @@ bool tuner_wanted(int argc, char **argv)
     return false;
 }
 
-int tuner_main(int argc, char **argv, const struct backend *local)
+int tuner_main(int argc, char **argv, const struct gpu_backend *local)
 {
     (void)argc, (void)argv, (void)local;
     return 2;

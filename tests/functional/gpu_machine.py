@@ -18,9 +18,6 @@ only_with_the_standin = pytest.mark.skipif(
     backends.missing(backends.STANDIN) is not None,
     reason=str(backends.missing(backends.STANDIN)),
 )
-# The daemon does the GPU work itself, and ends when it loses a device.
-WITHOUT_EXECUTORS = "[executors]\nisolate = off\n"
-
 N = 1024  # elements of a vector
 ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES, UNKNOWN = 700, 2, 701, 999
 DEVICE_LOST_STATUS = 75

@@ -17,8 +17,7 @@ from model_machine import SEEDS, Base, executed
 from support import backends, proc
 from user_kernels import CUSTOM_PARAMS, HOSTILE_PARAMS, OTHERS
 
-ISOLATE = os.environ.get("KOPS_TEST_ISOLATE", "user" if BACKEND == backends.STANDIN else "off")
-OWN_EXECUTORS = ISOLATE in ("user", "connection")
+OWN_EXECUTORS = BACKEND == backends.STANDIN and os.environ.get("KOPS_TEST_ISOLATE") != "none"
 CONFIG = "[executors]\nfaults = 0\n"
 KERNELS = {"custom_kernel": CUSTOM_PARAMS, "fault_kernel": HOSTILE_PARAMS["fault_kernel"], "spin_forever": HOSTILE_PARAMS["spin_forever"]}
 
@@ -120,7 +119,7 @@ class Executors(Base):
     def executors(self) -> list[int]:
         return sorted(proc.executors(self.daemon.pid))
 
-    @precondition(lambda self: ISOLATE != "off" and self.control is not None)
+    @precondition(lambda self: self.control is not None)
     @rule(seed=SEEDS)
     def replace(self, seed: int) -> None:
         """Some executors end while nobody asks for anything."""
@@ -131,7 +130,7 @@ class Executors(Base):
             kill(pid)
             self.killed = True
 
-    @precondition(lambda self: ISOLATE != "off" and self.control is not None and not self.draining)
+    @precondition(lambda self: self.control is not None and not self.draining)
     @rule(seed=SEEDS)
     def replace_at_work(self, seed: int) -> None:
         """The executor ends in the middle of an op, which is done all the same if that gives the same."""

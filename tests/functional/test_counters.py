@@ -214,14 +214,13 @@ def test_other_processes(start: Callable[..., Domains], client: Callable[..., Cl
         (counting(KOPS_STANDIN_CUPTI_FAIL="stop:999"), "device_error", "999"),
         (counting(KOPSD_EXECUTORS_CUPTI="/nowhere/libcupti.so"), "unsupported", "/nowhere/libcupti.so"),
         (counting(KOPSD_EXECUTORS_CUPTI="off"), "unsupported", "switched off"),
-        (counting(KOPSD_EXECUTORS_ISOLATE="off"), "unsupported", "executors.isolate"),
     ],
-    ids=["admins", "profiler", "tool", "error", "library", "off", "isolate"],
+    ids=["admins", "profiler", "tool", "error", "library", "off"],
 )
 def test_what_is_in_the_way(
     start: Callable[..., Domains], client: Callable[..., Client], env: dict[str, str], code: str, says: str
 ) -> None:
-    own = client(start(env=env, isolate=env.get("KOPSD_EXECUTORS_ISOLATE", "user")))
+    own = client(start(env=env))
     for _ in range(2):  # the next one is refused for the same reason, and not for an earlier one's traces
         error = refusal(own)
         assert error.code == code and says in error.message, error

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from domains import FIXTURES, Client, Domains, NewClient, Start
 from gpu_machine import N, only_with_the_standin
 from support import memfd
@@ -145,18 +144,11 @@ def test_one_that_does_not_end_is_ended_while_others_work(start: Start, client: 
     assert was_alone(one)
 
 
-@pytest.mark.parametrize("isolate", ["off", "none"])
-def test_where_executors_are_off_it_is_refused(start: Start, client: NewClient, isolate: str) -> None:
-    one = client(start(isolate=isolate))
+def test_where_all_share_an_executor(start: Start, client: NewClient) -> None:
+    one = client(start(isolate="none"))
     request = {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]], "exclusive": True}
-    features = one.connection.call("hello")["features"]
-    assert ("exclusive" in features) == (isolate == "none")
-    if isolate == "none":
-        assert one.connection.call("run", request)["exclusive"] is True
-        return
-    error = one.connection.error("run", request)
-    assert error.code == "unsupported" and error.key == "exclusive" and "executors.isolate" in error.message
-    one.square()
+    assert "exclusive" in one.connection.call("hello")["features"]
+    assert one.connection.call("run", request)["exclusive"] is True
 
 
 def test_what_cannot_be_exclusive(start: Start, client: NewClient) -> None:

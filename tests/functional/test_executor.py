@@ -14,7 +14,7 @@ import numpy as np
 import prometheus
 import pytest
 from domains import FIXTURES, Client, Domains, NewClient, Start
-from gpu_machine import ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values
+from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_the_standin, square, values
 from support import memfd, proc, raw
 from support.raw import tensor
 from user_kernels import custom_kernel, only_with_nvrtc
@@ -111,6 +111,18 @@ def test_a_broken_context_is_the_loss_of_its_executor(machine: Machine, how: str
         connection.call("run", square(a, out))
         assert fault.fired and (values(out) == 9).all()
         assert executor_of(machine) != before
+
+
+def test_a_gpu_that_no_executor_can_open_any_more_ends_the_daemon(machine: Machine) -> None:
+    with machine.daemon.connect() as connection, machine.operands() as (a, out):
+        connection.call("run", square(a, out))
+        machine.control.fail("cuDeviceGetCount", UNKNOWN, times=100)
+        os.kill(executor_of(machine), signal.SIGKILL)
+        error = connection.error("run", square(a, out))
+        assert error.code == "device_lost" and "daemon" not in error.detail
+        connection.wait_closed()
+    machine.daemon.stop(expect=DEVICE_LOST_STATUS)
+    assert f"event=device_lost uuid={machine.gpu} action=exit status={DEVICE_LOST_STATUS}" in machine.daemon.log()
 
 
 @pytest.mark.parametrize("isolation", ["none", "user"])

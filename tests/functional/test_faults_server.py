@@ -276,16 +276,6 @@ def test_the_common_executor_is_ended_for_the_job_that_hangs(start: Start, clien
     client.connection.reply(client.square()).get()
 
 
-def test_without_executors_the_daemon_ends(start: Start, clients: Clients) -> None:
-    machine = start(isolate="off", **SOON)
-    error = clients(machine).bad("spin_forever")
-    assert error.code == "job_timeout" and error.detail == {"timeout_s": 1}
-    assert "the daemon ends" in error.message
-    assert machine.daemon.wait() == 75
-    machine.daemon.process = None
-    assert "action=exit" in machine.daemon.log()
-
-
 # ---- faults ----
 
 
@@ -365,7 +355,7 @@ def test_refused_ordered_work_writes_its_word(start: Start, clients: Clients) ->
 # ---- isolation ----
 
 
-@pytest.mark.parametrize("isolate", ["off", "none", "user", "connection"])
+@pytest.mark.parametrize("isolate", ["none", "user", "connection"])
 def test_hello_tells_the_isolation(start: Start, clients: Clients, isolate: str) -> None:
     machine = start(isolate=isolate)
     client = clients(machine)

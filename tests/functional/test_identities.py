@@ -231,7 +231,6 @@ def test_a_socket_says_who_brings_kernels(start: Start, section: str, config: st
         ("user", "isolate = user\n", "user"),
         ("connection", "isolate = user\n", "connection"),  # never less than all have
         ("none", "", "none"),
-        ("off", "", "off"),
     ],
 )
 def test_the_isolation_of_a_socket(start: Start, isolate: str, section: str, expected: str) -> None:
@@ -240,7 +239,7 @@ def test_the_isolation_of_a_socket(start: Start, isolate: str, section: str, exp
         assert a.call("hello")["isolation"] == expected
         assert user.call("hello")["isolation"] == isolate
         allowed = user.call("hello")["kernels"]["policy"]
-        assert a.call("hello")["kernels"]["policy"] == ("off" if isolate in ("none", "off") else allowed)
+        assert a.call("hello")["kernels"]["policy"] == ("off" if isolate == "none" else allowed)
 
 
 # ---- which sockets there are ----
@@ -377,7 +376,7 @@ def test_files_are_gone_with_the_daemon(killed: bool) -> None:
         ("[socket a]\npath = /tmp/unused.sock\n", "that of server.socket"),
         ("[socket a]\npath = /x/a.sock\nclasses = root\n", '"root" is none of use, tune, administer'),
         ("[socket a]\npath = /x/a.sock\nisolate = none\n", '"none" is none of user, connection'),
-        ("[executors]\nisolate = off\n[socket *]\nisolate = user\n", "executors.isolate is off"),
+        ("[executors]\nisolate = none\n[socket *]\nisolate = user\n", "executors.isolate is none"),
         ("[socket a]\npath = /x/a.sock\nuser_kernels = owner\n", '"owner" is none of on, off, auto'),
         ("[socket a]\npath = /x/a.sock\nmode = 9\n", 'socket a.mode: "9" is no octal number'),
         ("[socket a]\npath = /x/a.sock\ngroup = nonesuch\n", 'no group "nonesuch"'),

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, vector
+from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_the_standin, vector
 from support import backends, proc, raw
 from support.daemon import ROOT, Daemon, thread_sanitized
 from support.raw import tensor
@@ -278,12 +278,12 @@ def gpu_of(k: kops.Client) -> kops.Device:
 class TestLostDevice:
     @pytest.fixture
     def gpu(self, tmp_path: Path) -> Iterator[tuple[Service, Any]]:
-        """A service on a GPU that is none, which ends with its device. Shared memory is staged there."""
+        """A service on a GPU that is none. Shared memory is staged there."""
         from standin_cuda.control import Control
 
         control = Control()
         env = {**control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
-        made = Service(tmp_path, backends.config(backends.STANDIN) + "[executors]\nisolate = off\n", env)
+        made = Service(tmp_path, backends.config(backends.STANDIN), env)
         yield made, control
         made.end()
 
@@ -292,12 +292,13 @@ class TestLostDevice:
         with kops.connect(gpu[0].path, timeout=raw.PATIENCE) as client:
             yield client
 
-    def successor(self, service: Service) -> threading.Thread:
-        """Starts the next daemon when this one has ended, as a supervisor does."""
+    def successor(self, service: Service, gone: Any) -> threading.Thread:
+        """Starts the next daemon when this one has given the GPU up, as a supervisor does; the GPU is there again."""
 
         def follow() -> None:
             ended = service.daemon
             assert ended.wait() == DEVICE_LOST_STATUS
+            gone.disarm()
             ended.cleanup()
             service.start()
 
@@ -315,8 +316,9 @@ class TestLostDevice:
         with kops.connect(service.path, timeout=raw.PATIENCE) as other:
             b = other.array(np.arange(50, dtype="f4"))
             other.square(b, device=on)
+            gone = control.fail("cuDeviceGetCount", UNKNOWN, times=100)
             control.fail(where, ILLEGAL_ADDRESS, sticky=True, pid=service.daemon.gpu_pid)
-            follower = self.successor(service)
+            follower = self.successor(service, gone)
             assert np.array_equal(k.add(a, a, device=on), 2 * a)
             assert np.array_equal(other.square(b, out=b, device=on), np.arange(50, dtype="f4") ** 2)
             follower.join()

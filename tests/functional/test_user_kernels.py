@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import user_kernels as kernels
-from gpu_machine import DEVICE_LOST_STATUS, FIXTURES, WITHOUT_EXECUTORS, Machine, N, only_with_the_standin, reuse, values
+from gpu_machine import FIXTURES, Machine, N, only_with_the_standin, reuse, values
 from support import expressions, memfd, raw
 from support.cuda_exporter import Exporter, Memory
 from support.expressions import EXPRESSIONS, SHAPE
@@ -309,20 +309,6 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
 
 
 # ---- what goes wrong on the device ----
-
-
-def test_a_kernel_that_faults_ends_the_daemon() -> None:
-    m = Machine(WITHOUT_EXECUTORS)
-    with m.daemon:
-        exporter = m.exporter()
-        memory = exporter.alloc(4 * N)
-        with m.daemon.connect() as connection:
-            kernel = hostile_kernel(connection, "fault_kernel")
-            error = connection.error("launch", {"kernel": kernel, "args": [memory.inline([N])]})
-            assert error.code == "device_lost"
-            assert m.daemon.wait() == DEVICE_LOST_STATUS
-            m.daemon.process = None
-        exporter.close()
 
 
 # ---- traces ----

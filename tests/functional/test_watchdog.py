@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, WITHOUT_EXECUTORS, Machine, only_with_the_standin, register, square, vector
+from gpu_machine import DEVICE_LOST_STATUS, UNKNOWN, Machine, only_with_the_standin, register, square, vector
 from support import backends, proc, raw
 from support.daemon import Daemon
 
@@ -83,7 +83,7 @@ JOBS = 12
 
 def machine_of(job_timeout_s: int) -> Machine:
     """Its driver blocks who queues more than a few operations, as a real one does after some 1000."""
-    machine = Machine(WITHOUT_EXECUTORS + f"[server]\nloop_timeout_s = 1\njob_timeout_s = {job_timeout_s}\n")
+    machine = Machine(f"[server]\nloop_timeout_s = 1\njob_timeout_s = {job_timeout_s}\n")
     machine.control.set_channels(True, CHANNEL)
     return machine
 
@@ -107,7 +107,7 @@ def fill(machine: Machine, connection: raw.Connection) -> list[int]:
 
 @only_with_the_standin
 def test_a_driver_that_waits_for_a_busy_gpu_is_waited_for() -> None:
-    """The loop stands in a launch for longer than a loop may, because the GPU has much to do. All of it is done."""
+    """The executor stands in a launch for longer than a loop may, because the GPU has much to do. All of it is done."""
     machine = machine_of(job_timeout_s=600)
     with machine.daemon as daemon, daemon.connect() as connection:
         with machine.control.gate("kernel"):
@@ -119,55 +119,43 @@ def test_a_driver_that_waits_for_a_busy_gpu_is_waited_for() -> None:
 
 @only_with_the_standin
 def test_a_driver_that_waits_for_a_kernel_that_never_ends() -> None:
-    """No timer of the loop's can see it: the watchdog gives the device up, and says whose the kernel is."""
+    """The executor's loop stands in a launch: another one takes its place, and the log says whose the kernel is."""
     machine = machine_of(job_timeout_s=2)
     with machine.daemon as daemon, daemon.connect() as connection:
         with machine.control.gate("kernel"):
-            fill(machine, connection)
-            assert daemon.wait() == DEVICE_LOST_STATUS
+            first = fill(machine, connection)[0]
+            assert connection.reply_error(first).code == "job_timeout"
         log = daemon.log()
         assert f"event=job_timeout uuid={machine.gpu} pid={os.getpid()} uid={os.getuid()}" in log
-        assert 'what="square [1024] f32"' in log and "event=loop_blocked" not in log
-        daemon.process = None
+        assert 'what="square [1024] f32 [1024] f32"' in log and "event=loop_blocked" not in log
 
 
 @only_with_the_standin
 def test_a_driver_that_never_returns() -> None:
-    """With nothing on the device to wait for it is a loop that is blocked, and whose request it was is said."""
-    machine = machine_of(job_timeout_s=600)
+    """With nothing on the device to wait for. The daemon's loop does not stand."""
+    machine = machine_of(job_timeout_s=2)
     with machine.daemon as daemon, daemon.connect() as connection:
         params = job(machine, connection)
         with machine.control.gate("stream_create"):
-            connection.request("run", params)
-            assert daemon.wait() == LOOP_BLOCKED_STATUS
-        log = daemon.log()
-        assert re.search(rf"event=loop_blocked timeout_s=1 in=run pid={os.getpid()} uid={os.getuid()} ", log), log
-        daemon.process = None
-
-
-@only_with_the_standin
-def test_a_device_that_does_not_close() -> None:
-    """The end, too, is watched."""
-    machine = machine_of(job_timeout_s=600)
-    with machine.daemon as daemon, machine.control.gate("context_end"):
-        os.kill(daemon.pid, signal.SIGTERM)
-        machine.wait(lambda: machine.row.waiting("context_end") == 1)
-        assert daemon.wait() == 1
-        assert "event=stop_forced" in daemon.log()
-        daemon.process = None
+            assert connection.error("run", params).code == "job_timeout"
+        connection.call("run", params)
+        assert "event=loop_blocked" not in daemon.log()
 
 
 @only_with_the_standin
 def test_under_a_supervisor_clients_are_served_again() -> None:
-    machine = machine_of(job_timeout_s=2)
+    """The GPU is gone for a while: the daemon ends, and the next one has it."""
+    machine = machine_of(job_timeout_s=60)
     machine.daemon.stop()
     machine.daemon.command.append("--supervise")
     with machine.daemon as daemon:
         daemon.start()
         with daemon.connect() as connection:
             server = connection.call("hello")["pid"]
-            with machine.control.gate("kernel"):
-                fill(machine, connection)
-                proc.eventually(lambda: f"pid={server} status=75" in daemon.log(), "it ends")
+            connection.call("run", job(machine, connection))
+            gone = machine.control.fail("cuDeviceGetCount", UNKNOWN, times=100)
+            os.kill(next(iter(proc.executors(server))), signal.SIGKILL)
+            proc.eventually(lambda: f"pid={server} status={DEVICE_LOST_STATUS}" in daemon.log(), "it ends")
+            gone.disarm()
         with daemon.connect() as connection:
             assert connection.call("hello")["pid"] != server

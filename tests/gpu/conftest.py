@@ -18,7 +18,6 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client_py"), str(Path(__file__)
 from support import backends  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
 
-WITHOUT_EXECUTORS = {"KOPSD_EXECUTORS_ISOLATE": "off"}  # the daemon itself does the GPU work, and ends with its device
 BACKEND = backends.STANDIN if "KOPS_CUDA_DRIVER" in os.environ else backends.CUDA
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import kernel_sources as sources
@@ -11,10 +9,8 @@ import kops
 import numpy as np
 import pytest
 from check import assert_add, assert_square, nothing, random
-from conftest import WITHOUT_EXECUTORS
 from support.daemon import Daemon
 
-LOST_STATUS = 75  # a daemon whose device was lost
 ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
 VECTOR = {"grid": "ceil_div(n, 256)", "block": 256}
 
@@ -215,77 +211,3 @@ def test_attributes_and_launch_bounds(torch: Any, k: Any) -> None:
     assert p.sum().item() == 128
     with pytest.raises(kops.OutOfRange, match="128"):
         kernel[1, 256](p, blocking=True)
-
-
-# ---- what goes wrong on the device ----
-
-
-@pytest.fixture
-def fragile(torch: Any) -> Iterator[Daemon]:
-    """A daemon that need not survive the test."""
-    with Daemon(config="[server]\njob_timeout_s = 2\n", env=WITHOUT_EXECUTORS) as daemon:
-        yield daemon
-
-
-def end_of(daemon: Daemon) -> int:
-    status = daemon.wait()
-    daemon.process = None
-    return status
-
-
-def test_a_kernel_that_never_ends_frees_the_gpu(torch: Any, fragile: Daemon) -> None:
-    p, a = torch.zeros(8, device="cuda"), random(torch, 1000)
-    with kops.connect(fragile.socket_path, reconnect_timeout=0) as client, kops.connect(fragile.socket_path) as other:
-        spin = client.kernel(sources.BAD, "spin", "float* p", 1, 1)
-        other.add(a, a, blocking=True)
-        with pytest.raises(kops.JobTimeout, match="spin"):
-            spin(p, blocking=True)
-        assert end_of(fragile) == LOST_STATUS
-    assert "event=job_timeout" in fragile.log()
-    assert torch.equal(a + a, 2 * a)
-
-
-def test_a_kernel_that_never_ends_holds_nobody_up_for_ever(torch: Any, fragile: Daemon) -> None:
-    """Others go on or are told, also one that leaves: closing its memory waits for the device."""
-    p, large = torch.zeros(8, device="cuda"), torch.zeros(1 << 26, device="cuda")  # large: memory of its own
-    told: list[str] = []
-
-    def spin() -> None:
-        with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
-            kernel = client.kernel(sources.BAD, "spin", "float* p", 1, 1)
-            try:
-                kernel(p, blocking=True)
-            except kops.KopsError as error:
-                told.append(error.code)
-
-    def go_on() -> None:
-        a = torch.ones(4096, device="cuda")
-        with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
-            try:
-                while True:
-                    client.add(a, a, blocking=True)
-            except kops.KopsError as error:
-                told.append(error.code)
-
-    leaving = kops.connect(fragile.socket_path, reconnect_timeout=0)
-    leaving.add(large, large, blocking=True)
-    threads = [threading.Thread(target=spin), threading.Thread(target=go_on)]
-    for thread in threads:
-        thread.start()
-    leaving.close()
-    for thread in threads:
-        thread.join()
-    assert "job_timeout" in told and len(told) == 2
-    assert end_of(fragile) == LOST_STATUS
-
-
-def test_a_kernel_that_faults_ends_its_daemon_only(torch: Any, fragile: Daemon) -> None:
-    a = random(torch, 1000)
-    with kops.connect(fragile.socket_path, reconnect_timeout=0) as client:
-        if any(device.mps for device in client.devices):
-            pytest.skip("under MPS the fault is every client's")
-        stray = client.kernel(sources.BAD, "stray", "float* p", 1, 32)
-        with pytest.raises(kops.DeviceLost):
-            stray(a, blocking=True)
-        assert end_of(fragile) == LOST_STATUS
-    assert torch.equal(a + a, 2 * a)

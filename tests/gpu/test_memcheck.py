@@ -13,7 +13,6 @@ import kops
 import numpy
 import pytest
 from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_by, gemm_variants
-from conftest import WITHOUT_EXECUTORS
 from support import proc
 from support.daemon import Daemon
 
@@ -97,8 +96,11 @@ def test_memcheck(torch: Any, tmp_path: Path) -> None:
         pytest.skip("there is no compute-sanitizer")
     report = tmp_path / "memcheck.log"
     # The sanitizer would follow the compilers, too, so code comes from the cache of a daemon without it.
-    # Nor does it get into an executor's sandbox.
-    env = {"CACHE_DIRECTORY": str(tmp_path / "cache"), **WITHOUT_EXECUTORS}
+    # Nor does it get into an executor's sandbox, or beside another user of CUPTI.
+    env = {
+        "CACHE_DIRECTORY": str(tmp_path / "cache"), "KOPSD_EXECUTORS_ISOLATE": "none", "KOPSD_EXECUTORS_SANDBOX": "off",
+        "KOPSD_EXECUTORS_CUPTI": "off",
+    }  # fmt: skip
     with Daemon(env=env) as plain, kops.connect(plain.socket_path) as k:
         user_kernel(k)
         proc.eventually(lambda: any(len(p.name) == 64 for p in (tmp_path / "cache").iterdir()), "the code is on disk")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import launch
 from kops.interpret import run
-from kops.interpret._shifts import mark
+from kops.interpret._source import mark
 
 Fails = Callable[..., Any]
 EDGES = [

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from kops import judge
-from kops.judge import _sandbox
+from kops.judge import _worker
 
 # Of tests that need the sandbox of strangers' code, or a verdict without the warning that there is none: the one rule for them.
-NO_SANDBOX = _sandbox.missing()
+NO_SANDBOX = _worker.missing()
 confined = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
 ADD = judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(n, 256)", block=256)

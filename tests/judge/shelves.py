@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import LIMITS
-from kops import judge
-from kops._tensors.device_array import Array
-from kops.judge import _compare, _device_code, _gpu, _machine, _shelf, _timed, _values
+from kops import Array, judge
+from kops._companions import view_of
+from kops.judge import _device_code, _gpu, _machine, _shelf, _timed, _values
 from material import spy
 
 from support.daemon import Daemon  # isort: skip
@@ -43,7 +43,7 @@ def look(entry: str, room: Any, own: list[Any], rest: list[Any]) -> tuple[int, f
     if entry in DTYPES:
         (want, atol), (count, before, size, rtol, least, part) = own, rest
         got = room.view("u1")[before : before + size].view(_values.bits_dtype(DTYPES[entry]))
-        errors = _compare.float_errors(_values.Tensor(DTYPES[entry], got), want[:count], rtol, atol, max(least, part * atol))
+        errors = _values.float_errors(_values.Tensor(DTYPES[entry], got), want[:count], rtol, atol, max(least, part * atol))
         return count - errors.wrong, errors.squares, errors.by_atol, bool(errors.wrong)
     *_, before, size, drawn, bits = rest
     was, now = rubbish(room.size, own[-1], drawn, bits), room.copy()
@@ -144,7 +144,7 @@ def judge_of(daemon: Daemon) -> Iterator[Make]:
 
 def byte_of(memory: Any, name: str, at: int) -> Array:
     whole = memory[name].room.whole
-    return Array(whole._client, whole.device, whole._block, whole._start + memory[name].before + at, (1,), (1,), "u8")
+    return view_of(whole, "u8", (1,), memory[name].before + at)
 
 
 def flip(memory: Any, name: str, at: int, bit: int = 64) -> None:

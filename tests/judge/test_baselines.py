@@ -11,7 +11,7 @@ import numpy
 import pytest
 from conftest import soon
 from kops import judge
-from kops.judge import _baseline, _machine, _trial
+from kops.judge import _machine
 from material import FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
 
 pytestmark = pytest.mark.usefixtures("unlocated")
@@ -111,9 +111,9 @@ class Torch(types.ModuleType):
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "torch", Torch("torch"))
-    monkeypatch.setattr(_baseline, "_cuda_index", lambda task, device: 0)
-    monkeypatch.setattr(_baseline, "TORCH_SECONDS", 0.05)
-    monkeypatch.setattr(_trial, "_lost", {})
+    monkeypatch.setattr(_machine, "_cuda_index", lambda task, device: 0)
+    monkeypatch.setattr(_machine, "TORCH_SECONDS", 0.05)
+    monkeypatch.setattr(_machine, "_lost", {})
     monkeypatch.setattr(Torch, "ends", True)
     monkeypatch.setattr(Torch, "broken", "")
     return Torch
@@ -169,10 +169,10 @@ def test_a_function_that_costs_torch_its_context(gpu: judge.Judge, torch: Any, f
 
 def test_the_solution_s_fault_is_not_the_baseline_s(gpu: judge.Judge, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caches are emptied on the solution's connection, also before the baseline runs."""
-    from kops.judge import _stop, _timed
+    from kops.judge import _timed, _verdict
 
     def flush(self: Any) -> None:
-        raise _stop.Stop("faulted", "its memory is gone", True)
+        raise _verdict.Stop("faulted", "its memory is gone", True)
 
     monkeypatch.setattr(_timed._Timing, "flush", flush)
     for baseline in (lambda a, b: a + b, RIGHT, "add"):

@@ -16,7 +16,7 @@ import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
-from kops.judge import _bind, _carrier, _draws, _gpu, _judge, _machine, _pool, _rounds, _stop, _unseen
+from kops.judge import _carrier, _draws, _gpu, _judge, _machine, _pool, _runner, _solution, _unseen, _verdict
 from material import FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
 
 from support.daemon import Daemon  # isort: skip
@@ -266,7 +266,7 @@ def test_what_is_written_beside_a_tensor(guarded: bool, uploaded: bool) -> None:
     drawn = _draws.draw(one, one.timed_case, 1)
     carrier = object.__new__(_carrier.Carrier)
     carrier._guarded = guarded
-    staged = carrier.stage(_bind.plan_of(one, add(), drawn), drawn, 4)
+    staged = carrier.stage(_solution.plan_of(one, add(), drawn), drawn, 4)
     right = {name: image.copy() for name, image in staged.images.items()}
     staged.part("c", right["c"])[:] = (drawn.tensors["a"].data + drawn.tensors["b"].data).view("u1")
     staged = staged.uploaded() if uploaded else staged
@@ -274,7 +274,7 @@ def test_what_is_written_beside_a_tensor(guarded: bool, uploaded: bool) -> None:
     for name, image in right.items():
         for at in (-1, 4004) if not guarded else (4004, 4095):
             image[staged.before + at] ^= 1
-            with pytest.raises(_stop.Stop, match=f"outside of {name}, which has 4004 bytes, at its byte {at},"):
+            with pytest.raises(_verdict.Stop, match=f"outside of {name}, which has 4004 bytes, at its byte {at},"):
                 _gpu.wrong_in(one, staged, right)
             image[staged.before + at] ^= 1
     staged.part("a", right["a"])[7] ^= 1
@@ -293,7 +293,7 @@ def counted(made: list[int]) -> Callable[..., Any]:
 OF_ONE = 2 * 4 * 1000 + 8 * 1000  # bytes of a draw: two inputs in f32, the expected result in f64
 
 
-@pytest.mark.parametrize(("times", "needed"), [(True, _rounds.DRAWS + 1 + _judge.TIMED_FEWEST), (False, _rounds.DRAWS + 1)])
+@pytest.mark.parametrize(("times", "needed"), [(True, _runner.DRAWS + 1 + _judge.TIMED_FEWEST), (False, _runner.DRAWS + 1)])
 def test_draws_that_take_too_much_memory(daemon: Daemon, times: bool, needed: int) -> None:
     """One is made, by which it is known; no solution of the task is at fault."""
     made: list[int] = []
@@ -309,7 +309,7 @@ def test_draws_that_take_too_much_memory(daemon: Daemon, times: bool, needed: in
 
 def test_draws_of_several_cases_take_memory_together() -> None:
     made: list[int] = []
-    few = _rounds.DRAWS + _judge.MORE_INTERPRETED + 1
+    few = _runner.DRAWS + _judge.MORE_INTERPRETED + 1
     one = task(small=[{"n": 1000}, {"n": 2000}], inputs=counted(made))
     with judge.Judge(how="interpreter", draw_bytes=3 * few * OF_ONE - 1) as judging:
         verdict = judging.judge(one, add())

@@ -11,7 +11,7 @@ import pytest
 from kops import interpret
 from kops._source.signature import parse
 from kops.interpret import _compiler, _runtime
-from kops.judge import _compare, _device_code, _values
+from kops.judge import _device_code, _values
 from shelves import compute
 from test_compare import FLOATS, SPECIAL, bits_of
 
@@ -118,7 +118,7 @@ def test_floats_as_on_the_host(dtype: str) -> None:
         sums = found()
         with np.errstate(all="ignore"):
             run(_device_code.LOOKS[dtype], (room, want, atol), room.size, want.size, BEFORE, got.nbytes, rtol, least, 1e-3, sums, 4, 1)
-        errors = _compare.float_errors(got, want, rtol, atol, max(least, 1e-3 * atol))
+        errors = _values.float_errors(got, want, rtol, atol, max(least, 1e-3 * atol))
         assert sums[1, 0] == want.size - errors.wrong and sums[1, 1] == pytest.approx(errors.squares, rel=1e-12)
         assert sums[1, 2] == errors.by_atol and sums[3].tolist() == [bool(errors.wrong), 0, 0]
 

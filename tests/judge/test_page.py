@@ -11,7 +11,7 @@ import kops
 import numpy as np
 import pytest
 from kops import judge
-from kops.judge import _check, _draws, _page, _poison, _table, _values
+from kops.judge import _draws, _page, _values
 from material import task
 
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -66,7 +66,7 @@ def test_the_text() -> None:
         assert judge.Verdict.of(verdict.json()).json() == verdict.json()
     assert "2.00 × the baseline's speed" in str(VERDICTS[0]) and "50 % of the roof, bound by memory" in str(VERDICTS[0])
     assert "more lines" in str(VERDICTS[3])
-    lines = _table.summary(list(reversed(VERDICTS))).splitlines()
+    lines = _page.summary(list(reversed(VERDICTS))).splitlines()
     assert lines[1].startswith("fast") and len(lines) == 5
 
 
@@ -117,7 +117,7 @@ def worst(dtype: str, expected: Any, got: Any, tolerance: Any = None, **more: An
     scale = float(np.sqrt(np.mean(np.square(values, dtype="f8")))) if values.size else 0.0
     one = _draws.Expected("c", dtype, values, scale=scale, **more)
     kept = "f64" if dtype in _values.FLOATS else dtype
-    return _check.compare(task(tolerance=tolerance), one, _values.Tensor(kept, np.asarray(got)), judge.Case(n=1), 0)
+    return _draws.compare(task(tolerance=tolerance), one, _values.Tensor(kept, np.asarray(got)), judge.Case(n=1), 0)
 
 
 def test_the_tolerance_at_its_edge() -> None:
@@ -151,7 +151,7 @@ def test_eight_bits() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "i8", "u64", "bool", "f8_e4m3"])
 @pytest.mark.parametrize("nan", [True, False])
 def test_poison(dtype: str, nan: bool) -> None:
-    one, other = (_poison.poison(dtype, (1000, 70), np.random.default_rng(seed), nan) for seed in (1, 2))
+    one, other = (_values.poison(dtype, (1000, 70), np.random.default_rng(seed), nan) for seed in (1, 2))
     assert one.shape == (1000, 70) and one.dtype == _values.bits_dtype(dtype) and one.tobytes() != other.tobytes()
     assert len(np.unique(one.view(f"u{one.itemsize}"))) > 60
     if nan and dtype in ("f16", "bf16", "f32", "f64"):

@@ -235,11 +235,6 @@ def test_faults_that_the_daemon_counts(start: Callable[..., Daemon], monkeypatch
         assert verdict.kind == "no_verdict" and "takes no kernels of this user" in verdict.text and "executors.faults" in verdict.text
 
 
-def test_a_daemon_without_executors(start: Callable[..., Daemon]) -> None:
-    with pytest.raises(kops.Unsupported):
-        judge_of(start(isolate="off"))
-
-
 def test_which_device(daemon: Daemon) -> None:
     with kops.connect(daemon.socket_path) as client:
         index = next(device.index for device in client.devices if device.backend != "host")

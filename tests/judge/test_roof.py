@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import LIMITS
 from kops import judge
-from kops.judge import _draws, _machine, _roof
+from kops.judge import _draws, _machine, _timed
 from kops.judge.tutorial import tasks
 from material import add, spy, task
 
@@ -25,11 +25,11 @@ def draw_of(one: judge.Task) -> Any:
 
 def test_operations() -> None:
     for flops in (6002, "2 * n", "2 * a.shape[0]", lambda n: 2.0 * n):
-        assert _roof.flops_of(task(flops=flops), draw_of(task())) == 6002.0
+        assert _timed.flops_of(task(flops=flops), draw_of(task())) == 6002.0
     for flops, found in ((None, None), (0, 0.0)):
-        assert _roof.flops_of(task(flops=flops), draw_of(task())) == found
+        assert _timed.flops_of(task(flops=flops), draw_of(task())) == found
     gemm = next(one for one in tasks if one.name == "gemm")
-    assert _roof.flops_of(gemm, draw_of(gemm)) == 2.0 * 1024**3
+    assert _timed.flops_of(gemm, draw_of(gemm)) == 2.0 * 1024**3
 
 
 @pytest.mark.parametrize(
@@ -50,19 +50,19 @@ def test_no_operations() -> None:
 @pytest.mark.parametrize(("gflop_s", "name"), [(1000.0, "memory"), (10.0, "arithmetic")])
 def test_which_roof_bounds(gflop_s: float, name: str) -> None:
     """10^6 bytes and 10^6 operations in 100 us: 10 GB/s and 10 GFLOP/s."""
-    roof = _roof.roof_of(100.0, 10**6, 1e6, 20.0, {"f32": gflop_s}, "f32")
+    roof = _timed.roof_of(100.0, 10**6, 1e6, 20.0, {"f32": gflop_s}, "f32")
     assert roof.memory == 0.5 and roof.arithmetic == pytest.approx(10 / gflop_s) and roof.name == name
     assert roof.part == max(0.5, 10 / gflop_s)
-    assert _roof.roof_of(100.0, 10**6, None, 20.0, {"f32": gflop_s}, "f32").name == "memory"
-    assert _roof.roof_of(100.0, 10**6, 1e6, None, {"f16": 1.0}, "f32").name == ""
+    assert _timed.roof_of(100.0, 10**6, None, 20.0, {"f32": gflop_s}, "f32").name == "memory"
+    assert _timed.roof_of(100.0, 10**6, 1e6, None, {"f16": 1.0}, "f32").name == ""
 
 
 def test_the_dtype_is_that_of_most_inputs() -> None:
     def mixed(rng: Any, n: int) -> dict[str, Any]:
         return {"a": rng.standard_normal(n).astype("f2"), "b": rng.standard_normal(n // 2), "i": np.zeros(9 * n, "i4")}
 
-    assert _roof.dtype_of(draw_of(judge.Task("m", lambda a, b, i: a, mixed, [{"n": 100}]))) == "f16"
-    assert _roof.dtype_of(draw_of(judge.Task("i", lambda i: i / 2, lambda rng: {"i": rng.integers(0, 9, 5)}))) == "f64"
+    assert _timed.dtype_of(draw_of(judge.Task("m", lambda a, b, i: a, mixed, [{"n": 100}]))) == "f16"
+    assert _timed.dtype_of(draw_of(judge.Task("i", lambda i: i / 2, lambda rng: {"i": rng.integers(0, 9, 5)}))) == "f64"
 
 
 def test_verdicts_have_both(daemon: Daemon) -> None:
@@ -79,7 +79,7 @@ def test_verdicts_have_both(daemon: Daemon) -> None:
 
 
 def test_a_roof_is_measured_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops.profiler._peaks.GPU", (1 << 16, 64))
+    monkeypatch.setattr("kops.profiler._roofline.GPU", (1 << 16, 64))
     asked: list[str] = []
     spy(monkeypatch, _machine, "gflop_s", lambda measured, client, device, dtype: asked.append(dtype))
     with judge.Judge(daemon.socket_path, deadline=5.0, limits=LIMITS, peak_gb_s=1.0) as made:
@@ -93,7 +93,7 @@ def test_problems_of_kernelbench() -> None:
 
     for path in sorted(PROBLEMS.glob("*.py")):
         one = kernelbench.load(path)
-        found = _roof.flops_of(one, draw_of(one))
+        found = _timed.flops_of(one, draw_of(one))
         assert found is None or found > 0
         assert kernelbench.load(path, flops=7).flops == 7
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kops import judge
-from kops.judge import _draws, _host, _stop, _worker
+from kops.judge import _draws, _host, _verdict, _worker
 from material import SIGNATURE, add, confined, task
 
 CALLS = [
@@ -94,7 +94,7 @@ def test_an_answer_that_a_stranger_made_up(answer: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(_host, "receive", lambda file, most: (json.loads(f'{{"error": {answer}}}'), {}))
     runner = object.__new__(_host.HostRunner)
     runner._from = io.BytesIO()
-    with pytest.raises(_stop.Stop) as caught:
+    with pytest.raises(_verdict.Stop) as caught:
         runner._check(runner._answer(0.0, 0)[0], DRAWN)
     assert caught.value.kind == "faulted"
 

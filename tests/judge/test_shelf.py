@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from kops import Client, judge
 from kops._base.errors import BY_CODE
-from kops.judge import _carrier, _check, _compare, _draws, _gpu, _machine, _rounds, _shelf, _timed, _unseen
+from kops.judge import _carrier, _draws, _gpu, _machine, _runner, _shelf, _timed, _unseen, _values
 from material import FAULT, SIGNATURE, VECTOR, add, confined, spy, task
 from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
@@ -307,7 +307,7 @@ def test_precision() -> None:
     allowed, size = one.tolerance_of("f32").allowed_rms("f32", expected.scale, expected.noise), expected.values.size
 
     def found(squares: float, by_atol: int = 0) -> Any:
-        return _check.imprecise(one, expected, _compare.Errors(0, squares, by_atol), drawn.case, drawn.number)
+        return _draws.imprecise(one, expected, _values.Errors(0, squares, by_atol), drawn.case, drawn.number)
 
     assert found(0.9 * allowed**2 * size) is None and found(math.nan) is not None
     worst = found(1.1 * allowed**2 * size)
@@ -347,7 +347,7 @@ def test_launches_in_a_row_at_the_same_addresses() -> None:
     round, of which there are two."""
     one = task(**SMALL)
     draws = [[_draws.draw(one, case, 10 * i + seed) for seed in range(4)] for i, case in enumerate(one.all_cases)]
-    steps = _rounds.steps_of([(some[:3], some[3:]) for some in draws])
+    steps = _runner.steps_of([(some[:3], some[3:]) for some in draws])
     assert any(a.buffers == b.buffers and a.draw is not b.draw for a, b in zip(steps, steps[1:]))
     for some in draws:
         of = [step for step in steps if step.draw.case == some[0].case]

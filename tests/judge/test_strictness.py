@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kops import judge
-from kops.judge import _check, _draws, _values
+from kops.judge import _draws, _values
 from material import add, task
 
 
@@ -22,7 +22,7 @@ def said(one: judge.Task, draw: _draws.Draw, values: Any) -> str:
     """What is wrong with a result, empty where nothing is."""
     expected = draw.expected[0]
     got = _values.tensor_of(np.asarray(values).astype(_values.bits_dtype(expected.dtype)), "out")
-    worst = _check.compare(one, expected, got, draw.case, draw.number)
+    worst = _draws.compare(one, expected, got, draw.case, draw.number)
     return "" if worst is None else worst.why
 
 
@@ -131,7 +131,7 @@ def test_a_task_that_a_constant_would_solve(interpreter: judge.Judge) -> None:
 def test_a_task_that_half_of_the_inputs_would_solve() -> None:
     """Nothing tells the solutions apart, so verdicts warn."""
     one, draws = case_of(mean16, lambda rng: {"x": (rng.random((64, 65536)) + 8 * rng.random((64, 1))).astype("f2")})
-    warnings = _draws.examine(one, one.timed_case, *draws[:3]).warnings
+    warnings = _draws.examine(one, one.timed_case, *draws[:3])
     assert any("half of the inputs" in warning for warning in warnings)
     fine, draws = case_of(mean16, lambda rng: {"x": rng.random((64, 65536)).astype("f4")})
-    assert not _draws.examine(fine, fine.timed_case, *draws[:3]).warnings
+    assert not _draws.examine(fine, fine.timed_case, *draws[:3])

@@ -12,7 +12,7 @@ import numpy
 import pytest
 from kops import judge
 from kops._kernels.kernels import Kernel
-from kops.judge import _gpu, _samples, _timed
+from kops.judge import _gpu, _timed
 from material import ADD, SIGNATURE, VECTOR, add, spy, task
 from support.daemon import Daemon
 
@@ -197,7 +197,7 @@ def test_who_is_late_every_time_is_accused(
     ],
 )
 def test_times_that_add_up(times: Any, honest: bool) -> None:
-    assert _samples.adds_up(times) == honest
+    assert _timed.adds_up(times) == honest
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_times_that_add_up(times: Any, honest: bool) -> None:
 )
 def test_warm_launches_do_nothing_for_cold_ones(warm: float, cold: float, fits: bool) -> None:
     """Their times would be longer."""
-    assert _samples.warm_is_no_longer([warm] * 14, [cold] * 14) == fits and _samples.warm_is_no_longer([], [cold])
+    assert _timed.warm_is_no_longer([warm] * 14, [cold] * 14) == fits and _timed.warm_is_no_longer([], [cold])

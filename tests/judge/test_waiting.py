@@ -13,7 +13,7 @@ import numpy
 import pytest
 from conftest import LIMITS, soon
 from kops import judge
-from kops.judge import _gpu, _judge, _stop
+from kops.judge import _gpu, _judge, _verdict
 from material import SIGNATURE, SPIN, VECTOR, add, task
 from support import proc, raw
 
@@ -73,7 +73,7 @@ def waits(other: Other, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def spy(*args: Any) -> Any:
         try:
             return real(*args)
-        except _stop.Busy as error:
+        except _verdict.Busy as error:
             seen.append(str(error))
             other.end()
             raise

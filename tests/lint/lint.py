@@ -71,7 +71,7 @@ CLIENT_LAYERS = {  # folders of client_c/src, and the folders that each may incl
 CLIENT_RULES = ("core", "ops", "rpc", "util")  # the daemon's rules of launches, which "here" uses
 CTL_LAYERS = {  # the same for daemon/ctl
     "base": (),
-    "data": ("base",),
+    "data": (),
     "view": ("base",),
     "commands": ("base", "data", "view"),
 }
@@ -80,6 +80,8 @@ PYTHON_LAYERS = (
     "_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "torch", "profiler", "judge",
     "ray",
 )  # fmt: skip
+# They import, besides each other in this order, what `kops` exports, and `_companions`: nothing else of the layers that are the core.
+PYTHON_COMPANIONS = ("interpret", "profiler", "judge", "ray")
 MAX_FUNCTION = 80
 MAX_BYTES = 1 << 20
 SKIPPED = 77
@@ -233,6 +235,18 @@ def check_layers() -> Iterator[str]:
     yield from check_python_layers()
 
 
+def allowed_python(folder: str, wanted: str, exported: bool) -> bool:
+    """Whether a file of a folder of the package may import that folder or module, or that name, `exported` by `kops` itself."""
+    layers = PYTHON_LAYERS
+    if folder in PYTHON_COMPANIONS:
+        if wanted == "_companions" or (exported and not wanted.startswith("_") and wanted not in layers):
+            return True
+        layers = PYTHON_COMPANIONS
+    elif wanted == "_version":
+        return True
+    return wanted in layers and layers.index(wanted) <= layers.index(folder)
+
+
 def check_python_layers() -> Iterator[str]:
     """Of the package: its folders import those before them, and its own modules only."""
     imports = re.compile(r"^\s*(?:from|import)\s+(support|tests|bench|golden)\b", re.M)
@@ -244,14 +258,14 @@ def check_python_layers() -> Iterator[str]:
             yield f"{name(path)}:{line_of(text, match.start())}: the client must not import {match.group(1)}"
         folders = path.relative_to(package).parts[:-1]
         if path.parent == package:
-            if path.stem not in ("__init__", "_version"):
+            if path.stem not in ("__init__", "_version", "_companions"):
                 yield f"{name(path)}: a module belongs to one of {', '.join(PYTHON_LAYERS)}"
             continue
         for match in relative.finditer(text):
             above = len(folders) + 1 - len(match.group(1))
             wanted = (*folders[:above], *match.group(2).split("."), match.group(3))
             top = next(part for part in wanted if part)
-            if top != "_version" and PYTHON_LAYERS.index(top) > PYTHON_LAYERS.index(folders[0]):
+            if not allowed_python(folders[0], top, above == 0 and not match.group(2)):
                 yield f"{name(path)}:{line_of(text, match.start())}: {folders[0]} must not import {top}"
 
 

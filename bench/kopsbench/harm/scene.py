@@ -78,16 +78,16 @@ class Heard:
 class Scene(ExitStack):
     """Everything that was started has ended when it is left."""
 
-    def __init__(self, context: Context, *more: str, isolate: str = "user", spares: int = 1) -> None:
+    def __init__(self, context: Context, isolate: str = "user", spares: int = 1) -> None:
         super().__init__()
         self.context = context
         self.isolate = "connection" if isolate == "user" and os.getuid() else isolate
-        self.spares = spares if self.isolate != "off" else 0
+        self.spares = spares
         settings = [f"executors.isolate={self.isolate}", f"executors.spares={spares}", "executors.faults=0"]
         settings += ["kernels.user_kernels=all", "server.socket_mode=0666"]
         settings += ["executors.max=16"] if self.isolate == "connection" else []  # a user has a part of them
         arguments = [word for setting in settings for word in ("--set", setting)]
-        self.daemon: Daemon = self.enter_context(context.daemon(*more, *arguments, cuda=True))
+        self.daemon: Daemon = self.enter_context(context.daemon(*arguments, cuda=True))
         try:
             os.chmod(self.daemon.folder, 0o755)
             self.control: raw.Connection = self.enter_context(self.daemon.connect())
@@ -116,7 +116,7 @@ class Scene(ExitStack):
         self.bystanders += made
 
     def add_culprit(self) -> Child:
-        uid = CULPRIT_UID if os.getuid() == 0 and self.isolate != "off" else 0
+        uid = CULPRIT_UID if os.getuid() == 0 else 0
         culprit = self._start("the client that does harm", "culprit", self.daemon.socket_path, str(uid))
         said = culprit.hear(READY_S)
         if not said["right"]:
@@ -138,16 +138,11 @@ class Scene(ExitStack):
             process.tell("report")
         for role, process in self.bystanders:
             into.add(role, process.hear())
-        if self.isolate != "off":
-            into.reconnects += self.connections() - self.known
+        into.reconnects += self.connections() - self.known
         return into
 
     def stats(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = self.control.call("stats")
-        except (raw.Closed, OSError):  # of a daemon that has ended and was started again
-            self.control = self.enter_context(self.daemon.connect())
-            found = self.control.call("stats")
+        found: dict[str, Any] = self.control.call("stats")
         return found
 
     def connections(self) -> int:

@@ -1,5 +1,5 @@
-"""What the harm that one client does costs the others, and itself: a kernel that faults or never ends, in its user's executor; and,
-where the daemon does the GPU's work itself and is supervised (`recovery_`), also its end and its memory."""
+"""What the harm that one client does costs the others, and itself: a kernel that faults or never ends, in its user's executor; and
+(`recovery_`) its end, and its memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from time import sleep
 from typing import Any
 
 from ..children import Child
@@ -37,13 +36,10 @@ ISOLATED = {
     "hang": Harm("hang", HANG, ("deadline_exceeded",), 10, 1, (250, 350, None, 5)),
 }
 SHARED = {
-    "fault": Harm("fault", "a kernel of another client writes where no memory is", ("device_fault", "device_lost", "closed")),
     "killed": Harm("gemms", "another client is killed (SIGKILL) while its gemms run"),
     "freed": Harm("freed", "another client frees the memory that its gemms run on"),
     "no_memory": Harm("no_memory", "another client allocates all of the GPU's memory", ("out_of_memory",)),
 }
-RECOVERY_S = 1.5
-USUAL_S = 1.0  # then calls are as usual again
 
 
 def do(scene: Scene, culprit: Child, harm: Harm, times: int, heard: Heard) -> list[dict[str, Any]]:
@@ -57,8 +53,6 @@ def do(scene: Scene, culprit: Child, harm: Harm, times: int, heard: Heard) -> li
             raise RuntimeError(f"{harm.what}: not {harm.codes} came but {said[-1]}")
         if harm.order == "gemms":
             culprit.end()
-        if scene.isolate == "off":
-            sleep(USUAL_S)
         scene.report(heard)
     return said
 
@@ -103,21 +97,20 @@ def run_isolated(context: Context, name: str) -> list[Record]:
 def run_shared(context: Context, name: str) -> Record:
     harm, heard = SHARED[name], Heard()
     said: list[dict[str, Any]] = []
-    with Scene(context, "--supervise", isolate="off") as scene:
+    with Scene(context) as scene:
         scene.add_bystanders(("torch", "shared"))
         for _ in range(1 if context.smoke else harm.times):
             said += do(scene, scene.add_culprit(), harm, 1, heard)
     waits = [us * 1e-6 for us in heard.waits_us]
     detail = {
         "measured": "the longest time to a right answer of clients that add all the time, while"
-        f" {harm.what}; kopsd --supervise, executors.isolate = off",
+        f" {harm.what}",
         "p99": "the longest",
         "culprit": said,
         **heard.detail(),
-        "peer": "none: without a daemon each process has its own device memory and its own faults",
+        "peer": "none: without a daemon each process has its own device memory",
     }
-    target = RECOVERY_S if name == "fault" else None
-    return bounded(f"recovery_{name}", "s", Summary(median(waits), max(waits), len(waits)), detail, target, "p99")
+    return bounded(f"recovery_{name}", "s", Summary(median(waits), max(waits), len(waits)), detail, None, "p99")
 
 
 for _name in ISOLATED:

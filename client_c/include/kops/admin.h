@@ -55,8 +55,8 @@ struct kops_client_info {
     bool shm;         /**< It talks through shared memory. */
     double device_us; /**< Time of devices that its runs took. */
     struct kops_latency latency;
-    const char *isolation; /**< Whose work shares a GPU process with its kernels: "off", "none", "user", "connection";
-                                "": the daemon does not say. */
+    const char *isolation; /**< Whose work shares a GPU process with its kernels: "none", "user", "connection"; "": the
+                                daemon does not say. */
     int64_t executor;      /**< Pid of the process that its kernels run in; 0: none at present. */
     uint64_t here;         /**< Launches in its own context that it told the daemon of. */
     const char *identity;  /**< The socket's that it connected to, which counts in place of `uid`; "": the daemon's

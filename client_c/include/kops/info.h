@@ -81,7 +81,7 @@ struct kops_info {
     struct kops_limits limits;
     const struct kops_kernels_info *kernels; /**< NULL: the daemon is older than kernels of one's own. */
     const char *instance; /**< 32 hex digits that this start of the daemon has made up; "" of an older one. */
-    /** What shares a process with this client's kernels: "off" (the daemon), "none" (all work), "user" (the user's
+    /** What shares a process with this client's kernels: "none" (all work), "user" (the user's
      * kernels) or "connection" (nothing else). "" of an older daemon. */
     const char *isolation;
     /** The name of the daemon's socket that this client connected to, which counts in place of its user; "": the

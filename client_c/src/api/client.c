@@ -4,7 +4,7 @@
 
 #include "base/fail.h"
 #include "jobs/batch.h"
-#include "run/launch_here.h"
+#include "run/here.h"
 #include "session/call.h"
 #include "session/connect.h"
 
@@ -43,9 +43,9 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
 
     if (options)
         found = *options;
-    for (size_t i = 0; i < sizeof(o->reserved) / sizeof(o->reserved[0]); i++)
-        if (o->reserved[i])
-            return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.reserved is not zero: initialise the struct with {0}");
+    r = fail_reserved(e, o->reserved, sizeof(o->reserved), "options");
+    if (r)
+        return r;
     if (o->transport < KOPS_TRANSPORT_AUTO || o->transport > KOPS_TRANSPORT_SHM)
         return fail(e, KOPS_ERR_BAD_ARGUMENT, "options.transport is none of enum kops_transport");
     if (o->reconnect_timeout_ms < KOPS_NO_RECONNECT)

@@ -6,8 +6,7 @@
 #include "base/fail.h"
 #include "jobs/enqueue.h"
 #include "session/connect.h"
-#include "session/receive.h"
-#include "session/send.h"
+#include "session/session.h"
 
 /* Methods whose replies bring an id: a late one must be given back. */
 static wire_decode *decode_late(const char *method)

@@ -10,9 +10,9 @@
 
 #include <kops/kops.h>
 
-#include "base/bytes.h"
-#include "wire/reply.h"
-#include "wire/tensor.h"
+#include "wire/wire.h"
+
+enum { NATIVE_MAX_FDS = WIRE_MAX_FDS };
 
 /* A request of any method. */
 struct native_raw {

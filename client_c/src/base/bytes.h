@@ -13,8 +13,8 @@ struct bytes {
     bool failed; /* an append found no memory; everything since the caller cleared it is incomplete */
 };
 
-/* Out of line in effect: the usual append finds room. */
-static inline bool bytes_grow(struct bytes *b, size_t length)
+/* The usual append finds room. */
+__attribute__((cold)) static inline bool bytes_grow(struct bytes *b, size_t length)
 {
     size_t capacity = b->capacity ? b->capacity : 1024;
     char *grown;

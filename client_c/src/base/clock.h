@@ -1,9 +1,10 @@
-/* Time and deadlines: CLOCK_MONOTONIC in nanoseconds. Thread: any. */
+/* Time and deadlines, CLOCK_MONOTONIC in nanoseconds, and the process. Thread: any. */
 #ifndef KOPS_CLIENT_CLOCK_H
 #define KOPS_CLIENT_CLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define DEADLINE_NEVER UINT64_MAX
 
@@ -23,5 +24,9 @@ static inline bool deadline_passed(uint64_t deadline)
 {
     return deadline != DEADLINE_NEVER && clock_ns() >= deadline;
 }
+
+/* getpid() without a system call, since every call of the library asks. The number is kept in a page that the kernel
+ * empties in the child of every fork, however it is made. */
+pid_t process_id(void);
 
 #endif

@@ -55,6 +55,14 @@ enum kops_code fail_older(struct kops_error *e, enum kops_code outcome, const ch
     return fail(e, KOPS_ERR_UNSUPPORTED, "this daemon is older than the method `%s`: install a newer one", method);
 }
 
+enum kops_code fail_reserved(struct kops_error *e, const void *reserved, size_t size, const char *of)
+{
+    for (size_t i = 0; i < size; i++)
+        if (((const char *)reserved)[i])
+            return fail(e, KOPS_ERR_BAD_ARGUMENT, "%s.reserved is not zero: initialise the struct with {0}", of);
+    return KOPS_OK;
+}
+
 bool fail_ends_daemon(const struct kops_error *e)
 {
     const char *daemon = kops_error_text(e, "daemon");

@@ -18,6 +18,9 @@ enum kops_code fail_os(struct kops_error *e, int number, const char *what);
 enum kops_code fail_number(struct kops_error *e, enum kops_code code, const char *key, int64_t number);
 enum kops_code fail_text(struct kops_error *e, enum kops_code code, const char *key, const char *text, size_t length);
 
+/* bad_argument where a struct's words for later versions are not zero. `of` names the struct. */
+enum kops_code fail_reserved(struct kops_error *e, const void *reserved, size_t size, const char *of);
+
 /* Whether the daemon that answered with the error ends: its device is lost or hangs, and no executor takes its place.
  */
 bool fail_ends_daemon(const struct kops_error *e);

@@ -4,14 +4,11 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "context.h"
 #include "core/decode.h"
 #include "core/overlap.h"
-#include "errors.h"
 #include "last.h"
 #include "ops/launch.h"
-#include "timed.h"
-#include "wire/mp.h"
+#include "wire/put.h"
 
 enum {
     LAUNCH_BUFFER_POINTER = 1,
@@ -439,22 +436,22 @@ bool here_kernel_tell(struct here_kernel *k, uint64_t module, struct bytes *out)
     const unsigned n = n_operands(k);
     const size_t from = out->length;
     char uuid[CUDA_UUID_TEXT];
+    struct mp_pairs params;
 
     here_tally_lock(k->tally);
     memcpy(uuid, k->function.uuid, sizeof(uuid));
     here_tally_unlock(k->tally);
-    mp_map(out, uuid[0] ? 5 : 4);
-    mp_pair_uint(out, "module", module);
-    mp_pair_text(out, "entry", s->op.name);
-    if (uuid[0])
-        mp_pair_text(out, "device", uuid);
-    mp_key(out, "dtypes");
-    mp_array(out, n);
+    params = mp_open(out);
+    put_launched_module(&params, module);
+    put_launched_entry(&params, s->op.name);
+    put_launched_device(&params, uuid[0] ? uuid : NULL);
+    put_launched_dtypes(&params, n);
     for (unsigned i = 0; i < n; i++)
         mp_text(out, dtype_name(s->operands[i]->dtype));
-    mp_key(out, "rows");
-    if (here_tally_take(k->tally, NULL, out))
+    if (here_tally_take(k->tally, NULL, key_launched_rows(&params))) {
+        mp_close(&params);
         return true;
+    }
     out->length = from;
     return false;
 }

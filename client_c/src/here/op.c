@@ -1,17 +1,319 @@
 #include "op.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fail.h"
-#include "context.h"
 #include "core/decode.h"
+#include "core/op.h"
 #include "core/overlap.h"
 #include "core/step.h"
-#include "errors.h"
-#include "op_last.h"
 #include "ops/launch.h"
-#include "timed.h"
+#include "wire/put.h"
+
+/* ---- the last executions of a client: one that is equal in all that the rules look at is launched as it was planned.
+ * One lock. ---- */
+
+/* What an execution launches, and where it is counted. */
+struct made {
+    const struct op *op;
+    cuda_function function;
+    struct cuda_launch launch; /* its maps are encoded */
+    struct here_tally *tally;  /* NULL: it is not counted */
+    struct here_counted counted;
+};
+
+enum {
+    CALLS = 16, /* a step of a model runs so many ops again and again, or one op on so many buffers */
+    ATTRS_MOST = 128,
+    /* Of a tensor: address, length, rank and dtype, whether it has strides, shape, strides. */
+    WORDS = 1 + PLAN_MAX_OPERANDS * (4 + 2 * TENSOR_MAX_RANK)
+};
+
+/* All that the rules look at. */
+struct key {
+    cuda_context context;
+    unsigned n_words;
+    size_t attrs_length;
+    uint64_t words[WORDS];
+    unsigned char attrs[ATTRS_MOST];
+};
+
+struct kept {
+    struct key key;
+    const struct op *op; /* NULL: there is none */
+    cuda_function function;
+    struct cuda_launch launch;
+    struct here_tally *tally;
+    struct here_row row;
+    struct here_shapes shapes;
+};
+
+struct last {
+    pthread_mutex_t lock;
+    unsigned found; /* the next one is likely to be behind it */
+    struct kept calls[CALLS];
+};
+
+/* ---- keys ---- */
+
+static uint64_t *write_sizes(uint64_t *at, const int64_t *sizes, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        *at++ = (uint64_t)sizes[i];
+    return at;
+}
+
+static uint64_t *write_tensor(uint64_t *at, const struct here_tensor *t)
+{
+    *at++ = t->pointer;
+    *at++ = t->bytes;
+    *at++ = (uint64_t)t->rank << 32 | (uint64_t)t->dtype;
+    *at++ = t->strides != NULL;
+    at = write_sizes(at, t->shape, t->rank);
+    return t->strides ? write_sizes(at, t->strides, t->rank) : at;
+}
+
+/* False: the call is too long to be kept. The words lead themselves: calls of other counts or ranks differ in the word
+ * that has these. */
+static bool make_key(cuda_context context, const struct here_op_call *call, struct key *ret)
+{
+    const unsigned n = call->n_inputs + call->n_outputs;
+    uint64_t *at = ret->words;
+
+    if (n > PLAN_MAX_OPERANDS || call->attrs_length > ATTRS_MOST)
+        return false;
+    *at++ = (uint64_t)(uint32_t)call->device << 32 | call->n_inputs << 8 | call->n_outputs;
+    for (unsigned i = 0; i < n; i++) {
+        if (call->tensors[i].rank > TENSOR_MAX_RANK)
+            return false;
+        at = write_tensor(at, &call->tensors[i]);
+    }
+    ret->context = context;
+    ret->n_words = (unsigned)(at - ret->words);
+    ret->attrs_length = call->attrs_length;
+    if (call->attrs_length)
+        memcpy(ret->attrs, call->attrs, call->attrs_length);
+    return true;
+}
+
+static bool is(const struct kept *k, const struct key *key, const char *op)
+{
+    return k->op && k->key.context == key->context && k->key.n_words == key->n_words &&
+           k->key.attrs_length == key->attrs_length &&
+           !memcmp(k->key.words, key->words, key->n_words * sizeof(key->words[0])) &&
+           !memcmp(k->key.attrs, key->attrs, key->attrs_length) && !strcmp(k->op->name, op);
+}
+
+/* ---- calls ---- */
+
+static void copy_launch(struct cuda_launch *to, const struct cuda_launch *from)
+{
+    memcpy(to, from, offsetof(struct cuda_launch, params) + from->params_size);
+    to->n_maps = 0; /* they are in the parameters */
+}
+
+static struct here_counted count_again(struct here_tally *tally, const struct here_shapes *shapes, struct here_row *row)
+{
+    struct here_counted counted;
+
+    here_tally_lock(tally);
+    counted = here_tally_count(tally, shapes, row);
+    here_tally_unlock(tally);
+    return counted;
+}
+
+/* Lock held. */
+static void take(struct kept *k, struct made *ret)
+{
+    ret->op = k->op;
+    ret->function = k->function;
+    copy_launch(&ret->launch, &k->launch);
+    ret->tally = k->tally;
+    ret->counted = (struct here_counted){.timed = false};
+    if (k->tally)
+        ret->counted = count_again(k->tally, &k->shapes, &k->row);
+}
+
+static bool last_find(struct last *l, cuda_context context, const struct here_op_call *call, struct made *ret)
+{
+    struct key key;
+    bool found = false;
+
+    if (!make_key(context, call, &key))
+        return false;
+    pthread_mutex_lock(&l->lock);
+    for (unsigned i = 0; i < CALLS && !found; i++) {
+        const unsigned at = (l->found + i) % CALLS; /* the same again, or the next one where they take turns */
+
+        found = is(&l->calls[at], &key, call->op);
+        if (found) {
+            l->found = at;
+            take(&l->calls[at], ret);
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+    return found;
+}
+
+static void last_keep(struct last *l, cuda_context context, const struct here_op_call *call, const struct made *made,
+                      const struct here_shapes *shapes)
+{
+    struct kept *k;
+    struct key key;
+
+    if (!make_key(context, call, &key))
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->found = (l->found + 1) % CALLS;
+    k = &l->calls[l->found];
+    k->key = key;
+    k->op = made->op;
+    k->function = made->function;
+    copy_launch(&k->launch, &made->launch);
+    k->tally = made->tally;
+    k->row = made->counted.row;
+    k->shapes = *shapes;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- counts: a tally for each op, dtypes and device ---- */
+
+/* One tally, with its key. The key is constant; the tally has its own lock. */
+struct entry {
+    const struct op *op;
+    enum dtype dtypes[PLAN_MAX_OPERANDS]; /* 0 behind the last */
+    cuda_device device;
+    char uuid[CUDA_UUID_TEXT]; /* of the device; "": the driver does not tell */
+    struct here_tally *tally;  /* owned */
+    struct entry *next;
+};
+
+struct here_ops {
+    pthread_mutex_t lock;          /* of those who add */
+    _Atomic(struct entry *) first; /* entries are added in front, and stay */
+    struct last last;              /* refers to the tallies */
+};
+
+struct here_ops *here_ops_new(void)
+{
+    struct here_ops *o = calloc(1, sizeof(*o));
+
+    if (!o)
+        return NULL;
+    pthread_mutex_init(&o->last.lock, NULL);
+    pthread_mutex_init(&o->lock, NULL);
+    return o;
+}
+
+struct here_ops *here_ops_free(struct here_ops *o)
+{
+    struct entry *e = o ? atomic_load(&o->first) : NULL;
+
+    if (!o)
+        return NULL;
+    pthread_mutex_destroy(&o->last.lock);
+    while (e) {
+        struct entry *next = e->next;
+
+        here_tally_free(e->tally);
+        free(e);
+        e = next;
+    }
+    pthread_mutex_destroy(&o->lock);
+    free(o);
+    return NULL;
+}
+
+static unsigned tensors_of(const struct op *op)
+{
+    return op->n_inputs + op->n_outputs;
+}
+
+static bool are(const struct entry *e, const enum dtype *dtypes)
+{
+    return !memcmp(e->dtypes, dtypes, tensors_of(e->op) * sizeof(*dtypes));
+}
+
+static struct entry *find(struct here_ops *o, const struct op *op, const enum dtype *dtypes, cuda_device device)
+{
+    struct entry *e = atomic_load_explicit(&o->first, memory_order_acquire);
+
+    while (e && (e->op != op || e->device != device || !are(e, dtypes)))
+        e = e->next;
+    return e;
+}
+
+static struct entry *add(struct here_ops *o, const struct cuda_driver *d, const struct op *op, const enum dtype *dtypes,
+                         cuda_device device)
+{
+    struct entry *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return NULL;
+    e->op = op;
+    memcpy(e->dtypes, dtypes, tensors_of(op) * sizeof(*dtypes));
+    e->device = device;
+    e->tally = here_tally_new();
+    if (!e->tally) {
+        free(e);
+        return NULL;
+    }
+    if (cuda_device_uuid(d, device, e->uuid, NULL))
+        e->uuid[0] = '\0';
+    e->next = atomic_load(&o->first);
+    atomic_store_explicit(&o->first, e, memory_order_release);
+    return e;
+}
+
+static struct here_tally *tally_of(struct here_ops *o, const struct cuda_driver *d, const struct op *op,
+                                   const enum dtype *dtypes, cuda_device device)
+{
+    struct entry *e = find(o, op, dtypes, device);
+
+    if (!e) {
+        pthread_mutex_lock(&o->lock);
+        e = find(o, op, dtypes, device);
+        if (!e)
+            e = add(o, d, op, dtypes, device);
+        pthread_mutex_unlock(&o->lock);
+    }
+    return e ? e->tally : NULL;
+}
+
+void here_ops_read(struct here_ops *o)
+{
+    for (struct entry *e = atomic_load(&o->first); e; e = e->next)
+        here_tally_read(e->tally);
+}
+
+static void tell_one(const struct entry *e, here_ops_told *tell, void *to)
+{
+    const unsigned n = tensors_of(e->op);
+    struct bytes params = {.data = NULL};
+    struct mp_pairs m = mp_open(&params);
+    bool news;
+
+    put_launched_op(&m, e->op->name);
+    put_launched_device(&m, e->uuid[0] ? e->uuid : NULL);
+    put_launched_dtypes(&m, n);
+    for (unsigned i = 0; i < n; i++)
+        mp_text(&params, dtype_name(e->dtypes[i]));
+    news = here_tally_take(e->tally, e->op, key_launched_rows(&m));
+    mp_close(&m);
+    if (news && !params.failed)
+        tell(to, params.data, params.length);
+    bytes_free(&params);
+}
+
+void here_ops_tell(struct here_ops *o, here_ops_told *tell, void *to)
+{
+    for (const struct entry *e = atomic_load(&o->first); e; e = e->next)
+        tell_one(e, tell, to);
+}
 
 /* A call in the terms of the rules. */
 struct reading {
@@ -106,12 +408,12 @@ struct place {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct place last; /* nearly always the next one, too; guarded by the lock */
+static struct place last_place; /* nearly always the next one, too; guarded by the lock */
 
 static void keep_place(const struct place *place)
 {
     pthread_mutex_lock(&lock);
-    last = *place;
+    last_place = *place;
     pthread_mutex_unlock(&lock);
 }
 
@@ -123,7 +425,7 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_context conte
     int count = 0, major = 0, minor = 0;
 
     pthread_mutex_lock(&lock);
-    *ret = last;
+    *ret = last_place;
     pthread_mutex_unlock(&lock);
     if (ret->context == context)
         return KOPS_OK;
@@ -149,7 +451,7 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_context conte
 
 static cuda_status enqueue(const struct cuda_driver *d, void *work, cuda_queue stream)
 {
-    struct here_op_made *made = work;
+    struct made *made = work;
     struct cuda_launch *l = &made->launch;
     void *params[] = {l->params};
 
@@ -169,7 +471,7 @@ static uint32_t flags_of(const struct op_call *call)
 
 /* Counts a planned call, and keeps it as one of the last. */
 static void count(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
-                  const struct reading *reading, struct here_op_made *made)
+                  const struct reading *reading, struct made *made)
 {
     const unsigned n = call->n_inputs + call->n_outputs;
     enum dtype dtypes[PLAN_MAX_OPERANDS];
@@ -180,7 +482,7 @@ static void count(const struct cuda_driver *d, const struct place *place, const 
         return;
     for (unsigned i = 0; i < n; i++)
         dtypes[i] = reading->call.tensors[i]->dtype;
-    made->tally = here_ops_tally(call->ops, d, reading->call.op, dtypes, place->device);
+    made->tally = tally_of(call->ops, d, reading->call.op, dtypes, place->device);
     here_shapes_of(reading->call.tensors, n, &shapes);
     shapes.flags = flags_of(&reading->call);
     if (made->tally) {
@@ -188,13 +490,13 @@ static void count(const struct cuda_driver *d, const struct place *place, const 
         made->counted = here_tally_count(made->tally, &shapes, &row);
         here_tally_unlock(made->tally);
     }
-    here_op_last_keep(here_ops_last(call->ops), place->context, call, made, &shapes);
+    last_keep(&call->ops->last, place->context, call, made, &shapes);
 }
 
 /* Finds the kernel of a planned call. Where its binary is missing, the call is not counted. */
 static enum kops_code find_kernel(const struct cuda_driver *d, const struct place *place,
-                                  const struct here_op_call *call, const struct reading *reading,
-                                  struct here_op_made *made, const char **ret_missing, struct kops_error *e)
+                                  const struct here_op_call *call, const struct reading *reading, struct made *made,
+                                  const char **ret_missing, struct kops_error *e)
 {
     struct here_function f;
     cuda_status status;
@@ -227,7 +529,7 @@ static bool lacks_kernel(enum kops_code r, const char *kernel, struct place *pla
 
 /* Checks and plans a call that is none of the last ones again. made->op stays NULL where nothing is to be launched. */
 static enum kops_code prepare(const struct cuda_driver *d, cuda_context context, const struct here_op_call *call,
-                              struct here_op_made *made, const char **ret_missing, struct kops_error *e)
+                              struct made *made, const char **ret_missing, struct kops_error *e)
 {
     struct reading reading;
     struct place place;
@@ -252,14 +554,14 @@ enum kops_code here_op(const struct here_op_call *call, struct here_op_result *r
 {
     const struct cuda_driver *d = NULL;
     cuda_context context = NULL;
-    struct here_op_made made;
+    struct made made;
     cuda_status status;
     enum kops_code r = here_context(&d, &context, e);
 
     *ret = (struct here_op_result){.variant = ""};
     if (r)
         return r;
-    if (!call->ops || !here_op_last_find(here_ops_last(call->ops), context, call, &made)) {
+    if (!call->ops || !last_find(&call->ops->last, context, call, &made)) {
         made.op = NULL;
         made.tally = NULL;
         made.counted = (struct here_counted){.timed = false};

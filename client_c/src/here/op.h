@@ -1,12 +1,27 @@
 /* Built-in ops, launched in a context of this process: planned by the daemon's own rules (daemon/core), with the
- * daemon's own choice among its kernels (kernels/cuda/ops), which are handed out as binaries (image.h). Ops that the
+ * daemon's own choice among its kernels (kernels/cuda/ops), which are handed out as binaries (code.h). Ops that the
  * daemon gives to cuBLASLt run one of the daemon's own kernels here. */
 #ifndef KOPS_CLIENT_HERE_OP_H
 #define KOPS_CLIENT_HERE_OP_H
 
-#include "image.h"
-#include "op_tally.h"
+#include "code.h"
 #include "read.h"
+#include "tally.h"
+
+/* The ops that one client launched in this process: a tally for each op, dtypes and device, for the daemon's
+ * statistics, and the last executions. Thread: any. */
+struct here_ops;
+
+struct here_ops *here_ops_new(void); /* NULL: no memory */
+/* NULL is allowed; returns NULL. */
+struct here_ops *here_ops_free(struct here_ops *o);
+
+/* As here_tally_read(), of all of them. */
+void here_ops_read(struct here_ops *o);
+
+/* Calls tell() with the params of a notification `launched` for each tally that has something to tell. */
+typedef void here_ops_told(void *to, const void *params, size_t length);
+void here_ops_tell(struct here_ops *o, here_ops_told *tell, void *to);
 
 /* One execution. */
 struct here_op_call {

@@ -1,4 +1,5 @@
-/* Tensors of this process, read as the rules of launches (daemon/core) take them. */
+/* What launches here share: tensors of this process as the rules of launches (daemon/core) take them, the errors of
+ * these rules, and the calling thread's CUDA context, where launches run. */
 #ifndef KOPS_CLIENT_HERE_READ_H
 #define KOPS_CLIENT_HERE_READ_H
 
@@ -6,6 +7,7 @@
 
 #include "core/tensor.h"
 #include "cuda/cuda_driver.h"
+#include "util/error.h"
 
 /* A tensor in memory of this process's. */
 struct here_tensor {
@@ -23,5 +25,15 @@ int here_read_tensor(const struct here_tensor *from, const char *key, struct ten
 /* Whether two operands lie in one memory, for overlap_check(): all memory of this process is one, and tensors lie where
  * their addresses say. */
 bool here_one_memory(const void *context, unsigned a, unsigned b);
+
+/* The calling thread's CUDA context, where launches here run. Errors: no_cuda (no driver, after a fork, or no context
+ * is current). */
+enum kops_code here_context(const struct cuda_driver **ret_driver, cuda_context *ret_context, struct kops_error *e);
+
+/* device_mismatch unless the tensors' device, by its number in this process (-1: any), is the context's. */
+enum kops_code here_check_device(int tensors, cuda_device context, struct kops_error *e);
+
+/* An error of the rules as one of this library. `to` may be NULL. Returns the code. */
+enum kops_code here_error(const struct error *from, struct kops_error *to);
 
 #endif

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/process.h"
-#include "wire/mp.h"
+#include "base/fail.h"
+#include "wire/put.h"
 
 enum { FIRST_TIMED = 1, NOT_READY = 600 /* CUDA_ERROR_NOT_READY */ };
 static const uint64_t TELL_EVERY_NS = 1000000000, TELL_FULL_EVERY_NS = 50000000;
@@ -321,20 +321,20 @@ void here_tally_uncount(struct here_tally *t, struct here_row row)
 
 static void write_attrs(struct bytes *out, const struct op *op, uint32_t flags)
 {
-    mp_key(out, "attrs");
-    mp_map(out, (size_t)__builtin_popcount(flags));
+    struct mp_pairs m = mp_open(out);
+
     for (unsigned i = 0; i < op->n_attrs; i++)
         if (flags >> i & 1)
-            mp_pair_bool(out, op->attrs[i].name, true);
+            mp_bool(mp_key(&m, op->attrs[i].name), true);
+    mp_close(&m);
 }
 
 static void write_row(struct bytes *out, const struct row *row, unsigned n_operands, const struct op *op)
 {
     const int64_t *word = row->words;
+    struct mp_pairs m = mp_open(out);
 
-    mp_map(out, 2U + (row->n_us > 0) + (row->flags != 0));
-    mp_key(out, "shapes");
-    mp_array(out, n_operands);
+    put_launches_shapes(&m, n_operands);
     for (unsigned i = 0; i < n_operands; i++) {
         int64_t rank = *word++;
 
@@ -342,15 +342,14 @@ static void write_row(struct bytes *out, const struct row *row, unsigned n_opera
         while (rank--)
             mp_int(out, *word++);
     }
-    mp_pair_uint(out, "count", row->count);
+    put_launches_count(&m, row->count);
     if (row->flags)
-        write_attrs(out, op, row->flags);
-    if (!row->n_us)
-        return;
-    mp_key(out, "us");
-    mp_array(out, row->n_us);
+        write_attrs(key_launches_attrs(&m), op, row->flags);
+    if (row->n_us)
+        put_launches_us(&m, row->n_us);
     for (unsigned i = 0; i < row->n_us; i++)
         mp_double(out, row->us[i]);
+    mp_close(&m);
 }
 
 static bool has_news(const struct row *row)
@@ -385,4 +384,57 @@ bool here_tally_take(struct here_tally *t, const struct op *op, struct bytes *ou
     empty(t);
     pthread_mutex_unlock(&t->lock);
     return n > 0;
+}
+
+/* ---- launches with a time ---- */
+
+static cuda_status between(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
+                           const cuda_event events[2], float *ret_ms)
+{
+    cuda_status status = d->event_record(events[0], stream);
+
+    if (!status)
+        status = enqueue(d, work, stream);
+    if (!status)
+        status = d->event_record(events[1], stream);
+    if (!status)
+        status = d->event_synchronize(events[1]);
+    return status ? status : d->event_elapsed(ret_ms, events[0], events[1]);
+}
+
+static enum kops_code wait_for_time(const struct cuda_driver *d, cuda_queue stream, here_enqueue *enqueue, void *work,
+                                    double *ret_us, struct kops_error *e)
+{
+    cuda_event events[2] = {NULL, NULL};
+    int capturing = 0, mode = CUDA_CAPTURE_RELAXED;
+    float ms = 0;
+    cuda_status status = d->stream_is_capturing(stream, &capturing);
+
+    if (!status && capturing)
+        return fail(
+            e, KOPS_ERR_CAPTURING,
+            "a launch on a stream under capture runs when the graph does, so it has no time now: leave timing out");
+    cuda_exchange_capture_mode(d, &mode); /* another thread may capture */
+    for (int i = 0; !status && i < 2; i++)
+        status = d->event_create(&events[i], 0);
+    if (!status)
+        status = between(d, stream, enqueue, work, events, &ms);
+    for (int i = 0; i < 2; i++)
+        if (events[i])
+            d->event_destroy(events[i]);
+    cuda_exchange_capture_mode(d, &mode);
+    *ret_us = (double)ms * 1e3;
+    return status ? cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "a timed launch") : KOPS_OK;
+}
+
+enum kops_code here_timed(struct here_tally *tally, const struct here_counted *counted, const struct cuda_driver *d,
+                          cuda_queue stream, here_enqueue *enqueue, void *work, double *ret_us, struct kops_error *e)
+{
+    const enum kops_code r = wait_for_time(d, stream, enqueue, work, ret_us, e);
+
+    if (tally && r)
+        here_tally_uncount(tally, counted->row);
+    else if (tally)
+        here_tally_time(tally, counted->row, *ret_us);
+    return r;
 }

@@ -79,4 +79,30 @@ void here_tally_read(struct here_tally *t);
  * False: there is nothing to tell. */
 bool here_tally_take(struct here_tally *t, const struct op *op, struct bytes *out);
 
+/* ---- launching ---- */
+
+/* Puts the launch on the stream. */
+typedef cuda_status here_enqueue(const struct cuda_driver *d, void *work, cuda_queue stream);
+
+/* Enqueues a launch that was counted, timed where it is its turn. A launch that the driver refuses is not counted.
+ * `tally` NULL: none is. */
+static inline cuda_status here_enqueue_counted(struct here_tally *tally, const struct here_counted *counted,
+                                               const struct cuda_driver *d, cuda_context context, cuda_queue stream,
+                                               here_enqueue *enqueue, void *work)
+{
+    const bool timed = tally && counted->timed && here_tally_begin(tally, d, context, stream);
+    const cuda_status status = enqueue(d, work, stream);
+
+    if (timed)
+        here_tally_end(tally, d, stream, counted->row);
+    if (tally && status)
+        here_tally_uncount(tally, counted->row);
+    return status;
+}
+
+/* Enqueues a launch between two events, and returns when it has ended. *ret_us: the time between them. Errors:
+ * capturing, device_error. */
+enum kops_code here_timed(struct here_tally *tally, const struct here_counted *counted, const struct cuda_driver *d,
+                          cuda_queue stream, here_enqueue *enqueue, void *work, double *ret_us, struct kops_error *e);
+
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/fail.h"
 #include "job.h"
-#include "session/send.h"
+#include "session/session.h"
 
 enum {
     FIRST_OPS = 4,     /* in the first sequence of a batch; each is longer than the one before */
@@ -31,7 +31,7 @@ struct batch {
     uint64_t number, last; /* of the first and last op */
     struct kops_options options;
     struct bytes tensors, ops;
-    unsigned char names[ORDERED_MAX_OPS]; /* their places, see names.h */
+    unsigned char names[ORDERED_MAX_OPS]; /* their places, see session/client.h */
     uint16_t after[ORDERED_MAX_OPS];      /* numbers, counted from the first one */
     struct tensor_copy table[MAX_TENSORS];
 };

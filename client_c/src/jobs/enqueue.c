@@ -4,8 +4,7 @@
 #include "base/fail.h"
 #include "batch.h"
 #include "session/connect.h"
-#include "session/receive.h"
-#include "session/send.h"
+#include "session/session.h"
 
 /* The end of a call. The error of an earlier op comes first. */
 static enum kops_code leave(struct kops_client *c, struct ordered_stream *stream, enum kops_code r,

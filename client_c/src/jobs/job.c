@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "session/call.h"
-#include "session/receive.h"
+#include "session/session.h"
 
 enum {
     CANCEL_GRACE_MS = 250 /* how long a timed-out call waits for the outcome of its cancellation */

@@ -4,7 +4,7 @@
 #define KOPS_CLIENT_JOB_H
 
 #include "ordered.h"
-#include "session/recover.h"
+#include "session/call.h"
 
 struct job;
 
@@ -23,7 +23,8 @@ struct job {
     void *context; /* for these two, and `safe` */
     bool here;     /* good on the present connection alone: no other is made for it, `ensure` says why */
 
-    /* Whether the work does no harm when it runs twice, see recover.h; NULL: the binding decides whether to repeat it.
+    /* Whether the work does no harm when it runs twice, see session/call.h; NULL: the binding decides whether to repeat
+     * it.
      */
     recovery_safe *safe;
 

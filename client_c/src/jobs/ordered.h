@@ -57,11 +57,11 @@ struct ordered_work {
     uint64_t number, last; /* of its first and last op; 0: not given out yet */
     unsigned n_ops;
     const char *name;           /* of the op or kernel, for messages; lives as long as the client */
-    const unsigned char *names; /* of gathered ops: places of their names (names.h); NULL: `name` for all */
+    const unsigned char *names; /* of gathered ops: places of their names (session/client.h); NULL: `name` for all */
     const uint16_t *after;      /* their numbers, counted from the first one's */
 };
 
-/* ---- ordered_stream.c: a call begins on a stream ---- */
+/* ---- a call begins on a stream ---- */
 
 /* Begins a call on a CUDA stream: reports an earlier error, finds the driver and takes the ordered stream. */
 enum kops_code ordered_enter(struct kops_client *c, void *cuda_stream, uint64_t deadline,
@@ -81,7 +81,7 @@ uint64_t ordered_oldest(const struct kops_client *c);
  * before. */
 void ordered_close(struct kops_client *c);
 
-/* ---- ordered_call.c: its numbers and words, and its end ---- */
+/* ---- its numbers and words, and its end ---- */
 
 /* Gives out the earlier error; KOPS_OK when there is none. */
 enum kops_code ordered_report(struct kops_client *c, struct kops_error *e);

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #include "cuda/cuda_driver.h"
-#include "session/remote.h"
+#include "session/connect.h"
 
 /* VMM: memory that the daemon's alloc made; CHUNKS: this process's own virtual memory. */
 enum buffer_kind { BUFFER_SHARED, BUFFER_CUDA, BUFFER_VMM, BUFFER_CHUNKS, BUFFER_POOL };
@@ -47,5 +47,17 @@ void buffer_free_leave(struct kops_buffer *b);
 
 /* SHARED: maps the descriptor. */
 enum kops_code buffer_map_shared(struct kops_buffer *b, struct kops_error *e);
+
+/* Which memory a tensor covers, to see whether two of them meet. Careful rather than exact: all bytes between the first
+ * and the last element count as covered. Lock held. */
+struct span {
+    uint64_t space[3];      /* the kind of memory, and which one: bytes of different spaces never meet */
+    uint64_t begin, length; /* within it */
+};
+
+/* False: the memory cannot be known. */
+bool span_of(const struct kops_tensor *t, struct span *ret);
+
+bool spans_meet(const struct span *a, const struct span *b);
 
 #endif

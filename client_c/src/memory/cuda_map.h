@@ -2,7 +2,7 @@
 #ifndef KOPS_CLIENT_CUDA_MAP_H
 #define KOPS_CLIENT_CUDA_MAP_H
 
-#include "base/process.h"
+#include "base/clock.h"
 #include "buffer.h"
 
 /* Whether b->pointer and b->ordinal are those of this process, process_id(): then they stay. Without the lock. */

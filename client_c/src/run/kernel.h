@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "here/kernel.h"
-#include "session/remote.h"
+#include "session/connect.h"
 
 /* The source is kept, so that a new connection can be told. Guarded by the client's lock, or constant. */
 struct kops_module {

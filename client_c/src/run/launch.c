@@ -1,10 +1,9 @@
 /* Launches of kernels: blocking, on a CUDA stream, by tickets, and as steps of sequences. */
 #include "base/fail.h"
-#include "jobs/dispatch.h"
+#include "here.h"
+#include "jobs/enqueue.h"
 #include "kernel.h"
-#include "launch_here.h"
 #include "memory/register.h"
-#include "operand.h"
 #include "run.h"
 
 /* A launch on its way. */

@@ -1,13 +1,70 @@
-/* A run of an op, and a launch of a kernel, in each of the ways. */
+/* Runs of ops and launches of kernels, in each of the ways; and the operands, attributes and options of the public
+ * structs, checked and resolved to ids. Lock held, unless said otherwise. */
 #ifndef KOPS_CLIENT_RUN_H
 #define KOPS_CLIENT_RUN_H
 
-#include "jobs/dispatch.h"
+#include "jobs/enqueue.h"
+#include "memory/buffer.h"
 
-/* Refuses what no request may have, before anything is sent. Lock held. */
+/* What makes an operand's message mean something else; the daemon checks everything about the op. */
+enum operand_fault {
+    OPERAND_IS_GOOD,
+    OPERAND_HAS_TOO_MANY_DIMENSIONS,
+    OPERAND_HAS_NO_DTYPE,
+    OPERAND_IS_FOREIGN,
+    OPERAND_LIES_TOO_FAR
+};
+
+static inline enum operand_fault operand_fault_of(const struct kops_client *c, const struct kops_tensor *t)
+{
+    const struct kops_buffer *b = t->buffer;
+
+    if (t->rank > KOPS_MAX_RANK)
+        return OPERAND_HAS_TOO_MANY_DIMENSIONS;
+    if (!kops_dtype_size(t->dtype))
+        return OPERAND_HAS_NO_DTYPE;
+    if (b && b->client != c)
+        return OPERAND_IS_FOREIGN;
+    return b && t->offset > UINT64_MAX - b->base_offset ? OPERAND_LIES_TOO_FAR : OPERAND_IS_GOOD;
+}
+
+/* Refuses it. `list` and `place` name the tensor in the message. */
+enum kops_code operand_refuse(enum operand_fault fault, const struct kops_tensor *t, const char *list, size_t place,
+                              struct kops_error *e);
+
+/* Refuses an operand with a fault. */
+static inline enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list,
+                                           size_t place, struct kops_error *e)
+{
+    const enum operand_fault fault = operand_fault_of(c, t);
+
+    return fault ? operand_refuse(fault, t, list, place, e) : KOPS_OK;
+}
+
+enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_error *e);
+/* Whether an op with these attributes writes its outputs without reading them. */
+bool attrs_only_write(const struct kops_attr *attrs, size_t n);
+
+enum kops_code options_check(const struct kops_options *options, struct kops_error *e);
+
+/* Fills *ret, which points into *t; false: the present connection does not know the buffer. */
+static inline bool operand_resolve(const struct kops_client *c, const struct kops_tensor *t, struct native_tensor *ret)
+{
+    const struct kops_buffer *b = t->buffer;
+
+    *ret = (struct native_tensor){.buffer = b ? b->remote.id : 0,
+                                  .offset = t->offset + (b ? b->base_offset : 0),
+                                  .shape = t->shape,
+                                  .strides = t->has_strides ? t->strides : NULL,
+                                  .rank = t->rank,
+                                  .dtype = t->dtype};
+    return !b || remote_known(c, &b->remote);
+}
+
+/* Refuses what no request may have, before anything is sent. */
 enum kops_code request_check(const struct kops_client *c, const struct kops_request *r, struct kops_error *e);
 
-/* Its tensors: inputs, then outputs. */
+/* The request's tensors: inputs, then outputs. */
 static inline const struct kops_tensor *request_tensor(const struct kops_request *r, size_t i)
 {
     return i < r->n_inputs ? &r->inputs[i] : &r->outputs[i - r->n_inputs];

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fail.h"
-#include "base/process.h"
 #include "memory/cuda_map.h"
 #include "memory/register.h"
 #include "run.h"

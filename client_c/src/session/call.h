@@ -1,15 +1,86 @@
-/* Requests on the present connection, or on a new one where that is over. Lock held; dropped while it waits. */
+/* Requests: one on the present connection (struct exchange), or on a new one where that is over (session_call()), and
+ * whether a blocking call that failed is sent once more (struct recovery). Lock held; dropped while a function waits.
+ *
+ * A request that was refused because the daemon ends never ran: it is sent again until one takes it, as long as the
+ * client's reconnect timeout. So is one that a dead daemon never read. A request whose reply did not come, or that
+ * failed with the device, may have run: it is sent again once, where running twice does no harm. */
 #ifndef KOPS_CLIENT_CALL_H
 #define KOPS_CLIENT_CALL_H
 
-#include "send.h"
+#include "base/fail.h"
+#include "client.h"
+#include "session.h"
+
+/* ---- going on after a daemon that ended ---- */
+
+/* Connections that may end, in one try of a call, before the request is sent whole. */
+enum { RECOVERY_CONNECTIONS = 8 };
+
+/* The state of one blocking call. Zeroed at its begin. */
+struct recovery {
+    bool sent;           /* the last try was sent; */
+    enum call_fate fate; /* its outcome then */
+    bool repeated;
+    unsigned unread;
+    unsigned pause_ms;
+    uint64_t until; /* until then a daemon that refuses is asked again; 0: none has refused yet */
+};
+
+/* The outcome of the call, which goes back. */
+enum kops_code recovery_finish(struct kops_client *c, struct recovery *r, struct call *call, struct kops_error *e);
+
+/* Whether the call, which failed with *e, is to be made again; if not, *e says why. `safe` is asked at most once; NULL:
+ * the call is never made again, since the binding decides. */
+typedef bool recovery_safe(const void *context);
+bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,
+                    uint64_t deadline, struct kops_error *e);
+
+/* `safe` of requests that do no harm when they reach the daemon twice, and of requests that always may. */
+bool recovery_always(const void *context);
+bool recovery_never(const void *context);
+
+/* ---- one request and its reply, on one connection ---- */
+
+struct exchange {
+    wire_pack *pack;
+    const void *request;
+    int fd; /* goes with the request; -1: none */
+    wire_decode *decode;
+    void *into;
+};
+
+/* Packs and sends, once there is room (*m, from session_reserve()). */
+static inline enum session_sent exchange_send(struct kops_client *c, const struct exchange *x, struct outgoing *m,
+                                              uint64_t deadline, struct kops_error *e)
+{
+    m->call->decode = x->decode;
+    m->call->into = x->into;
+    x->pack(session_out(c, m), m->call->msgid, x->request);
+    return session_appended(c, m, e) ? SESSION_FAILED : session_send(c, m, deadline, e);
+}
+
+/* Waits for the reply. False: the deadline passed, and the call was given up. */
+static inline bool exchange_wait(struct kops_client *c, struct call *call, uint64_t deadline, struct kops_error *e)
+{
+    if (session_wait(c, call, deadline))
+        return true;
+    session_abandon(c, call);
+    fail(e, KOPS_ERR_TIMEOUT, "the daemon did not reply in time");
+    return false;
+}
+
+/* All of it on the connection of that generation: connection_lost where that one is over. */
+enum kops_code exchange_here(struct kops_client *c, uint32_t generation, const struct exchange *x, uint64_t deadline,
+                             struct kops_error *e);
+
+/* ---- requests on any connection ---- */
 
 /* Connects where there is no connection, and waits for room for one more request. See session_reserve(). */
 enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,
                              struct outgoing *ret, struct kops_error *e);
 
 /* Whether a request may reach a daemon more than once. SESSION_ATTEMPTS: it does no harm, so it is repeated as
- * recover.h says. SESSION_ONCE: sent again only where it surely was not carried out. SESSION_HERE: never, since it is
+ * said above. SESSION_ONCE: sent again only where it surely was not carried out. SESSION_HERE: never, since it is
  * for this connection alone. */
 enum { SESSION_HERE, SESSION_ONCE, SESSION_ATTEMPTS };
 

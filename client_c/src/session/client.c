@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fail.h"
-#include "base/process.h"
 
 enum {
     DEFAULT_TIMEOUT_MS = KOPS_FOREVER, /* kops.h says why */
@@ -159,4 +159,102 @@ struct kops_client *client_new(const struct kops_connect_options *o)
 free_client:
     free(c);
     return NULL;
+}
+
+/* ---- what the daemon said of itself ---- */
+
+const struct kops_info *kops_info(const kops_client *client)
+{
+    return &client->info.info;
+}
+
+const struct kops_device *kops_info_device(const kops_client *client, const char *device)
+{
+    char *end = NULL;
+    unsigned long index = device ? strtoul(device, &end, 10) : 0;
+    bool is_index = device && *device && !*end;
+
+    for (const struct kops_device *const *d = client->info.info.devices; *d; d++)
+        if (!device ? (*d)->is_default : is_index ? (*d)->index == index : !strcmp((*d)->uuid, device))
+            return *d;
+    return NULL;
+}
+
+const struct kops_op *kops_info_op(const kops_client *client, const char *name)
+{
+    for (const struct kops_op *const *op = client->info.info.ops; *op; op++)
+        if (!strcmp((*op)->name, name))
+            return *op;
+    return NULL;
+}
+
+bool kops_info_feature(const kops_client *client, const char *feature)
+{
+    for (const char *const *f = client->info.info.features; *f; f++)
+        if (!strcmp(*f, feature))
+            return true;
+    return false;
+}
+
+const char *client_priority(const struct kops_client *c, const struct kops_options *options)
+{
+    static const char *const names[] = {[KOPS_PRIORITY_HIGH] = "high", [KOPS_PRIORITY_LOW] = "low"};
+
+    return c->features & FEATURE_PRIORITY && options ? names[options->priority] : NULL;
+}
+
+struct wire_how client_how(const struct kops_client *c, const struct kops_options *options)
+{
+    return (struct wire_how){.options = options,
+                             .stream = options ? options->stream : 0,
+                             .no_timing = options && options->no_timing,
+                             .exact = options && options->exact && c->features & FEATURE_EXACT,
+                             .exclusive = options && options->exclusive,
+                             .priority = client_priority(c, options)};
+}
+
+const char *client_op_name(const struct kops_client *c, const char *op)
+{
+    const struct kops_op *known = kops_info_op(c, op);
+
+    return known ? known->name : NULL;
+}
+
+/* ---- names for messages ---- */
+
+const char *names_keep(struct kops_client *c, const char *kernel)
+{
+    char *kept;
+
+    for (unsigned i = 0; i < c->names.n_kernels; i++)
+        if (!strcmp(c->names.kernels[i], kernel))
+            return c->names.kernels[i];
+    kept = c->names.n_kernels < NAMES_MAX_KERNELS ? arena_text(&c->info.arena, kernel, strlen(kernel)) : NULL;
+    if (!kept)
+        return "a kernel";
+    c->names.kernels[c->names.n_kernels++] = kept;
+    return kept;
+}
+
+unsigned char names_place(const struct kops_client *c, const char *name)
+{
+    unsigned n_ops = 0;
+
+    for (; c->info.info.ops[n_ops]; n_ops++)
+        if (n_ops < NAMES_NONE && !strcmp(c->info.info.ops[n_ops]->name, name))
+            return (unsigned char)n_ops;
+    for (unsigned i = 0; i < c->names.n_kernels && n_ops + i < NAMES_NONE; i++)
+        if (!strcmp(c->names.kernels[i], name))
+            return (unsigned char)(n_ops + i);
+    return NAMES_NONE;
+}
+
+const char *names_at(const struct kops_client *c, unsigned char place)
+{
+    unsigned n_ops = 0;
+
+    for (; c->info.info.ops[n_ops]; n_ops++)
+        if (n_ops == place)
+            return c->info.info.ops[n_ops]->name;
+    return place != NAMES_NONE && place - n_ops < c->names.n_kernels ? c->names.kernels[place - n_ops] : NULL;
 }

@@ -11,6 +11,7 @@
 #ifndef KOPS_CLIENT_CLIENT_H
 #define KOPS_CLIENT_CLIENT_H
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,9 +21,17 @@
 
 #include "calls.h"
 #include "link/transport.h"
-#include "names.h"
 
 struct ordered;
+
+/* Names of ops and kernels, for messages: those of hello's ops, and those of kernels that were declared. Each has a
+ * place that fits a byte, and lives as long as the client. */
+enum { NAMES_NONE = UCHAR_MAX, NAMES_MAX_KERNELS = 128 };
+
+struct names {
+    const char *kernels[NAMES_MAX_KERNELS];
+    unsigned n_kernels;
+};
 
 /* Optional parts of the protocol that this library uses. */
 enum client_feature {
@@ -143,5 +152,14 @@ struct wire_how client_how(const struct kops_client *c, const struct kops_option
 
 /* The op's name as a text that lives as long as the client; NULL: the daemon has no such op. */
 const char *client_op_name(const struct kops_client *c, const char *op);
+
+/* The text of a kernel's name, kept. Where there is no room left the name is "a kernel". Lock held. */
+const char *names_keep(struct kops_client *c, const char *kernel);
+
+/* The place of a name; NAMES_NONE: it has none. */
+unsigned char names_place(const struct kops_client *c, const char *name);
+
+/* The name of a place; NULL for NAMES_NONE. */
+const char *names_at(const struct kops_client *c, unsigned char place);
 
 #endif

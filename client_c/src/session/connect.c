@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "exchange.h"
+#include "call.h"
 #include "link/starter.h"
-#include "receive.h"
+#include "session.h"
 #include "util/places.h"
 
 enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
@@ -148,7 +148,7 @@ static enum kops_transport wanted_transport(const struct kops_client *c)
 
 static enum kops_code open_ring(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
-    const struct wire_hello hello = {.name = c->name, .shm = true};
+    const struct wire_hello hello = {.client = c->name, .protocol = WIRE_PROTOCOL, .shm = true};
     struct wire_shm shm = {.fd = -1, .doorbell = -1, .wake = -1};
     const struct exchange x = {wire_pack_hello, &hello, -1, wire_decode_shm, &shm};
     struct ring_offer offer;
@@ -191,7 +191,7 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
 /* The first hello tells everything; later ones only the limits, since kops_info() gave out pointers to the rest. */
 static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
-    const struct wire_hello hello = {.name = c->name, .isolate = c->isolate};
+    const struct wire_hello hello = {.client = c->name, .protocol = WIRE_PROTOCOL, .isolate = c->isolate};
     struct kops_limits limits = {0};
     const bool first = !c->info.info.server;
     struct wire_greeting greeting = {&c->info, first ? NULL : &limits, &c->hello};
@@ -346,4 +346,35 @@ enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, st
         return e->code;
     }
     return connect_for_all(c, deadline, e);
+}
+
+/* ---- things that the daemon keeps ---- */
+
+enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
+                             const char *what, uint64_t deadline, struct kops_error *e)
+{
+    for (;;) {
+        enum kops_code code = session_connect(c, deadline, e);
+
+        if (code || remote_known(c, r))
+            return code;
+        if (r->defining == c->generation) {
+            session_sleep(c, deadline);
+        } else {
+            r->defining = c->generation;
+            code = define(thing, deadline, e);
+            r->defining = 0;
+            client_changed(c);
+            if (code)
+                return code;
+        }
+        if (!remote_known(c, r) && deadline_passed(deadline))
+            return fail(e, KOPS_ERR_TIMEOUT, "the %s could not be made known to the daemon in time", what);
+    }
+}
+
+void remote_release(struct kops_client *c, const struct remote *r, const char *what)
+{
+    if (remote_known(c, r) && client_is_connected(c))
+        session_release(c, what, r->id);
 }

@@ -1,10 +1,11 @@
-/* Finding the daemon, greeting it, and waiting for one that is started anew. */
+/* Finding the daemon, greeting it, and waiting for one that is started anew; things that a daemon keeps for a
+ * connection.
+ */
 #ifndef KOPS_CLIENT_CONNECT_H
 #define KOPS_CLIENT_CONNECT_H
 
 #include "client.h"
 
-/* The same where there is no connection, or it is about to end. */
 enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
 /* Makes sure that there is a connection: waits for a daemon that is started anew as long as the client may. Lock held;
@@ -15,5 +16,39 @@ static inline enum kops_code session_connect(struct kops_client *c, uint64_t dea
         return KOPS_OK;
     return session_connect_anew(c, deadline, e);
 }
+
+/* A thing that the daemon keeps for a connection under an id (a buffer, a program, a module, a kernel). It is made
+ * known at its first use, and anew on every connection. Part of a struct that has a reference to its client. Lock held;
+ * may drop it while it waits. */
+struct remote {
+    uint64_t id;
+    uint32_t generation; /* of the connection that knows the id; 0: none does */
+    uint32_t defining;   /* the generation for which a thread defines it; 0: none */
+};
+
+/* Asks the daemon for the thing, and calls remote_defined() when the daemon has it. */
+typedef enum kops_code remote_define(void *thing, uint64_t deadline, struct kops_error *e);
+
+static inline bool remote_known(const struct kops_client *c, const struct remote *r)
+{
+    return r->generation == c->generation;
+}
+
+/* `generation`: of the connection that gave the id. */
+static inline void remote_defined(const struct kops_client *c, struct remote *r, uint64_t id, uint32_t generation)
+{
+    if (generation != c->generation) /* the connection changed meanwhile: another try */
+        return;
+    r->id = id;
+    r->generation = generation;
+}
+
+/* Lets one thread at a time define it, until the present connection knows it. `what` names the thing in messages. */
+enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
+                             const char *what, uint64_t deadline, struct kops_error *e);
+
+/* Tells the daemon that the thing is not used any more, where the present connection knows it. `what` as
+ * wire_pack_release() has it. */
+void remote_release(struct kops_client *c, const struct remote *r, const char *what);
 
 #endif

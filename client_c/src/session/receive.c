@@ -1,5 +1,5 @@
 /* The receiving half, and the end of a connection. */
-#include "receive.h"
+#include "session.h"
 
 #include <poll.h>
 #include <stdarg.h>

@@ -1,12 +1,11 @@
 /* The sending half. */
-#include "send.h"
+#include "session.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 
 #include "base/fail.h"
-#include "receive.h"
 
 /* Waits until the socket takes bytes again, and reads replies meanwhile: a daemon that cannot send does not read. */
 static void wait_writable(struct kops_client *c, uint64_t deadline)

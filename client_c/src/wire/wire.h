@@ -1,8 +1,8 @@
 /* MessagePack on both sides of the protocol, by codec/.
  *
- * wire_pack.c appends requests to a struct bytes, wire_unpack.c takes replies apart, wire_info.c reads the two big ones
- * (hello, stats). Requests name nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are
- * checked by codec/scan.h before they come here; a value is a position in them. Thread: any. */
+ * request.c appends requests to a struct bytes, message.c takes messages apart, result.c reads results. Requests name
+ * nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are checked by codec/scan.h before they
+ * come here; a value is a position in them. Thread: any. */
 #ifndef KOPS_CLIENT_WIRE_H
 #define KOPS_CLIENT_WIRE_H
 
@@ -10,10 +10,33 @@
 
 #include "base/arena.h"
 #include "base/bytes.h"
-#include "reply.h"
-#include "tensor.h"
 
 enum { WIRE_PROTOCOL = 1, WIRE_MAX_FDS = 16, WIRE_HANDLE_SIZE = 64 };
+
+/* An operand by the id that `register` gave. Nothing is copied: the pointers are read during the call. */
+struct native_tensor {
+    uint64_t buffer; /* 0: none, for a tensor without elements */
+    uint64_t offset; /* bytes from the start of the registration */
+    const int64_t *shape;
+    const int64_t *strides; /* elements; NULL: contiguous */
+    unsigned rank;
+    enum kops_dtype dtype;
+};
+
+/* A reply as it came, for callers that decode it themselves. Zeroed before its first use; `data` is kept from call to
+ * call and grows. */
+struct native_reply {
+    char *data; /* the result's map, or the error's: one MessagePack value */
+    size_t length;
+    size_t capacity;
+    bool is_error;
+    unsigned n_fds;
+    int fds[WIRE_MAX_FDS]; /* the receiver's to close */
+    uint32_t generation;   /* of the connection that answered */
+};
+
+/* Frees the bytes, closes the descriptors, and zeroes the rest. Takes NULL. */
+void native_reply_free(struct native_reply *r);
 
 /* ---- requests. The last argument of each is what session_call() passes on. ---- */
 
@@ -71,15 +94,31 @@ struct wire_kernel {
     const struct kops_signature *signature;
 };
 
-struct wire_image {
-    const char *name;
-    bool fd; /* one descriptor goes with the message; else it asks for size and layout alone */
+/* A module's code, or one of the daemon's own kernels. */
+struct wire_code {
+    uint64_t module;   /* 0: `image` */
+    const char *image; /* NULL: `module` */
+    bool fd;           /* one descriptor goes with the message; else it asks for size and layout alone */
 };
 
 struct wire_cache {
     const char *action;
     const char *key; /* NULL: none */
     bool fd;         /* one descriptor goes with the message */
+};
+
+struct wire_tune {
+    const char *op;
+    unsigned n_inputs, n_outputs;
+    const struct native_tensor *tensors; /* inputs, then outputs; without buffers */
+    const struct kops_attr *attrs;
+    size_t n_attrs;
+    const char *device; /* NULL: the default */
+};
+
+struct wire_tuning {
+    uint64_t from;
+    bool clear;
 };
 
 struct wire_sequence {
@@ -121,9 +160,19 @@ struct wire_raw {
 };
 
 struct wire_hello {
-    const char *name;
-    const char *isolate; /* NULL: as the daemon is configured */
+    const char *client; /* its name */
+    unsigned protocol;
     bool shm;
+    const char *isolate; /* NULL: as the daemon is configured */
+};
+
+struct wire_conditions_of {
+    const char *device; /* NULL: the default */
+};
+
+struct wire_tracing {
+    bool begin, end, everybody;
+    uint64_t events;
 };
 
 wire_pack wire_pack_hello;       /* struct wire_hello */
@@ -138,10 +187,14 @@ wire_pack wire_pack_run_program; /* struct wire_run_program */
 wire_pack wire_pack_raw;         /* struct wire_raw */
 wire_pack wire_pack_compile;     /* struct kops_source */
 wire_pack wire_pack_kernel;      /* struct wire_kernel */
-wire_pack wire_pack_code;        /* uint64_t: a module's id; one descriptor goes with it */
-wire_pack wire_pack_image;       /* struct wire_image */
+wire_pack wire_pack_code;        /* struct wire_code */
 wire_pack wire_pack_cache;       /* struct wire_cache */
 wire_pack wire_pack_stats;       /* struct kops_stats_filter */
+wire_pack wire_pack_conditions;  /* struct wire_conditions_of */
+wire_pack wire_pack_drain;       /* struct kops_drain_options */
+wire_pack wire_pack_trace;       /* struct wire_tracing */
+wire_pack wire_pack_tune;        /* struct wire_tune */
+wire_pack wire_pack_tuning;      /* struct wire_tuning */
 
 /* The params of `kernel` alone. */
 void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w);
@@ -181,9 +234,6 @@ void wire_decode_error(const unsigned char *error, struct kops_error *e);
  * something. */
 typedef bool wire_decode(const unsigned char *result, int *fds, unsigned nfds, void *into);
 
-/* Takes a descriptor, which a result names by its index: the receiver's from then on. */
-bool wire_take_fd(uint64_t index, int *fds, unsigned nfds, int *ret);
-
 struct wire_buffer {
     uint64_t id, size;
     bool vmm; /* alloc: device memory */
@@ -211,24 +261,30 @@ struct wire_timelines {
     uint64_t size, streams;
 };
 
-struct wire_info {
-    struct kops_info info;
-    struct arena arena;
-};
+/* Results with texts and lists, which live in the arena before them. What callers of the library get is the public
+ * struct behind it, which wire_result_free() takes. */
+#define WIRE_WITH_ARENA(name, type, member)                                                                            \
+    struct name {                                                                                                      \
+        struct arena arena;                                                                                            \
+        struct type member;                                                                                            \
+    };                                                                                                                 \
+    _Static_assert(offsetof(struct name, member) == sizeof(struct arena), "the public struct lies behind the arena")
+WIRE_WITH_ARENA(wire_info, kops_info, info);
+WIRE_WITH_ARENA(wire_stats, kops_stats, stats);
+WIRE_WITH_ARENA(wire_cache_list, kops_cache, cache);
+WIRE_WITH_ARENA(wire_clients, kops_clients, clients);
+WIRE_WITH_ARENA(wire_conditions, kops_conditions, conditions);
+WIRE_WITH_ARENA(wire_counters, kops_counters, counters);
+WIRE_WITH_ARENA(wire_trace, kops_trace, trace);
+WIRE_WITH_ARENA(wire_tuned, kops_tune, tune);
+WIRE_WITH_ARENA(wire_choices, kops_tuning, tuning);
 
-struct wire_stats {
-    struct kops_stats stats; /* first: a kops_stats pointer is one to this */
-    struct arena arena;
-};
+/* Frees one that malloc() gave, with its arena. Takes NULL. Returns NULL. */
+void *wire_result_free(void *public_struct);
 
 struct wire_module {
     uint64_t id;
     struct kops_module_info info;
-    struct arena arena;
-};
-
-struct wire_cache_list {
-    struct kops_cache cache; /* first: a kops_cache pointer is one to this */
     struct arena arena;
 };
 
@@ -240,6 +296,9 @@ struct wire_cache_file {
 struct wire_cache_counts {
     uint64_t removed, imported, skipped;
 };
+
+/* The compiler's log of an error (malloc'd); NULL: it has none. */
+char *wire_error_log(const unsigned char *error);
 
 /* A compile's reply as it came. An error is in *e, and the compiler's log in *log (malloc'd; NULL: none). */
 enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
@@ -254,6 +313,9 @@ struct wire_greeting {
     struct kops_limits *limits; /* unless these are to be read alone */
     struct bytes *kept;
 };
+
+/* The result of a run of which no time is known. */
+void wire_no_timings(struct kops_result *ret);
 
 wire_decode wire_decode_nothing;
 wire_decode wire_decode_image;        /* struct wire_image_info */
@@ -272,5 +334,13 @@ wire_decode wire_decode_stats;        /* struct wire_stats */
 wire_decode wire_decode_cache_list;   /* struct wire_cache_list */
 wire_decode wire_decode_cache_file;   /* struct wire_cache_file */
 wire_decode wire_decode_cache_counts; /* struct wire_cache_counts */
+wire_decode wire_decode_clients;      /* struct wire_clients */
+wire_decode wire_decode_conditions;   /* struct wire_conditions */
+wire_decode wire_decode_metrics;      /* char *: malloc'd text */
+wire_decode wire_decode_drain;        /* struct kops_drain_result */
+wire_decode wire_decode_counters;     /* struct wire_counters */
+wire_decode wire_decode_trace;        /* struct wire_trace */
+wire_decode wire_decode_tune;         /* struct wire_tuned */
+wire_decode wire_decode_tuning;       /* struct wire_choices */
 
 #endif

@@ -71,32 +71,28 @@ class KopsError(Exception):
     ) -> None: ...
 
 class ProtocolError(KopsError, ConnectionError):
-    """The bytes were no valid request (garbage, too long, too deep, wrong file descriptors, a duplicate msgid).
-    The connection is closed after it.
-    """
+    """The bytes were no valid request. The connection is closed."""
 
 class ProtocolMismatch(KopsError):
-    """`hello` asked for a protocol that this daemon does not speak; `detail` has `protocol_min` and `protocol`."""
+    """The daemon does not speak this protocol; `detail` has `protocol_min` and `protocol`."""
 
 class UnknownMethod(KopsError, AttributeError):
     """No such method."""
 
 class UnknownKey(KopsError, TypeError):
-    """A request map holds a key that this method, tensor or op does not have, or holds one twice; `detail.key`
-    names it.
-    """
+    """A map of the request holds an unknown key, or one key twice."""
 
 class MissingKey(KopsError, TypeError):
-    """A required key is absent; `detail.key` names it."""
+    """A required key is absent."""
 
 class WrongType(KopsError, TypeError):
-    """A value has the wrong MessagePack type; `detail.key` names it."""
+    """A value has the wrong MessagePack type."""
 
 class InvalidArgument(KopsError, ValueError):
-    """A value is of the right type but makes no sense here; `detail.key` names it."""
+    """A value has the right type but makes no sense here."""
 
 class OutOfRange(KopsError, ValueError):
-    """A number lies outside its range; `detail` has `key`, `min` and `max`."""
+    """A number lies outside its range; `detail` has `min` and `max`."""
 
 class UnknownOp(KopsError, ValueError):
     """No op of that name; `hello` lists them."""
@@ -105,7 +101,7 @@ class UnknownDtype(KopsError, TypeError):
     """No dtype of that name, or the op does not take it."""
 
 class DtypeMismatch(KopsError, TypeError):
-    """The tensors of one request have dtypes that do not go together."""
+    """The dtypes of the tensors do not go together."""
 
 class ShapeMismatch(KopsError, ValueError):
     """Ranks or shapes do not fit the op's shape rule."""
@@ -117,36 +113,35 @@ class Misaligned(KopsError, ValueError):
     """A tensor's byte offset is no multiple of its element size."""
 
 class Overlap(KopsError, ValueError):
-    """An output overlaps itself, another output, or an input that it is not exactly equal to."""
+    """An output overlaps itself or another operand, and is not exactly an input."""
 
 class UnknownDevice(KopsError, ValueError):
     """The daemon has no device of that index or UUID."""
 
 class DeviceMismatch(KopsError, ValueError):
-    """The tensors of one request are on devices that have no access to each other's memory."""
+    """The tensors are on devices that cannot access each other's memory."""
 
 class UnknownBuffer(KopsError, LookupError):
-    """This connection has no buffer of that id (never had, or released it)."""
+    """This connection has no buffer of that id."""
 
 class StaleBuffer(KopsError, LookupError):
-    """The memory behind the reference was freed or replaced by its owner; register it anew."""
+    """The owner freed or replaced the memory; register it anew."""
 
 class InvalidHandle(KopsError, ValueError):
-    """The driver could not open the IPC handle (bogus, freed, of another GPU, or exported by the daemon itself)."""
+    """The driver could not open the handle: bogus, freed, of another GPU, or exported by the daemon itself."""
 
 class InvalidFd(KopsError, ValueError):
-    """The file descriptor is no sealed memfd of the declared size; the message says which check failed."""
+    """The descriptor is no sealed memfd of the declared size; the message says which check failed."""
 
 class ReadOnly(KopsError, PermissionError):
-    """An output lies in a buffer that was registered read-only or is sealed against writing."""
+    """An output lies in memory that was registered read-only or is sealed against writing."""
 
 class LimitExceeded(KopsError, ValueError):
-    """The request has more of something than it may have; `detail` has `limit` and `value`."""
+    """The request has too much of something; `detail` has `limit` and `value`."""
 
 class QuotaExceeded(KopsError, ResourceWarning):
-    """The connection or user has used up a quota; `detail` has `quota` (its name), `limit` and `current`, and
-    for rates and faults `retry_after_ms`. Also when the daemon or the machine has no descriptors left:
-    `quota` is `descriptors`, without the numbers where it is the machine.
+    """The connection or the user has used up a quota; `detail` has `quota`, `limit`, `current` and, where time
+    helps, `retry_after_ms`. `quota` is `descriptors` when the daemon or the machine has no descriptors left.
     """
 
 class Unsupported(KopsError, NotImplementedError):
@@ -156,9 +151,7 @@ class OutOfMemory(KopsError, MemoryError):
     """The device or host has too little free memory."""
 
 class DeadlineExceeded(KopsError, TimeoutError):
-    """`deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory;
-    outputs are undefined when it had started.
-    """
+    """`deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory."""
 
     @property
     def ended(self) -> bool:
@@ -167,9 +160,7 @@ class DeadlineExceeded(KopsError, TimeoutError):
         """
 
 class Cancelled(KopsError, concurrent.futures.CancelledError):
-    """The job was cancelled. `detail.ended` is false while the job still uses its memory; outputs are undefined
-    when it had started.
-    """
+    """The job was cancelled. `detail.ended` is false while the job still uses its memory."""
 
     @property
     def ended(self) -> bool:
@@ -178,42 +169,37 @@ class Cancelled(KopsError, concurrent.futures.CancelledError):
         """
 
 class MemoryFault(KopsError, OSError):
-    """Shared memory behind a tensor could not be accessed while the job ran (its pages are gone)."""
+    """Shared memory behind a tensor could not be accessed while the job ran."""
 
 class DeviceError(KopsError, RuntimeError):
-    """The driver refused or failed the work; the device goes on. `detail.driver` names the driver's error."""
+    """The driver refused or failed the work (`detail.driver`); the device goes on."""
 
 class DeviceLost(KopsError, RuntimeError):
-    """The process that has the device's context was lost under the request: by another kernel's fault or end, by
-    a kill from outside, or of itself. Outputs are undefined. Where `detail.daemon` is `goes_on`, another
-    process has taken its place: the connection, its buffers, kernels and programs go on. Otherwise the daemon
-    ends with its own exit status, and a supervisor starts it anew.
+    """The process with the device's context was lost under the request; outputs are undefined. With
+    `detail.daemon` = `goes_on` the connection and all its ids stay valid. Otherwise the daemon ends and a
+    supervisor starts it anew.
     """
 
 class PermissionDenied(KopsError, PermissionError):
-    """The client's user may not connect (`detail.uid`), may not call this method (`detail.method` and `class`)
-    or bring kernels, or the reference belongs to another user.
-    """
+    """The user may not connect, call this method or bring kernels, or the memory belongs to another user."""
 
 class ShuttingDown(KopsError, ConnectionError):
-    """The daemon is ending, or draining (`detail.draining` is true), and takes no new work; the request has not
-    run.
-    """
+    """The daemon ends or drains (`detail.draining`); the request has not run."""
 
 class Internal(KopsError, RuntimeError):
     """A fault inside the daemon; its log has more."""
 
 class UnknownProgram(KopsError, LookupError):
-    """This connection has no program of that id (never had, or released it)."""
+    """This connection has no program of that id."""
 
 class Stalled(KopsError, ConnectionError):
-    """The client's stream did not reach an ordered call in time (`server.stall_timeout_ms`); the call was
-    dropped and the connection is closed after it.
+    """The stream did not reach an ordered call within `server.stall_timeout_ms`. The call is dropped and the
+    connection closed.
     """
 
 class CompileFailed(KopsError, ValueError):
-    """The source of a kernel was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or
-    `crash`, `detail.log` the compiler's log.
+    """The source was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or `crash`,
+    `detail.log` the compiler's log.
     """
 
     @property
@@ -233,24 +219,20 @@ class CompileFailed(KopsError, ValueError):
         """Of the first error."""
 
 class UnknownKernel(KopsError, LookupError):
-    """This connection has no kernel or module of that id (never had, or released it)."""
+    """This connection has no kernel or module of that id."""
 
 class SignatureMismatch(KopsError, TypeError):
     """The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs."""
 
 class JobTimeout(KopsError, TimeoutError):
-    """A job ran longer than it may (`detail.timeout_s`): `server.job_timeout_s`, or less while kernels of others
-    wait for the GPU. Where `detail.daemon` is `goes_on`, it alone was ended, and the connection, its buffers,
-    kernels and programs go on. Otherwise the daemon ends, which frees the GPU, and a supervisor starts it
-    anew.
+    """A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was ended.
+    Otherwise the daemon ends and a supervisor starts it anew.
     """
 
 class DeviceFault(KopsError, RuntimeError):
-    """A kernel broke the context of the GPU that it ran in (an illegal address, an illegal instruction, …). Its
-    outputs are undefined. `detail.kernel` names the kernel, `detail.driver` the driver's error,
-    `detail.op_index` the launch of a sequence or program, as far as they are known; `detail.suspects` counts
-    the kernels that ran at the same time where there were several. Nothing else is lost: the connection, its
-    buffers, kernels and programs go on.
+    """A kernel broke the GPU's context, such as by an illegal address; its outputs are undefined and nothing
+    else is lost. `detail` has `kernel`, `driver`, `op_index` as far as they are known, and `suspects` where
+    several kernels ran.
     """
 
     @property
@@ -266,24 +248,22 @@ class DeviceFault(KopsError, RuntimeError):
         """The driver's error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`."""
 
 class ConnectFailed(KopsError, ConnectionError):
-    """No daemon answered on any of the socket paths tried; the message lists them."""
+    """No daemon answered on the socket paths that the message lists."""
 
 class ConnectionLost(KopsError, ConnectionError):
-    """The daemon closed the connection or died; requests without a reply may or may not have run."""
+    """The daemon closed the connection or died; requests without a reply may have run."""
 
 class Timeout(KopsError, TimeoutError):
-    """No reply within the client's timeout; the request was cancelled and the connection stays usable."""
+    """No reply within the client's timeout; the request was cancelled, the connection stays usable."""
 
 class NotExportable(KopsError, ValueError):
-    """The memory has no handle that another process could open (expandable segments, cudaMallocAsync, host
-    memory that is not shared); the message names the change to make.
-    """
+    """No other process can open this memory; the message names the change to make."""
 
 class BadReply(KopsError, ConnectionError):
     """The peer's bytes are no valid response."""
 
 class BadArgument(KopsError, ValueError):
-    """A client function was called with an argument that it refuses before anything is sent."""
+    """A client function refused an argument; nothing was sent."""
 
 class NoMemory(KopsError, MemoryError):
     """The client process has too little memory."""
@@ -295,13 +275,13 @@ class NoCuda(KopsError, RuntimeError):
     """The client process has no usable CUDA driver or no current context."""
 
 class Capturing(KopsError, RuntimeError):
-    """The CUDA stream is being captured into a graph. An ordered call cannot be part of a graph: make the call
-    outside the capture, or define a program.
+    """The CUDA stream is being captured into a graph. Make the ordered call outside the capture, or define a
+    program.
     """
 
 class BufferLost(KopsError, LookupError):
-    """The daemon was started anew and this buffer could not be registered again (only the old daemon had its
-    memory, or its owner is gone). Its contents are lost. Make it anew.
+    """The daemon was started anew and this buffer could not be registered again: its contents are lost. Make it
+    anew.
     """
 
 BY_CODE: dict[str, type[KopsError]]

@@ -2,7 +2,7 @@
 add some. A key of this version is left out only for a time that was not measured, as `operations` of a user kernel, as
 `device` of the host's memory, and of an executor that serves nobody.
 
-The table's columns, order and groups are by the rules of docs/stats.md; kopsctl has them in daemon/ctl/view/stats_table.c, and
+The table's columns, order and groups are by the rules of docs/stats.md; kopsctl has them in daemon/ctl/commands/stats.c, and
 tests/vectors/stats_table.json holds both to them.
 """
 

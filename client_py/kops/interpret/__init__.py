@@ -12,15 +12,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._source.agreement import Found, disagreement
-from .._source.types import type_of
+from .._companions import Found, disagreement, type_of
 from . import _runtime
 from ._arguments import Arguments, Parameter, parameters
 from ._compiler import compile_kernel
 from ._elf import static_bytes
 from ._errors import InterpretError
-from ._expressions import evaluate
-from ._geometry import cluster_of, dimensions, one_block
+from ._expressions import cluster_of, dimensions, evaluate, one_block
 from ._report import error_of
 
 __all__ = ["InterpretError", "run"]
@@ -101,20 +99,11 @@ class _How(NamedTuple):
 def _launch(kernel: _runtime.Kernel, arguments: Arguments, how: _How, checks: int, only_first: bool = False) -> None:
     regions, count = _regions(arguments)
     launch = _runtime.Launch(
-        entry=kernel.entry,
-        args=ctypes.cast(arguments.pointers, ctypes.c_void_p),
-        shared=how.shared,
-        timeout=how.timeout,
-        checks=checks,
-        n_regions=count,
-        only_first=only_first,
-        exited_pass=how.exited_pass,
-        keeps=how.keeps,
-        regions=ctypes.cast(regions, ctypes.c_void_p),
-        guards=ctypes.cast(kernel.guards, ctypes.c_void_p),
-        n_guards=len(kernel.guards),
+        entry=kernel.entry, args=ctypes.cast(arguments.pointers, ctypes.c_void_p), shared=how.shared, timeout=how.timeout, checks=checks,
+        n_regions=count, only_first=only_first, exited_pass=how.exited_pass, keeps=how.keeps,
+        regions=ctypes.cast(regions, ctypes.c_void_p), guards=ctypes.cast(kernel.guards, ctypes.c_void_p), n_guards=len(kernel.guards),
         dynamic=kernel.dynamic,
-    )
+    )  # fmt: skip
     launch.grid[:], launch.block[:] = how.grid, how.block
     report = _runtime.Report()
     _runtime.run(launch, report, quiet=only_first)
@@ -134,26 +123,11 @@ def _try_first_block(kernel: _runtime.Kernel, arguments: Arguments, how: _How) -
 
 
 def run(
-    source: str,
-    entry: str,
-    params: Sequence[Any],
-    args: Sequence[Any],
-    *,
-    grid: Any,
-    block: Any,
-    shared: int | str = 0,
-    cluster: Any = None,
-    cooperative: bool = False,
-    pdl: bool = False,
-    files: Mapping[str, str] | None = None,
-    options: Sequence[str] = (),
-    device: Any = None,
-    alias: bool = False,
-    exited_threads: str = "error",
-    check: bool | Collection[str] = True,
-    timeout: float = 60.0,
-    name: str = "kernel.cu",
-) -> None:
+    source: str, entry: str, params: Sequence[Any], args: Sequence[Any], *, grid: Any, block: Any, shared: int | str = 0,
+    cluster: Any = None, cooperative: bool = False, pdl: bool = False, files: Mapping[str, str] | None = None,
+    options: Sequence[str] = (), device: Any = None, alias: bool = False, exited_threads: str = "error",
+    check: bool | Collection[str] = True, timeout: float = 60.0, name: str = "kernel.cu",
+) -> None:  # fmt: skip
     """Runs a kernel on the CPU and raises `InterpretError` for the first thing that it does wrong.
 
     `params` declares the parameters (objects or maps with `name`, `kind` and `dtype`), `args` has an array, a
@@ -180,23 +154,11 @@ def run(
 
 
 def launch(
-    load: Callable[[bool], _runtime.Kernel],
-    entry: str,
-    params: Sequence[Any],
-    args: Sequence[Any],
-    *,
-    grid: Any,
-    block: Any,
-    shared: int | str = 0,
-    cluster: Any = None,
-    cooperative: bool = False,
-    alias: bool = False,
-    exited_threads: str = "error",
-    check: bool | Collection[str] = True,
-    timeout: float = 60.0,
-    keeps: bool = False,
-) -> None:
-    """The same with a kernel that `load` answers: with all its accesses watched, or without. `keeps`: the variables of its source are
+    load: Callable[[bool], _runtime.Kernel], entry: str, params: Sequence[Any], args: Sequence[Any], *, grid: Any, block: Any,
+    shared: int | str = 0, cluster: Any = None, cooperative: bool = False, alias: bool = False, exited_threads: str = "error",
+    check: bool | Collection[str] = True, timeout: float = 60.0, keeps: bool = False,
+) -> None:  # fmt: skip
+    """Runs a kernel that `load` answers: with all its accesses watched, or without. `keeps`: the variables of its source are
     as the launch before left them, as in a module on a device, and not new."""
     declared = parameters(params)
     arguments = Arguments(declared, args, alias)

@@ -13,23 +13,16 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
-from .._base.dtypes import NAMES
-from .._base.errors import KopsError
-from .._base.needs_numpy import numpy
-from .._base.views import plain_view
-from .._source.scalars import convert, structure, to_bytes
-from .._source.signature import fault
+from .. import KopsError
+from .._companions import DTYPES, NAMES, convert, fault, numpy, plain_view, structure, to_bytes
 from ._errors import InterpretError
 from ._expressions import evaluate
 
-__all__ = ["Arguments", "Parameter", "Tensor", "check_shape", "parameters"]
-
 # NumPy has no types of its own for these: their bits may be in an unsigned integer.
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8"}
-SEARCH_STEPS = 10_000  # of looking for an element that two arrays share
+SEARCH_STEPS = 10_000  # steps of the search for an element that two arrays share
 _TooHard: type[Exception] = getattr(numpy, "exceptions", numpy).TooHardError
-MARGIN = 0xA5  # what fills the pages beside a tensor
+MARGIN = 0xA5  # fills the pages beside a tensor
 GAP = 1 << 30  # bytes of address space on both sides of a tensor
 ALIGNMENT = 256  # as the device's allocator gives
 
@@ -66,7 +59,7 @@ class Tensor(NamedTuple):
     parameter: Parameter
     start: int  # address of what may be used
     size: int  # bytes of it
-    pointer: int  # what the kernel gets: the first element
+    pointer: int  # the kernel's argument: the first element
 
 
 def parameters(items: Sequence[Any]) -> list[Parameter]:
@@ -175,7 +168,7 @@ def check_shape(parameter: Any, shape: tuple[int, ...], names: Mapping[str, Any]
 
 
 class Arguments:
-    """What a kernel is called with. Use as a context manager: leaving it frees the memory."""
+    """The arguments of a kernel. Use as a context manager: leaving it frees the memory."""
 
     def __init__(self, declared: Sequence[Parameter], values: Sequence[Any], alias: bool = False) -> None:
         if len(values) != len(declared):
@@ -326,7 +319,7 @@ class Arguments:
             view[:] = outside
 
     def copy_back(self) -> None:
-        """What the kernel wrote, into the arrays."""
+        """Copies the kernel's outputs into the arrays."""
         for array, outside, view in self._views:
             outside[:] = view
             if array.target is not None:

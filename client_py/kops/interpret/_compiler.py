@@ -17,18 +17,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .._base.declarations import KERNEL_STANDARDS
-from .._source.hostcode import blank
-from .._source.options import macros, standard
+from .._companions import KERNEL_STANDARDS, blank, macros, standard
 from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
-from ._refusals import explained
-from ._shifts import mark
-from ._source import HOST_HEADERS, for_compiler, translation_unit
-from ._switches import SAVED, refuse_switches
-
-__all__ = ["SOURCE_ROOT", "compile_kernel", "compile_runtime"]
+from ._refusals import SAVED, explained, refuse_switches
+from ._source import HOST_HEADERS, for_compiler, mark, translation_unit
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
@@ -44,7 +38,7 @@ _HEAP = ["malloc", "calloc", "free"]
 _NEW = [f"_Zn{what}m{how}" for what in "wa" for how in ("", "RKSt9nothrow_t", "St11align_val_t")]  # the operators, by their symbols
 _DELETE = [f"_Zd{what}Pv{how}" for what in "la" for how in ("", "m", "St11align_val_t", "mSt11align_val_t")]
 _WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort", "clock", *_HEAP, *_NEW, *_DELETE]
-# What moves accesses to where the source has none, or joins them.
+# Switched off: optimizations that move accesses to where the source has none, or join them.
 _GCC_PLAIN = ["-fno-gnu-unique", "-fno-tree-loop-im", "-fno-tree-pre", "-fno-code-hoisting", "-fno-tree-vectorize",
               "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection", "-fcheck-new"]  # fmt: skip
 _CLANG_PLAIN = ["-fno-vectorize", "-fno-slp-vectorize"]
@@ -72,7 +66,7 @@ def _is_clang() -> bool:
 
 @cache
 def _pattern() -> list[str]:
-    """What fills local variables, so that one that is read before it is written is not 0 by chance."""
+    """Options that fill local variables, so that a variable that is read before it is written is not 0 by chance."""
     option = "-ftrivial-auto-var-init=pattern"
     known = subprocess.run([*compiler()[0], option, "-x", "c++", "-E", os.devnull], capture_output=True, check=False)
     # GCC's value numbering (-ftree-fre) may assume any value for an uninitialised variable, and so undo the pattern.
@@ -102,7 +96,7 @@ def _temporary() -> tempfile.TemporaryDirectory[str]:
 @cache
 def _headers() -> bytes:
     """A hash of all that is compiled with a kernel."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(repr(HOST_HEADERS).encode(), digest_size=16)
     for folder in (INCLUDE, RUNTIME):
         for path in sorted(folder.rglob("*")):
             if path.is_file():
@@ -133,7 +127,7 @@ def _call(command: Sequence[str], folder: str, what: str) -> None:
 
 
 def _keep(made: str, path: Path) -> None:
-    """What another process has made meanwhile stays: it may be all that a confined process can read."""
+    """An object that another process has made meanwhile stays: it may be all that a confined process can read."""
     os.chmod(made, 0o700)
     try:
         os.link(made, path)
@@ -204,7 +198,7 @@ def _write(root: str, folder: str, files: Mapping[str, str]) -> None:
 def _compile(
     folder: str, name: str, source: str, entries: Sequence[str], files: Mapping[str, str], flags: Sequence[str], plain: bool
 ) -> str:
-    """Makes the object in an empty folder; its path."""
+    """Makes the object in an empty folder. Returns its path."""
     os.makedirs(folder)
     _write(folder, "files", {file: for_compiler(text, not plain) for file, text in files.items()})
     _write(folder, "host", HOST_HEADERS)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import platform
 import re
 
-__all__ = ["FLAGS_OF_CLANG", "FLAGS_OF_GCC", "in_assembly", "in_intermediate_code"]
-
 FLAGS_OF_CLANG = ["-fno-strict-float-cast-overflow"]
 FLAGS_OF_GCC = (
     ["-fsanitize=float-cast-overflow", "-fsanitize-recover=float-cast-overflow", "-mno-red-zone", "-mno-avx", "-masm=att"]

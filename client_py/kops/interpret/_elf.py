@@ -6,8 +6,6 @@ import re
 import struct
 from typing import NamedTuple
 
-__all__ = ["Symbol", "dynamic_names", "guards", "plain_name", "shared_variables", "static_bytes"]
-
 _SYMBOL_TABLE, _HIDDEN, _THREAD_LOCAL = 2, 2, 6
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")

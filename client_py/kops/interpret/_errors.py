@@ -1,30 +1,15 @@
-"""What a run reports."""
+"""Errors of a run."""
 
 from __future__ import annotations
 
-from .._base.errors import KopsError
-
-__all__ = ["KINDS", "InterpretError"]
+from .. import KopsError
 
 # In the order of the runtime's list.
 KINDS = (
-    "",
-    "out_of_bounds",
-    "race",
-    "divergent_barrier",
-    "divergent_warp",
-    "uninitialised",
-    "misaligned",
-    "read_only",
-    "wild_access",
-    "timeout",
-    "interrupted",
-    "assertion",
-    "trap",
-    "division_by_zero",
-    "stack_overflow",
-    "unsupported",
-)
+    "", "out_of_bounds", "race", "divergent_barrier", "divergent_warp", "uninitialised", "misaligned", "read_only", "wild_access",
+    "timeout", "interrupted", "assertion", "trap", "division_by_zero", "stack_overflow", "unsupported",
+)  # fmt: skip
+_Place = tuple[int, int, int]
 
 
 class InterpretError(KopsError):
@@ -45,31 +30,14 @@ class InterpretError(KopsError):
     code = "interpret"
 
     def __init__(
-        self,
-        message: str,
-        kind: str,
-        *,
-        block: tuple[int, int, int] | None = None,
-        thread: tuple[int, int, int] | None = None,
-        other: tuple[int, int, int] | None = None,
-        tensor: str | None = None,
-        index: int | None = None,
-        file: str | None = None,
-        line: int | None = None,
-        other_line: int | None = None,
-        log: str = "",
-    ) -> None:
+        self, message: str, kind: str, *, block: _Place | None = None, thread: _Place | None = None, other: _Place | None = None,
+        tensor: str | None = None, index: int | None = None, file: str | None = None, line: int | None = None,
+        other_line: int | None = None, log: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(message, {"kind": kind})
-        self.kind = kind
-        self.block = block
-        self.thread = thread
-        self.other = other
-        self.tensor = tensor
-        self.index = index
-        self.file = file
-        self.line = line
-        self.other_line = other_line
-        self.log = log
+        self.kind, self.log = kind, log
+        self.block, self.thread, self.other = block, thread, other
+        self.tensor, self.index, self.file, self.line, self.other_line = tensor, index, file, line, other_line
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_remake, (self.message, self.kind, dict(self.__dict__)))

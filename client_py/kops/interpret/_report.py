@@ -13,15 +13,13 @@ from ._elf import plain_name
 from ._errors import KINDS, InterpretError
 from ._runtime import Kernel, Region, Report
 
-__all__ = ["error_of"]
-
 TENSOR, SHARED_STATIC, SHARED_DYNAMIC, LOCAL_ARRAY, OTHER_STACK, CODE = range(1, 7)
 COPY = 4
 _ACCESS = {-1: "access", 0: "read", 1: "write", 2: "atomic access", 3: "atomic access", COPY: "asynchronous copy"}
 
 
 def addresses(path: str, offset: int) -> str:
-    """What a tool tells of an offset in an object: a line for each function that was inlined there. Empty without such a tool."""
+    """A tool's answer for an offset in an object: a line for each function that was inlined there. Empty without such a tool."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
     if not tool:
         return ""
@@ -177,18 +175,11 @@ class _Story:
             message = f"{who}: race: {what}{_at(self.place)}, {order} the {seconds}"
         elif self.other_place and other:
             message += f" (thread {_text(other)}{_at(self.other_place)})"
+        file, line = self.place or (None, None)
         return InterpretError(
-            message,
-            self.kind,
-            block=block,
-            thread=thread,
-            other=other,
-            tensor=self.tensor,
-            index=self.index,
-            file=self.place[0] if self.place else None,
-            line=self.place[1] if self.place else None,
+            message, self.kind, block=block, thread=thread, other=other, tensor=self.tensor, index=self.index, file=file, line=line,
             other_line=self.other_place[1] if self.other_place else None,
-        )
+        )  # fmt: skip
 
 
 def error_of(report: Report, kernel: Kernel, arguments: Arguments, regions: Sequence[Region], shared: int) -> InterpretError:

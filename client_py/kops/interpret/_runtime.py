@@ -13,8 +13,6 @@ from typing import Any
 from ._compiler import compile_runtime
 from ._elf import guards, shared_variables
 
-__all__ = ["Kernel", "Launch", "Region", "Report", "load", "run"]
-
 CHECK_RACE, CHECK_UNINITIALISED = 1, 2
 
 _Progress = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
@@ -23,69 +21,33 @@ _Three = ctypes.c_uint32 * 3
 
 class Region(ctypes.Structure):
     _fields_ = [
-        ("start", ctypes.c_uint64),
-        ("end", ctypes.c_uint64),
-        ("low", ctypes.c_uint64),
-        ("high", ctypes.c_uint64),
-        ("writable", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-    ]
+        ("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("low", ctypes.c_uint64), ("high", ctypes.c_uint64),
+        ("writable", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+    ]  # fmt: skip
 
 
 class Launch(ctypes.Structure):
     _fields_ = [
-        ("entry", ctypes.c_void_p),
-        ("args", ctypes.c_void_p),
-        ("grid", _Three),
-        ("block", _Three),
-        ("shared", ctypes.c_uint64),
-        ("timeout", ctypes.c_double),
-        ("checks", ctypes.c_uint32),
-        ("n_regions", ctypes.c_uint32),
-        ("only_first", ctypes.c_uint32),
-        ("exited_pass", ctypes.c_uint32),
-        ("keeps", ctypes.c_uint32),
-        ("regions", ctypes.c_void_p),
-        ("guards", ctypes.c_void_p),
-        ("n_guards", ctypes.c_uint64),
-        ("dynamic", ctypes.c_void_p),
-        ("progress", _Progress),
-    ]
+        ("entry", ctypes.c_void_p), ("args", ctypes.c_void_p), ("grid", _Three), ("block", _Three), ("shared", ctypes.c_uint64),
+        ("timeout", ctypes.c_double), ("checks", ctypes.c_uint32), ("n_regions", ctypes.c_uint32), ("only_first", ctypes.c_uint32),
+        ("exited_pass", ctypes.c_uint32), ("keeps", ctypes.c_uint32), ("regions", ctypes.c_void_p), ("guards", ctypes.c_void_p),
+        ("n_guards", ctypes.c_uint64), ("dynamic", ctypes.c_void_p), ("progress", _Progress),
+    ]  # fmt: skip
 
 
 class Report(ctypes.Structure):
     _fields_ = [
-        ("kind", ctypes.c_int32),
-        ("block", _Three),
-        ("thread", _Three),
-        ("other", _Three),
-        ("has_thread", ctypes.c_int32),
-        ("has_other", ctypes.c_int32),
-        ("access", ctypes.c_int32),
-        ("other_access", ctypes.c_int32),
-        ("where", ctypes.c_int32),
-        ("region", ctypes.c_int32),
-        ("address", ctypes.c_uint64),
-        ("size", ctypes.c_uint64),
-        ("pc", ctypes.c_uint64),
-        ("other_pc", ctypes.c_uint64),
-        ("image", ctypes.c_uint64),
-        ("line", ctypes.c_uint32),
-        ("other_line", ctypes.c_uint32),
-        ("file", ctypes.c_char * 256),
-        ("other_file", ctypes.c_char * 256),
-        ("text", ctypes.c_char * 512),
-        ("overflow", ctypes.c_char * 160),
-        ("wrapped", ctypes.c_int64),
-    ]
+        ("kind", ctypes.c_int32), ("block", _Three), ("thread", _Three), ("other", _Three), ("has_thread", ctypes.c_int32),
+        ("has_other", ctypes.c_int32), ("access", ctypes.c_int32), ("other_access", ctypes.c_int32), ("where", ctypes.c_int32),
+        ("region", ctypes.c_int32), ("address", ctypes.c_uint64), ("size", ctypes.c_uint64), ("pc", ctypes.c_uint64),
+        ("other_pc", ctypes.c_uint64), ("image", ctypes.c_uint64), ("line", ctypes.c_uint32), ("other_line", ctypes.c_uint32),
+        ("file", ctypes.c_char * 256), ("other_file", ctypes.c_char * 256), ("text", ctypes.c_char * 512),
+        ("overflow", ctypes.c_char * 160), ("wrapped", ctypes.c_int64),
+    ]  # fmt: skip
 
 
 class _ParameterInfo(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("size", ctypes.c_uint32),
-        ("is_pointer", ctypes.c_uint32),
-    ]
+    _fields_ = [("name", ctypes.c_char_p), ("size", ctypes.c_uint32), ("is_pointer", ctypes.c_uint32)]
 
 
 class Kernel:

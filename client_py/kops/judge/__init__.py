@@ -12,35 +12,14 @@ A task is Python, and trusted; a solution is CUDA C++, and not. On a daemon with
 in; elsewhere in the interpreter, with checks and without times. Needs NumPy.
 """
 
-from ._board import leaderboard, load_verdicts, ranked
-from ._files import load_solution, load_task, load_tasks
 from ._judge import Judge, judge
-from ._solution import Launch, Scratch, Solution
-from ._task import Case, Task, Tolerance
+from ._page import leaderboard, load_verdicts, ranked
+from ._solution import Launch, Scratch, Solution, load_solution
+from ._task import Case, Task, Tolerance, load_task, load_tasks
 from ._timed import Limits
 from ._verdict import KINDS, REASONS, Fault, Measured, Time, Verdict, Worst
 
 __all__ = [
-    "KINDS",
-    "REASONS",
-    "Case",
-    "Fault",
-    "Judge",
-    "Launch",
-    "Limits",
-    "Measured",
-    "Scratch",
-    "Solution",
-    "Task",
-    "Time",
-    "Tolerance",
-    "Verdict",
-    "Worst",
-    "judge",
-    "leaderboard",
-    "load_solution",
-    "load_task",
-    "load_tasks",
-    "load_verdicts",
-    "ranked",
-]
+    "KINDS", "REASONS", "Case", "Fault", "Judge", "Launch", "Limits", "Measured", "Scratch", "Solution", "Task", "Time", "Tolerance",
+    "Verdict", "Worst", "judge", "leaderboard", "load_solution", "load_task", "load_tasks", "load_verdicts", "ranked",
+]  # fmt: skip

@@ -8,13 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError
-from ._board import leaderboard, load_verdicts
-from ._files import load_solution, load_task
+from .. import BadArgument, ConnectFailed, KopsError
 from ._judge import Judge
-from ._solution import Solution
-from ._table import summary, text
-from ._task import Task
+from ._page import leaderboard, load_verdicts, summary, text
+from ._solution import Solution, load_solution
+from ._task import load_task
 from ._verdict import Verdict
 
 DONE, FAILED, USAGE, NO_DAEMON = 0, 1, 2, 3  # exit statuses, as kopsctl's
@@ -39,10 +37,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _refusal(task: Task, path: str, error: KopsError) -> Verdict:
-    return Verdict("refused", error.message, task.name, path)
-
-
 def _judged(wanted: argparse.Namespace) -> list[Verdict]:
     task = load_task(wanted.task)
     verdicts: dict[int, Verdict] = {}
@@ -51,7 +45,7 @@ def _judged(wanted: argparse.Namespace) -> list[Verdict]:
         try:
             solutions.append((number, load_solution(path)))
         except BadArgument as error:
-            verdicts[number] = _refusal(task, path, error)
+            verdicts[number] = Verdict("refused", error.message, task.name, path)
     for verdict in verdicts.values():
         _tell(wanted, verdict)
     device: Any = int(wanted.device) if wanted.device and wanted.device.isdecimal() else wanted.device

@@ -1,8 +1,9 @@
-"""The memory that solutions work in, and what is copied to it and from it: by a connection of the judge's own.
+"""The memory that solutions work in, and what is copied to it and from it: by a connection of the judge's own. First, what a daemon's
+client can do for a judge, and does where it can.
 
-So a solution's process maps the memory of its tensors, and no memory of the host that has inputs, least of all those to come. The memory
-is made once and used again by other launches and solutions, since to make and map it takes longer than to fill it. Between two
-solutions all of it is overwritten.
+A solution's process maps the memory of its tensors, and no memory of the host that has inputs, least of all those to come. The memory is
+made once and used again by other launches and solutions, since to make and map it takes longer than to fill it. Between two solutions all
+of it is overwritten.
 """
 
 from __future__ import annotations
@@ -14,22 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
-from .._base.declarations import DTYPES
-from .._base.errors import BY_CODE, KopsError
-from .._base.needs_numpy import numpy
-from .._base.results import Device
-from .._clients.client import Client
-from .._tensors.device_array import Array, row_major
-from .._tensors.numpy import empty
-from ._bind import Area, Plan
-from ._device import guards
+from .. import Array, Client, Device, KopsError, Timings
+from .._companions import BY_CODE, DTYPES, drive, empty, find_device, image, numpy, reach_of, truest_timing, view_of
 from ._draws import Draw
-from ._errors import LOST
-from ._poison import fill
+from ._solution import Area, Plan
+from ._values import fill
+from ._verdict import LOST
 
-__all__ = ["Block", "Carrier", "Copies", "Key", "Memory", "Room", "Staged"]
-
-ALIGNMENT = 256  # of the first element, as every allocator of GPU memory gives it
+ALIGNMENT = 256  # the first element's, as every allocator of GPU memory gives it
 MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
 WORD = 8  # bytes, of which all memory here is a multiple
 APART = 2 << 20  # bytes: so many are an allocation of their own
@@ -48,11 +41,9 @@ class Room:
 
     def __init__(self, whole: Array, key: Key) -> None:
         self.whole, self.key = whole, key
-        segment = whole._block.segment
-        alone = getattr(segment, "alone", False)
-        start, self.nbytes = (0, int(segment.size)) if alone else (whole._start, whole.size)
-        self.words = Array(whole._client, whole.device, whole._block, whole._start, (whole.size // WORD,), (1,), "u64")
-        self.reach = Array(whole._client, whole.device, whole._block, start, (self.nbytes // WORD,), (1,), "u64")
+        before, self.nbytes = reach_of(whole)
+        self.words = view_of(whole, "u64", (whole.size // WORD,))
+        self.reach = view_of(whole, "u64", (self.nbytes // WORD,), -before)
 
 
 class Block:
@@ -66,28 +57,28 @@ class Block:
 
     @property
     def tensor(self) -> Array:
-        """What kernels get."""
+        """The array that kernels get."""
         return self.bytes_as(self.dtype, self.shape)
 
     def bytes_as(self, dtype: str, shape: tuple[int, ...]) -> Array:
-        """Its bytes from the first on, as another array."""
+        """The block's bytes from the first on, as another array."""
         if self.room is None:
             made: Array = self._nothing
             return made
-        whole = self.room.whole
-        return Array(whole._client, whole.device, whole._block, whole._start + self.before, shape, row_major(shape), dtype)
+        return view_of(self.room.whole, dtype, shape, self.before)
 
 
 Memory: TypeAlias = dict[str, Block]
 
 
 class Staged(NamedTuple):
-    """What the memory of a launch is to hold before it, by the names of areas: inputs, and rubbish in all else. In shared memory."""
+    """The content that a launch's memory is to have before the launch, by the names of areas: inputs, and rubbish in all else. In shared
+    memory."""
 
     plan: Plan
     draw: Draw
     images: Mapping[str, Any]
-    edges: Mapping[str, tuple[Any, Any]]  # of each image, what is before and behind the tensor
+    edges: Mapping[str, tuple[Any, Any]]  # by image, the bytes before and behind the tensor
     before: int  # bytes of the margin that each begins with
 
     def part(self, name: str, image: Any) -> Any:
@@ -115,7 +106,7 @@ class Copies(NamedTuple):
     asked: Sequence[Any]
 
     def wait(self) -> None:
-        """Until all have ended. Raises the first error."""
+        """Waits until all copies have ended. Raises the first error."""
         failed: list[BaseException] = []
         for one in self.asked:
             try:
@@ -132,7 +123,7 @@ class Carrier:
     def __init__(self, path: Any, timeout: float, device: Device, crew: ThreadPoolExecutor) -> None:
         self.client = Client(path, timeout=timeout, reconnect_timeout=0, autostart=False, where="daemon")
         self.device, self.crew = device, crew
-        self._guarded = guards(self.client)
+        self._guarded = "guards" in self.client.info.features  # memory ends, or begins, where nothing is mapped
         self._free: OrderedDict[Key, list[Room]] = OrderedDict()
         self._made = 0  # bytes, of those in use too
         self._giving: list[tuple[Sequence[Room], Future[None]]] = []  # memory that is being overwritten
@@ -144,7 +135,7 @@ class Carrier:
         self.alone()
 
     def alone(self) -> None:
-        """Nobody helps, or does any more."""
+        """Begins, and goes on, without a shelf's help."""
         self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection's that can be made anew
         self.wipe: Callable[[Sequence[Array]], None] = self._copy_zeros  # may be what is faster; any thread's
 
@@ -157,13 +148,13 @@ class Carrier:
         return self._room_of(size), side if self._guarded else ""
 
     def block(self, shape: tuple[int, ...], dtype: str, room: Room | None) -> Block:
-        """A tensor in a room; None: it has no elements."""
+        """A tensor in a room; None for a tensor without elements."""
         if room is None:
             return Block(shape, dtype, None, 0, self.client.empty(shape, dtype, device=self.device))
         return Block(shape, dtype, room, 0 if self._guarded else MARGIN)
 
     def take(self, key: Key) -> Room:
-        """Memory in which nothing is left of what others had there."""
+        """Memory in which nothing is left of its earlier users."""
         self.settle()
         free = self._free.get(key)
         if free:
@@ -238,7 +229,7 @@ class Carrier:
     # Copies
 
     def stage(self, plan: Plan, draw: Draw, seed: int) -> Staged:
-        """Any thread's. `seed`: of the rubbish."""
+        """The content of a launch's memory, with rubbish from `seed`. Any thread's."""
         rng = numpy.random.default_rng(seed)
         before, nan = 0 if self._guarded else MARGIN, bool(seed & 1)
         images: dict[str, Any] = {}
@@ -250,7 +241,7 @@ class Carrier:
         return self.staged(plan, draw, images)
 
     def staged(self, plan: Plan, draw: Draw, images: Mapping[str, Any]) -> Staged:
-        """What the memory of a launch holds before it."""
+        """The content of a launch's memory before the launch."""
         before = 0 if self._guarded else MARGIN
         edges = {
             name: (image[:before].copy(), image[before + plan.areas[name].nbytes :].copy()) for name, image in images.items()
@@ -282,3 +273,41 @@ class Carrier:
         self.settle()
         with contextlib.suppress(KopsError):
             self.client.close()
+
+
+# Abilities of a daemon's client
+
+MALLOC = b"\0malloc\0"  # in the names of a binary's symbols
+
+
+def gpu_of(client: Client, device: Any) -> Device | None:
+    """The GPU that is meant: an index or UUID of `client.devices`, or None for the first GPU. None: it has none."""
+    if device is None:
+        return next((one for one in client.devices if one.backend != "host"), None)
+    found = find_device(client.devices, device)
+    return found if found.backend != "host" else None
+
+
+def allocates(client: Client, module: Any) -> bool:
+    """Whether the kernels of a module may allocate memory, from the heap of their process: the binary names malloc() then. Yes where
+    the daemon does not hand binaries out."""
+    try:
+        binary: bytes = drive(client, lambda link: image(link, module._code))
+    except KopsError:
+        return True
+    return MALLOC in binary
+
+
+def timed_alone(client: Client) -> dict[str, Any]:
+    """The keywords of a launch, or of a sequence, that is timed as truly as can be, and alone on the GPU where the daemon sees to that."""
+    return {"timing": truest_timing(client), **({"exclusive": True} if "exclusive" in client.info.features else {})}
+
+
+def was_alone(timings: Timings) -> bool | None:
+    """Whether no other work of the daemon's was on the GPU meanwhile. None: the daemon does not tell."""
+    return timings.exclusive
+
+
+def wall_us(timings: Timings) -> float | None:
+    """The daemon's own clock from giving the work away to seeing its end. None: the daemon does not tell."""
+    return timings.wall_us

@@ -7,16 +7,18 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ._poison import NANS
-
-__all__ = ["BLOCK", "LOOKS", "SOURCE", "SUMS", "WIDE", "arguments", "entries", "masks", "signature"]
+from ._values import NANS
 
 BLOCK = 256  # threads, which the sums in shared memory are for
 WIDE = 7  # rooms of one launch, whose blocks have them by their `y`: a launch takes longer to ask for than most rooms to fill
 SUMS = 3  # that a look adds up: elements that are right, squares of errors, elements that `atol` alone may allow
-LOOKS = {
-    "f16": "look_f16", "bf16": "look_bf16", "f32": "look_f32", "f64": "look_f64", "f8_e4m3": "look_e4m3", "f8_e5m2": "look_e5m2",
+# By dtype the kernel that looks at it, its type in C++, and how a double is made of it.
+_LOOKS = {
+    "f16": ("look_f16", "unsigned short", "of_f16"), "bf16": ("look_bf16", "unsigned short", "of_bf16"),
+    "f32": ("look_f32", "float", "(double)"), "f64": ("look_f64", "double", ""),
+    "f8_e4m3": ("look_e4m3", "unsigned char", "of_e4m3"), "f8_e5m2": ("look_e5m2", "unsigned char", "of_e5m2"),
 }  # fmt: skip
+LOOKS = {dtype: name for dtype, (name, _, _) in _LOOKS.items()}
 
 _EVERYTHING = (1 << 64) - 1
 
@@ -81,8 +83,8 @@ def signature(entry: str) -> Any:
 
 
 def arguments(entry: str, several: Sequence[tuple[Any, ...]], *rest: Any) -> list[Any]:
-    """Of a launch for at most `WIDE` rooms, each with its own arguments. The grid is as many blocks high as there are rooms; `row` is the
-    first one's, and the others' follow."""
+    """The arguments of a launch for at most `WIDE` rooms, each with its own. The grid is as many blocks high as there are rooms; `row` is
+    the first one's, and the others' follow."""
     made: list[Any] = []
     for text, column in zip(_FORMS[entry].own, zip(*several, strict=True), strict=True):
         made += column
@@ -163,15 +165,6 @@ _LOOK = r"""
     add_up(right, squares, by_atol, wrong, found, rows, row + blockIdx.y);
 """
 
-_LOADS = {
-    "look_f16": ("unsigned short", "of_f16"),
-    "look_bf16": ("unsigned short", "of_bf16"),
-    "look_f32": ("float", "(double)"),
-    "look_f64": ("double", ""),
-    "look_e4m3": ("unsigned char", "of_e4m3"),
-    "look_e5m2": ("unsigned char", "of_e5m2"),
-}
-
 # A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, in the order of their addresses.
 # `found` has a row for each look. Its last row begins with 1 once a look has found something wrong. The kernels that fill memory do
 # nothing then, since that memory is evidence.
@@ -234,7 +227,7 @@ static __device__ bool is_finite(double x)
     return x - x == 0;
 }
 
-/* The rule of _compare.py. */
+/* The rule of float_errors() in _values.py. */
 static __device__ int is_right(
     double got, double want, double rtol, double atol, double least, double *squares, double *by_atol)
 {
@@ -279,6 +272,6 @@ static __device__ double of_e4m3(unsigned char bits)
     [
         _kernel("put_rubbish", _PUT_RUBBISH), _kernel("put_tensor", _PUT_TENSOR), _kernel("look_same", _LOOK_SAME),
         _kernel("look_around", _LOOK_AROUND),
-        *(_kernel(name, _LOOK.replace("TYPE", kind).replace("LOAD", load)) for name, (kind, load) in _LOADS.items()),
+        *(_kernel(name, _LOOK.replace("TYPE", kind).replace("LOAD", load)) for name, kind, load in _LOOKS.values()),
     ]
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Draws: inputs of a case from a hidden seed, with what is right for them. Made on the CPU, kept for all solutions of a task.
+"""Draws: inputs of a case from a hidden seed, with what is right for them, and what is wrong with what a solution wrote instead. Made on
+the CPU, in float64; integers are compared exactly.
 
 A task is examined at its first draw: what its own fault is must never become a solution's.
 """
@@ -10,24 +11,34 @@ import secrets
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .._base.needs_numpy import numpy
-from ._check import CLEAR, compare
-from ._compare import float_errors, sum_of_squares
-from ._errors import TaskFault
+from .._companions import numpy
 from ._task import FEW, NAME, Case, Task, least_rms
-from ._values import FLOATS, NARROW, Tensor, as_like, floats_of, is_tensor, numbers, tensor_of, without_elements
-
-__all__ = ["Draw", "Examined", "Expected", "changed", "draw", "examine", "new_seed"]
+from ._values import (
+    FLOATS,
+    NARROW,
+    Errors,
+    Tensor,
+    as_like,
+    float_errors,
+    floats_of,
+    is_tensor,
+    numbers,
+    same_bytes,
+    sum_of_squares,
+    tensor_of,
+    without_elements,
+)
+from ._verdict import TaskFault, Worst
 
 INPUTS_MAX = 32
 EXCHANGES = 3  # that are tried, where the ones before have not changed the result
 NOISY = 8  # times the error of the reference, which a solution may have
-SAME = 1e-12  # of the outputs' root mean square: outputs this near do not depend on the input that was changed
+SAME = 1e-12  # part of the outputs' root mean square: outputs this near do not depend on the input that was changed
 # Parts of the inputs in place of all: one element in so many, or the first of so many parts; whether it is the first part; which axis.
 SAMPLE, HALF = 16, 2
 _PARTS = [(SAMPLE, False, -1), (SAMPLE, True, -1), (SAMPLE, False, 0), (SAMPLE, True, 0), (HALF, False, -1), (HALF, False, 0)]
@@ -113,7 +124,7 @@ def _generated(task: Task, case: Case, seed: int) -> tuple[dict[str, Tensor], di
 
 
 def _asked(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], double: bool) -> list[Tensor]:
-    """What the reference answers, on memory of its own."""
+    """The reference's answer, on memory of its own."""
     given = {name: as_like(tensors[name], value, double) if name in tensors else value for name, value in originals.items()}
     answer = _called(task, "reference", task.reference, **given)
     values = list(answer) if isinstance(answer, (tuple, list)) else [answer]
@@ -123,7 +134,7 @@ def _asked(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, An
 
 
 def _wide(task: Task, tensors: Mapping[str, Tensor], originals: Mapping[str, Any], plain: list[Tensor]) -> tuple[list[Tensor], str]:
-    """The same in float64 where inputs are floats; and what to warn of where that is not to be had."""
+    """The reference's answer in float64 where inputs are floats; and a warning where there is no such answer."""
     if task.precision == "native" or not any(tensor.dtype in FLOATS for tensor in tensors.values()):
         return plain, ""
     try:
@@ -255,12 +266,6 @@ def changed(task: Task, one: Draw, seed: int, number: int) -> Draw:
     return draw(task, one.case, seed, number)
 
 
-class Examined(NamedTuple):
-    """Nothing is wrong with the task, for a case; `warnings` go into each verdict."""
-
-    warnings: tuple[str, ...]
-
-
 def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
     return all(
         x.dtype == y.dtype and x.shape == y.shape and numpy.array_equal(x.values, y.values, equal_nan=x.dtype in FLOATS)
@@ -269,7 +274,7 @@ def _same(a: tuple[Expected, ...], b: tuple[Expected, ...]) -> bool:
 
 
 def _passes(task: Task, one: Draw, other: Draw) -> bool:
-    """The right result of one draw would pass for another's."""
+    """Whether the right result of one draw would pass for another's."""
     for mine, its in zip(one.expected, other.expected):
         if mine.dtype != its.dtype or mine.shape != its.shape:
             return False
@@ -279,8 +284,9 @@ def _passes(task: Task, one: Draw, other: Draw) -> bool:
     return True
 
 
-def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) -> Examined:
-    """Whether the task is one, by two draws of a case, and what `changed` made of the first. Raises TaskFault."""
+def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) -> tuple[str, ...]:
+    """Whether the task is one, by two draws of a case, and what `changed` made of the first: warnings, which go into each verdict. Raises
+    TaskFault."""
     again, _ = _answered(task, case, first.tensors, first.originals)
     if not _same(first.expected, again):
         raise TaskFault(f"task {task.name}: its reference is random, two calls with the same inputs differ: seed what it draws")
@@ -310,4 +316,111 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
                 f"the case {case}: {one.name} as {one.dtype} does not tell whether half of the inputs were read: let few inputs be much "
                 f"larger than the others, or the output be of a dtype with more digits"
             )
-    return Examined(tuple(said))
+    return tuple(said)
+
+
+# Errors of a result: float_errors() finds out quickly whether there is one, and the functions here then which
+
+CLEAR = 1.25  # times what every right solution may be off that a shortcut is off, to be told from these
+UNTOUCHED_BYTES = 2  # an element of so many bytes does not keep its poison by coincidence
+
+
+def _worst(why: str, name: str, got: Any, expected: Any, far: Any, bad: Any, case: Case, number: int) -> Worst:
+    """`far` orders the elements, of which those in `bad` are wrong."""
+    at = int(numpy.argmax(numpy.where(bad, far, -1.0).reshape(-1)))
+    index = tuple(int(i) for i in numpy.unravel_index(at, got.shape)) if got.shape else ()
+    values = [one.reshape(-1)[at].item() for one in (got, expected)]
+    return Worst(why, name, index, values[0], values[1], str(case), number, int(numpy.count_nonzero(bad)), int(bad.size))
+
+
+def _compare_exact(expected: Expected, got: Any, rtol: float, atol: float) -> tuple[Any, Any]:
+    if not rtol and not atol:
+        bad = got != expected.values
+        far = numpy.abs(got.astype(numpy.float64) - expected.values.astype(numpy.float64))
+        return bad, numpy.where(bad, far, 0)
+    far = numpy.abs(got.astype(numpy.longdouble) - expected.values.astype(numpy.longdouble))
+    return far > atol + rtol * numpy.abs(expected.values.astype(numpy.longdouble)), far.astype(numpy.float64)
+
+
+def _compare_floats(expected: Expected, got: Any, rtol: float, atol: float) -> tuple[Any, Any]:
+    want = expected.values
+    with numpy.errstate(all="ignore"):
+        far = numpy.abs(got - want)
+        allowed = atol + rtol * numpy.abs(want)
+        finite = numpy.isfinite(want) & numpy.isfinite(got)
+        bad = numpy.where(finite, far > allowed, ~((got == want) | (numpy.isnan(got) & numpy.isnan(want))))
+        return bad, numpy.where(finite, far, numpy.where(bad, math.inf, 0.0))
+
+
+def imprecise(task: Task, expected: Expected, errors: Errors, case: Case, number: int) -> Worst | None:
+    """The error of an output each of whose elements is within its tolerance: the root mean square of its errors is more than is
+    allowed, or more elements are right by `atol` alone than roundings explain, since small elements were not computed."""
+    tolerance, size = task.tolerance_of(expected.dtype), int(expected.values.size)
+    allowed = tolerance.allowed_rms(expected.dtype, expected.scale, expected.noise)
+    if math.isfinite(allowed):
+        least = least_rms(expected.dtype, size, expected.scale, expected.noise)
+        allowed = min([allowed, *(max(one / 2, least) for one in expected.shortcuts if one > CLEAR * least)])
+    rms = math.sqrt(errors.squares / max(size, 1))
+    if not rms <= allowed:
+        return Worst("precision", expected.name, (), rms, allowed, str(case), number, 0, size)
+    many = expected.noisy + tolerance.allowed_by_atol(expected.dtype, size)
+    return None if errors.by_atol <= many else Worst("small", expected.name, (), errors.by_atol, many, str(case), number, 0, size)
+
+
+def compare(task: Task, expected: Expected, got: Tensor, case: Case, number: int) -> Worst | None:
+    """The error of a value, or of the precision of all. `got`: an output, or what may be one, in float64."""
+    size = got.data.size
+    if not size:
+        return None
+    tolerance = task.tolerance_of(expected.dtype)
+    rtol, atol = tolerance.bounds(expected.dtype, expected.scale)
+    if expected.dtype not in FLOATS:
+        if not rtol and not atol and same_bytes(got.data, expected.values):
+            return None
+        bad, far = _compare_exact(expected, got.data, rtol, atol)
+        return _worst("value", expected.name, got.data, expected.values, far, bad, case, number) if bad.any() else None
+    errors = float_errors(got, expected.values, rtol, atol, tolerance.least(expected.dtype, expected.scale))
+    if errors.wrong:
+        wide = numbers(got)
+        bad, far = _compare_floats(expected, wide, rtol, atol)
+        if bad.any():
+            return _worst("value", expected.name, wide, expected.values, far, bad, case, number)
+    return imprecise(task, expected, errors, case, number)
+
+
+def _untouched(got: Tensor, poison: Any, expected: Expected, worst: Worst) -> Worst:
+    """A better reason for the error, if the element has still the bits that were there before."""
+    if worst.why != "value":
+        return worst
+    same = got.data.view(numpy.uint8).reshape(-1, got.data.itemsize) == poison.view(numpy.uint8).reshape(-1, got.data.itemsize)
+    kept = same.all(axis=1)
+    at = int(numpy.ravel_multi_index(worst.index, got.shape)) if got.shape else 0
+    if not kept[at] or (got.data.itemsize < UNTOUCHED_BYTES and not kept.all()):
+        return worst
+    return replace(worst, why="untouched", wrong=int(numpy.count_nonzero(kept)))
+
+
+def check_outputs(task: Task, draw: Draw, got: dict[str, Tensor], poisons: dict[str, Any]) -> Worst | None:
+    """The first output that is wrong."""
+    for expected in draw.expected:
+        one = got[expected.name]
+        worst = compare(task, expected, one, draw.case, draw.number)
+        if worst is not None:
+            return _untouched(one, poisons[expected.name], expected, worst)
+    return None
+
+
+def changed_input(draw: Draw, after: dict[str, Any]) -> Worst | None:
+    """The first input whose bits are not what they were; `after` has them by name."""
+    for name, tensor in draw.tensors.items():
+        before, now = tensor.data, after[name]
+        if same_bytes(before, now):
+            continue
+        bad = before.view(numpy.uint8).reshape(-1, before.itemsize) != now.view(numpy.uint8).reshape(-1, before.itemsize)
+        where = bad.any(axis=1)
+        at = int(numpy.argmax(where))
+        index = tuple(int(i) for i in numpy.unravel_index(at, before.shape)) if before.shape else ()
+        values = [numbers(Tensor(tensor.dtype, one)).reshape(-1)[at].item() for one in (now, before)]
+        count = int(numpy.count_nonzero(where))
+        return Worst("input_changed", name, index, values[0], values[1], str(draw.case), draw.number, count, int(before.size))
+    return None

@@ -14,34 +14,23 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from .._base.declarations import DTYPES
-from .._base.errors import BY_CODE, KopsError
-from .._base.needs_numpy import numpy
-from .._base.results import Device, Timings
-from .._calls.plans import truest
-from .._clients.client import Client
-from ._bind import Bound, Plan
-from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged
-from ._check import changed_input, check_outputs
-from ._device import allocates, alone
-from ._draws import Draw, new_seed
-from ._errors import LOST, Refused, TaskFault
+from .. import Client, Device, KopsError, Timings
+from .._companions import BY_CODE, DTYPES, numpy
+from ._carrier import Block, Carrier, Copies, Key, Memory, Room, Staged, allocates, timed_alone
+from ._draws import Draw, changed_input, check_outputs, new_seed
 from ._runner import Runner, Step
 from ._shelf import Held, Looked, Shelf
-from ._solution import Solution
-from ._stop import Busy, Gone, HeldBack, Stop
+from ._solution import Bound, Plan, Solution
 from ._task import Case, Task
 from ._values import Tensor, bits_dtype
-from ._verdict import Fault, Worst
-
-__all__ = ["VARIED_BYTES", "Executor", "GpuRunner", "ahead_of", "compile_ahead", "errors", "wrong_in"]
+from ._verdict import LOST, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Worst
 
 PER_EXECUTOR = 100
 # Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
 AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
-VARIED_BYTES = 1 << 30  # of a solution, beyond which it is made with fewer
-MEMORIES = 3  # of a case, that its steps use
+VARIED_BYTES = 1 << 30  # a solution with more memory gets fewer pieces
+MEMORIES = 3  # that the steps of a case use
 NAME = "solution.cu"  # in messages of the compiler
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
@@ -49,7 +38,7 @@ _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 
 @contextlib.contextmanager
 def errors(kernel: str = "") -> Iterator[None]:
-    """What a client raises, as what it means for a judgement."""
+    """Turns an error of a client into its meaning for a judgement."""
     try:
         yield
     except BY_CODE["compile_failed"] as error:
@@ -109,7 +98,7 @@ class Executor:
     def __init__(self, path: Any, timeout: float) -> None:
         self.client = Client(path, timeout=timeout, reconnect_timeout=0, isolate="connection", autostart=False, where="daemon")
         self.solutions = 0
-        self.seen: set[str] = set()  # what it has run: module state may stay loaded
+        self.seen: set[str] = set()  # keys of solutions that have run: module state may stay loaded
 
     def begin(self, device: Device) -> None:
         """Has its process be there before it is needed, if that can be."""
@@ -144,12 +133,12 @@ class GpuRunner(Runner):
         executor.seen.add(solution.key)
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._buffers: dict[str, tuple[Any, Memory]] = {}
-        self._rooms: list[Room] = []  # of this solution
+        self._rooms: list[Room] = []  # this solution's
         self._bytes = 0
         self.seconds: dict[Case, float] = {}  # that the shortest launch of the check took
-        self.unseen: Any = None  # what the timed launches get, where that is prepared beside the check
+        self.unseen: Any = None  # inputs of the timed launches, where they are prepared beside the check
         self.fill_at_last: Callable[[], list[Held]] = list  # memory that is filled where the check looks at its last launches
-        self._free: dict[Key, list[Room]] = {}  # those of them that no launch uses
+        self._free: dict[Key, list[Room]] = {}  # rooms of this solution that no launch uses
         self._random = random.SystemRandom()
         self._module = compiled(self.client, solution, device)
 
@@ -178,11 +167,10 @@ class GpuRunner(Runner):
         return free.pop(self._random.randrange(len(free)))
 
     def memory(self, plan: Plan, side: str) -> Memory:
-        """Memory for all areas of a plan."""
         return {area.name: self.block(area.shape, area.dtype, side) for area in plan.areas.values()}
 
     def release(self, memory: Memory) -> None:
-        """Other launches may have it."""
+        """Lets other launches have the memory."""
         for block in memory.values():
             if block.room is not None:
                 self._free.setdefault(block.room.key, []).append(block.room)
@@ -197,7 +185,7 @@ class GpuRunner(Runner):
 
     @staticmethod
     def ended(copies: Copies) -> Mapping[str, Any]:
-        """Waits for copies; what they have read."""
+        """Waits for copies. Returns the images that they have read."""
         with errors():
             copies.wait()
             return copies.images
@@ -214,17 +202,17 @@ class GpuRunner(Runner):
         return made | ({"cluster": one.cluster} if one.cluster else {})
 
     def launched(self, plan: Plan, memory: Memory, timed: bool = False) -> Timings | None:
-        """All launches, once."""
+        """Runs all launches of a plan, once."""
         end = time.monotonic() + self.deadline
         if timed and len(plan.launches) > 1:
-            return self._sequence([(plan, memory)])
+            return self.together([(plan, memory)])
         for one in plan.launches:
             kernel = self.kernel(one)
             left = max(int((end - time.monotonic()) * 1e3), 1)
             with self._waited(left), errors(one.launch.entry):
                 arguments = self.arguments(one, memory)
                 if timed:
-                    how = {**alone(self.client, kernel), "timing": truest(self.client._live())}
+                    how = timed_alone(self.client)
                     made: Timings = kernel(*arguments, **self.geometry(one), deadline_ms=left, **how)
                     return made
                 kernel(*arguments, **self.geometry(one), deadline_ms=left, blocking=True)
@@ -240,22 +228,19 @@ class GpuRunner(Runner):
                 raise Gone(str(error)) from None
             raise
 
-    def _sequence(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
+    def together(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
+        """The launches on several draws, one behind the other, timed as a whole."""
         steps = [
             (self.kernel(one), *self.arguments(one, memory), self.geometry(one)) for plan, memory in runs for one in plan.launches
         ]
         with errors("one of " + ", ".join(dict.fromkeys(one.launch.entry for plan, _ in runs for one in plan.launches))):
-            how = {**alone(self.client, self.client.sequence), "timing": truest(self.client._live())}
+            how = timed_alone(self.client)
             answer = self.client.sequence(steps, deadline_ms=max(int(self.deadline * len(runs) * 1e3), 1), **how)
             made: Timings = answer[1]
             return made
 
-    def together(self, runs: Sequence[tuple[Plan, Memory]]) -> Timings:
-        """The launches on several draws, one behind the other, timed as a whole."""
-        return self._sequence(runs)
-
     def steps(self, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
-        """What is copied for a step is prepared during those before it, and looked at during those behind it."""
+        """Copies for a step are prepared during the steps before it, and looked at during the steps behind it."""
         if self.shelf is not None and self.in_rounds([step.draw for step in steps]):
             yield from self._held_steps(self.shelf, task, steps)
             return
@@ -361,7 +346,7 @@ class GpuRunner(Runner):
         return len(several), None
 
     def worst_of(self, task: Task, several: Sequence[Held], then: Sequence[Held] = ()) -> Worst | None:
-        """What is wrong with the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
+        """The error of the first launch that has left something wrong. Memory is filled for the launches `then`, unless something
         is wrong. Raises Stop, Gone."""
         assert self.shelf is not None
         looked = self.shelf.look(task, several, then)
@@ -385,10 +370,11 @@ class GpuRunner(Runner):
         if any(len(plan.launches) > 1 for plan, _ in runs):
             return [self._behind(plan, memory, before) for plan, memory in runs]
         one = runs[0][0].launches[0]
-        kernel, left = self.kernel(one), max(int(self.deadline * len(runs) * 1e3), 1)
+        self.kernel(one)  # before anything is asked for
+        left = max(int(self.deadline * len(runs) * 1e3), 1)
         asked: list[Any] = []
         with errors(one.launch.entry):
-            how = {**alone(self.client, kernel), "timing": truest(self.client._live()), "deadline_ms": left}
+            how = {**timed_alone(self.client), "deadline_ms": left}
             try:
                 for plan, memory in runs:
                     one = plan.launches[0]
@@ -433,7 +419,7 @@ class GpuRunner(Runner):
 
 
 def _results(asked: Sequence[tuple[Sequence[Any], Any]]) -> list[Timings]:
-    """Of launches, and of what was asked for before each. All have ended then. Raises the first error."""
+    """Waits for launches, and for the requests before each. Returns the launches' timings. Raises the first error."""
     found: list[Timings] = []
     failed: BaseException | None = None
     for before, launch in asked:
@@ -450,7 +436,7 @@ def _results(asked: Sequence[tuple[Sequence[Any], Any]]) -> list[Timings]:
 
 
 def wrong_in(task: Task, staged: Staged, images: Mapping[str, Any]) -> Worst | None:
-    """What is wrong with what a launch has left. Raises Stop where something was written outside of the tensors. Any thread's."""
+    """The error in the memory that a launch has left. Raises Stop where something was written outside of the tensors. Any thread's."""
     plan, draw = staged.plan, staged.draw
     found: dict[str, Any] = {}
     poisons: dict[str, Any] = {}

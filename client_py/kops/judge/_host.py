@@ -13,27 +13,21 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .._base.needs_numpy import numpy
+from .._companions import numpy
 from ..interpret import InterpretError
 from ..interpret._compiler import compiler
-from ._bind import Plan
 from ._draws import Draw
-from ._pipe import receive, send
-from ._poison import poisons_of
 from ._runner import Ran, Runner, Step
-from ._sandbox import missing
-from ._solution import Solution
-from ._stop import Stop
-from ._values import Tensor
-from ._verdict import Fault, Worst
-
-__all__ = ["HostRunner"]
+from ._solution import Plan, Solution
+from ._values import Tensor, poison
+from ._verdict import Fault, Stop, Worst
+from ._worker import missing, receive, send
 
 COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objects
 SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
 TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # characters that are kept of what a stranger's process says
 ENDING = 1.0  # seconds for a process to end that has closed its pipe
-# Of the environment: the rest is nothing for a stranger.
+# Variables of the environment that a stranger may see.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
         "PYTHONPYCACHEPREFIX")
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -56,7 +50,7 @@ class HostRunner(Runner):
         path = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kops.judge._worker", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
+                [sys.executable, "-c", "from kops.judge._worker import main; main()", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                 env={**{name: os.environ[name] for name in KEPT if name in os.environ}, "PYTHONPATH": path},
             )  # fmt: skip
@@ -77,7 +71,7 @@ class HostRunner(Runner):
             raise
 
     def _send(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """A process that does not read is ended."""
+        """Sends a message. A process that does not read is ended."""
         watch = threading.Timer(self.deadline + SLACK, self._kill)
         watch.daemon = True
         watch.start()
@@ -105,7 +99,7 @@ class HostRunner(Runner):
 
     def run(self, plan: Plan, step: Step, seed: int) -> Ran:
         draw = step.draw
-        poisons = poisons_of(plan, seed)
+        poisons = _poisons(plan, seed)
         arrays = {name: tensor.data.copy() for name, tensor in draw.tensors.items()} | {name: one.copy() for name, one in poisons.items()}
         wanted = [area.name for area in plan.areas.values() if area.role != "scratch"]
         for one in plan.launches:
@@ -200,6 +194,12 @@ class HostRunner(Runner):
         self._process.wait()
 
 
+def _poisons(plan: Plan, seed: int) -> dict[str, Any]:
+    rng = numpy.random.default_rng(seed)
+    nan = bool(seed & 1)
+    return {area.name: poison(area.dtype, area.shape, rng, nan) for area in plan.areas.values() if area.role != "input"}
+
+
 def _readable(file: BinaryIO, end: float) -> bool:
     """Whether there is something to read, or the end, before a time."""
     poll = select.poll()
@@ -216,7 +216,7 @@ def _said(error: dict[str, Any], name: str, most: int = TEXT_MAX) -> str:
 
 
 def _counts(value: Any) -> bool:
-    """Whether it is a number that an index or a line can be."""
+    """Whether a value is a number that an index or a line can be."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 

@@ -14,38 +14,33 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from .._base.errors import BadArgument, KopsError
-from .._base.results import Device
-from .._base.stopwatch import Stopwatch
-from .._clients.client import Client
-from ._device import gpu_of
-from ._errors import BaselineFault, Refused, TaskFault
+from .. import BadArgument, Client, Device, KopsError
+from .._companions import Stopwatch
+from ._carrier import gpu_of
+from ._draws import Draw
 from ._gpu import compile_ahead
 from ._host import HostRunner
-from ._lane import Job, located, verdict_of
 from ._machine import Machine
 from ._pool import Pool, half_of_memory
-from ._roof import dtype_of, flops_of
-from ._rounds import DRAWS
+from ._runner import DRAWS, Job, verdict_of
 from ._solution import Solution
-from ._stop import Busy, Gone, HeldBack, Stop
 from ._task import Task
-from ._timed import TIMED_DRAWS, Found, Limits, timed
+from ._timed import TIMED_DRAWS, Found, Limits, dtype_of, flops_of, timed
 from ._unseen import SLOW, prepare, usual
-from ._verdict import Verdict
-
-__all__ = ["Judge", "judge"]
+from ._verdict import BaselineFault, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Verdict
+from ._worker import missing
 
 WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next `submit` waits
 MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
 TIMEOUT = 120.0  # seconds for a request of the judge's own
 HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
 BUSY_MAX = 600.0  # seconds that a solution waits for a GPU that has other work
-BASELINES_MAX = 1024  # of which it is known that they do not run
+BASELINES_MAX = 1024  # known not to run
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # least and most threads that prepare copies and compare results; between the two, three for every four cores
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
 TASK_TIMEOUT = 600.0
+LOCATE_SECONDS = {"faulted": 20.0, "hangs": 2.0}  # for one launch in the interpreter; an endless one takes all of it
 HOWS = (None, "gpu", "interpreter")
 
 
@@ -54,14 +49,13 @@ class _Stages:
 
     def __init__(self, name: str, count: int, work: Any) -> None:
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._work = work
-        self.threads = [threading.Thread(target=self._run, name=f"kops-judge-{name}-{i}", daemon=True) for i in range(count)]
-        for thread in self.threads:
-            thread.start()
-        self._name = name
+        self._work, self._name = work, name
+        self.threads: list[threading.Thread] = []
+        for _ in range(count):
+            self.more()
 
     def more(self) -> None:
-        """Another thread, since one is stuck."""
+        """Adds a thread, at first or since another one is stuck."""
         thread = threading.Thread(target=self._run, name=f"kops-judge-{self._name}-{len(self.threads)}", daemon=True)
         self.threads.append(thread)
         thread.start()
@@ -74,7 +68,7 @@ class _Stages:
         for _ in self.threads:
             self.queue.put(None)
         for thread in self.threads:
-            thread.join(seconds)  # one that a task's Python holds does not come
+            thread.join(seconds)  # a thread that a task's Python holds does not come
 
 
 class Judge:
@@ -128,9 +122,9 @@ class Judge:
         self._closed = False
         self._ending = threading.Event()
         self._jobs: set[Job] = set()
-        self._parked: dict[object, deque[Job]] = {}  # of a task whose draws are being made
-        self._held: set[object] = set()  # of tasks whose Python does not come back
-        self._bad_baselines: dict[object, str] = {}  # of tasks; used by the lane alone
+        self._parked: dict[object, deque[Job]] = {}  # jobs of a task whose draws are being made
+        self._held: set[object] = set()  # keys of tasks whose Python does not come back
+        self._bad_baselines: dict[object, str] = {}  # by the tasks' keys; used by the lane alone
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
@@ -152,7 +146,7 @@ class Judge:
             self._trusted.close()
             raise
 
-    # What callers use
+    # For callers
 
     def submit(self, task: Task, solution: Solution, work: Stopwatch | None = None) -> Future[Verdict]:
         """The verdict, later. Waits while very many are under way. The future fails only where the judge itself has a fault. `work` runs
@@ -172,7 +166,6 @@ class Judge:
         return future
 
     def judge(self, task: Task, solution: Solution) -> Verdict:
-        """The verdict."""
         return self.submit(task, solution).result()
 
     def judge_many(self, pairs: Iterable[tuple[Task, Solution]]) -> Iterator[tuple[int, Verdict]]:
@@ -232,7 +225,7 @@ class Judge:
             job.future.set_result(verdict)
 
     def _dropped(self, job: Job) -> bool:
-        """Nobody waits for it any more."""
+        """Whether nobody waits for the job any more."""
         if job.future.cancelled():
             with contextlib.suppress(RuntimeError):
                 job.future.set_running_or_notify_cancel()
@@ -287,7 +280,7 @@ class Judge:
         text = self._too_slow(job.task)
         with self._lock:
             if self._parked.get(job.task.key) is not parked:
-                return  # it has come back just now
+                return  # the task's Python has come back just now
             self._held.add(job.task.key)
             waiting = [job, *parked]
             parked.clear()
@@ -338,7 +331,7 @@ class Judge:
                 self._beside.queue.put(lambda: self._guarded(job, lambda: self._compile(job)))
 
     def _draw_timed(self, job: Job) -> None:
-        """Those beyond what a solution is checked with."""
+        """Takes the draws beyond those that a solution is checked with."""
         task, one = job.task, job.draws[job.task.timed_case][0]
         count = max(TIMED_FEWEST, min(TIMED_DRAWS, TIMED_BYTES // max(one.nbytes, 1)))
         job.flops, job.dtype = flops_of(task, one), dtype_of(one)
@@ -453,6 +446,18 @@ class Judge:
         if len(self._bad_baselines) >= BASELINES_MAX:
             self._bad_baselines.clear()
         self._bad_baselines[task.key] = error.message
+
+
+def located(job: Job, verdict: Verdict, draw: Draw, deadline: float) -> Verdict:
+    """A fault on a GPU with its place, if the interpreter finds one in a small case: block, thread and line."""
+    if missing():
+        return verdict  # a stranger's code is not run here
+    again = Job(job.task, job.solution, None, draws={draw.case: (draw, draw, draw)})
+    found, _ = verdict_of(again, lambda: HostRunner(job.solution, min(LOCATE_SECONDS[verdict.kind], deadline)))
+    if found.kind not in ("faulted", "hangs") or found.fault is None or verdict.fault is None:
+        return verdict
+    place: Fault = replace(found.fault, driver=verdict.fault.driver, kernel=found.fault.kernel or verdict.fault.kernel)
+    return replace(verdict, fault=place, text=f"{verdict.text}. The interpreter, in the case {draw.case}: {place.text}")
 
 
 def judge(task: Task, solution: Solution, client: Client | None = None, **how: Any) -> Verdict:

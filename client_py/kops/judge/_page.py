@@ -1,19 +1,98 @@
-"""Verdicts as a page: one file, without scripts, that needs no other."""
+"""Verdicts as text, as a page of HTML that needs no other file, and as a leaderboard: for each task its right solutions, the fastest
+first."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from .._base import table
-from .._base.errors import BadArgument
-from ..profiler._page import STYLE
-from ._table import WORDS, plain
-from ._verdict import Measured, Verdict
+from .. import BadArgument
+from .._companions import table
+from ..profiler._report import document, grid
+from ._verdict import Measured, Time, Verdict
 
-__all__ = ["MORE", "escaped", "page", "times", "write"]
+# As text
+
+WORDS = {
+    "right": "right", "unproven": "unproven", "not_compiled": "does not compile", "refused": "refused", "wrong": "wrong",
+    "faulted": "faults", "hangs": "hangs", "no_verdict": "no verdict",
+}  # fmt: skip
+LOG_LINES = 20
+
+
+def plain(value: str) -> str:
+    """A text of a stranger's: what a terminal could take for a command becomes `?`."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in value)
+
+
+def _measured(name: str, one: Measured | None) -> list[list[str]]:
+    if one is None:
+        return []
+    known = f"{table.number(one.low)} to {table.number(one.high)}" if one.low is not None else table.NONE
+    return [[name, table.number(one.us), known, str(one.launches)]]
+
+
+def _kind(verdict: Verdict) -> str:
+    return WORDS[verdict.kind] + (f": {verdict.why}" if verdict.why else "")
+
+
+def _figures(time: Time | None) -> list[str]:
+    """Microseconds, speed-up, GB/s; a text is empty where there is no such number."""
+    if time is None:
+        return ["", "", ""]
+    speedup = f"{time.speedup:.2f} ×" if time.speedup is not None else ""
+    return [table.number(time.us), speedup, table.number(time.gb_s) if time.gb_s is not None else ""]
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """A row for each verdict, the fastest right solution first."""
+    ordered = sorted(verdicts, key=lambda one: (not one.right, one.kind != "unproven", one.time.us if one.time is not None else math.inf))
+    rows = [["solution", "verdict", "us", "speed-up", ""]]
+    rows += [[one.solution, _kind(one), *(figure or table.NONE for figure in _figures(one.time)[:2]), one.text] for one in ordered]
+    return table.layout([[plain(cell).replace("\n", " ")[: table.CELL_MAX] for cell in cells] for cells in rows], "llrrl")
+
+
+def _roof(time: Time) -> str:
+    if time.roof is None:
+        return ""
+    of = f" of {time.roof_of}" if time.flops else ""
+    with_dtype = f" with {time.dtype}" if time.roof_of == "arithmetic" else ""
+    return f"{100 * time.roof:.0f} % of the roof{of}{with_dtype}, bound by {time.bound}"
+
+
+def text(verdict: Verdict) -> str:
+    """All that a verdict says."""
+    names = " ".join(filter(None, (verdict.task, verdict.solution)))
+    lines = [f"{names + ': ' if names else ''}{WORDS[verdict.kind]}" + (f" ({verdict.why})" if verdict.why else "")]
+    lines += [f"  {verdict.text}"] if verdict.text else []
+    if verdict.fault is not None and verdict.fault.text and verdict.fault.text not in verdict.text:
+        lines.append(f"  {verdict.fault.text}")
+    if verdict.log:
+        shown = verdict.log.splitlines()
+        lines += [f"  | {line}" for line in shown[:LOG_LINES]]
+        lines += [f"  | … {len(shown) - LOG_LINES} more lines"] if len(shown) > LOG_LINES else []
+    if verdict.cases:
+        lines.append(f"  right in {verdict.launches} launches of {len(verdict.cases)} cases: {'; '.join(verdict.cases)}")
+    time = verdict.time
+    if time is not None:
+        parts = [line for name in ("cold", "warm", "baseline") for line in _measured(name, getattr(time, name))]
+        rows = [["", "us", "95 %", "launches"], *parts]
+        lines += [f"  {line}" for line in table.layout(rows, "lrrr").splitlines()]
+        facts = [f"{time.speedup:.2f} × the baseline's speed" if time.speedup is not None else ""]
+        facts.append(f"{time.gb_s:,.0f} GB/s" if time.gb_s is not None else "")
+        facts.append(f"{time.gflop_s:,.0f} GFLOP/s" if time.gflop_s is not None else "")
+        facts.append(_roof(time))
+        lines += [f"  {', '.join(filter(None, facts))}"] if any(facts) else []
+    where = {"gpu": f"on {verdict.device}", "interpreter": "in the interpreter, without times"}.get(verdict.how, "")
+    lines += [f"  {where}, in {verdict.seconds:.2f} s"] if where else []
+    lines += [f"  WARNING: {one}" for one in verdict.warnings]
+    return plain("\n".join(lines))
+
+
+# As a page
 
 MORE = """
 .right { color: var(--c2); } .wrong, .faulted, .hangs, .not_compiled, .refused { color: var(--c1); }
@@ -27,33 +106,20 @@ def escaped(text: object) -> str:
     return escape(plain(str(text)))
 
 
-def _head(verdicts: Sequence[Verdict]) -> str:
-    right = sum(one.right for one in verdicts)
-    return f"<h1>Verdicts</h1><p>{right} of {len(verdicts)} solutions are right.</p>"
+def _write(path: str | os.PathLike[str], what: str, title: str, parts: Iterable[str]) -> None:
+    """Writes a page, .html. Raises BadArgument for another kind of file, which says `what` it was to be."""
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise BadArgument(f"{what} a page, .html; not {os.fspath(path)!r}")
+    Path(path).write_text(document(title, parts, MORE), encoding="utf-8")
 
 
-def _rows(verdicts: Sequence[Verdict]) -> Iterable[str]:
-    for number, one in enumerate(verdicts):
-        time = one.time
-        us = _number(time.us) if time is not None else ""
-        speed = f"{time.speedup:.2f} ×" if time is not None and time.speedup is not None else ""
-        gb_s = _number(time.gb_s) if time is not None and time.gb_s is not None else ""
-        kind = WORDS[one.kind] + (f": {one.why}" if one.why else "")
-        name = f'<a href="#v{number}">{escaped(one.solution or number)}</a>'
-        yield (
-            f'<tr><td class="l">{escaped(one.task)}</td><td class="l">{name}</td><td class="l {one.kind}">{escaped(kind)}</td><td>{us}</td>'
-            f'<td>{speed}</td><td>{gb_s}</td><td class="l text">{escaped(one.text)}</td></tr>'
-        )
+def _right(verdicts: Sequence[Verdict]) -> str:
+    return f"<p>{sum(one.right for one in verdicts)} of {len(verdicts)} solutions are right.</p>"
 
 
-def _number(value: float | None) -> str:
-    return table.number(value)
-
-
-def _table(verdicts: Sequence[Verdict]) -> str:
-    heads = ("task", "solution", "verdict", "µs", "speed-up", "GB/s", "")
-    head = "".join(f'<th class="l">{one}</th>' if one in ("task", "solution", "verdict", "") else f"<th>{one}</th>" for one in heads)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(_rows(verdicts))}</tbody></table></div>'
+def _row(number: int, one: Verdict) -> list[str | tuple[str, str]]:
+    name, kind = f'<a href="#v{number}">{escaped(one.solution or number)}</a>', (f"l {one.kind}", escaped(_kind(one)))
+    return [("l", escaped(one.task)), ("l", name), kind, *_figures(one.time), ("l text", escaped(one.text))]
 
 
 def _bar(name: str, one: Measured, at: int, scale: float, colour: str) -> str:
@@ -64,7 +130,7 @@ def _bar(name: str, one: Measured, at: int, scale: float, colour: str) -> str:
         f'<text x="4" y="{y + 12}">{escaped(name[:34])}</text>'
         f'<rect x="{LEFT}" y="{y}" width="{one.us * scale:.1f}" height="14" style="fill:{colour}"/>'
         f'<line x1="{LEFT + low * scale:.1f}" x2="{LEFT + high * scale:.1f}" y1="{middle}" y2="{middle}" stroke="currentColor"/>'
-        f'<text class="over" x="{LEFT + one.us * scale + 6:.1f}" y="{y + 12}">{_number(one.us)} µs</text>'
+        f'<text class="over" x="{LEFT + one.us * scale + 6:.1f}" y="{y + 12}">{table.number(one.us)} µs</text>'
     )
 
 
@@ -94,19 +160,74 @@ def _details(number: int, one: Verdict) -> str:
     return "".join(parts)
 
 
-def page(verdicts: Sequence[Verdict]) -> str:
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        f"<title>kops judge</title><style>{STYLE}{MORE}</style></head><body>",
-        _head(verdicts), _table(verdicts), times(verdicts),
-        *(_details(number, one) for number, one in enumerate(verdicts)),
-    ]  # fmt: skip
-    return "\n".join([*parts, "</body></html>\n"])
-
-
 def write(verdicts: Sequence[Verdict], path: str | os.PathLike[str]) -> None:
-    """A page, .html."""
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise BadArgument(f"the verdicts are written as a page, .html; not {os.fspath(path)!r}")
-    Path(path).write_text(page(verdicts), encoding="utf-8")
+    """Writes verdicts as a page, .html."""
+    heads = (("l", "task"), ("l", "solution"), ("l", "verdict"), "µs", "speed-up", "GB/s", ("l", ""))
+    listed = grid(heads, (_row(number, one) for number, one in enumerate(verdicts)))
+    details = (_details(number, one) for number, one in enumerate(verdicts))
+    parts = [f"<h1>Verdicts</h1>{_right(verdicts)}", listed, times(verdicts), *details]
+    _write(path, "the verdicts are written as", "kops judge", parts)
+
+
+# As a leaderboard
+
+LINE_MAX = 8 << 20
+
+
+def load_verdicts(path: str | os.PathLike[str]) -> list[Verdict]:
+    """The verdicts of a file that has one as JSON a line, as `kopsctl judge --json` prints them. Raises BadArgument."""
+    found = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if len(line) > LINE_MAX:
+                    raise BadArgument(f"{os.fspath(path)}:{number}: no verdict is that long")
+                if line.strip():
+                    found.append(Verdict.of(line))
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, BadArgument):
+            raise
+        raise BadArgument(f"{os.fspath(path)}: {error}: it should have a verdict as JSON a line") from None
+    return found
+
+
+def ranked(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The best of each solution by its name: right ones by their time, then right ones without times, then unproven ones, then the others
+    as they came. Right ones alone have a place."""
+    best: dict[str, Verdict] = {}
+    for number, one in enumerate(verdicts):
+        name = one.solution or f"#{number}"
+        if name not in best or _order(one) < _order(best[name]):
+            best[name] = one
+    return sorted(best.values(), key=_order)
+
+
+def _order(one: Verdict) -> tuple[int, float]:
+    if one.right and one.time is not None and one.time.us == one.time.us:
+        return 0, one.time.us
+    return (1 if one.right else 2 if one.kind == "unproven" else 3), 0.0
+
+
+def _ranks(order: Sequence[Verdict]) -> Iterator[list[str | tuple[str, str]]]:
+    fastest = next((one.time.us for one in order if one.right and one.time is not None), None)
+    for place, one in enumerate(order, 1):
+        time = one.time if one.right else None
+        us, speedup, gb_s = _figures(time)
+        behind = f"{time.us / fastest:.2f} ×" if time is not None and fastest else ""
+        kind, device = (f"l {one.kind}", escaped(_kind(one))), ("l", escaped(one.device))
+        yield [str(place) if one.right else "", ("l", escaped(one.solution)), kind, us, behind, speedup, gb_s, device]
+
+
+def _task(name: str, verdicts: Sequence[Verdict]) -> str:
+    order = ranked(verdicts)
+    heads = ("place", ("l", "solution"), ("l", "verdict"), "µs", "of the first", "of the baseline", "GB/s", ("l", "device"))
+    return f"<h2>{escaped(name)}</h2>{_right(order)}{grid(heads, _ranks(order))}{times([one for one in order if one.right])}"
+
+
+def leaderboard(verdicts: Iterable[Verdict], path: str | os.PathLike[str]) -> None:
+    """Writes the page, .html. Verdicts of one task on several devices stand in one table, which has the devices' names."""
+    tasks: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        tasks.setdefault(one.task, []).append(one)
+    found = (_task(name, some) for name, some in tasks.items())
+    _write(path, "a leaderboard is", "kops leaderboard", ["<h1>Leaderboard</h1>", *found])

@@ -11,17 +11,15 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from ._draws import Draw, Examined, changed, draw, examine, new_seed
-from ._errors import TaskFault
+from ._draws import Draw, changed, draw, examine, new_seed
 from ._task import Case, Task
+from ._verdict import TaskFault
 
-__all__ = ["Drawn", "Pool", "half_of_memory"]
-
-BYTES = 2 << 30, 16 << 30  # of all draws that are kept: at least, at most; in between a sixteenth of the machine's memory
+BYTES = 2 << 30, 16 << 30  # for all kept draws, at least and at most; in between a sixteenth of the machine's memory
 REFRESH = 32  # times that draws are taken, after which some go
-# Of one case that are kept: as many as a solution may need to be timed, if a part of the memory has room for them. Those that go at once.
+# Kept draws of one case: as many as a solution may need to be timed, if a part of the memory has room for them. How many go at once.
 VARIANTS, VARIANTS_PART, VARIANTS_GO = 144, 0.2, 4
-LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container's memory, in bytes, if it has one
+LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # files: a container's memory in bytes
 
 
 class Drawn(NamedTuple):
@@ -60,14 +58,14 @@ class _Entry:
         self.draws: list[Draw] = []
         self.variants: list[Draw] = []
         self.variant: Draw | None = None
-        self.examined: Examined | None = None
+        self.warnings: tuple[str, ...] | None = None  # None: the task was not examined yet
         self.fault: TaskFault | None = None
         self.used = 0
         self.made = 0
         self.nbytes = 0
 
     def count(self) -> None:
-        """Its bytes anew, after a change."""
+        """Counts the entry's bytes anew, after a change."""
         variant = self.variant
         self.nbytes = sum(one.nbytes for one in (*self.draws, *self.variants, *([variant] if variant is not None else [])))
 
@@ -114,8 +112,8 @@ class Pool:
                 raise
             finally:
                 entry.count()
-            assert entry.examined is not None and entry.variant is not None
-            drawn = Drawn(tuple(entry.draws[:count]), entry.examined.warnings, entry.variant)
+            assert entry.warnings is not None and entry.variant is not None
+            drawn = Drawn(tuple(entry.draws[:count]), entry.warnings, entry.variant)
         self._evict()
         return drawn
 
@@ -167,7 +165,7 @@ class Pool:
         return min(VARIANTS, int(VARIANTS_PART * self._most) // max(nbytes, 1))
 
     def _first(self, entry: _Entry, task: Task, case: Case, seed: int | None, needed: int, others: int) -> None:
-        """What a draw takes is known when the first one is there."""
+        """Makes the first draw, which tells how much memory draws take."""
         if not entry.draws:
             entry.draws.append(self._drawn(entry, task, case, seed))
         one = entry.draws[0].nbytes
@@ -181,14 +179,14 @@ class Pool:
 
     def _fill(self, entry: _Entry, task: Task, case: Case, count: int, seed: int | None) -> None:
         entry.used += 1
-        if seed is None and entry.examined is not None and entry.used % REFRESH == 0:
+        if seed is None and entry.warnings is not None and entry.used % REFRESH == 0:
             del entry.draws[0], entry.variants[:VARIANTS_GO]
             entry.variant = None
         while len(entry.draws) < max(count, 2):
             entry.draws.append(self._drawn(entry, task, case, seed))
-            if len(entry.draws) == 2 and entry.examined is None:
+            if len(entry.draws) == 2 and entry.warnings is None:
                 entry.variant = self._changed(entry, task, seed)
-                entry.examined = examine(task, case, entry.draws[0], entry.draws[1], entry.variant)
+                entry.warnings = examine(task, case, entry.draws[0], entry.draws[1], entry.variant)
         if entry.variant is None:
             entry.variant = self._changed(entry, task, seed)
 
@@ -203,7 +201,7 @@ class Pool:
         return changed(task, entry.draws[0], new_seed() if seed is None else seed + number, number)
 
     def _evict(self) -> None:
-        """Of the entries that were not used for the longest time the variants go first, which are soon made again, and then the entries;
+        """Entries that were not used for the longest time go first: their variants, which are soon made again, and then the entries;
         the last one stays."""
         with self._lock:
             total = sum(entry.nbytes for entry in self._entries.values())

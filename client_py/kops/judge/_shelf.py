@@ -13,33 +13,24 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from .._base.errors import BY_CODE, KopsError
-from .._base.needs_numpy import numpy
-from .._base.results import Device
-from .._clients.client import Client
-from .._tensors.device_array import Array
-from .._tensors.numpy import empty
-from ._bind import Area, Plan
+from .. import Array, Client, Device
+from .._companions import BY_CODE, empty, numpy, view_of
 from ._carrier import APART, Block, Carrier, Memory, Staged
-from ._check import imprecise
-from ._compare import Errors
 from ._device_code import BLOCK, LOOKS, SOURCE, SUMS, WIDE, arguments, entries, masks, signature
-from ._draws import Draw, Expected, new_seed
-from ._stop import Gone, HeldBack
+from ._draws import Draw, Expected, imprecise, new_seed
+from ._solution import Area, Plan
 from ._task import Task
-from ._values import FLOATS
-from ._verdict import Worst
+from ._values import FLOATS, Errors
+from ._verdict import Gone, HeldBack, Worst, gone
 
-__all__ = ["Held", "Image", "Images", "Looked", "Shelf"]
-
-PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # of the GPU's memory, and at most, that draws may take
+PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # the part of the GPU's memory, and the bytes, that draws may take at most
 FEWEST = 32  # draws of a kind that have room
 PLACE = 256  # bytes, of which the places of tensors are multiples
 WORD = 8
 IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # that are made ahead: of a solution's draws; of all
 SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
-STEPS = 2048 // (2 * WIDE + 1)  # of one request, whose tensors the daemon bounds
-WORDS, GRID = 8, 2048  # of a room that a thread has, at least, where the room is large; blocks of a room, at most
+STEPS = 2048 // (2 * WIDE + 1)  # steps of one request, whose tensors the daemon bounds
+WORDS, GRID = 8, 2048  # words that a thread has in a large room, at least; blocks of a room, at most
 _ALWAYS = None, 0  # memory is filled whatever was found
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory", "quota_exceeded"))
 
@@ -98,17 +89,12 @@ class _Kept:
         self.whole, self.places = whole, places
         self._views: dict[tuple[str, str], Array] = {}
 
-    def words(self, name: str) -> Array:
-        return self._seen(name, "u64")
-
-    def doubles(self, name: str) -> Array:
-        return self._seen(name, "f64")
-
-    def _seen(self, name: str, dtype: str) -> Array:
+    def view(self, name: str, dtype: str) -> Array:
+        """A tensor as words, "u64", or as doubles, "f64"."""
         found = self._views.get((name, dtype))
         if found is None:
             at, size = self.places[name]
-            found = self._views[name, dtype] = _view(self.whole, at, -(-size // WORD), dtype)
+            found = self._views[name, dtype] = view_of(self.whole, dtype, (-(-size // WORD),), at)
         return found
 
 
@@ -132,16 +118,11 @@ class Held(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What was found. `right`: by launch True, or what is wrong, or False where the host has to look for that. `filled`: whether other
+    """The result of a look. `right`: by launch True, or the error, or False where the host has to look for it. `filled`: whether other
     memory was filled."""
 
     right: list[bool | Worst]
     filled: bool
-
-
-def _view(whole: Array, at: int, count: int, dtype: str) -> Array:
-    """So many elements behind byte `at` of an array without gaps."""
-    return Array(whole._client, whole.device, whole._block, whole._start + at, (count,), (1,), dtype)
 
 
 def _geometry(words: int, rooms: int) -> dict[str, Any]:
@@ -152,7 +133,7 @@ _T = TypeVar("_T")
 
 
 def _alike(several: Iterable[tuple[tuple[Any, ...], _T]]) -> Iterator[tuple[tuple[Any, ...], list[_T]]]:
-    """Those with the same key together, as many as one launch has room for."""
+    """Groups of one key, each as large as one launch has room for."""
     groups: dict[tuple[Any, ...], list[_T]] = {}
     for key, one in several:
         groups.setdefault(key, []).append(one)
@@ -162,7 +143,8 @@ def _alike(several: Iterable[tuple[tuple[Any, ...], _T]]) -> Iterator[tuple[tupl
 
 
 class _Look(NamedTuple):
-    """Of a launch's area: the number of the launch, the kernel's own arguments, how much has to be right, and the output that it is."""
+    """A look at a launch's area: the number of the launch, the kernel's own arguments, how much has to be right, and the output that it
+    is."""
 
     launch: int
     own: tuple[Any, ...]
@@ -190,14 +172,15 @@ class Shelf:
     # Draws
 
     def begin(self) -> None:
-        """Nothing is held any more."""
+        """Lets go of all held draws."""
         self._used.clear()
 
     def has(self, draw: Draw) -> bool:
         return weakref.ref(draw) in self._draws
 
     def make_images(self, draws: Iterable[Draw]) -> None:
-        """Of a few of these that are not here, for later solutions, whose turn takes less time then. Any thread's."""
+        """Makes images of a few of these draws that are not on the shelf, for later solutions, whose turn takes less time then. Any
+        thread's."""
         made = 0
         for one in draws:
             if made < IMAGES_MOST and self.takes(one) and not self.expects(one):
@@ -205,18 +188,18 @@ class Shelf:
                 made += 1
 
     def expects(self, draw: Draw) -> bool:
-        """It is here, or its image is made. Any thread's."""
+        """Whether the draw is on the shelf, or its image is made. Any thread's."""
         return self.has(draw) or self.images.has(draw)
 
     def hold(self, plan: Plan, draw: Draw, memory: Memory, image: Image | None = None) -> Held:
-        """Of a draw that it takes, which stays here until `look` or `begin`. `image`: where it has not been here before, and one is made
+        """Holds a draw that the shelf takes until `look` or `begin`. `image`: where it has not been here before, and one is made
         already. Raises Gone."""
         areas = plan.areas.values()
         self._used.add(weakref.ref(draw))
         return Held(plan, draw, memory, self._kept(draw, image), {area.name: new_seed() for area in areas}, bool(new_seed() & 1))
 
     def takes(self, draw: Draw) -> bool:
-        """Whether it is small enough for several of its kind."""
+        """Whether a draw is small enough for several of its kind."""
         return max(draw.nbytes, APART) <= self._most // FEWEST
 
     def _kept(self, draw: Draw, image: Image | None) -> _Kept:
@@ -227,10 +210,8 @@ class Shelf:
             return found
         image = image or self.images.take(draw) or Image(draw)
         whole = self._slot(image.data.size)
-        try:
+        with gone():
             whole.set(image.data)
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
         made = self._draws[key] = _Kept(whole, image.places)
         return made
 
@@ -248,7 +229,7 @@ class Shelf:
             whole = self._new((slab,), "u8")
             rack = self._racks.setdefault(size, _Rack())  # the one before may have been given up for that
             rack.slabs.append(whole)
-            rack.free += [_view(whole, at, size, "u8") for at in range(0, slab, size)]
+            rack.free += [view_of(whole, "u8", (size,), at) for at in range(0, slab, size)]
             self._bytes += slab
         return rack.free.pop()
 
@@ -273,10 +254,8 @@ class Shelf:
         for key in [key for key, kept in self._draws.items() if kept.whole.size == size]:
             del self._draws[key]
         self._bytes -= sum(slab.size for slab in rack.slabs)
-        try:
-            self.carrier.overwrite([_view(slab, 0, slab.size // WORD, "u64") for slab in rack.slabs])
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
+        with gone():
+            self.carrier.overwrite([view_of(slab, "u64", (slab.size // WORD,)) for slab in rack.slabs])
 
     def clear(self) -> None:
         """Gives up all draws. Raises Gone."""
@@ -293,16 +272,14 @@ class Shelf:
         return {self._draws[key].whole.size for key in self._used if key in self._draws}
 
     def _new(self, shape: tuple[int, ...], dtype: str) -> Array:
-        try:
+        with gone():
             try:
                 made: Array = self.carrier.client.empty(shape, dtype, device=self.device)
             except _SPENT:
                 self.relieve()
                 self.carrier.client.trim()
                 made = self.carrier.client.empty(shape, dtype, device=self.device)
-            return made
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
+        return made
 
     # Launches
 
@@ -314,13 +291,13 @@ class Shelf:
         return (self._kernels[entry], *arguments(entry, several, *rest), _geometry(words, len(several)))
 
     def _filling(self, several: Sequence[Held], unless: tuple[Array | None, int]) -> list[Any]:
-        """Steps."""
+        """The steps that fill the memory of launches, unless an earlier look has found something wrong."""
         asked: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
         for held in several:
             for area, block, room in _rooms(held):
                 seed, *bits = self._rubbish(held, area)
                 if area.role == "input":
-                    tensor = held.kept.words(area.name)
+                    tensor = held.kept.view(area.name, "u64")
                     asked.append((("put_tensor", room.size, tensor.size, block.before, area.nbytes, *bits), (room, tensor, seed)))
                 else:
                     asked.append((("put_rubbish", room.size, *bits), (room, seed)))
@@ -339,12 +316,10 @@ class Shelf:
             for at, look in enumerate(some, row):
                 asked[look.launch].append((at, look.right, look.expected))
             row += len(some)
-        self._run([self._zeros([_view(found, 0, SUMS * rows, "u64")]), *steps, *self._filling(then, (found, rows))])
+        self._run([self._zeros([view_of(found, "u64", (SUMS * rows,))]), *steps, *self._filling(then, (found, rows))])
         self._used -= {weakref.ref(held.draw) for held in several} - {weakref.ref(held.draw) for held in then}
-        try:
+        with gone():
             values = found.get()
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
         counted = [all(values[at][0] == count for at, count, _ in one) for one in asked]
         if all(counted) != (values[rows - 1][0] == 0):
             raise Gone("the judge's own kernels do not say what they have found")
@@ -352,7 +327,7 @@ class Shelf:
         return Looked(told, all(counted))
 
     def _looking(self, task: Task, several: Sequence[Held]) -> Iterator[tuple[tuple[Any, ...], _Look]]:
-        """What the launches that may be one have in common: the kernel, the number of words, and further numbers."""
+        """For each look a key, equal for looks that may be one launch: the kernel, the number of words, and further numbers."""
         for launch, held in enumerate(several):
             right = {one.name: one for one in held.draw.expected}
             for area, block, room in _rooms(held):
@@ -360,13 +335,13 @@ class Shelf:
                 place = block.before, area.nbytes
                 expected = right.get(area.name) if area.role == "output" else None
                 if area.role == "input" or (expected is not None and area.dtype not in FLOATS):
-                    tensor = held.kept.words(area.name)
+                    tensor = held.kept.view(area.name, "u64")
                     own = room, tensor, seed
                     yield ("look_same", room.size, tensor.size, *place, *bits), _Look(launch, own, room.size, None)
                     continue
                 yield ("look_around", room.size, *place, *bits), _Look(launch, (room, seed), room.size, None)
                 if expected is not None:
-                    want = held.kept.doubles(area.name)
+                    want = held.kept.view(area.name, "f64")
                     rule = task.tolerance_of(expected.dtype)
                     rtol, atol = map(float, rule.bounds(expected.dtype, expected.scale))
                     key = LOOKS[area.dtype], room.size, want.size, *place, rtol, *rule.counted(expected.dtype)
@@ -383,47 +358,42 @@ class Shelf:
 
     def _wipe(self, several: Sequence[Array]) -> None:
         """Overwrites arrays of words with zeros, by few requests where copies take one each. Any thread's."""
-        steps = [self._zeros(some) for _, some in _alike(((one.size,), one) for one in several)]
-        for at in range(0, len(steps), STEPS):
-            self.client.sequence(steps[at : at + STEPS], blocking=True)
+        self._sequence([self._zeros(some) for _, some in _alike(((one.size,), one) for one in several)])
 
     def _rows(self, rows: int) -> Array:
         if self._found is None or self._found.shape[0] < rows:
             self._found = self._new((max(rows, 256), SUMS), "f64")
-        return Array(self._found._client, self._found.device, self._found._block, self._found._start, (rows, SUMS), (SUMS, 1), "f64")
+        return view_of(self._found, "f64", (rows, SUMS))
+
+    def _sequence(self, steps: Sequence[Any]) -> None:
+        for at in range(0, len(steps), STEPS):
+            self.client.sequence(steps[at : at + STEPS], blocking=True)
 
     def _run(self, steps: Sequence[Any]) -> None:
-        try:
-            for at in range(0, len(steps), STEPS):
-                self.client.sequence(steps[at : at + STEPS], blocking=True)
-        except BY_CODE["quota_exceeded"] as error:
-            raise HeldBack(error.message, float(error.detail.get("retry_after_ms", 60_000)) / 1e3) from None
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
+        with gone():
+            try:
+                self._sequence(steps)
+            except BY_CODE["quota_exceeded"] as error:
+                raise HeldBack(error.message, float(error.detail.get("retry_after_ms", 60_000)) / 1e3) from None
 
     # A launch that is not right, copied to the host
 
     def staged(self, held: Held) -> tuple[Staged, Mapping[str, Any]]:
         """As the carrier has it: what was in the memory before the launch, and what is there now. The memory is filled anew."""
         copies = self.carrier.down(held.memory)
-        self._wait(copies)
+        with gone():
+            copies.wait()
         self.fill([held])
         before = self.carrier.down(held.memory)
-        self._wait(before)
+        with gone():
+            before.wait()
         return self.carrier.staged(held.plan, held.draw, before.images), copies.images
 
-    @staticmethod
-    def _wait(copies: Any) -> None:
-        try:
-            copies.wait()
-        except KopsError as error:
-            raise Gone(f"{error.message} [{error.code}]") from None
-
     def _prove(self) -> None:
-        """What no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
+        """A result that no kernel has computed must not pass for right: the kernels find a difference, and none where there is none."""
         room, found = (self.carrier.client.zeros((32,), dtype, device=self.device) for dtype in ("u64", "f64"))
         bits = masks("f32", False)
-        rows = Array(found._client, found.device, found._block, found._start, (3, SUMS), (SUMS, 1), "f64")
+        rows = view_of(found, "f64", (3, SUMS))
 
         def put(seed: int, *unless: Any) -> Any:
             return self._step("put_rubbish", [(room, seed)], 32, 32, *bits, *unless)
@@ -431,7 +401,7 @@ class Shelf:
         def look(row: int, *seeds: int) -> Any:
             return self._step("look_around", [(room, seed) for seed in seeds], 32, 32, 0, 128, *bits, rows, 3, row)
 
-        steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # what is wrong is found
+        steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # a wrong word is found
         steps += [put(7, rows, 3), look(1, 9)]  # which does nothing then
         self.client.sequence(steps, blocking=True)
         if rows.get().tolist() != [[48.0, 0.0, 0.0], [64.0, 0.0, 0.0], [1.0, 0.0, 0.0]]:
@@ -449,7 +419,7 @@ def _rooms(held: Held) -> list[tuple[Area, Block, Array]]:
 
 
 def _imprecise(task: Task, draw: Draw, found: Any, asked: Sequence[tuple[int, float, Expected | None]]) -> Worst | None:
-    """What is wrong with outputs of which each element is within its tolerance."""
+    """The error of outputs each of whose elements is within its tolerance."""
     for row, _, expected in asked:
         errors = Errors(0, float(found[row][1]), int(found[row][2]))
         worst = None if expected is None else imprecise(task, expected, errors, draw.case, draw.number)

@@ -1,29 +1,31 @@
-"""What a task is: a reference, a generator of inputs, cases, outputs and how exactly they are to be met."""
+"""Tasks: a reference, a generator of inputs, cases, outputs and how exactly they are to be met."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument
+from .. import BadArgument
 from ._values import EPS, FLOATS
-
-__all__ = ["FEW", "NAME", "Case", "Task", "Tolerance", "least_rms"]
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRECISIONS = ("auto", "f64", "native")
 CASES_MAX = 64
-# Of the outputs' typical size (their root mean square) and of each element; wide enough for another order of additions.
+# Parts of the outputs' typical size (their root mean square) and of each element; wide enough for another order of additions.
 _RTOL = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 4e-2, "f8_e4m3": 0.15, "f8_e5m2": 0.3}
 # Roundings of the result's own precision that a solution may be off on average, beside what the reference is off.
 _ROUNDINGS = {"f64": 32.0, "f32": 32.0, "f16": 2.0, "bf16": 2.0, "f8_e4m3": 1.0, "f8_e5m2": 1.0}
 # The smallest element that has all digits; that of dtypes whose small elements are often flushed to zero is a normal number.
 _UNIT = {"f64": 2.0**-1022, "f32": 2.0**-126, "bf16": 2.0**-126, "f16": 2.0**-24, "f8_e4m3": 2.0**-9, "f8_e5m2": 2.0**-16}
-_LEAST = 1e-12  # of the outputs' root mean square: smaller elements may be what float64 rounds
-_BY_ATOL = 1 / 16  # of the elements, beside what roundings explain, may be right by `atol` alone
+_LEAST = 1e-12  # part of the outputs' root mean square: smaller elements may be roundings of float64
+_BY_ATOL = 1 / 16  # part of the elements that may be right by `atol` alone, beside those that roundings explain
 FEW = 16  # elements, whose root mean square says little
 
 
@@ -54,7 +56,7 @@ class Case(Mapping[str, Any]):
 
     @property
     def size(self) -> int:
-        """What cases are ordered by: the product of the whole numbers."""
+        """Cases are ordered by this product of their whole numbers."""
         return math.prod(abs(v) for v in self._values.values() if isinstance(v, int) and not isinstance(v, bool) and v)
 
     def __str__(self) -> str:
@@ -130,7 +132,7 @@ _DEFAULT = Tolerance()
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a solution is to compute.
+    """A description of the function that solutions compute.
 
     `inputs(rng, **case)` makes the inputs of a case with a `numpy.random.Generator`: a dict of NumPy arrays, torch tensors and
     numbers. `reference(**inputs)` returns what is right: an array or a tuple of them, for the names in `outputs`; their shapes and
@@ -165,7 +167,7 @@ class Task:
     exchange: bool = False
     flops: Any = None
     text: str = ""  # for the people who solve it
-    key: object = field(default_factory=object, repr=False)  # what results of the task are kept by
+    key: object = field(default_factory=object, repr=False)  # results of the task are kept by it
 
     def __post_init__(self) -> None:
         if not callable(self.reference) or not callable(self.inputs):
@@ -209,7 +211,7 @@ class Task:
 
     @property
     def small_cases(self) -> tuple[Case, ...]:
-        """For the interpreter."""
+        """The cases for the interpreter."""
         if self.small is not None:
             return tuple(self.small)  # type: ignore[arg-type]
         return (min(self.all_cases, key=lambda case: case.size),)
@@ -218,3 +220,61 @@ class Task:
         if isinstance(self.tolerance, Mapping):
             return self.tolerance.get(dtype, _DEFAULT)
         return self.tolerance or _DEFAULT
+
+
+# Files. A task's is Python and is run: it is trusted.
+
+
+def load_tasks(path: str | os.PathLike[str]) -> dict[str, Task]:
+    """The tasks of a Python file by name: its `task`, or its `tasks`, which are several; or the problem of a file in
+    KernelBench's form. Runs the file."""
+    file = Path(path)
+    if not file.is_file():
+        raise BadArgument(f"{file}: there is no such file; a task is a .py that has a `task`")
+    if _is_problem(file):
+        from .kernelbench import load
+
+        problem = load(file)
+        return {problem.name: problem}
+    name = f"kops_judge_task_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise BadArgument(f"{file}: a task is a .py that has a `task`")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadArgument(f"{file}: {type(error).__name__}: {error}") from error
+    found: Any = getattr(module, "tasks", None)
+    if found is None:
+        found = getattr(module, "task", None)
+    items = [found] if isinstance(found, Task) else list(found.values() if isinstance(found, dict) else found or ())
+    if not items or not all(isinstance(one, Task) for one in items):
+        raise BadArgument(f"{file}: it has no `task`, a kops.judge.Task, and no `tasks`, a list of them")
+    return {one.name: one for one in items}
+
+
+def _is_problem(file: Path) -> bool:
+    from .kernelbench import is_problem
+
+    try:
+        return is_problem(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        return False
+
+
+def load_task(path: str | os.PathLike[str]) -> Task:
+    """The task of a file, which may say one of several by `FILE:NAME`."""
+    text = os.fspath(path)
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        file, name = text, ""
+    tasks = load_tasks(file)
+    if name:
+        if name not in tasks:
+            raise BadArgument(f"{file} has no task {name!r}; it has {', '.join(tasks)}")
+        return tasks[name]
+    if len(tasks) > 1:
+        raise BadArgument(f"{file} has several tasks, say which: {file}:{next(iter(tasks))} ({', '.join(tasks)})")
+    return next(iter(tasks.values()))

@@ -1,10 +1,12 @@
-"""How long a right solution takes. Every timed launch gets inputs that the solution has not seen, in memory of their own, writes to
-poisoned outputs, and is checked: a result that was remembered, or not computed, shows."""
+"""How long a right solution takes, and which roof is above it: how fast memory or arithmetic would let it be (Williams, Waterman,
+Patterson, "Roofline", 2009). Every timed launch gets inputs that the solution has not seen, in memory of their own, writes to poisoned
+outputs, and is checked: a result that was remembered, or not computed, shows."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import time as clock
 from collections import deque
@@ -13,43 +15,35 @@ from concurrent.futures import Future, wait
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from .._base import intervals
-from .._base.errors import KopsError
-from .._base.results import Timings
-from .._calls.plans import truest
-from .._clients.client import Client
-from ._baseline import Baseline
-from ._carrier import Block, Copies, Memory, Staged
-from ._device import alone, wall_us, was_alone
+from .. import Client, KopsError, Timings
+from .._companions import intervals
+from ..interpret._expressions import evaluate
+from ..profiler._roofline import LATENCY
+from ._carrier import Block, Copies, Memory, Staged, timed_alone, wall_us, was_alone
 from ._draws import Draw, new_seed
-from ._errors import Refused, TaskFault
 from ._gpu import GpuRunner, errors, wrong_in
-from ._lane import Job
-from ._roof import roof_of
-from ._rounds import failed
-from ._samples import adds_up, measured, warm_is_no_longer
+from ._machine import Baseline, Peaks
+from ._runner import Job, failed
 from ._shelf import Held
-from ._stop import Gone, Stop
+from ._task import Task
 from ._unseen import Unseen
-from ._verdict import Measured, Time, Worst
+from ._values import FLOATS
+from ._verdict import Gone, Measured, Refused, Stop, TaskFault, Time, Worst
 
-__all__ = ["TIMED_DRAWS", "Found", "Limits", "Peaks", "timed"]
-
-TIMED_DRAWS = 24  # of which each is used once
+TIMED_DRAWS = 24  # each is used once
 # Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
 FLUSH_ROW = 1024  # elements
-COPIES = 2  # of draws, that are asked for before the one before has ended
+COPIES = 2  # draws whose copies are asked for before the copy of an earlier one has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
 MORE = 16  # launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
 IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
-ROOF_MOST = 1.15  # of what is possible for operands that no cache has
-LATENCY = 0.3  # of the roof: below, neither memory nor arithmetic holds it up
+ROOF_MOST = 1.15  # part of the roof that operands outside of caches can reach, at most
 
 
 class Limits(NamedTuple):
-    """Of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
+    """Limits of a measurement, cold and warm each. `until`: the half width of the interval as a part of the median that is enough, and
     `until_us` in microseconds, whichever is wider: no clock knows short kernels to 2 %. `at_most`: seconds for that; `launches`: at
     most. `flush_bytes`: more than the second-level cache has; twice that is read before a cold launch. `slack_us`: what the daemon's clock
     may show beyond the GPU's for many runs behind each other; None: by what trivial work of the daemon's own takes there."""
@@ -64,15 +58,6 @@ class Limits(NamedTuple):
     def enough(self, us: float) -> float:
         """Half width of an interval that is narrow enough, as a part of its median."""
         return max(self.until, self.until_us / max(us, 1e-3))
-
-
-class Peaks(NamedTuple):
-    """What the device was measured to do: the roofs."""
-
-    gb_s: float | None = None
-    gflop_s: Mapping[str, float] = {}  # by dtype
-    # What its clock shows for so many trivial launches, in microseconds; filled as it is measured.
-    overheads: dict[int, float] | None = None
 
 
 class Found(NamedTuple):
@@ -115,7 +100,7 @@ class _Timing:
         return self.runner.carrier.stage(self.runner.plan(self.task, draw), draw, new_seed())
 
     def staged(self, ahead: int | None = None) -> Staged:
-        """The next one, while so many are prepared for later."""
+        """The next draw's content, while `ahead` more are prepared for later."""
         while len(self._ahead) <= (self.beside if ahead is None else ahead):
             self._ahead.append(self.runner.crew.submit(self._stage))
         return self._ahead.popleft().result()
@@ -204,7 +189,7 @@ class _Timing:
         return _Launched(timings, baseline_us)
 
     def believe(self, draw: Draw, timings: Timings) -> None:
-        """Raises Stop for what cannot be."""
+        """Raises Stop for times that cannot be."""
         self.disturbed += was_alone(timings) is False
         wall = wall_us(timings)
         if wall is not None and timings.exec_us is not None:
@@ -231,7 +216,7 @@ class _Timing:
         return not narrow and clock.monotonic() < end
 
     def cold_and_warm(self, least: int) -> tuple[list[_Launched], list[_Launched]]:
-        """The same for both, in batches; one by one where these are not believed twice, since other work may have been there once."""
+        """Both series in batches; one by one where batches are not believed twice, since other work may have been there once."""
         for _ in range(2):
             found = self.batches(least)
             if found is not None:
@@ -257,7 +242,7 @@ class _Timing:
             most, then, failure = self.unseen.most, [], None
             rest = [self.unseen.more(min(MORE, most, self.limits.launches + 1 - len(some))) for some in (warm, cold)]
             counts = [one if self.wants(some[1:], least, end) and honest else 0 for one, some in zip(rest, (warm, cold))]
-            for launch in held:  # it is looked at before other launches' inputs come there
+            for launch in held:  # memory is looked at before other launches' inputs come there
                 self.runner.release(launch.memory)
             try:
                 then = self.unseen.held(sum(counts)) if any(counts) or not honest else self.for_runs(cold)
@@ -345,8 +330,8 @@ class _Timing:
         return timings
 
     def slack(self, launches: int, found: float) -> float:
-        """What the daemon's clock may show beyond the GPU's for so many launches, where it shows `found`: the least that it ever was, if
-        that is enough, and else what it is now, since the machine may be busier."""
+        """The time that the daemon's clock may show beyond the GPU's for so many launches, where it shows `found`: the least that it ever
+        was, if that is enough, and else what it is now, since the machine may be busier."""
         if self.limits.slack_us is not None:
             return self.limits.slack_us
         least = self.overheads.get(launches)
@@ -361,7 +346,7 @@ class _Timing:
         client, device = self.trusted, self.runner.gpu
         with errors():
             a, b = (client.zeros((256,), "f32", device=device) for _ in range(2))
-            how = {**alone(client, client.sequence), "timing": truest(client._live())}
+            how = timed_alone(client)
             walls = [wall_us(client.sequence([("square", a, {"out": b})] * launches, **how)[1]) for _ in range(5)]
         return OVERHEAD_LEAST + OVERHEAD_FACTOR * max(wall or 0.0 for wall in walls)
 
@@ -380,7 +365,7 @@ def _disagrees(draw: Draw, us: float, wall: float, why: str) -> Stop:
 
 
 def _us(launched: Sequence[_Launched]) -> list[float]:
-    """Those that the device tells."""
+    """The times that the device tells."""
     return [us for one in launched if (us := one.timings.exec_us) is not None]
 
 
@@ -388,14 +373,8 @@ def _measured(launched: Sequence[_Launched]) -> Measured | None:
     return measured(_us(launched))
 
 
-def _ratios(launched: Sequence[_Launched]) -> list[float]:
-    return [
-        one.baseline_us / one.timings.exec_us for one in launched if one.baseline_us is not None and one.timings.exec_us
-    ]
-
-
 def _counters(timing: _Timing) -> dict[str, Any]:
-    """Of the solution's first launch alone, whose name is `kernel`; nothing where the device does not count."""
+    """Counters of the solution's first launch alone, whose name is `kernel`; nothing where the device does not count."""
     staged = timing.staged()
     memory, copies = timing.filling(staged)
     timing.runner.ended(copies)
@@ -416,10 +395,10 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
     one = _measured(cold)
     took = one.us if one is not None else 0.0
     roof = roof_of(took, size, job.flops, peaks.gb_s, peaks.gflop_s, job.dtype)
-    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several they say nothing of the others
+    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several launches one is counted
     if not bound and roof.part is not None:
         bound = roof.name if roof.part >= LATENCY else "latency" if roof.arithmetic is not None else "latency or compute"
-    ratios = _ratios(cold)
+    ratios = [one.baseline_us / us for one in cold if one.baseline_us is not None and (us := one.timings.exec_us)]
     low, high = intervals.of_median(ratios) or (None, None)
     flops = job.flops
     return Time(
@@ -471,3 +450,88 @@ def timed(
         return Found(time, tuple(warnings))
     finally:
         timing.close()
+
+
+# What times of launches say together
+
+# What launches that are looked at together may take besides their median's, since others work on the GPU, too; and what the first one
+# may take besides, whose code may have to be loaded. It comes before all others and does not know where their memory will be.
+DEFERRED, DEFERRED_US, FIRST_US = 1.1, 3.0, 10.0
+AHEAD, AHEAD_US = 1.1, 3.0  # a warm launch may take so many times, and so much more, what a cold one takes
+
+
+def adds_up(times: Sequence[Sequence[float]]) -> bool:
+    """Whether launches, all of which were looked at together, took about as long as their median says, those of each kind."""
+    most = [(some, DEFERRED * median(some)) for some in times if some]
+    return all(some[0] <= us + FIRST_US and sum(some[1:]) <= len(some[1:]) * us + DEFERRED_US for some, us in most)
+
+
+def warm_is_no_longer(warm: Sequence[float], cold: Sequence[float]) -> bool:
+    """Whether warm launches took no longer than the cold ones behind them: else they may have done their work."""
+    return not warm or not cold or median(warm) <= AHEAD * median(cold) + AHEAD_US
+
+
+def measured(samples: Sequence[float]) -> Measured | None:
+    if not samples:
+        return None
+    low, high = intervals.of_median(samples) or (None, None)
+    return Measured(median(samples), low, high, len(samples))
+
+
+# Roofs
+
+class Roof(NamedTuple):
+    """`memory` and `arithmetic` are the parts of what the device can do that were reached. The larger one is of the roof that bounds."""
+
+    memory: float | None = None
+    arithmetic: float | None = None
+
+    @property
+    def part(self) -> float | None:
+        parts = [part for part in self if part is not None]
+        return max(parts) if parts else None
+
+    @property
+    def name(self) -> str:
+        if self.part is None:
+            return ""
+        return "memory" if self.part == self.memory else "arithmetic"
+
+
+def flops_of(task: Task, draw: Draw) -> float | None:
+    """Floating-point operations of a draw's case. None: the task does not say. Raises TaskFault."""
+    given = task.flops
+    if isinstance(given, str):
+        names = {**draw.case.numbers, **draw.numbers, **{name: tensor.shape for name, tensor in draw.tensors.items()}}
+        try:
+            given = evaluate(given, names, "flops")
+        except KopsError as error:
+            raise TaskFault(f"task {task.name}: {error}") from None
+    elif callable(given):
+        try:
+            given = given(**draw.case)
+        except Exception as error:
+            raise TaskFault(f"task {task.name}: its flops raise {type(error).__name__}: {str(error)[:500]}") from None
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < math.inf:
+        raise TaskFault(f"task {task.name}: its flops in the case {draw.case} are {given!r:.80}: they are a number of at least 0, or None")
+    return float(given)
+
+
+def dtype_of(draw: Draw) -> str:
+    """In which a draw is computed: that of the inputs of floats with the most elements, else the outputs'."""
+    sizes: dict[str, int] = {}
+    for tensor in draw.tensors.values():
+        if tensor.dtype in FLOATS:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + int(tensor.data.size)
+    return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else draw.expected[0].dtype
+
+
+def roof_of(us: float, size: int, flops: float | None, peak_gb_s: float | None, peak_gflop_s: Mapping[str, float], dtype: str) -> Roof:
+    """The roof above work on `size` bytes that takes so many microseconds."""
+    if not us:
+        return Roof()
+    memory = size / us / 1e3 / peak_gb_s if peak_gb_s else None
+    top = peak_gflop_s.get(dtype)
+    return Roof(memory, flops / us / 1e3 / top if flops and top else None)

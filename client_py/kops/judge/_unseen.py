@@ -1,4 +1,4 @@
-"""What the timed launches of a solution get: inputs that it has not seen, in memory of their own."""
+"""Inputs of a solution's timed launches: the solution has not seen them, in memory of their own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from statistics import median
 
 from ._draws import Draw, draw, new_seed
 from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
-from ._lane import Job
-from ._runner import Runner
+from ._runner import Job, Runner
 from ._shelf import Held, Image
-
-__all__ = ["SLOW", "Unseen", "prepare", "usual"]
 
 TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
 TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
 SLOW = 2.0  # seconds for the draws that are missing for many
-STEPS_MOST = 256  # of a sequence
+STEPS_MOST = 256
 # Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
 SEVERAL, DEADLINE_PART = 24, 0.25
 MOSTLY_ENOUGH, WARM_ENOUGH = 14, 10  # launches, for a median whose interval is narrow enough; caches make the warm ones steadier
@@ -37,7 +34,7 @@ def usual(nbytes: int) -> int:
 
 
 class Unseen:
-    """Of one solution. `shelf`: where the inputs are in the GPU's memory, if they can be."""
+    """The unseen inputs of one solution. `shelf`: where they are in the GPU's memory, if they can be."""
 
     def __init__(self, job: Job, runner: GpuRunner) -> None:
         self.job, self.task, self.runner = job, job.task, runner
@@ -53,7 +50,7 @@ class Unseen:
         self._coming: deque[Future[Draw]] = deque()
 
     def draw(self) -> Draw:
-        """Of those that are kept, then a new one. Any thread's."""
+        """One of the kept draws, later a new one. Any thread's."""
         with self._drawing:
             if self._rest:
                 return self._rest.pop()
@@ -99,7 +96,7 @@ class Unseen:
         return draws * median(one.seconds for one in self.job.timed) / (1 + self.beside) <= SLOW
 
     def close(self) -> None:
-        """What was expected and is not needed is not made, and nothing is held."""
+        """Draws that were expected and are not needed are not made, and nothing is held."""
         for one in self._coming:
             one.cancel()
         for kept in (self._coming, self._rest, self._first):
@@ -122,7 +119,7 @@ class Unseen:
 
     @property
     def _nbytes(self) -> int:
-        """Of the memory of a launch."""
+        """Bytes of a launch's memory."""
         return max(self.runner.plan(self.task, self.job.timed[0]).nbytes, 1)
 
     @property
@@ -137,7 +134,7 @@ class Unseen:
         return self._first
 
     def first(self) -> list[Held]:
-        """The same, filled in any case. No reference runs beside the launches."""
+        """Memory of the first launches, filled in any case. No reference runs beside the launches."""
         assert self.shelf is not None
         wait(self._coming)
         made, self._first = self._first, []

@@ -1,23 +1,18 @@
-"""Tensors of tasks and solutions as bytes with a dtype: NumPy arrays and torch tensors become these, and become arrays again.
+"""Tensors of tasks and solutions as bytes with a dtype: NumPy arrays and torch tensors become these, and become arrays again. Also the
+rubbish that lies in memory before a solution runs, and whether tensors are equal.
 
 NumPy has no bfloat16 and no 8-bit floats of its own, so their bits are kept, and turned into numbers here.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES
-from .._base.dtypes import NAMES
-from .._base.needs_numpy import numpy
-from .._tensors.bits import numbers_of
-from ._errors import TaskFault
+from .._companions import DTYPES, NAMES, native, numbers_of, numpy
+from ._verdict import TaskFault
 
-__all__ = [
-    "EPS", "FLOATS", "NARROW", "Tensor", "as_like", "bits_dtype", "floats_of", "is_tensor", "numbers", "tensor_of", "without_elements",
-]  # fmt: skip
-
-NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # of few digits
+NARROW = ("f16", "bf16", "f8_e4m3", "f8_e5m2")  # dtypes of few digits
 FLOATS = (*NARROW, "f32", "f64")
 _BITS = {"bf16": "uint16", "f8_e4m3": "uint8", "f8_e5m2": "uint8", "bool": "uint8"}
 _SHORT = {long: short for short, long in NAMES.items() if short in DTYPES}
@@ -126,3 +121,111 @@ def floats_of(tensor: Tensor) -> Any:
 def numbers(tensor: Tensor) -> Any:
     """float64 of floats; everything else as it is, since float64 has not all integers."""
     return floats_of(tensor) if tensor.dtype in FLOATS else tensor.data
+
+
+# Rubbish: other one each time, in outputs and scratch before a solution runs
+
+PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
+
+# NaNs whose other bits are drawn: all exponent bits and the quiet bit.
+NANS = {
+    "f16": (0x7E00, 0x01FF, "u2"), "bf16": (0x7FC0, 0x003F, "u2"), "f32": (0x7FC00000, 0x003FFFFF, "u4"),
+    "f64": (0x7FF8 << 48, (1 << 51) - 1, "u8"),
+}  # fmt: skip
+
+
+def _period(dtype: str, count: int, rng: Any, nan: bool) -> Any:
+    """The bytes of rubbish that repeat."""
+    if nan and dtype in NANS:
+        base, free, unsigned = NANS[dtype]
+        made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
+        return (made | numpy.array(base, unsigned)).astype(unsigned).view(numpy.uint8)
+    low = 2 if dtype == "bool" else 0  # no bool has that
+    return rng.integers(low, 256, min(count, PERIOD) * bits_dtype(dtype).itemsize, numpy.uint8)
+
+
+def fill(target: Any, dtype: str, rng: Any, nan: bool) -> None:
+    """Writes such elements to an array of bytes: NaNs, or random bytes."""
+    if not target.size:
+        return
+    period = _period(dtype, target.size // bits_dtype(dtype).itemsize, rng, nan)
+    whole = target.size // period.size * period.size
+    target[:whole].reshape(-1, period.size)[:] = period
+    target[whole:] = period[: target.size - whole]
+
+
+def poison(dtype: str, shape: tuple[int, ...], rng: Any, nan: bool) -> Any:
+    """An array of rubbish."""
+    made = numpy.empty(shape, bits_dtype(dtype))
+    fill(made.reshape(-1).view(numpy.uint8), dtype, rng, nan)
+    return made
+
+
+# Comparing, in one pass without the GIL where the package's compiled part is there, else in NumPy, by parts that fit into a cache
+
+PART = 1 << 15  # elements
+
+
+class Errors(NamedTuple):
+    """Errors of a tensor of floats: elements that are wrong, the sum of the squares of the errors of those that are finite, and elements
+    of at least some size that are further off than `rtol` of themselves, so that `atol` alone may allow them."""
+
+    wrong: int
+    squares: float
+    by_atol: int
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def sum_of_squares(values: Any) -> float:
+    """The sum of a vector's squares. Not by BLAS, whose threads go on spinning for a while after each call, and take the processors from
+    all that is prepared beside the GPU."""
+    return float(numpy.einsum("i,i->", values, values))
+
+
+def same_bytes(a: Any, b: Any) -> bool:
+    """Whether contiguous arrays of one size in bytes are equal."""
+    if a.nbytes != b.nbytes or not (a.flags.c_contiguous and b.flags.c_contiguous):
+        raise ValueError("arrays of different sizes, or with gaps")
+    if native is not None:
+        return bool(native.compare_bytes(_address(a), _address(b), a.nbytes))
+    flat = [one.reshape(-1).view(numpy.uint8) for one in (a, b)]
+    return all(numpy.array_equal(flat[0][at : at + 8 * PART], flat[1][at : at + 8 * PART]) for at in range(0, a.nbytes, 8 * PART))
+
+
+def float_errors(got: Tensor, want: Any, rtol: float, atol: float, least: float = math.inf) -> Errors:
+    """Counts the errors. `want` is of float64. An element is right within `atol + rtol * |want|`, the same infinity, or NaN for NaN.
+    `least`: the size from which on elements count for `by_atol`."""
+    if want.dtype != numpy.float64 or want.shape != got.data.shape or not (want.flags.c_contiguous and got.data.flags.c_contiguous):
+        raise ValueError("what is right is float64 of the same shape, without gaps")
+    if native is not None:
+        found = native.compare_floats(got.dtype, _address(got.data), _address(want), want.size, rtol, atol, least)
+        if found is not None:
+            return Errors(*found)
+    sums = [0, 0.0, 0]
+    flat, right = got.data.reshape(-1), want.reshape(-1)
+    with numpy.errstate(all="ignore"):
+        for at in range(0, right.size, PART):
+            found = _part(floats_of(Tensor(got.dtype, flat[at : at + PART])), right[at : at + PART], rtol, atol, least)
+            sums = [one + more for one, more in zip(sums, found)]
+    return Errors(int(sums[0]), sums[1], int(sums[2]))
+
+
+def _part(got: Any, want: Any, rtol: float, atol: float, least: float) -> Errors:
+    far = numpy.abs(got - want)
+    allowed = numpy.abs(want)
+    counts = allowed >= least
+    allowed *= rtol
+    counts &= far > allowed
+    allowed += atol
+    right = far <= allowed
+    squares = sum_of_squares(far)
+    if not numpy.isfinite(squares):
+        finite = numpy.isfinite(got) & numpy.isfinite(want)
+        right = numpy.where(finite, right, (got == want) | (numpy.isnan(got) & numpy.isnan(want)))
+        counts &= finite
+        far[~finite] = 0
+        squares = sum_of_squares(far)
+    return Errors(int(right.size - numpy.count_nonzero(right)), squares, int(numpy.count_nonzero(counts)))

@@ -1,19 +1,19 @@
-"""What a judgement says. Frozen, and the same after a way through JSON."""
+"""Verdicts, and how a part of a judgement says that the judgement is over. Verdicts are frozen, and the same after a way through JSON."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .._base.errors import BadArgument
-
-__all__ = ["KINDS", "REASONS", "Fault", "Measured", "Time", "Verdict", "Worst"]
+from .. import BadArgument, KopsError
+from .._companions import BY_CODE
 
 KINDS = ("right", "unproven", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
-REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # of `wrong`
+REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # why a verdict is `wrong`
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -36,7 +36,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Fault:
-    """What a kernel did. `block`, `thread`, `line` and the text are the interpreter's, which found the fault in a small case;
+    """A fault of a kernel. `block`, `thread`, `line` and the text are the interpreter's, which found the fault in a small case;
     `driver` is what the GPU's driver said."""
 
     kernel: str
@@ -70,8 +70,8 @@ class Time:
     speedup_low: float | None = None
     speedup_high: float | None = None
     wall_us: float | None = None  # the daemon's own clock over the same launches, their mean
-    timer: str = ""  # what told the times
-    bytes: int = 0  # of inputs and outputs, each once
+    timer: str = ""  # the source of the times
+    bytes: int = 0  # inputs and outputs, each once
     gb_s: float | None = None
     roof: float | None = None  # the part that is reached of what the device was measured to do, of the roof that bounds
     bound: str = ""  # "memory", "arithmetic", "compute", "latency": of the whole solution, by its counters where it has one launch
@@ -81,7 +81,7 @@ class Time:
     arithmetic_roof: float | None = None
     flops: float | None = None  # floating-point operations, by the task
     gflop_s: float | None = None
-    dtype: str = ""  # of the arithmetic
+    dtype: str = ""  # the arithmetic's
     counters_of: str = ""  # the entry of that launch
 
     @property
@@ -106,8 +106,8 @@ class Verdict:
     fault: Fault | None = None
     log: str = ""  # the compiler's
     time: Time | None = None
-    cases: tuple[str, ...] = ()  # those that were right; of "right" all of the task's
-    launches: int = 0  # of the solution, that were checked
+    cases: tuple[str, ...] = ()  # cases that were right; all of the task's where the verdict is "right"
+    launches: int = 0  # launches of the solution that were checked
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0  # that judging took
 
@@ -117,7 +117,7 @@ class Verdict:
 
     @property
     def why(self) -> str:
-        """Of `wrong`: one of REASONS."""
+        """One of REASONS where the verdict is `wrong`."""
         return self.worst.why if self.worst is not None else ""
 
     def plain(self) -> dict[str, Any]:
@@ -138,12 +138,12 @@ class Verdict:
         return made
 
     def __str__(self) -> str:
-        from ._table import text
+        from ._page import text
 
         return text(self)
 
     def page(self, path: Any) -> None:
-        """Writes it as a page of HTML."""
+        """Writes the verdict as a page of HTML."""
         from ._page import write
 
         write([self], path)
@@ -159,11 +159,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_PARTS: dict[str, Any] = {"worst": Worst, "fault": Fault, "time": Time, "cold": Measured, "warm": Measured, "baseline": Measured}
-_TEXTS = (
-    "kind", "text", "task", "solution", "how", "device", "log", "why", "output", "case", "kernel", "what", "driver", "timer", "bound",
-    "roof_of", "dtype", "counters_of",
-)  # fmt: skip
+_PARTS: dict[str, Any] = {"Worst | None": Worst, "Fault | None": Fault, "Time | None": Time, "Measured | None": Measured}  # by type
 
 
 def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
@@ -172,11 +168,79 @@ def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
         if one.name not in plain:
             continue
         value = plain[one.name]
-        if one.name in _PARTS and isinstance(value, Mapping):
-            value = _made(_PARTS[one.name], value)
+        if one.type in _PARTS and isinstance(value, Mapping):
+            value = _made(_PARTS[str(one.type)], value)
         elif isinstance(value, list):
             value = tuple(value)
-        elif isinstance(value, str) and one.name not in _TEXTS:
+        elif isinstance(value, str) and one.type != "str":
             value = _NUMBERS.get(value, value)
         members[one.name] = value
     return cls(**members)
+
+
+# Exceptions that end a judgement early. Inside this folder only: users see verdicts.
+
+# Errors after which a connection, its process on the GPU, or its memory is not to be used again; work may go on.
+LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
+                                         "bad_reply", "stale_buffer", "internal"))  # fmt: skip
+
+
+class Refused(KopsError):
+    """The solution asks for something that is not to be had: its verdict is `refused`, and the text says what to change."""
+
+    code = "bad_argument"
+
+
+class TaskFault(KopsError):
+    """The task itself is at fault: the verdict of each of its solutions is `no_verdict`, and the text says what to mend."""
+
+    code = "bad_argument"
+
+
+class BaselineFault(TaskFault):
+    """The task's baseline faults, hangs or is wrong, and will again: it is not run for the task's other solutions."""
+
+
+LOG_MAX = 32 << 10  # characters of a compiler's log that are kept
+
+
+def cut(log: str) -> str:
+    return log if len(log) <= LOG_MAX else log[:LOG_MAX] + "\n… (cut)"
+
+
+class Stop(Exception):
+    """The judgement has ended; `members` are those of the verdict. `dirty`: what ran the solution is not used again."""
+
+    def __init__(self, kind: str, text: str, dirty: bool = False, **members: Any) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.dirty = dirty
+        if "log" in members:
+            members["log"] = cut(members["log"])
+        self.members = members
+
+
+class Gone(Exception):
+    """The runner of the solution went away, by no known fault of the solution, which is judged once more."""
+
+
+@contextlib.contextmanager
+def gone(why: str = "") -> Iterator[None]:
+    """An error of a client in this block means that something went away."""
+    try:
+        yield
+    except KopsError as error:
+        raise Gone(f"{why}: {error.message}" if why else f"{error.message} [{error.code}]") from None
+
+
+class Busy(Gone):
+    """The GPU had other work until the deadline, and nothing of the launch has begun: it only waited, and waits again."""
+
+
+class HeldBack(Gone):
+    """The daemon refuses this user's kernels for a while, since earlier ones faulted: for so many seconds."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._base.errors import BadArgument
-from ._errors import TaskFault
+from .. import BadArgument
 from ._task import NAME, Case, Task, Tolerance
+from ._verdict import TaskFault
 
 __all__ = ["is_problem", "load"]
 
@@ -35,7 +35,7 @@ class _Problem(NamedTuple):
     model: Any  # makes the model
     inputs: Callable[[], Any]
     init: Callable[[], Any]
-    numbers: dict[str, Any]  # of the file
+    numbers: dict[str, Any]  # the file's
 
 
 def is_problem(text: str) -> bool:
@@ -92,7 +92,7 @@ def _run(tree: ast.Module, sizes: Mapping[str, Any], path: str) -> _Problem:
 
 
 def _made_with(problem: _Problem) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """What the model is made with, by position and by name, and the numbers of that by parameter."""
+    """The model's arguments by position and by name, and their numbers by parameter."""
     given = problem.init()
     # A pair of a list and a dict is positions and names; a list is positions alone.
     pair = len(given) == 2 and isinstance(given[0], (list, tuple)) and isinstance(given[1], dict)
@@ -106,7 +106,7 @@ def _made_with(problem: _Problem) -> tuple[tuple[Any, ...], dict[str, Any], dict
 
 
 def _seeded(rng: Any, call: Callable[[], Any]) -> Any:
-    """What `call` returns with torch's generator begun anew from `rng`, which is as before afterwards."""
+    """The result of `call` with torch's generator begun anew from `rng`, which is as before afterwards."""
     import torch
 
     with _drawing, torch.random.fork_rng(devices=[]):
@@ -159,7 +159,7 @@ class _Draws:
         return made
 
     def flops(self, **case: Any) -> float | None:
-        """What torch counts of the model's products of matrices and convolutions, on tensors without memory. None: it has none, or not
+        """Torch's count of the model's products of matrices and convolutions, on tensors without memory. None: it has none, or not
         everything of it works without memory."""
         import torch
         from torch.utils.flop_counter import FlopCounterMode

@@ -12,27 +12,14 @@ With `torch_profiler=` the trace is one with torch's: its ops and kernels, ours,
 CLOCK_MONOTONIC, which the daemon and its clients share.
 """
 
-from ._arguments import ProfilerActivity, supported_activities
 from ._averages import Average, Averages
-from ._peaks import Peaks
-from ._profile import profile, tensorboard_trace_handler
+from ._profile import ProfilerAction, ProfilerActivity, profile, schedule, supported_activities, tensorboard_trace_handler
 from ._recorder import Event
 from ._report import report
-from ._schedule import ProfilerAction, schedule
+from ._roofline import Peaks
 from ._spans import Span, record_function
 
 __all__ = [
-    "Average",
-    "Averages",
-    "Event",
-    "Peaks",
-    "ProfilerAction",
-    "ProfilerActivity",
-    "Span",
-    "profile",
-    "record_function",
-    "report",
-    "schedule",
-    "supported_activities",
-    "tensorboard_trace_handler",
-]
+    "Average", "Averages", "Event", "Peaks", "ProfilerAction", "ProfilerActivity", "Span", "profile", "record_function", "report",
+    "schedule", "supported_activities", "tensorboard_trace_handler",
+]  # fmt: skip

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError
-from .._clients.client import Client
-from ._peaks import Peaks
+from .. import BadArgument, Client, ConnectFailed, KopsError
 from ._report import report
+from ._roofline import Peaks
 
 DONE, FAILED, NO_DAEMON = 0, 1, 3  # exit statuses, as kopsctl's
 
@@ -31,7 +30,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read_peaks(path: Path) -> dict[str, Peaks]:
-    """None where there is no file yet."""
+    """The peaks of a file; none where there is no file yet."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return {uuid: Peaks(uuid, str(row["name"]), float(row["gb_s"]), dict(row["gflop_s"])) for uuid, row in rows.items()}

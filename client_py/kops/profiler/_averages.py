@@ -1,4 +1,4 @@
-"""What a profile adds up to: a row for each op, as `key_averages()` of torch's profiler has it."""
+"""Sums of a profile: a row for each op, as `key_averages()` of torch's profiler has it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.intervals import percentile
-from .._base.table import NONE, layout, number, shapes, text
+from .. import BadArgument
+from .._companions import intervals, table
 from ._recorder import Event
 from ._spans import Span
 
@@ -33,9 +32,9 @@ class Average:
     total: float = 0.0
     queue: float = 0.0  # the mean from `ready` to `started`
     latency: float = 0.0  # the mean from `received` to `ended`
-    send: float | None = None  # of calls that waited: the mean from the call's begin to `received`
+    send: float | None = None  # for calls that waited: the mean from the call's begin to `received`
     reply: float | None = None  # and from `ended` to the call's end
-    cpu_time_total: float = 0.0  # of the calls that made these requests, in this process
+    cpu_time_total: float = 0.0  # time of the calls that made these requests, in this process
     share: float = 0.0
     failed: int = 0
     _each: list[float] = field(default_factory=list, repr=False)
@@ -57,7 +56,7 @@ class Average:
     def percentile(self, p: float) -> float | None:
         if not self._each:
             return None
-        return percentile(sorted(self._each), p)
+        return intervals.percentile(sorted(self._each), p)
 
     @property
     def p50(self) -> float | None:
@@ -96,8 +95,8 @@ class Averages(list[Average]):
         def keys(row: Average) -> list[str]:
             return [_cut(value, widths.get(group)) for group, value in zip(self.groups, row.key, strict=True)]
 
-        table = layout([head, *([*keys(row), *_cells(row)] for row in rows[:most])], align) + rest
-        return f"{header}\n{table}" if header else table
+        made = table.layout([head, *([*keys(row), *_cells(row)] for row in rows[:most])], align) + rest
+        return f"{header}\n{made}" if header else made
 
     def _sorted(self, sort_by: str | None) -> list[Average]:
         columns = ("count", "executions", "total", "mean", "p50", "p99", "queue", "latency", "send", "reply", "cpu_time_total", "cpu_time")
@@ -118,17 +117,17 @@ def _cut(value: str, most: int | None) -> str:
 
 def _cells(row: Average) -> list[str]:
     times = (row.mean, row.p50, row.p99, row.queue, row.latency, row.send, row.reply, row.cpu_time or None)
-    return [str(row.count), str(row.executions), number(row.total / 1e3), f"{100 * row.share:.1f}", *map(number, times)]
+    return [str(row.count), str(row.executions), table.number(row.total / 1e3), f"{100 * row.share:.1f}", *map(table.number, times)]
 
 
 def _key(event: Event, group: str) -> str:
     if group == "op":
-        return text(event.label if event.what == "compile" or event.ops > 1 else event.op)
+        return table.text(event.label if event.what == "compile" or event.ops > 1 else event.op)
     if group == "shapes":
-        return shapes(event.shapes)
+        return table.shapes(event.shapes)
     if group == "client":
-        return text(f"{event.client or event.comm} ({event.pid})")
-    return text(getattr(event, group))
+        return table.text(f"{event.client or event.comm} ({event.pid})")
+    return table.text(getattr(event, group))
 
 
 def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[int, Span], lines: int = 1) -> Averages:
@@ -140,7 +139,7 @@ def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[in
     rows: dict[tuple[str, ...], Average] = {}
     for event in events:
         caller = callers.get(id(event))
-        stack = text("; ".join(caller.stack[:lines])) if caller is not None else NONE
+        stack = table.text("; ".join(caller.stack[:lines])) if caller is not None else table.NONE
         key = tuple(stack if group == "stack" else _key(event, group) for group in groups)
         row = rows.setdefault(key, Average(key))
         row.count += 1

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .._base.results import Device
+from .. import Device
 from ._recorder import Event
 from ._spans import Span, match
 
-DEVICE_PIDS = (1 << 31) - 1  # of devices, downwards: no process has such a number
+DEVICE_PIDS = (1 << 31) - 1  # devices count downwards from here: no process has such a number
 UNKNOWN_PIDS, UNKNOWN_PIDS_COUNT = 1 << 30, 1 << 29
-FIRST_ID = 1 << 30  # of calls and work: a trace that is joined with this one counts from 1
+FIRST_ID = 1 << 30  # calls and work count from here: a trace that is joined with this one counts from 1
 OPEN_US = 1.0  # opening memory that took less is not shown
 
 
@@ -23,7 +23,7 @@ class _Lanes:
         self._ends: list[int] = []
 
     def place(self, begin: int, end: int) -> int:
-        end = max(end, begin + 1)  # of two slices without a length one would be in the other
+        end = max(end, begin + 1)  # else one of two slices without a length would be in the other
         for lane, free in enumerate(self._ends):
             if free <= begin:
                 self._ends[lane] = end
@@ -36,7 +36,7 @@ class _NestedLanes:
     """Rows of one thread. A slice may be in another one of its row; what begins in one and ends outside goes to another row."""
 
     def __init__(self) -> None:
-        self._open: list[list[int]] = []  # of each row the ends, the inner ones last
+        self._open: list[list[int]] = []  # by row the ends, the inner ones last
 
     def place(self, begin: int, end: int) -> int:
         """For slices in the order of their begin, the longer ones first."""
@@ -102,7 +102,7 @@ def _properties(number: int, uuid: str, device: Device | None) -> dict[str, Any]
 
 
 def _pid(event: Event) -> int:
-    """Of the process, or a number that none has where the daemon does not see it: its clients are told apart all the same."""
+    """The process's number; one that no process has where the daemon does not see it, so that clients are told apart all the same."""
     return event.pid or UNKNOWN_PIDS + event.connection % UNKNOWN_PIDS_COUNT
 
 
@@ -111,7 +111,7 @@ def _us(begin: int | None, end: int | None) -> float | None:
 
 
 def _parts_of(event: Event) -> list[tuple[str, int, int]]:
-    """What a call did from when the device was given it on."""
+    """The parts of a call from when the device was given it."""
     if event.started is None:
         return []
     if event.began is None or event.finished is None or event.began > event.finished:
@@ -152,7 +152,7 @@ class Trace:
     def _lane(self, key: Any, begin: int, end: int) -> int:
         return self._lanes.setdefault(key, _Lanes()).place(begin, end)
 
-    # What the daemon told
+    # The daemon's rows
 
     def add_events(self, events: Sequence[Event], spans: Sequence[Span] = (), own_pid: int = 0) -> None:
         """The daemon's rows; arrows come from this process's spans, where these are theirs."""
@@ -196,14 +196,9 @@ class Trace:
             name = f"connection {event.connection}, {name}"
         lane = self._lane((pid, row), event.received, event.ended)
         tid = self._rows.thread(pid, (row, lane), name if lane == 0 else f"{name} ({lane + 1})")
-        args: dict[str, Any] = {
-            "device": event.device or None,
-            "variant": event.variant or None,
-            "dtype": event.dtype or None,
-            "shapes": ", ".join("x".join(map(str, shape)) or "scalar" for shape in event.shapes) or None,
-            "executions": event.executions,
-            "failed": True if event.failed else None,
-        }
+        args: dict[str, Any] = {name: getattr(event, name) or None for name in ("device", "variant", "dtype")}
+        args["shapes"] = ", ".join("x".join(map(str, shape)) or "scalar" for shape in event.shapes) or None
+        args |= {"executions": event.executions, "failed": event.failed or None}
         if event.what != "compile":
             args["open_us"] = _us(event.received, event.ready)
             args["queue_us"] = _us(event.ready, event.started)
@@ -267,7 +262,7 @@ class Trace:
             tid = self._rows.thread(pid, (row, lane), row if lane == 0 else f"{row} ({lane + 1})")
             self._slice(cat, name, pid, tid, begin, end, args, **({"cname": "terrible"} if args.get("failed") else {}))
 
-    # What this process did
+    # This process's rows
 
     def add_spans(self, spans: Sequence[Span], pid: int, events: Iterable[Event] = ()) -> None:
         """Each thread's row; a call that asked for one of `events` has its operands. Ranges that overlap, as those of two tasks
@@ -301,7 +296,7 @@ class Trace:
             span = by_event.get(id(event))
             if span is None:
                 continue
-            # Of no length too: work is found by it.
+            # Also without a length: work is found by it.
             args = {"External id": self._external[id(span)], "correlation": self._correlation(event)}
             until = min(event.received, span.end)
             # TensorBoard's plug-in (torch-tb-profiler 0.4.3) knows launches by "runtime", not by torch's newer "cuda_runtime".

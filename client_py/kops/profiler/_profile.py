@@ -1,4 +1,4 @@
-"""The profiler: records steps by a schedule, and hands out what it recorded."""
+"""The profiler: records steps by a schedule, and hands out what it recorded. Its arguments are those of `torch.profiler.profile`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,138 @@ import os
 import socket as sockets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.log import warn
-from .._base.results import Device
+from .. import BadArgument, Device
+from .._companions import warn
 from . import _spans
-from ._arguments import ProfilerActivity, activities_of, flag, function, ignore
 from ._averages import Averages, averages
 from ._chrome import Trace
 from ._recorder import Event, Recorder
-from ._schedule import ProfilerAction, action_of, always
 from ._spans import Span, Watch, clock, match
+
+
+class ProfilerAction(Enum):
+    """A profiler's action in a step."""
+
+    NONE = 0
+    WARMUP = 1  # records, and throws away
+    RECORD = 2
+    RECORD_AND_SAVE = 3  # the last step of a cycle
+
+
+def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0) -> Callable[[int], ProfilerAction]:
+    """As `torch.profiler.schedule`: after `skip_first` steps, cycles of `wait` steps without, `warmup` steps recorded in vain,
+    `active` steps recorded. `repeat` cycles, 0: for ever."""
+    for name, value in {"wait": wait, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}.items():
+        if value < 0:
+            raise BadArgument(f"{name}={value}: a number of steps is not negative")
+    if active < 1:
+        raise BadArgument(f"active={active}: at least one step of a cycle is recorded")
+    length = wait + warmup + active
+
+    def action(step: int) -> ProfilerAction:
+        if step < skip_first:
+            return ProfilerAction.NONE
+        cycle, at = divmod(step - skip_first, length)
+        if repeat and cycle >= repeat:
+            return ProfilerAction.NONE
+        if at < wait:
+            return ProfilerAction.NONE
+        if at < wait + warmup:
+            return ProfilerAction.WARMUP
+        return ProfilerAction.RECORD_AND_SAVE if at == length - 1 else ProfilerAction.RECORD
+
+    return action
+
+
+def action_of(value: Any) -> ProfilerAction:
+    """The action that a schedule said; torch's schedules say torch's actions."""
+    name = getattr(value, "name", "")
+    if name not in ProfilerAction.__members__:
+        raise BadArgument(f"schedule has said {value!r}: it says a ProfilerAction of each step; kops.profiler.schedule() makes one")
+    return ProfilerAction[name]
+
+
+def always(_step: int) -> ProfilerAction:
+    return ProfilerAction.RECORD
+
+
+# The arguments of torch.profiler.profile: which of them mean something here, and why the others are ignored
+
+class ProfilerActivity(Enum):
+    """The activities that a profile records. torch's values are taken too."""
+
+    CPU = 0  # this process's calls, and work on the host device
+    CUDA = 2  # work on GPUs
+
+
+BOTH = frozenset(ProfilerActivity)
+OWN = ("activities", "schedule", "on_trace_ready", "record_shapes", "with_stack", "acc_events", "socket", "processes", "torch_profiler")
+IGNORED = {
+    "profile_memory": "kopsd allocates nothing for torch; give torch_profiler= a torch.profiler.profile with profile_memory=True",
+    "with_flops": "the daemon's events have no operations; kops.report() has GFLOP/s",
+    "with_modules": "the daemon sees no modules; give torch_profiler= a torch.profiler.profile with with_modules=True",
+    "experimental_config": "it configures Kineto, which records nothing here; k.profile(..., counters=True) reads a GPU's counters",
+    "execution_trace_observer": "it observes torch's operators; give it to the torch.profiler.profile of torch_profiler=",
+    "custom_trace_id_callback": "traces have no identifiers here",
+    "post_processing_timeout_s": "nothing is processed when a profile ends",
+}
+_said: set[str] = set()
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    return set(BOTH)
+
+
+def activities_of(wanted: Iterable[Any] | None, use_cuda: Any) -> frozenset[ProfilerActivity]:
+    """As torch does: none named are all, and `use_cuda`, which is older, adds or removes CUDA."""
+    names = []
+    if isinstance(wanted, str) or not isinstance(wanted, (Iterable, type(None))):
+        raise BadArgument(f"activities={wanted!r}: a list, such as [ProfilerActivity.CPU, ProfilerActivity.CUDA]")
+    for one in wanted or ():
+        name = getattr(one, "name", "")
+        if name not in ProfilerActivity.__members__:
+            raise BadArgument(f"activities has {one!r}: kopsd has ProfilerActivity.CPU and ProfilerActivity.CUDA")
+        names.append(name)
+    made = frozenset(ProfilerActivity[name] for name in names) or BOTH
+    if flag("use_cuda", use_cuda, none=True) is None:
+        return made
+    cuda = frozenset({ProfilerActivity.CUDA})
+    made = made | cuda if use_cuda else made - cuda
+    if not made:
+        raise BadArgument("use_cuda=False leaves nothing of activities=[ProfilerActivity.CUDA]: name ProfilerActivity.CPU")
+    return made
+
+
+def flag(name: str, value: Any, none: bool = False) -> Any:
+    if not isinstance(value, bool) and not (none and value is None):
+        raise BadArgument(f"{name}={value!r}: True or False")
+    return value
+
+
+def function(name: str, value: Any, what: str) -> Any:
+    if value is not None and not callable(value):
+        raise BadArgument(f"{name}={value!r}: a function, {what}, or None")
+    return value
+
+
+def ignore(rest: Mapping[str, Any]) -> None:
+    """Says once a process of each argument why it is ignored; False and None ask for nothing."""
+    unknown = [name for name in rest if name not in IGNORED]
+    if unknown:
+        known = ", ".join((*OWN, "use_cuda", *IGNORED))
+        raise TypeError(f"profile() has no argument {', '.join(map(repr, unknown))}; it has {known}")
+    for name, value in rest.items():
+        if value is not None and value is not False and name not in _said:
+            _said.add(name)
+            warn(f"{name} is ignored: {IGNORED[name]}", UserWarning)
+
+
+# The profile
 
 STEP = "ProfilerStep#"  # torch's, by which TensorBoard's plug-in knows steps
 MOST = 1_000_000  # events, and spans, of one recording
@@ -96,7 +214,7 @@ class profile:  # noqa: N801: torch's name
         self._action = ProfilerAction.NONE
 
     def step(self) -> None:
-        """The next step begins."""
+        """Begins the next step."""
         before = self._action
         self._end_step()
         if before is ProfilerAction.RECORD_AND_SAVE:
@@ -255,7 +373,7 @@ class profile:  # noqa: N801: torch's name
 
 
 def _to_time_of_day() -> int:
-    """What is to be added to CLOCK_MONOTONIC, by the closest of some readings."""
+    """Nanoseconds to add to CLOCK_MONOTONIC, by the closest of some readings."""
     best = None
     for _ in range(20):
         before, day, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()

@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._base.errors import BadArgument, KopsError, UnknownMethod, Unsupported
-from .._base.log import warn
-from .._base.results import Device
-from .._clients.client import Client
-from .._session.link import Call
+from .. import BadArgument, Client, Device, KopsError, UnknownMethod, Unsupported
+from .._companions import Call, drive, warn
 
 READ_EVERY = 0.05  # seconds
 READ_LATE = 0.01, 40  # seconds between looks at events that are pending at the end, and how many
@@ -131,7 +128,7 @@ class Recorder:
         self.dropped = 0  # events that the daemon, or this recorder, had no room for
         self.devices: dict[str, str] = {}  # names by UUID
         self.described: dict[str, Device] = {}  # by UUID, too
-        self.hosts: set[str] = set()  # of them those that are no GPUs
+        self.hosts: set[str] = set()  # UUIDs of devices that are no GPUs
 
     def start(self) -> None:
         self._ask(begin=True, everybody=self._everybody, events=ROOM)
@@ -142,7 +139,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """What ended before this call is in `events`."""
+        """Requests that ended before this call are in `events`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -164,13 +161,13 @@ class Recorder:
             return (yield Call("trace", params))
 
         try:
-            answer: Mapping[str, Any] = self._client._drive(self._client._live(), plan, 60.0)
+            answer: Mapping[str, Any] = drive(self._client, plan, 60.0)
         except UnknownMethod:
             raise Unsupported("this daemon is older than the method `trace`: install a newer one") from None
         return answer
 
     def _read(self, **params: Any) -> bool:
-        """False: there is nothing to read any more."""
+        """Reads once. False: there is nothing to read any more."""
         if self._broken:
             return False
         try:
@@ -192,7 +189,7 @@ class Recorder:
         self._lost += max(0, len(events) - room)
 
     def _end(self, why: str) -> None:
-        """There will be no more."""
+        """Warns that no more events will come."""
         warn(f"the profile has nothing of what kopsd does from now on: {why}", RuntimeWarning)
 
     def _read_on(self) -> None:

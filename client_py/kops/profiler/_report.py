@@ -1,20 +1,275 @@
-"""A report of what ran: the roofline, the table, the slowest shapes, a timeline."""
+"""A report of what ran: as a page with the rooflines, the table, the slowest shapes and a timeline, one file without scripts that needs no
+other; or as a picture of the rooflines, by matplotlib."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.results import Device
-from .._clients.client import Client
-from ._page import page
-from ._peaks import Peaks, measure
-from ._plot import figure_class, picture
-from ._profile import profile as Profile  # noqa: N812: a class
-from ._rows import rows_of
+from .. import BadArgument, Client, Device, Unsupported
+from ._profile import profile as Profile
+from ._recorder import Event
+from ._roofline import COLOURS, FRAME, HEIGHT, LETTER, NOISE, WIDTH, Peaks, Point, Roofline, Row, measure, rows_of
+
+TIMELINE_MOST = 3000  # slices of a timeline
+LANES_MOST = 100  # rows of a timeline
+LANE = 22
+SLOWEST, LEAST = 10, 1.0  # rows, and microseconds, that are worth a line
+STYLE = """
+:root { --text: #1b1b1b; --back: #fff; --stripe: #f4f5f7; --note: #5c6370; --bar: #cfe0f5; --grid: #ddd; --rest: #6b7280;
+  --c0: #1f77b4; --c1: #d62728; --c2: #2ca02c; --c3: #9467bd; --c4: #ff7f0e; --c5: #8c564b; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --back: #16181c; --stripe: #1f2329; --note: #9aa1ab; --bar: #35577f;
+  --grid: #383d45; --rest: #9aa1ab; --c0: #5aa9e6; --c1: #ff6b6b; --c2: #58c658; --c3: #b794f4; --c4: #ffa94d; --c5: #c8917f; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 84em; padding: 0 1em; color: var(--text);
+  background: var(--back); overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+table { width: 100%; font-size: 14px; line-height: 1.35; }
+td, th { padding: .2em .4em; text-align: right; white-space: nowrap; overflow-wrap: normal; } td.l, th.l { text-align: left; }
+th { white-space: normal; } td.op { white-space: normal; overflow-wrap: anywhere; min-width: 6em; }
+td.shapes { white-space: normal; min-width: 6em; } th { border-bottom: 2px solid #888; vertical-align: bottom; }
+tr:nth-child(even) td { background: var(--stripe); } .note { color: var(--note); }
+.bar { background: var(--bar); display: inline-block; height: .7em; }
+svg { display: block; width: 100%; min-width: 620px; height: auto; } svg text { fill: var(--text); }
+svg text.over { paint-order: stroke; stroke: var(--back); stroke-width: 3px; } .grid { stroke: var(--grid); }
+"""
+
+
+def document(title: str, parts: Iterable[str], more: str = "") -> str:
+    """A page of these parts. `more`: rules beside STYLE."""
+    head = '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    style = f"<title>{title}</title><style>{STYLE}{more}</style></head><body>"
+    return "\n".join(["<!doctype html>", head, style, *parts, "</body></html>\n"])
+
+
+def grid(heads: Iterable[str | tuple[str, str]], rows: Iterable[Iterable[str | tuple[str, str]]]) -> str:
+    """A table. A cell is a text, or a class and a text; "l" begins at the left."""
+
+    def line(cells: Iterable[str | tuple[str, str]], tag: str) -> str:
+        made = (f"<{tag}>{one}</{tag}>" if isinstance(one, str) else f'<{tag} class="{one[0]}">{one[1]}</{tag}>' for one in cells)
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<div class="wide"><table><thead>{line(heads, "th")}</thead><tbody>{body}</tbody></table></div>'
+
+
+def page(rows: Sequence[Row], peaks: Mapping[str, Peaks], server: str, events: Sequence[Event] = ()) -> str:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    parts = ["<h1>What ran on kopsd</h1>", f'<p class="note">{escape(server)}, {stamp}</p>']
+    for uuid in dict.fromkeys(row.device for row in rows):
+        mine = [row for row in rows if row.device == uuid]
+        name = peaks[uuid].name if uuid in peaks else uuid
+        parts += [f"<h2>{escape(name)}</h2>", f'<p class="note">{escape(uuid)}</p>']
+        if uuid in peaks:
+            tops, plot = peaks[uuid], Roofline(mine, peaks[uuid])
+            best = escape(", ".join(f"{value:,.0f} GFLOP/s in {dtype}" for dtype, value in tops.gflop_s.items())) or "no gemm"
+            parts += [f"<p>The most that this device reached when it was measured: {tops.gb_s:,.0f} GB/s; {best}.</p>", roofline(plot)]
+            if plot.missing:
+                parts[-1] += f'<p class="note">Not drawn: {plot.missing} of the table, whose operations or time are not known.</p>'
+        parts.append(_table(mine))
+    parts.append(_slowest(rows))
+    if events:
+        parts += ["<h2>Timeline</h2>", timeline(events)]
+    return document("kops report", parts)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    times = ("total ms", "share", "mean µs", "p50 µs", "p99 µs")
+    head = ("op", "shapes", "dtype", "variant", "calls", *times, "GB/s", "GFLOP/s", "of the roof", "bound by")
+    classes = {0: "l op", 1: "l shapes", 2: "l", 3: "l", 13: "l"}
+
+    def classed(cells: Iterable[str]) -> list[str | tuple[str, str]]:
+        return [(classes[i], cell) if i in classes else cell for i, cell in enumerate(cells)]
+
+    lines = []
+    for number, row in enumerate(rows, 1):
+        bar = f'<span class="bar" style="width:{40 * row.share:.1f}px"></span> {100 * row.share:.1f} %'
+        reached = "" if row.reached is None else f"{100 * min(row.reached, 1):.0f} %" if row.reached <= NOISE else "> 100 %"
+        cells = [f"{number}. {escape(row.op)}", *map(escape, (row.shapes, row.dtype, row.variant)), str(row.count)]
+        cells += [_number(row.total / 1e3, 3), bar]
+        cells += [_number(row.mean), _number(row.p50), _number(row.p99), _number(row.gb_s), _number(row.gflop_s), reached, row.bound]
+        lines.append(classed(cells))
+    note = "Rates and the part of the roof are those of p50; totals and shares are of all executions, by their mean."
+    if any(row.reached and row.reached > NOISE for row in rows):
+        note += " Above 100 %: the operands came from a cache, which is faster than memory, or the clocks were higher than when measured."
+    return f'<p class="note">{note}</p>{grid(classed(head), lines)}'
+
+
+def _slowest(rows: Sequence[Row]) -> str:
+    """Where the most could be won: time that is above what the roof allows."""
+    lost = [(row.above_the_roof, row) for row in rows if not row.is_of_peaks and row.above_the_roof and row.above_the_roof >= LEAST]
+    lost.sort(key=lambda one: -one[0])
+    items = "".join(
+        f"<li>{escape(row.op)} {escape(row.dtype)} {escape(row.shapes)}: {us / 1e3:,.3f} ms of {row.total / 1e3:,.3f} ms are above the roof"
+        f"{' (small work: the launch itself is most of it)' if row.bound == 'latency' else ''}</li>"
+        for us, row in lost[:SLOWEST]
+    )
+    return f"<h2>Where time could be won</h2><ol>{items}</ol>" if items else ""
+
+
+# Drawings
+
+
+def _svg(body: Iterable[str], height: float = HEIGHT) -> str:
+    drawing = f'<svg viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">{"".join(body)}</svg>'
+    return f'<div class="wide">{drawing}</div>'
+
+
+def _colour(number: int | None) -> str:
+    return "var(--rest)" if number is None else f"var(--c{number % COLOURS})"
+
+
+def roofline(plot: Roofline) -> str:
+    body = []
+    for decade in plot.xs:
+        at = plot.x(10.0**decade)
+        body.append(f'<line class="grid" x1="{at:.1f}" y1="{FRAME.top}" x2="{at:.1f}" y2="{FRAME.bottom}"/>')
+        body.append(f'<text x="{at:.1f}" y="{FRAME.bottom + 16}" text-anchor="middle">{10.0**decade:g}</text>')
+    for decade in plot.ys:
+        at = plot.y(10.0**decade)
+        body.append(f'<line class="grid" x1="{FRAME.left}" y1="{at:.1f}" x2="{FRAME.right}" y2="{at:.1f}"/>')
+        body.append(f'<text x="{FRAME.left - 6}" y="{at + 4:.1f}" text-anchor="end">{10.0**decade:g}</text>')
+    body.append(f'<text x="{(FRAME.left + WIDTH) / 2}" y="{HEIGHT - 12}" text-anchor="middle">operations for each byte</text>')
+    body.append(f'<text transform="translate(14 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">GFLOP/s</text>')
+    for line, colour in ((plot.slope, None), *((roof.line, roof.colour) for roof in plot.roofs)):
+        path = " ".join(f"{plot.x(a):.1f},{plot.y(b):.1f}" for a, b in line)
+        body.append(f'<polyline points="{path}" fill="none" style="stroke:{_colour(colour)}" stroke-width="2"/>')
+    for roof in plot.roofs:
+        place = f'x="{roof.label[0]:.1f}" y="{roof.label[1]:.1f}"'
+        body.append(f'<text class="over" {place} text-anchor="end" style="fill:{_colour(roof.colour)}">{escape(roof.dtype)}</text>')
+    for point in plot.points:
+        row = point.row
+        title = escape(f"{point.number}. {row.op} {row.dtype} {row.shapes}: {point.gflop_s:,.1f} GFLOP/s")
+        place = f'cx="{point.x:.1f}" cy="{point.y:.1f}" r="{point.radius:.1f}"'
+        body.append(f'<circle {place} style="fill:{_colour(point.colour)}" fill-opacity=".65"><title>{title}</title></circle>')
+        if point.label is not None:
+            x, y = point.label
+            body.append(f'<text class="over" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{point.number}</text>')
+    return _svg(body)
+
+
+def _lane(event: Event) -> tuple[str, int, int]:
+    return event.device, event.connection, event.stream
+
+
+def timeline(events: Sequence[Event]) -> str:
+    """The devices' work, a row for each stream; the last slices where there are very many."""
+    whole = [event for event in events if event.started is not None and event.device]
+    work = whole[-TIMELINE_MOST:]
+    if not work:
+        return '<p class="note">No work reached a device.</p>'
+    lanes = {lane: i for i, lane in enumerate(list(dict.fromkeys(map(_lane, reversed(work))))[:LANES_MOST][::-1])}
+    work = [event for event in work if _lane(event) in lanes]
+    begin, end = min(event.started or 0 for event in work), max(event.ended for event in work)
+    ops = list(dict.fromkeys(event.op for event in work))
+    names = [f"connection {connection}, stream {stream}" for _, connection, stream in lanes]
+    left = 12 + LETTER * max(map(len, names))
+    scale = (WIDTH - left - 10) / max(end - begin, 1)
+    height = 40 + LANE * len(lanes)
+    body = [f'<text x="4" y="{34 + LANE * i}">{name}</text>' for i, name in enumerate(names)]
+    for event in work:
+        at, until = event.on_device or (event.ended, event.ended)
+        title = escape(f"{event.label}: {(until - at) / 1e3:,.1f} µs")
+        x, wide = left + (at - begin) * scale, max((until - at) * scale, 0.5)
+        place = f'x="{x:.2f}" y="{20 + LANE * lanes[_lane(event)]}" width="{wide:.2f}" height="18"'
+        body.append(f'<rect {place} style="fill:{_colour(ops.index(event.op))}"><title>{title}</title></rect>')
+    body.append(f'<text x="{left:.1f}" y="{height - 4}">0</text>')
+    body.append(f'<text x="{WIDTH - 10}" y="{height - 4}" text-anchor="end">{(end - begin) / 1e6:,.3f} ms</text>')
+    legend = "".join(f'<span style="color:{_colour(i)}">■</span> {escape(op)} ' for i, op in enumerate(ops))
+    hidden = len(whole) - len(work)
+    note = f'<p class="note">The last {len(work):,} of {len(whole):,} pieces of work.</p>' if hidden else ""
+    return f"<p>{legend}</p>" + _svg(body, height) + note
+
+
+# As a picture
+
+PALETTE = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+REST = "#6b7280"
+INCH, DPI = 100, 200  # pixels of a frame to an inch, of the picture
+TITLE, KEY = 34, 16  # pixels above each frame, of a line below it
+KEY_MOST = 120  # characters of a line
+POINT = 72 / INCH  # matplotlib's unit for text and lines, to a pixel
+
+
+def figure_class() -> Any:
+    """matplotlib's, without its windows."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Unsupported("a report as a picture needs matplotlib: pip install matplotlib; or write one to a .html file") from None
+    return Figure
+
+
+def picture(path: str | os.PathLike[str], rows: Sequence[Row], peaks: Mapping[str, Peaks], server: str) -> None:
+    """Draws the devices below each other."""
+    uuids = [uuid for uuid in dict.fromkeys(row.device for row in rows) if uuid in peaks]
+    if not uuids:
+        raise BadArgument("there is no roofline to draw: the peaks of no device that worked are known; write the report to a .html file")
+    plots = [Roofline([row for row in rows if row.device == uuid], peaks[uuid]) for uuid in uuids]
+    high = sum(_height(plot) for plot in plots)
+    figure = figure_class()(figsize=(WIDTH / INCH, high / INCH), dpi=DPI)
+    top = 0
+    for uuid, plot in zip(uuids, plots):
+        bottom, wide, tall = top + TITLE + FRAME.bottom, FRAME.right - FRAME.left, FRAME.bottom - FRAME.top
+        axes = figure.add_axes((FRAME.left / WIDTH, 1 - bottom / high, wide / WIDTH, tall / high))
+        axes.set_title(f"{peaks[uuid].name}\n{server}, {peaks[uuid].gb_s:,.0f} GB/s", fontsize=11 * POINT, parse_math=False)
+        _draw(axes, plot)
+        for i, point in enumerate(_numbered(plot), 1):
+            y = 1 - (top + TITLE + HEIGHT + KEY * i - 6) / high
+            figure.text(FRAME.left / WIDTH, y, _key(point), fontsize=11 * POINT, parse_math=False)
+        top += _height(plot)
+    figure.savefig(path, format="png")
+
+
+def _numbered(plot: Roofline) -> list[Point]:
+    return [point for point in plot.points if point.label is not None]
+
+
+def _height(plot: Roofline) -> int:
+    return TITLE + HEIGHT + KEY * len(_numbered(plot))
+
+
+def _key(point: Point) -> str:
+    row = point.row
+    text = f"{point.number}. {row.op} {row.dtype} {row.shapes}: {point.gflop_s:,.1f} GFLOP/s, {100 * row.share:.1f} % of the time"
+    return text if len(text) <= KEY_MOST else text[: KEY_MOST - 1] + "…"
+
+
+def _draw(axes: Any, plot: Roofline) -> None:
+    from matplotlib.patheffects import withStroke
+
+    small = 12 * POINT
+    axes.set(xscale="log", yscale="log", xlim=(10.0 ** plot.xs[0], 10.0 ** plot.xs[-1]), ylim=(10.0 ** plot.ys[0], 10.0 ** plot.ys[-1]))
+    axes.set_xlabel("operations for each byte", fontsize=small)
+    axes.set_ylabel("GFLOP/s", fontsize=small)
+    axes.tick_params(labelsize=small)
+    axes.grid(color="#ddd")
+    axes.set_axisbelow(True)
+
+    def write(at: tuple[float, float], text: str, **how: Any) -> None:
+        """Writes at a place of the frame."""
+        place = ((at[0] - FRAME.left) / (FRAME.right - FRAME.left), (FRAME.bottom - at[1]) / (FRAME.bottom - FRAME.top))
+        made = axes.text(*place, text, transform=axes.transAxes, fontsize=small, parse_math=False, zorder=4, **how)
+        made.set_path_effects([withStroke(linewidth=3 * POINT, foreground="white")])
+
+    axes.plot(*zip(*plot.slope), color=REST, linewidth=2 * POINT)
+    for roof in plot.roofs:
+        axes.plot(*zip(*roof.line), color=PALETTE[roof.colour], linewidth=2 * POINT)
+        write(roof.label, roof.dtype, ha="right", va="baseline", color=PALETTE[roof.colour])
+    for point in plot.points:
+        colour = REST if point.colour is None else PALETTE[point.colour]
+        area = (2 * point.radius * POINT) ** 2
+        axes.scatter([point.intensity], [point.gflop_s], s=area, color=colour, alpha=0.65, linewidths=0, zorder=3)
+        if point.label is not None:
+            write(point.label, str(point.number), ha="center", va="center")
 
 
 def report(

@@ -1,28 +1,87 @@
-"""What this process does meanwhile: its calls of kops, and the ranges that it names."""
+"""Activity of this process: its calls of kops, the sizes of its launches, and the ranges that it names."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ContextDecorator
 from dataclasses import dataclass
 from functools import wraps
+from numbers import Integral
 from types import FrameType
 from typing import Any
 
-from .._base.compiled import native
-from .._base.errors import BadArgument
-from .._base.log import OURS
-from .._calls.calls import Batch, Calls
-from .._calls.ops import OpMethods
-from .._calls.recording import Program
-from .._kernels.kernels import Bound, Kernel
-from .._session.plain import PlainLink
-from .._source.geometry import Geometry
-from ._launched import Launched, launched
+from .. import BadArgument, Batch, Entry, Kernel, Program
+from .._companions import OURS, BaseKernel, Bound, Calls, Geometry, OpMethods, PlainLink, native
 from ._recorder import Event
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The parts of one launch's sizes. `sizes`: `grid`, `block` and `shared` as the launch gave them, or as the kernel declares
+    them, numbers and expressions. `tensors`: the parameters in the order of an event's shapes. `values`: the integers of expressions by
+    parameter, None for a null pointer. `entry`: the compiled kernel, where this process knows it."""
+
+    kernel: str
+    sizes: Mapping[str, Any]
+    tensors: tuple[str, ...] = ()
+    values: Mapping[str, int | None] | None = None
+    entry: Entry | None = None
+
+    def arguments(self, event: Event, multiprocessors: int) -> dict[str, Any]:
+        """By torch's names, those that are known. `multiprocessors`: of the event's device, 0 where they are not known."""
+        if event.op != self.kernel or event.ops != 1 or event.what == "compile":
+            return {}
+        names = self._names(event, multiprocessors)
+        made: dict[str, Any] = {name: _numbers(self.sizes.get(name), names, name) for name in ("grid", "block")}
+        if self.entry is not None:
+            made["registers per thread"] = self.entry.registers or None
+            dynamic = _numbers(self.sizes.get("shared", 0), names, "shared")
+            made["shared memory"] = None if dynamic is None else self.entry.shared_bytes + dynamic[0]
+        return {name: value for name, value in made.items() if value is not None}
+
+    def _names(self, event: Event, multiprocessors: int) -> dict[str, Any]:
+        """Names for expressions; a text stands for a value that they cannot use."""
+        shapes: tuple[Any, ...] = event.shapes if len(event.shapes) == len(self.tensors) else ("",) * len(self.tensors)
+        return {"multiprocessors": multiprocessors or "", **dict(zip(self.tensors, shapes)), **(self.values or {})}
+
+
+def _numbers(value: Any, names: Mapping[str, Any], what: str) -> list[int] | None:
+    """One to three sizes as three numbers; None where one of them is not known."""
+    if value is None:
+        return None
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(item, str) for item in items):
+        from ..interpret import InterpretError  # wants NumPy, which a profile does without
+        from ..interpret._expressions import evaluate
+
+        try:
+            items = [evaluate(item, names, what) for item in items]
+        except InterpretError:
+            return None
+    return [*items, 1, 1][:3]
+
+
+def launched(kernel: BaseKernel, own: Mapping[str, Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Launched:
+    """The launch of a call of the kernel; `own`: the sizes that this launch had of its own. Keeps none of the arrays."""
+    given = {name: size for name, size in {**kernel._geometry.declared, **own}.items() if name in ("grid", "block", "shared")}
+    compiled = kernel.code.compiled
+    entry = next((one for one in compiled.entries if one.name == kernel.name), None) if compiled is not None else None
+    if not any(isinstance(size, str) for value in given.values() for size in (value if isinstance(value, list) else [value])):
+        return Launched(kernel.name, given, entry=entry)
+    passed = {**named, **dict(zip(kernel._places, arguments))}
+    tensors = [param for param in kernel.params if param.is_tensor]
+    values: dict[str, int | None] = {
+        param.name: int(value)
+        for param in kernel.params
+        if not param.is_tensor and param.dtype[0] in "iub" and isinstance(value := passed.get(param.name), Integral)
+    }
+    values.update((param.name, None) for param in tensors if passed.get(param.name) is None)
+    order = (*(p.name for p in tensors if p.kind == "in"), *(p.name for p in tensors if p.kind != "in"))
+    return Launched(kernel.name, given, order, values, entry)
+
 
 STACK_MOST = 64  # frames
 clock = time.monotonic_ns  # CLOCK_MONOTONIC, the daemon's clock too
@@ -40,9 +99,9 @@ class Span:
     end: int
     call: int | None = None
     connection: int = 0
-    args: str | None = None  # of a range
-    stack: tuple[str, ...] = ()  # of a call, where stacks are recorded: the lines that made it, the innermost first
-    launch: Launched | None = None  # of a kernel's call: its sizes
+    args: str | None = None  # a range's
+    stack: tuple[str, ...] = ()  # where stacks are recorded: the lines that made a call, the innermost first
+    launch: Launched | None = None  # the sizes of a kernel's call
 
 
 def _stack() -> tuple[str, ...]:
@@ -83,12 +142,12 @@ def _last_call() -> int:
 
 def _note_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def put(self: Any, call: Any) -> Any:
+    def enqueue(self: Any, call: Any) -> Any:
         answer = original(self, call)
         _thread.last = call.msgid
         return answer
 
-    return put
+    return enqueue
 
 
 def _number(span: Span, before: int, caller: Any) -> None:

@@ -9,24 +9,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectionLost, KopsError
-from .._base.stopwatch import Stopwatch
+from .. import BadArgument, ConnectionLost, KopsError
+from .._companions import Stopwatch
 from ..judge import Judge, Limits, Solution, Task, Verdict
 from . import _travel
-from ._client import WorkerClient
-from ._errors import GivenUp
-from ._plan import Item, Plan
+from ._items import Item, Plan
 from ._pool import Pool
-from ._ray import ray
-from ._run import Run
-from ._work import Work
+from ._travel import ray
+from ._work import Run, Work
+from ._worker import WorkerClient
 
 TASKS_KEPT = 64  # by the driver, and by each worker
 IN_FLIGHT = 4  # solutions of a worker: while the GPU judges one, others are compiled
 
 
 class _Job:
-    """How a judge is made, as that travels."""
+    """The options of a judge, as they travel."""
 
     def __init__(self, how: Mapping[str, Any]) -> None:
         self.how = dict(how)
@@ -107,10 +105,6 @@ def _items(tasks: Task | Iterable[Task], solutions: Iterable[Solution]) -> Itera
         yield Item(index, [*known.put(task), solution], note=task.name)
 
 
-def _no_verdict(item: Item, error: GivenUp) -> Verdict:
-    return Verdict("no_verdict", str(error), item.note, item.values[2].name)
-
-
 def judge_many(
     tasks: Task | Iterable[Task], solutions: Iterable[Solution], *, strict: bool = False, deadline: float = 1.0,
     interpreted_deadline: float = 20.0, task_timeout: float = 600.0, time: bool = True, limits: Limits | None = None,
@@ -140,5 +134,6 @@ def judge_many(
     }  # fmt: skip
     if total is None and isinstance(solutions, Sized):
         total = len(solutions)
-    plan = Plan("judge", total, ordered, "raise", tries, timeout, in_flight, progress, trace, _no_verdict)
+    no_verdict = lambda item, error: Verdict("no_verdict", str(error), item.note, item.values[2].name)  # noqa: E731
+    plan = Plan("judge", total, ordered, "raise", tries, timeout, in_flight, progress, trace, no_verdict)
     return Run(Work(_Job(how), _items(tasks, solutions), plan, pool, workers))

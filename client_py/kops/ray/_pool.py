@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .._base.errors import BadArgument, Unsupported
-from .._base.log import log
-from .._base.texts import counted
-from .._version import VERSION
-from ._errors import WorkersFailed
-from ._ray import ray
+from .. import BadArgument, Unsupported
+from .._companions import VERSION, counted, log
 from ._stats import Gathered
+from ._travel import WorkersFailed, ray
 from ._worker import ASIDE, ASIDE_THREADS, THREADS, Worker, WorkerInfo
 
 FAILURES_MOST = 3  # starts that fail one after the other, for a pool of few workers
@@ -91,14 +88,14 @@ class Pool:
             )  # fmt: skip
         self._start_timeout = start_timeout
         self._limit = max(FAILURES_MOST, count)
-        self._failures: list[str] = []  # of starts, since the last that succeeded
+        self._failures: list[str] = []  # reasons of failed starts, since the last that succeeded
         self._progress = time.monotonic()  # when the last worker began, or was lost
         self._numbers = 0
-        self._names: dict[str, str] = {}  # of the nodes, by their ids
+        self._names: dict[str, str] = {}  # nodes' names by their ids
         self.busy = False  # with a piece of work
         self.gathered = Gathered()
         options: dict[str, Any] = {"num_gpus": self._gpus, "num_cpus": cpus, "max_concurrency": THREADS}
-        options |= {"max_restarts": 0, "max_task_retries": 0}  # what is lost is given to others, see _work.py
+        options |= {"max_restarts": 0, "max_task_retries": 0}  # lost items are given to others, see _work.py
         if resources:
             options["resources"] = dict(resources)
         if runtime_env:
@@ -117,7 +114,7 @@ class Pool:
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """Those that have begun and are not lost."""
+        """Workers that have begun and are not lost."""
         return tuple(member.info for member in self._members if member.info is not None)
 
     @property
@@ -129,7 +126,7 @@ class Pool:
         return len(self._members)
 
     def starting(self) -> dict[Any, Member]:
-        """By the references of their greetings."""
+        """Members that have not begun, by the references of their greetings."""
         return {member.greeting: member for member in self._members if member.info is None}
 
     def check_started(self) -> None:
@@ -178,7 +175,7 @@ class Pool:
         return name
 
     def _fail(self, member: Member, error: Exception) -> None:
-        """A worker could not begin. Others may, on other nodes."""
+        """Notes that a worker could not begin. Others may, on other nodes."""
         text = _reason(error)
         log.warning("a worker of the pool could not begin: %s", text)
         self._failures.append(text)

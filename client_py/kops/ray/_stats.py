@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base import stats as base_stats
-from .._base import table
-from .._base.errors import BadArgument
+from .. import BadArgument
+from .._companions import stats_table, table
 
 KEYS = ("op", "shapes", "dtype", "variant", "device", "node")
 NODES_SHOWN = 8
@@ -58,7 +57,7 @@ def _mean_since(before: Mapping[str, Any], after: Mapping[str, Any], times: str)
 
 
 class ClusterStats(dict[str, Any]):
-    """What the daemons of a cluster did for a piece of work: a dictionary with `nodes` and `ops`. `print()` shows the table.
+    """The work of a cluster's daemons for a piece of work: a dictionary with `nodes` and `ops`. `print()` shows the table.
 
     `ops` are rows as those of `Stats`, with `node` beside them. `nodes` has for each daemon its `node`, its `items` (done by workers
     there), and `lost`: it went away, and what it did after its last word is not in the figures.
@@ -87,7 +86,7 @@ class ClusterStats(dict[str, Any]):
             return ""
         names = sorted({row["node"] for row in self["ops"]})
         names = [] if "node" in by or len(names) > NODES_SHOWN else names
-        head = [*by, *(base_stats.TITLES[name] for name in columns), *(f"{table.text(name)} ms" for name in names)]
+        head = [*by, *(stats_table.TITLES[name] for name in columns), *(f"{table.text(name)} ms" for name in names)]
         shown = lines[:limit]
         cells = [
             [*(line.key_cell(key) for key in by), *map(line.cell, columns), *(table.number(line.of(name)) for name in names)]
@@ -101,7 +100,7 @@ class ClusterStats(dict[str, Any]):
         return f"{'; '.join(told)}\n{self.table()}".rstrip()
 
 
-class _Line(base_stats.Line):
+class _Line(stats_table.Line):
     def __init__(self, row: Mapping[str, Any]) -> None:
         super().__init__(row)
         self.keys["node"] = row["node"]
@@ -110,7 +109,6 @@ class _Line(base_stats.Line):
         return table.text(self.keys[key]) if key == "node" else self.cell(key)
 
     def of(self, node: str) -> float | None:
-        """The milliseconds of a node."""
         us = [us for row, _, us in self.timed if row["node"] == node]
         return sum(us) / 1e3 if us else None
 

@@ -1,27 +1,68 @@
 """A piece of work as one trace: each node's daemon is recorded by one of its workers, from before that daemon's first item on. Read every
-few seconds, so that little is lost with a worker."""
+few seconds, so that little is lost with a worker. At the end all is one file for Perfetto, a group of processes for each daemon."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import json
 import os
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base.log import log
-from ._clocks import Apart, narrowed, over, seen
+from .._companions import log
+from ..profiler._chrome import DEVICE_PIDS, Trace
+from ..profiler._profile import _to_time_of_day
 from ._pool import Member, Pool
-from ._ray import ray
-from ._recording import EVENTS, Begun, Part
-from ._worker import Outcome
+from ._travel import ray
+from ._worker import EVENTS, Begun, Outcome, Part, events
+
+# Clocks: a node's beside the driver's, as far as questions and answers tell
+
+@dataclass(frozen=True)
+class Apart:
+    """The driver's CLOCK_MONOTONIC less the node's lies between the two, in ns."""
+
+    least: int
+    most: int
+
+    @property
+    def middle(self) -> int:
+        return (self.least + self.most) // 2
+
+    @property
+    def uncertain(self) -> int:
+        """How far the middle may be off."""
+        return (self.most - self.least + 1) // 2
+
+
+def seen(asked: int, node: int, answered: int) -> Apart:
+    """The node's clock was read between the question and the answer, which the driver's has timed."""
+    return Apart(asked - node, answered - node)
+
+
+def narrowed(readings: list[Apart]) -> Apart:
+    """By several readings at about one time, all of which are true."""
+    least, most = max(one.least for one in readings), min(one.most for one in readings)
+    if least > most:  # a clock was set meanwhile, or runs otherwise: the last one is as true as any
+        return readings[-1]
+    return Apart(least, most)
+
+
+def over(times: list[Apart]) -> Apart:
+    """From the first to the last of these, between which one clock may have gained on the other."""
+    return Apart(min(one.least for one in times), max(one.most for one in times))
+
+
+# The recordings
 
 READ_S = 2.0
 LAST_S = 10.0  # for the last words of all nodes
 CLOCK_TIMES, CLOCK_S = 5, 2.0  # how often a node's clock is asked for, and how long for
-ITEMS = EVENTS  # of a daemon
+ITEMS = EVENTS  # items of a daemon
 
 
 @dataclass
@@ -48,14 +89,14 @@ class Node:
     instance: str
     member: Member | None = None
     asked: Any = None  # the reference of what `member` was asked last
-    begins: bool = False  # it was asked to begin
+    begins: bool = False  # `member` was asked to begin
     read: float = 0.0
     missing: str = ""
     refused: bool = False
     taken: list[Taken] = field(default_factory=list)
     clocks: list[Apart] = field(default_factory=list)
     items: dict[int, array[int]] = field(default_factory=dict)  # by the workers' process ids: number, begin, end and success of each
-    numbers: dict[int, int] = field(default_factory=dict)  # of the workers
+    numbers: dict[int, int] = field(default_factory=dict)  # the workers'
     unlisted: int = 0  # items beyond ITEMS
 
     @property
@@ -77,7 +118,7 @@ class Tracing:
         self.path = os.path.abspath(path)
         self.began = time.monotonic_ns()
         self.nodes: dict[str, Node] = {}  # by the daemons' instances
-        self._instances: dict[Member, str] = {}  # of daemons that workers found in place of lost ones
+        self._instances: dict[Member, str] = {}  # instances of daemons that workers found in place of lost ones
 
     def _node(self, member: Member) -> Node | None:
         if member.info is None:
@@ -86,7 +127,7 @@ class Tracing:
         return self.nodes.setdefault(instance, Node(member.info.node, instance))
 
     def may_work(self, member: Member) -> bool:
-        """The daemon of the worker is recorded, or cannot be."""
+        """Whether the daemon of the worker is recorded, or cannot be."""
         node = self._node(member)
         return node is not None and node.may_work
 
@@ -111,7 +152,7 @@ class Tracing:
                 node.missing = node.missing or "the worker that recorded it was lost, with what it had not told yet"
 
     def took(self, references: Iterable[Any]) -> None:
-        """These answers are there."""
+        """Takes the answers that are there."""
         ended = set(references)
         for node in self.nodes.values():
             if node.asked in ended:
@@ -138,7 +179,7 @@ class Tracing:
     def _look_at_clock(self, node: Node) -> None:
         assert node.member is not None
         readings = []
-        with contextlib.suppress(Exception):  # it is lost, or does not answer in time
+        with contextlib.suppress(Exception):  # the member is lost, or does not answer in time
             for _ in range(CLOCK_TIMES):
                 asked = time.monotonic_ns()
                 said = ray.get(node.member.actor.clock.remote(), timeout=CLOCK_S)
@@ -147,7 +188,7 @@ class Tracing:
             node.clocks.append(narrowed(readings))
 
     def item(self, member: Member, index: int, outcome: Outcome) -> None:
-        """A worker has done an item, or tried to."""
+        """Notes that a worker has done an item, or tried to."""
         if outcome.instance and member.info is not None and outcome.instance != member.info.instance:
             self._instances[member] = outcome.instance
         node = self._node(member)
@@ -155,7 +196,7 @@ class Tracing:
             node.item(member.info.pid, member.number, index, outcome.span, outcome.kind == "done")
 
     def finish(self, pool: Pool) -> None:
-        """The last words of all nodes."""
+        """Collects the last words of all nodes."""
         self._miss(pool.ready)
         last = []
         for node in self.nodes.values():
@@ -186,3 +227,122 @@ class Tracing:
 def _cause(error: Exception) -> str:
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
+
+
+# The file
+
+DEVICES_MOST = 1 << 16  # numbers below DEVICE_PIDS that are devices'
+GROUP = 0  # the process that heads a daemon's group: no process has this number
+
+
+class ClusterTrace(dict[str, Any]):
+    """The trace of a piece of work on a cluster: a dictionary with `path` and `nodes`. `print()` shows what is in the file.
+
+    `nodes` has for each daemon its `node`, `daemon` (the process id), `events`, `items`, `dropped` (events and items that had no
+    room), `seconds` from the begin of its recording to its end, `clock_us`: how far its times may lie beside those of the driver's machine,
+    and `missing`: why something of it is not in the file, empty where all of it is.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self['path']}:", *map(_line, self["nodes"])])
+
+
+def _line(node: dict[str, Any]) -> str:
+    clock = "its clock is not known" if node["clock_us"] is None else f"its clock within {node['clock_us']:.0f} us"
+    told = f"{node['node']}: {node['events']} events and {node['items']} items in {node['seconds']:.1f} s, {clock}"
+    dropped = f", {node['dropped']} dropped" if node["dropped"] else ""
+    return told + dropped + (f"; INCOMPLETE: {node['missing']}" if node["missing"] else "")
+
+
+class _Numbers:
+    """Processes of all nodes have different numbers in the file, those of a daemon one behind the other; arrows, too."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._arrows = 0
+
+    def apply(self, made: list[dict[str, Any]], name: str) -> None:
+        """Renumbers the events of one daemon's trace."""
+        pids = sorted({one["pid"] for one in made}, key=lambda pid: (0, pid) if pid <= DEVICE_PIDS - DEVICES_MOST else (1, -pid))
+        numbers = {pid: number for number, pid in enumerate(pids, self._next)}
+        self._next += len(pids)
+        arrows = 0
+        for one in made:
+            number = one["pid"] = numbers[one["pid"]]
+            if "id" in one:
+                arrows = max(arrows, one["id"])
+                one["id"] += self._arrows
+            elif one["ph"] == "M" and one["name"] == "process_sort_index":
+                one["args"] = {"sort_index": number}
+            elif one["ph"] == "M" and one["name"] == "process_name":
+                one["args"] = {"name": f"{name}: {one['args']['name']}"}
+        self._arrows += arrows
+
+
+def _items(trace: Trace, node: Node) -> int:
+    """Adds the rows of the workers' items. Returns the number of items."""
+    count = 0
+    for pid, flat in node.items.items():
+        rows = sorted(zip(flat[1::4], flat[2::4], flat[0::4], flat[3::4], strict=True))
+        slices = ((f"item {index}", begin, end, {} if done else {"failed": True}) for begin, end, index, done in rows)
+        trace.add_rows(pid, f"worker {node.numbers[pid]} (pid {pid})", "items", "item", slices)
+        count += len(rows)
+    return count
+
+
+def _daemon(node: Node, apart: Apart | None, base: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A daemon's events for the file, and its summary."""
+    ahead = apart.middle if apart is not None else 0
+    devices = {uuid: name for one in node.taken for uuid, name in one.begun.devices.items()}
+    trace = Trace(devices, lambda ns: max(ns + ahead - base, 0) / 1e3)
+    found = [event for one in node.taken for event in events(one.parts)]
+    first = min((one.begun.at for one in node.taken), default=0)
+    until = max((one.until for one in node.taken), default=0)
+    said = {
+        "node": node.name, "daemon": node.taken[0].begun.daemon if node.taken else 0, "instance": node.instance, "events": len(found),
+        "items": 0, "dropped": sum(one.dropped for one in node.taken) + node.unlisted, "seconds": (until - first) / 1e9,
+        "clock_us": apart.uncertain / 1e3 if apart is not None else None, "missing": node.missing,
+    }  # fmt: skip
+    if node.taken:
+        head = {name: said[name] for name in ("instance", "events", "dropped", "clock_us", "missing")}
+        trace.add_rows(GROUP, f"kopsd (pid {said['daemon']})", "recorded", "recorded", [("recorded", first, until, head)])
+    said["items"] = _items(trace, node)
+    trace.add_events(found)
+    return trace.done(), said
+
+
+def write(tracing: Tracing) -> ClusterTrace:
+    """Writes the file: all of it, or none."""
+    apart = {node.instance: tracing.apart(node) for node in tracing.nodes.values()}
+    base = tracing.began - max((one.uncertain for one in apart.values() if one is not None), default=0)
+    numbers, said = _Numbers(), list[dict[str, Any]]()
+
+    def daemons() -> Iterator[list[dict[str, Any]]]:
+        for node in sorted(tracing.nodes.values(), key=lambda node: (node.name, node.taken[0].begun.at if node.taken else 0)):
+            made, about = _daemon(node, apart[node.instance], base)
+            numbers.apply(made, node.name)
+            said.append(about)
+            yield made
+
+    path = tracing.path
+    beside = f"{path}.{os.getpid()}.part"
+    try:
+        with gzip.open(beside, "wb") if path.endswith(".gz") else open(beside, "wb") as file:
+            file.write(b'{"displayTimeUnit":"ns","baseTimeNanoseconds":%d,"traceEvents":[' % (base + _to_time_of_day()))
+            comma = b"\n"
+            for made in daemons():
+                for one in made:
+                    file.write(comma + _text(one))
+                    comma = b",\n"
+            file.write(b'],\n"otherData":{"kops":%s}}\n' % _text({"nodes": said}))
+        os.replace(beside, path)
+    except BaseException:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise
+    return ClusterTrace(path=path, nodes=said)
+
+
+def _text(value: Any) -> bytes:
+    """As kops.profiler writes it: Perfetto shows escapes as they are."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")

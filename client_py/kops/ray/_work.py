@@ -9,22 +9,17 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .._base.errors import BadArgument
-from .._base.log import log
-from . import _merge, _travel
-from ._alone import Alone
-from ._errors import GivenUp, unpacked
-from ._late import Late
-from ._merge import ClusterTrace
-from ._plan import Item, Plan
+from .. import BadArgument
+from .._companions import log
+from . import _travel
+from ._items import Alone, Item, Late, Plan, Progress
 from ._pool import Member, Pool
-from ._progress import Progress
-from ._ray import LOST, ray
 from ._stats import ClusterStats
-from ._trace import Tracing
+from ._trace import ClusterTrace, Tracing, write
+from ._travel import LOST, GivenUp, ray, unpacked
 
 TICK_S = 1.0  # between two looks at whether workers begin
-QUEUE_S = 0.05  # of work that waits at a worker beside the item that it does
+QUEUE_S = 0.05  # so much work may wait at a worker beside the item that it does
 QUEUE_MOST = 8
 WINDOW = 4  # with ordered=True: results that wait for an earlier one, times the workers' items
 WINDOW_LEAST = 16
@@ -43,8 +38,8 @@ class Work:
         self._again: deque[Item] = deque()
         self._alone = Alone()  # items that are to have a node for themselves
         self._exhausted = False
-        self._mean_s: float | None = None  # what an item takes at a worker
-        self._next = 0  # of the ordered results
+        self._mean_s: float | None = None  # the mean time of an item at a worker
+        self._next = 0  # index of the next ordered result
         self._waiting: dict[int, Any] = {}  # ordered results behind one that is not there
         self._late = Late(plan.timeout)
         self._tracing = Tracing(plan.trace) if plan.trace is not None else None
@@ -87,7 +82,7 @@ class Work:
             self._stats = pool.gathered.stats()
             if self._tracing is not None:
                 self._tracing.finish(pool)
-                self.trace = _merge.write(self._tracing)
+                self.trace = write(self._tracing)
         finally:
             for member in pool.ready:
                 member.doing.clear()
@@ -125,7 +120,11 @@ class Work:
             self._hand(member, alone)
         while True:
             depth = 1 if self._again and self._again[0].suspect else self._depth
-            able = (member for member in pool.ready if _has_room(member, depth) and self._may_work(member) and self._alone.allows(member))
+            able = (
+                member for member in pool.ready
+                if len(member.doing) < depth and not any(item.suspect for item in member.doing.values())
+                and self._may_work(member) and self._alone.allows(member)
+            )  # fmt: skip
             free = min(able, key=lambda member: len(member.doing), default=None)
             item = self._take(pool) if free is not None else None
             if free is None or item is None:
@@ -143,7 +142,7 @@ class Work:
     # Taking
 
     def _ended(self, pool: Pool) -> Iterator[tuple[int, Any]]:
-        """Waits until something has ended; the results among that."""
+        """Waits until something has ended. Yields the results among that."""
         pool.check_started()
         starting = pool.starting()
         doing = {reference: member for member in pool.ready for reference in member.doing}
@@ -275,10 +274,49 @@ class Work:
             yield self._next - 1, self._waiting.pop(self._next - 1)
 
 
-def _has_room(member: Member, depth: int) -> bool:
-    return len(member.doing) < depth and not any(item.suspect for item in member.doing.values())
-
-
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:1])}"[:300]
+
+
+class Run(Iterator[tuple[int, Any]]):
+    """Work that is under way: an iterator of `(index, result)`, in the order in which they end, or with `ordered=True` in that of the
+    items.
+
+    The workers begin when the first result is asked for. `close()`, or the end of a `with` block, ends the work early; so does an
+    error, or Ctrl-C. `stats()` tells what the nodes' daemons did for it.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._results = work.results()
+
+    def __iter__(self) -> Run:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        return next(self._results)
+
+    def close(self) -> None:
+        """Ends the work; a pool of its own ends with it. Of a given pool the workers end the items that they have."""
+        self._results.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def retried(self) -> int:
+        """The items that were given to a worker once more: one was lost, or a kernel that ran beside theirs faulted."""
+        return self._work.retried
+
+    @property
+    def trace(self) -> ClusterTrace | None:
+        """The content of the file that `trace=` named, once the work has ended."""
+        return self._work.trace
+
+    def stats(self) -> ClusterStats:
+        """The work of the nodes' daemons since this work began, added up. While it is under way a daemon's part is some seconds old."""
+        return self._work.stats()

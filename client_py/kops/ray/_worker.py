@@ -1,31 +1,255 @@
-"""A worker: an actor of Ray's that has one GPU, or none, and talks to its node's daemon."""
+"""A worker: an actor of Ray's that has one GPU, or none, and talks to its node's daemon. Also where it is, its client, whose calls run on
+its device unless they name another, and the recording of the daemon for the trace of all nodes."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
-from .._base.errors import ConnectFailed, ConnectionLost, DeviceFault, DeviceLost, KopsError, QuotaExceeded, ShuttingDown
-from .._base.stopwatch import Stopwatch
-from .._version import VERSION
+from .. import (
+    Client,
+    ConnectFailed,
+    ConnectionLost,
+    Device,
+    DeviceFault,
+    DeviceLost,
+    KopsError,
+    NoCuda,
+    QuotaExceeded,
+    ShuttingDown,
+    UnknownDevice,
+)
+from .._companions import VERSION, Code, Stopwatch, allocations, inline, on_device
+from ..profiler._recorder import Decoder, Event, Recorder
 from . import _travel
-from ._client import WorkerClient, connect, use_device
-from ._errors import packed
-from ._place import device_of
-from ._ray import ray
-from ._recording import Begun, Part, Recording
 from ._stats import Snapshot
+from ._travel import packed, ray
+
+# The GPU
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def _of_the_raylet() -> str | None:
+    """The GPUs that Ray's own process on this node sees; None: all of them."""
+    parent = Path("/proc", str(os.getppid()))
+    with contextlib.suppress(OSError):
+        if (parent / "comm").read_text(encoding="ascii").strip() == "raylet":
+            for entry in (parent / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(VISIBLE.encode() + b"="):
+                    return os.fsdecode(entry).partition("=")[2]
+    return None
+
+
+@contextlib.contextmanager
+def node_environment() -> Iterator[None]:
+    """Meanwhile this process's environment shows all the node's GPUs: Ray hides from a worker those that are not its own, and a daemon
+    that the worker starts serves the other workers of the node, too."""
+    before = os.environ.pop(VISIBLE, None)
+    whole = _of_the_raylet()
+    if whole is not None:
+        os.environ[VISIBLE] = whole
+    try:
+        yield
+    finally:
+        os.environ.pop(VISIBLE, None)
+        if before is not None:
+            os.environ[VISIBLE] = before
+
+
+def own_uuid(given: str, gpus: Sequence[Device]) -> str:
+    """The UUID of a GPU that Ray gave to this worker, as the driver says it: Ray's number is one of CUDA's, whose order of GPUs need not
+    be the daemon's. Without a driver in this process the daemon's order is believed. Raises NoCuda where nothing tells."""
+    if given.startswith(("GPU-", "MIG-")):
+        return next((gpu.uuid for gpu in gpus if gpu.uuid.startswith(given)), given)
+    visible = [one.strip() for one in os.environ.get(VISIBLE, "").split(",") if one.strip()]
+    ordinal = visible.index(given) if given in visible else int(given)
+    try:
+        return allocations.driver.uuid(ordinal)
+    except NoCuda as error:
+        if int(given) < len(gpus):
+            return gpus[int(given)].uuid
+        raise NoCuda(f"Ray gave GPU {given} to this worker, whose UUID nothing tells: {error.message}") from None
+
+
+def device_of(ids: Sequence[str], devices: Sequence[Device], where: str) -> Device | None:
+    """The daemon's device for a worker with these GPUs of Ray's: its first, or the host where it has none. None: the daemon's default, as
+    it has no other. `where` names the daemon in the error."""
+    gpus = [device for device in devices if device.backend != "host"]
+    if not ids:
+        return next((device for device in devices if device.backend == "host"), None) if gpus else None
+    if not gpus:
+        raise UnknownDevice(
+            f"Ray gave GPU {ids[0]} to this worker, and {where} has no GPU: start it where it finds the CUDA driver, or map with gpus=0"
+        )
+    try:
+        wanted = own_uuid(ids[0], gpus)
+    except ValueError:
+        raise KopsError(f"Ray calls this worker's GPU {ids[0]!r}, which is neither a number nor a UUID") from None
+    found = next((gpu for gpu in gpus if gpu.uuid == wanted), None)
+    if found is None:
+        raise UnknownDevice(
+            f"{where} does not see {wanted}, which Ray gave to this worker; it sees {', '.join(gpu.uuid for gpu in gpus)}. Start it "
+            f"without {VISIBLE}"
+        )
+    return found
+
+
+# The client
+
+class WorkerClient(Client):
+    """`own_device` is the worker's; None: the daemon's default. Arrays that lie on a GPU are worked on there."""
+
+    own_device: Device | None = None
+    instance = ""  # the daemon's; known also when the client is closed
+
+    @property
+    def path(self) -> str | None:
+        """Where the daemon has answered."""
+        return self._found
+
+    def _usually(self, device: Any, values: tuple[Any, ...]) -> Any:
+        if device is not None or self.own_device is None or self._scopes or any(map(on_device, values)):
+            return device
+        return self.own_device.uuid
+
+    def _op(self, op: str, values: tuple[Any, ...], out: Any, attrs: dict[str, Any], device: Any, *how: Any, **more: Any) -> Any:
+        return super()._op(op, values, out, attrs, self._usually(device, values), *how, **more)
+
+
+def _on_the_usual(name: str, begin: int) -> Any:
+    """A method of a client's with `device=`, whose arrays are its arguments from `begin` on."""
+    method = getattr(Client, name)
+
+    @wraps(method)
+    def wrapped(self: WorkerClient, *values: Any, device: Any = None, **how: Any) -> Any:
+        return method(self, *values, device=self._usually(device, values[begin:]), **how)
+
+    return wrapped
+
+
+for _name, _begin in {"submit": 1, "profile": 1, "tune": 1, "sequence": 1, "program": 0}.items():
+    setattr(WorkerClient, _name, _on_the_usual(_name, _begin))
+
+
+def connect() -> WorkerClient:
+    """A client of this node's daemon, started where there is none, as this process's own: kernels and functions that refer to
+    `kops.default_client()`, or to a client of the driver's, go through it."""
+    with node_environment():
+        made = WorkerClient(reconnect_timeout=0)
+    made.instance = made.info.instance
+    inline._default = made
+    return made
+
+
+def use_device(client: WorkerClient, place: Device | None) -> None:
+    """Lets the calls of the client, and this process's kernels that name no device, run there."""
+    client.own_device = place
+    Code.usual_device = None if place is None else place.uuid
+
+
+# The recording of the daemon
+
+EVENTS = 50_000  # events of a recording; later ones are counted as dropped
+COLUMNS = 13  # columns of an event that are kept, in PROTOCOL.md's order
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a recording, from one reading to the next. `rows` are the events one behind the other, whose times count from
+    `origin`. `until`: the daemon had told all that had ended then. `why`: it tells nothing any more."""
+
+    origin: int = 0
+    until: int = 0
+    dropped: int = 0
+    why: str = ""
+    kinds: list[Mapping[str, Any]] = field(default_factory=list)
+    clients: list[Mapping[str, Any]] = field(default_factory=list)
+    rows: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) // COLUMNS
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A recording begins, at a time of the node's CLOCK_MONOTONIC in ns. `devices`: names by UUID."""
+
+    instance: str
+    daemon: int
+    at: int
+    devices: dict[str, str]
+
+
+class Recording(Recorder):
+    """Keeps events as numbers: of what a worker holds, and sends, they are the least."""
+
+    def __init__(self, client: WorkerClient, most: int = EVENTS) -> None:
+        super().__init__(client.path, False, most)
+        self._client = Client.unconnected(client.path, blocking=True, reconnect_timeout=0, autostart=False)
+        self._taking = threading.Lock()
+        self._room = most
+        self._part = Part()
+        self.instance, self._daemon = client.info.instance, client.info.pid
+
+    def start(self) -> None:
+        """Raises what keeps the daemon from being recorded."""
+        try:
+            super().start()
+        except BaseException:
+            self._client.close()
+            raise
+        self.begun = Begun(self.instance, self._daemon, time.monotonic_ns(), self.devices)
+
+    def _keep(self, reply: Mapping[str, Any]) -> None:
+        rows = reply["events"][: self._room]
+        self._room -= len(rows)
+        self._lost += len(reply["events"]) - len(rows)
+        with self._taking:
+            part = self._part
+            part.rows.extend(itertools.chain.from_iterable([*row, 0, 0][:COLUMNS] for row in rows))
+            kinds, clients = [*part.kinds, *reply["kinds"]], [*part.clients, *reply["clients"]]
+            origin: int = reply["origin_ns"]
+            self._part = Part(origin, origin + reply["now_ns"], reply["dropped"] + self._lost, part.why, kinds, clients, part.rows)
+
+    def _end(self, why: str) -> None:
+        with self._taking:
+            self._part = replace(self._part, why=why)
+
+    def take(self) -> Part:
+        """The part since the last call of this method."""
+        with self._taking:
+            part = self._part
+            self._part = Part(part.origin, part.until, part.dropped, part.why)
+        return part
+
+
+def events(parts: list[Part]) -> Iterator[Event]:
+    """The events of one recording. Called in the driver."""
+    decoder = Decoder()
+    for part in parts:
+        rows = [part.rows[i : i + COLUMNS].tolist() for i in range(0, len(part.rows), COLUMNS)]
+        yield from decoder.events({"origin_ns": part.origin, "kinds": part.kinds, "clients": part.clients, "events": rows})
+
+
+# The actor
 
 SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
 PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
 PAUSE_S = 0.1
 HELD_BACK_MOST_S = 600.0  # that an item waits where the daemon refuses this user's kernels, because others faulted
-THREADS = 16  # of a worker: calls under way at one time
+THREADS = 16  # calls under way at one time in a worker
 ASIDE = "aside"  # the concurrency group of what a worker tells while it has items: threads of its own
 ASIDE_THREADS = 2
 DAEMON_LOST = (ConnectionLost, ConnectFailed, ShuttingDown, DeviceLost)
@@ -52,7 +276,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an item: "done" with its value, "failed" with the item's own error, "beside" with one that may be due to another item
+    """The outcome of an item: "done" with its value, "failed" with the item's own error, "beside" with one that may be due to another item
     whose kernel ran at the same time, or "lost" because the daemon went away. `held_s`: so long the daemon took no kernels of this user."""
 
     kind: str
@@ -62,7 +286,7 @@ class Outcome:
     held_s: float = 0.0
     seconds: float = 0.0
     span: tuple[int, int] = 0, 0  # when it was worked on, ns of the node's CLOCK_MONOTONIC
-    instance: str = ""  # of the daemon
+    instance: str = ""  # the daemon's
     snapshots: tuple[Snapshot, ...] = ()
 
 
@@ -95,7 +319,7 @@ class HeldBack:
 
 
 def _goes_on(error: BaseException) -> bool:
-    """Only the process that has the GPU was lost."""
+    """Whether only the process that has the GPU was lost."""
     return isinstance(error, KopsError) and error.detail.get("daemon") == "goes_on"
 
 
@@ -110,7 +334,7 @@ class Worker:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._lock = threading.RLock()  # of all that follows
+        self._lock = threading.RLock()  # guards the members below
         self._given: list[str] = []
         self._client: WorkerClient | None = None
         self._job: str | None = None
@@ -118,7 +342,7 @@ class Worker:
         self._recordings: dict[str, Recording] = {}  # by the daemons' instances; without the lock
         self._turns: dict[str, Turn] = {}  # by their tokens; without the lock
         self._told = 0.0
-        self._news: list[Snapshot] = []  # of daemons that the driver does not know yet
+        self._news: list[Snapshot] = []  # snapshots of daemons that the driver does not know yet
 
     def hello(self, version: str) -> tuple[str, str, WorkerInfo | None, tuple[Snapshot, ...]]:
         """Connects to the daemon; its errors tell why that is not possible. Nothing but its own version and the node's name, of a driver
@@ -140,7 +364,7 @@ class Worker:
 
     @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
     def turns(self) -> dict[str, tuple[float, float]]:
-        """Of each item here the seconds for which it has been worked on, and those of its setup. It answers while items hold all other
+        """For each item here the seconds of work on it, and the seconds of its setup. Answers while items hold all other
         threads."""
         return {token: (turn.work.seconds, turn.setup.seconds) for token, turn in self._turns.copy().items()}
 
@@ -163,7 +387,7 @@ class Worker:
 
     @ray.method(concurrency_group=ASIDE)  # type: ignore[untyped-decorator,unused-ignore]
     def recorded(self, instance: str, end: bool) -> Part:
-        """What was recorded of that daemon since this was last asked."""
+        """The recording of that daemon since the last call."""
         recording = self._recordings[instance]
         if end:
             del self._recordings[instance]
@@ -201,7 +425,7 @@ class Worker:
         return Outcome("done", value, None, "", held.seconds, turn.work.seconds, span, client.instance, self.stats() if due else ())
 
     def stats(self) -> tuple[Snapshot, ...]:
-        """What the driver is told of the daemons' statistics; nothing where the daemon has gone."""
+        """The daemons' statistics for the driver; nothing where the daemon has gone."""
         with self._lock:
             client = self._client
             try:
@@ -220,7 +444,7 @@ class Worker:
             client.close()
 
     def _end_job(self) -> None:
-        """What has threads of its own ends beside the work of others that it still has."""
+        """A call with threads of its own ends beside the other work that it still has."""
         call, self._call, self._job = self._call, None, None
         if hasattr(call, "close"):
             threading.Thread(target=call.close, daemon=True).start()

@@ -28,7 +28,7 @@ void json_divert(FILE *to)
     }
 }
 
-/* Bytes of the UTF-8 character there; 0: it is none. */
+/* Bytes of the UTF-8 character there; 0: there is none. */
 static unsigned utf8_length(const unsigned char *c)
 {
     static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -53,8 +53,8 @@ static size_t plain_length(const unsigned char *c)
     return n;
 }
 
-/* Bytes that are no UTF-8 become the replacement character: clients choose some of the texts. Numbers of characters are
- * for those that have no other form: Perfetto shows the numbers. */
+/* Bytes that are no UTF-8 become the replacement character: clients choose some of the texts. Characters that have a
+ * letter are not written as numbers: Perfetto shows the numbers. */
 static void put_text(const char *text)
 {
     static const char letters[0x20] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
@@ -171,5 +171,62 @@ void json_texts(const char *key, const char *const *values)
     json_begin(key, '[');
     for (; *values; values++)
         json_text(NULL, *values);
+    json_end(']');
+}
+
+static void field(const struct json_field *f, const void *object)
+{
+    const void *at = (const char *)object + f->at;
+    const char *const *text = at, *const *const *texts = at;
+    const unsigned *small = at;
+    const uint64_t *number = at;
+    const int64_t *integer = at;
+    const double *real = at;
+    const bool *boolean = at, always = f->when == JSON_ALWAYS, known = f->when == JSON_KNOWN;
+
+    if (f->kind == JSON_TEXT && (always || (*text && **text)))
+        json_text(f->key, *text);
+    else if (f->kind == JSON_TEXTS && (always || *texts))
+        json_texts(f->key, *texts);
+    else if (f->kind == JSON_UNSIGNED)
+        json_uint(f->key, *small);
+    else if (f->kind == JSON_UINT && (always || *number != (known ? UINT64_MAX : 0)))
+        json_uint(f->key, *number);
+    else if (f->kind == JSON_INT && (always || (known ? *integer >= 0 : *integer != 0)))
+        json_int(f->key, *integer);
+    else if (f->kind == JSON_NUMBER)
+        json_number(f->key, *real);
+    else if (f->kind == JSON_BOOL)
+        json_bool(f->key, *boolean);
+    else if (f->kind == JSON_STRUCT)
+        json_object(f->key, f->fields, at);
+}
+
+void json_fields(const struct json_field *fields, const void *object)
+{
+    for (; fields->key; fields++)
+        field(fields, object);
+}
+
+void json_object(const char *key, const struct json_field *fields, const void *object)
+{
+    json_begin(key, '{');
+    json_fields(fields, object);
+    json_end('}');
+}
+
+void json_list(const char *key, const struct json_field *fields, const void *list)
+{
+    json_begin(key, '[');
+    for (const void *const *object = list; *object; object++)
+        json_object(NULL, fields, *object);
+    json_end(']');
+}
+
+void json_each(const char *key, const void *list, void (*write)(const void *object))
+{
+    json_begin(key, '[');
+    for (const void *const *object = list; *object; object++)
+        JSON_MAP(NULL, write(*object));
     json_end(']');
 }

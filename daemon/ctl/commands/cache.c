@@ -4,12 +4,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/complain.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "base/table.h"
 #include "commands.h"
 
@@ -22,66 +21,35 @@ static const char usage[] =
     "`list` print the keys. An imported kernel runs for every client that asks for it: import only archives that you\n"
     "trust.\n";
 
-enum { COPY_BYTES = 1 << 16 };
-
 static void list_text(const struct kops_cache *cache)
 {
     struct table t;
     size_t n = 0;
 
-    table_init(&t, "llrrllll",
-               (const char *const[]){"key", "arch", "bytes", "unused s", "memory", "disk", "from", "entries"});
-    for (const struct kops_cache_entry *const *e = cache->entries; *e; e++, n++) {
-        char names[TABLE_CELL] = "";
-        size_t length = 0;
+    table_init(&t, "key\tarch\t>bytes\t>unused s\tmemory\tdisk\tfrom\tentries");
+    for (; cache->entries[n]; n++) {
+        const struct kops_cache_entry *e = cache->entries[n];
 
-        for (const char *const *name = (*e)->names; *name && length < sizeof(names); name++)
-            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", length ? " " : "", *name);
-        table_cell(&t, "%s", (*e)->key);
-        table_cell(&t, "%s", (*e)->arch);
-        table_cell(&t, "%" PRIu64, (*e)->bytes);
-        table_cell(&t, "%.0f", (*e)->age_s);
-        table_cell(&t, "%s", (*e)->in_memory ? "yes" : "no");
-        table_cell(&t, "%s", (*e)->on_disk ? "yes" : "no");
-        table_cell(&t, "%s", (*e)->from);
-        table_cell(&t, "%s", names);
+        table_row(&t, "%s\t%s\t%" PRIu64 "\t%.0f\t%s\t%s\t%s\t%s", e->key, e->arch, e->bytes, e->age_s,
+                  e->in_memory ? "yes" : "no", e->on_disk ? "yes" : "no", e->from, text_list(e->names));
     }
     table_print(&t);
     printf("%zu kept, %" PRIu64 " of %" PRIu64 " bytes on disk\n", n, cache->bytes, cache->limit);
 }
 
-static void list_json(const struct kops_cache *cache)
-{
-    json_begin(NULL, '{');
-    json_begin("entries", '[');
-    for (const struct kops_cache_entry *const *e = cache->entries; *e; e++) {
-        json_begin(NULL, '{');
-        json_text("key", (*e)->key);
-        json_text("arch", (*e)->arch);
-        json_text("compiler", (*e)->compiler);
-        json_texts("names", (*e)->names);
-        json_uint("bytes", (*e)->bytes);
-        json_number("age_s", (*e)->age_s);
-        json_bool("in_memory", (*e)->in_memory);
-        json_bool("on_disk", (*e)->on_disk);
-        json_text("from", (*e)->from);
-        json_end('}');
-    }
-    json_end(']');
-    json_uint("bytes", cache->bytes);
-    json_uint("limit", cache->limit);
-    json_end('}');
-}
+#define F(member) JSON_FIELD(struct kops_cache_entry, member)
+static const struct json_field entry_fields[] = {F(key),   F(arch),      F(compiler), F(names), F(bytes),
+                                                 F(age_s), F(in_memory), F(on_disk),  F(from),  JSON_END};
 
 static enum ctl_exit list(struct ctl *ctl)
 {
     struct kops_cache *cache;
-    struct kops_error error;
 
-    if (kops_cache_list(ctl->client, &cache, &error))
-        return ctl_failed("cache list", &error);
+    if (kops_cache_list(ctl->client, &cache, &ctl->error))
+        return ctl_failed("cache list", &ctl->error);
     if (ctl->json)
-        list_json(cache);
+        JSON_MAP(NULL, json_list("entries", entry_fields, cache->entries), json_uint("bytes", cache->bytes),
+                 json_uint("limit", cache->limit));
     else
         list_text(cache);
     kops_cache_free(cache);
@@ -90,18 +58,14 @@ static enum ctl_exit list(struct ctl *ctl)
 
 static enum ctl_exit clear(struct ctl *ctl, const char *key)
 {
-    struct kops_error error;
     uint64_t removed;
 
-    if (kops_cache_clear(ctl->client, key, &removed, &error))
-        return ctl_failed("cache clear", &error);
-    if (ctl->json) {
-        json_begin(NULL, '{');
-        json_uint("removed", removed);
-        json_end('}');
-    } else {
+    if (kops_cache_clear(ctl->client, key, &removed, &ctl->error))
+        return ctl_failed("cache clear", &ctl->error);
+    if (ctl->json)
+        JSON_MAP(NULL, json_uint("removed", removed));
+    else
         printf("%" PRIu64 " removed\n", removed);
-    }
     return CTL_OK;
 }
 
@@ -110,25 +74,14 @@ static enum ctl_exit failed_file(const char *what, const char *path)
     return ctl_complain("os_error", "%s %s: %s", what, path, strerror(errno));
 }
 
-static bool copy(int from, int to)
-{
-    char buffer[COPY_BYTES];
-    ssize_t got, put = 0;
-
-    while ((got = read(from, buffer, sizeof(buffer))) > 0)
-        for (ssize_t done = 0; done < got; done += put) {
-            put = write(to, buffer + done, (size_t)(got - done));
-            if (put < 0)
-                return false;
-        }
-    return got == 0;
-}
-
-static enum ctl_exit write_archive(int archive, const char *path)
+static enum ctl_exit write_archive(int archive, uint64_t bytes, const char *path)
 {
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    bool written = file >= 0 && lseek(archive, 0, SEEK_SET) >= 0 && copy(archive, file);
+    off_t at = 0;
+    bool written = file >= 0;
 
+    while (written && (uint64_t)at < bytes)
+        written = sendfile(file, archive, &at, bytes - (uint64_t)at) > 0;
     if (file >= 0 && close(file))
         written = false;
     return written ? CTL_OK : failed_file("writing", path);
@@ -136,25 +89,20 @@ static enum ctl_exit write_archive(int archive, const char *path)
 
 static enum ctl_exit export_to(struct ctl *ctl, const char *path, const char *key)
 {
-    struct kops_error error;
     enum ctl_exit status;
     uint64_t bytes;
     int archive;
 
-    if (kops_cache_export(ctl->client, key, &archive, &bytes, &error))
-        return ctl_failed("cache export", &error);
-    status = write_archive(archive, path);
+    if (kops_cache_export(ctl->client, key, &archive, &bytes, &ctl->error))
+        return ctl_failed("cache export", &ctl->error);
+    status = write_archive(archive, bytes, path);
     close(archive);
     if (status)
         return status;
-    if (ctl->json) {
-        json_begin(NULL, '{');
-        json_text("file", path);
-        json_uint("bytes", bytes);
-        json_end('}');
-    } else {
+    if (ctl->json)
+        JSON_MAP(NULL, json_text("file", path), json_uint("bytes", bytes));
+    else
         printf("%" PRIu64 " bytes written to %s\n", bytes, path);
-    }
     return CTL_OK;
 }
 
@@ -162,39 +110,29 @@ static enum ctl_exit import(struct ctl *ctl, const char *path)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     enum ctl_exit status = CTL_OK;
-    struct kops_error error;
     uint64_t imported, skipped;
 
     if (file < 0)
         return failed_file("reading", path);
-    if (kops_cache_import(ctl->client, file, &imported, &skipped, &error)) {
-        status = ctl_failed("cache import", &error);
-    } else if (ctl->json) {
-        json_begin(NULL, '{');
-        json_uint("imported", imported);
-        json_uint("known", skipped);
-        json_end('}');
-    } else {
+    if (kops_cache_import(ctl->client, file, &imported, &skipped, &ctl->error))
+        status = ctl_failed("cache import", &ctl->error);
+    else if (ctl->json)
+        JSON_MAP(NULL, json_uint("imported", imported), json_uint("known", skipped));
+    else
         printf("%" PRIu64 " imported, %" PRIu64 " known already\n", imported, skipped);
-    }
     close(file);
     return status;
 }
 
 enum ctl_exit ctl_cache(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {{"key", required_argument, NULL, 'k'}, CTL_COMMON_OPTIONS};
     const char *key = NULL, *action;
+    const struct ctl_option options[] = {{"--key", 'k', OPTION_TEXT, &key}, {0}};
     enum ctl_exit status;
     bool takes_file;
-    int option, end;
 
-    while ((option = getopt_long(argc, argv, "k:h", options, NULL)) != -1) {
-        if (option == 'k')
-            key = optarg;
-        else if ((end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
+    if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
+        return status;
     action = optind < argc ? argv[optind] : "";
     takes_file = !strcmp(action, "export") || !strcmp(action, "import");
     if (!takes_file && strcmp(action, "list") != 0 && strcmp(action, "clear") != 0)

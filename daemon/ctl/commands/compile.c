@@ -1,13 +1,366 @@
-/* kopsctl compile */
-#include <stdio.h>
-#include <string.h>
+/* kopsctl compile: a source with its files, options and entries, and the module that the daemon makes of it. */
+#include "compile.h"
 
-#include "base/complain.h"
-#include "base/json.h"
-#include "base/options.h"
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/table.h"
 #include "commands.h"
-#include "data/source.h"
-#include "view/module.h"
+#include "proto/generated/kernels.h"
+#include "view/rows.h"
+
+/* ---- files and options ---- */
+
+char *source_read_file(const char *path, size_t *ret_size)
+{
+    char *data = NULL, block[4096];
+    FILE *file = fopen(path, "re"), *to = open_memstream(&data, ret_size);
+    size_t n;
+    bool read;
+
+    while (file && to && (n = fread(block, 1, sizeof(block), file)))
+        fwrite(block, 1, n, to);
+    read = file && to && !ferror(file) && !ferror(to);
+    if (!read)
+        ctl_complain("os_error", "reading %s: %s", path, strerror(errno));
+    if (file)
+        fclose(file);
+    if (to)
+        fclose(to);
+    if (read)
+        return data;
+    free(data);
+    return NULL;
+}
+
+/* What a source points to lives as long as the process. */
+static const char *read_text(const char *path)
+{
+    size_t size;
+    char *text = source_read_file(path, &size);
+
+    if (!text || !memchr(text, 0, size))
+        return text;
+    ctl_complain("bad_argument", "%s: a source has no zero bytes", path);
+    free(text);
+    return NULL;
+}
+
+static enum ctl_exit add_file(struct source *s, const char *name, size_t length, const char *path)
+{
+    struct kops_file *file = &s->files[s->s.n_files];
+
+    file->text = read_text(path);
+    if (!file->text)
+        return CTL_FAILED;
+    file->name = strndup(name, length);
+    if (!file->name)
+        return ctl_no_memory(length);
+    s->s.files = s->files;
+    s->s.n_files++;
+    return CTL_OK;
+}
+
+enum ctl_exit source_take_file(void *source, const char *value)
+{
+    const char *equals = strchr(value, '=');
+    struct source *s = source;
+
+    if (s->s.n_files == SOURCE_MAX)
+        return ctl_usage("--include-file may be given %d times", SOURCE_MAX);
+    return add_file(s, value, equals ? (size_t)(equals - value) : strlen(value), equals ? equals + 1 : value);
+}
+
+enum ctl_exit source_take_option(void *source, const char *value)
+{
+    struct source *s = source;
+
+    if (s->s.n_options == SOURCE_MAX)
+        return ctl_usage("--option may be given %d times", SOURCE_MAX);
+    s->options[s->s.n_options++] = value;
+    s->s.options = s->options;
+    return CTL_OK;
+}
+
+enum ctl_exit source_add_entry(void *source, const char *entry)
+{
+    struct source *s = source;
+
+    if (s->s.n_entries == SOURCE_MAX)
+        return ctl_usage("at most %d entries of a source can be compiled at once: name them by --entry", SOURCE_MAX);
+    s->entries[s->s.n_entries++] = entry;
+    s->s.entries = s->entries;
+    return CTL_OK;
+}
+
+/* Adds a file beside the source that is included as "NAME", unless it was given or is not there. */
+static enum ctl_exit add_beside(struct source *s, const char *folder, size_t folder_length, const char *name,
+                                size_t length)
+{
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < s->s.n_files; i++)
+        if (strlen(s->files[i].name) == length && !memcmp(s->files[i].name, name, length))
+            return CTL_OK;
+    snprintf(path, sizeof(path), "%.*s%.*s", (int)folder_length, folder, (int)length, name);
+    if (*name == '/' || access(path, R_OK) != 0)
+        return CTL_OK; /* the toolkit's, or the compiler will say that it is missing */
+    if (s->s.n_files == SOURCE_MAX)
+        return ctl_usage("more than %d files are included", SOURCE_MAX);
+    return add_file(s, name, length, path);
+}
+
+/* Adds the files that lines of a text include in quotes. */
+static enum ctl_exit add_includes(struct source *s, const char *text, const char *folder, size_t folder_length)
+{
+    enum ctl_exit status = CTL_OK;
+
+    for (const char *line = text; line && *line && !status; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
+        const char *at = line + strspn(line, " \t");
+        size_t length;
+
+        if (*at != '#')
+            continue;
+        at += 1 + strspn(at + 1, " \t");
+        if (strncmp(at, "include", 7) != 0)
+            continue;
+        at += 7 + strspn(at + 7, " \t");
+        length = *at == '"' ? strcspn(at + 1, "\"\n") : 0;
+        if (length)
+            status = add_beside(s, folder, folder_length, at + 1, length);
+    }
+    return status;
+}
+
+enum ctl_exit source_read(struct source *s, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t folder = slash ? (size_t)(slash + 1 - path) : 0;
+    enum ctl_exit status;
+
+    s->s.name = path + folder;
+    s->s.text = read_text(path);
+    if (!s->s.text)
+        return CTL_FAILED;
+    status = add_includes(s, s->s.text, path, folder);
+    for (size_t i = 0; i < s->s.n_files && !status; i++) /* grows */
+        status = add_includes(s, s->files[i].text, path, folder);
+    return status;
+}
+
+/* ---- entries ---- */
+
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* Behind white space, a comment or a quoted text that begins here; `at` where none does. */
+static const char *skip(const char *at)
+{
+    const char *end = at + strspn(at, " \t\r\n\f\v");
+
+    if (end != at)
+        return end;
+    if (at[0] == '/' && at[1] == '/')
+        return at + strcspn(at, "\n");
+    if (at[0] == '/' && at[1] == '*') {
+        end = strstr(at + 2, "*/");
+        return end ? end + 2 : at + strlen(at);
+    }
+    if (*at != '"' && *at != '\'')
+        return at;
+    for (end = at + 1; *end && *end != *at && *end != '\n'; end++)
+        end += *end == '\\' && end[1];
+    return *end ? end + 1 : end;
+}
+
+/* The next name or single character; NULL at the end. */
+static const char *next_token(const char **at, size_t *ret_length)
+{
+    const char *token = *at, *behind;
+
+    while ((behind = skip(token)) != token)
+        token = behind;
+    if (!*token)
+        return NULL;
+    for (*at = token + 1; is_name(*token) && is_name(**at);)
+        (*at)++;
+    *ret_length = (size_t)(*at - token);
+    return token;
+}
+
+static bool is(const char *token, size_t length, const char *text)
+{
+    return length == strlen(text) && !memcmp(token, text, length);
+}
+
+static bool is_kernel_mark(const char *token, size_t length)
+{
+#define X(word) is(token, length, word) ||
+    return KERNELS_KERNEL_MARKS(X) false;
+}
+
+static bool is_attribute(const char *token, size_t length)
+{
+    return KERNELS_ATTRIBUTES(X) false;
+#undef X
+}
+
+static void skip_parentheses(const char **at)
+{
+    unsigned depth = 0;
+    const char *token;
+    size_t length;
+
+    while ((token = next_token(at, &length))) {
+        depth += *token == '(';
+        depth -= *token == ')' && depth;
+        if (!depth)
+            return;
+    }
+}
+
+/* Behind a kernel's mark: the name in front of the parameters; NULL: there is none. */
+static const char *function_name(const char **at, size_t *ret_length)
+{
+    const char *name = NULL, *token;
+    size_t length;
+
+    while ((token = next_token(at, &length)) && *token != ';' && *token != '{') {
+        if (*token == '(')
+            return name;
+        if (is_attribute(token, length)) {
+            skip_parentheses(at);
+        } else if (is_name(*token)) {
+            name = token;
+            *ret_length = length;
+        }
+    }
+    return NULL;
+}
+
+static enum ctl_exit add_found(struct source *s, const char *name, size_t length)
+{
+    char *entry;
+
+    for (size_t i = 0; i < s->s.n_entries; i++)
+        if (is(name, length, s->entries[i]))
+            return CTL_OK;
+    entry = strndup(name, length);
+    return entry ? source_add_entry(s, entry) : ctl_no_memory(length);
+}
+
+static enum ctl_exit find_entries(struct source *s, const char *text)
+{
+    enum ctl_exit status = CTL_OK;
+    const char *at = text, *token;
+    bool in_template = false;
+    size_t length;
+
+    while (!status && (token = next_token(&at, &length))) {
+        if (is(token, length, "template"))
+            in_template = true;
+        if (*token == ';' || *token == '}')
+            in_template = false;
+        if (!is_kernel_mark(token, length))
+            continue;
+        token = function_name(&at, &length);
+        if (token && !in_template)
+            status = add_found(s, token, length);
+        in_template = false;
+    }
+    return status;
+}
+
+/* Adds the `__global__` functions of the source that are no templates; of the first file that has any where the source
+ * has none. */
+static enum ctl_exit source_find_entries(struct source *s)
+{
+    enum ctl_exit status = find_entries(s, s->s.text);
+
+    for (size_t i = 0; i < s->s.n_files && !status && !s->s.n_entries; i++)
+        status = find_entries(s, s->files[i].text);
+    if (!status && !s->s.n_entries)
+        return ctl_usage(
+            "%s, with the files beside it that it includes, has no __global__ function that is no template: "
+            "name kernels by --entry, such as --entry 'scale<float>'",
+            s->s.name);
+    return status;
+}
+
+/* ---- compiling ---- */
+
+enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_module **ret_module)
+{
+    char *log;
+
+    if (!kops_compile(ctl->client, &s->s, ret_module, &log, &ctl->error))
+        return CTL_OK;
+    ctl_not_compiled(s->s.name, &ctl->error, log);
+    kops_log_free(log);
+    return CTL_FAILED;
+}
+
+/* A line on the module, a table of its entries, and the compiler's warnings. */
+static void print_module(const struct kops_module_info *info, const char *name)
+{
+    struct table t;
+
+    printf("%s: %s for %s, %llu bytes, %s (%.1f ms)\nkey %s\n\n", name, info->compiler, info->arch,
+           (unsigned long long)info->image_bytes,
+           strcmp(info->cached, "no") == 0       ? "compiled now"
+           : strcmp(info->cached, "disk") == 0   ? "found on disk"
+           : strcmp(info->cached, "memory") == 0 ? "found in memory"
+           : strcmp(info->cached, "remote") == 0 ? "found in the remote cache"
+                                                 : info->cached,
+           info->compile_us * 1e-3, info->key);
+    table_init(&t, "entry\t>registers\t>shared\t>local\t>const\t>threads\t>params\tbytes");
+    for (const struct kops_entry *const *p = info->entries; *p; p++) {
+        const struct kops_entry *e = *p;
+        const char *sizes = "";
+
+        for (size_t i = 0; i < e->n_params; i++)
+            sizes = text_format("%s%s%u", sizes, i ? " " : "", e->params[i]);
+        table_row(&t, "%s\t%u\t%u\t%u\t%u\t%u\t%zu\t%s", e->name, e->registers, e->shared_bytes, e->local_bytes,
+                  e->const_bytes, e->max_threads, e->n_params, sizes);
+    }
+    table_print(&t);
+    printf(
+        "(threads: of a block at most; bytes: of each parameter; local: spilled registers and arrays of a thread)\n");
+    if (*info->log)
+        printf("\n%s%s", info->log, info->log[strlen(info->log) - 1] == '\n' ? "" : "\n");
+}
+
+#define F(member) JSON_FIELD(struct kops_module_info, member)
+static const struct json_field module_fields[] = {F(key),        F(arch), F(compiler),    F(cached),
+                                                  F(compile_us), F(log),  F(image_bytes), JSON_END};
+#undef F
+
+#define F(member) JSON_FIELD(struct kops_entry, member)
+static const struct json_field entry_fields[] = {F(name),        F(lowered),     F(registers),   F(shared_bytes),
+                                                 F(local_bytes), F(const_bytes), F(max_threads), JSON_END};
+
+static void entry_json(const void *entry)
+{
+    const struct kops_entry *e = entry;
+
+    json_fields(entry_fields, e);
+    json_begin("params", '[');
+    for (size_t i = 0; i < e->n_params; i++)
+        json_uint(NULL, e->params[i]);
+    json_end(']');
+}
+
+void module_json(const char *key, const struct kops_module_info *info)
+{
+    JSON_MAP(key, json_fields(module_fields, info), json_each("entries", info->entries, entry_json));
+}
 
 static const char usage[] =
     "Usage: kopsctl compile FILE [--entry NAME]... [OPTION]...\n\n"
@@ -19,50 +372,31 @@ static const char usage[] =
     "      --json             print JSON\n\n"
     "Exit status 1: it was not compiled; the compiler's output is on stderr.\n";
 
-static enum ctl_exit compile(struct ctl *ctl, struct source *s, const char *path)
+enum ctl_exit ctl_compile(struct ctl *ctl, int argc, char **argv)
 {
+    static struct source s; /* too large for a stack */
+    const struct ctl_option options[] = {
+        {"--entry", 'e', OPTION_TAKE, &s, .take = source_add_entry}, SOURCE_OPTIONS(&s), {0}};
+    enum ctl_exit status;
     kops_module *module;
-    enum ctl_exit status = source_read(s, path);
 
-    if (!status && !s->s.n_entries)
-        status = source_find_entries(s);
+    if (!ctl_parse(ctl, argc, argv, usage, options, argc, &status))
+        return status;
+    if (optind + 1 != argc)
+        return ctl_usage("compile takes one file");
+    status = source_read(&s, argv[optind]);
+    if (!status && !s.s.n_entries)
+        status = source_find_entries(&s);
     if (!status)
         status = ctl_connect(ctl);
     if (!status)
-        status = source_compile(ctl, s, &module);
+        status = source_compile(ctl, &s, &module);
     if (status)
         return status;
-    if (ctl->json) {
-        json_begin(NULL, '{');
-        module_json(kops_module_info(module));
-        json_end('}');
-    } else {
-        module_print(kops_module_info(module), s->s.name);
-    }
+    if (ctl->json)
+        module_json(NULL, kops_module_info(module));
+    else
+        print_module(kops_module_info(module), s.s.name);
     kops_module_free(module);
     return CTL_OK;
-}
-
-enum ctl_exit ctl_compile(struct ctl *ctl, int argc, char **argv)
-{
-    static const struct option options[] = {
-        {"entry", required_argument, NULL, 'e'}, SOURCE_OPTIONS, CTL_COMMON_OPTIONS};
-    struct source s = {.n_texts = 0};
-    enum ctl_exit status;
-    int option, end = -1;
-
-    while (end < 0 && (option = getopt_long(argc, argv, "e:" SOURCE_LETTERS "h", options, NULL)) != -1) {
-        if (option == 'e')
-            end = source_add_entry(&s, optarg) ? CTL_USAGE : -1;
-        else
-            end = strchr(SOURCE_LETTERS, option) ? source_option(&s, option) : ctl_common(ctl, option, usage);
-    }
-    if (end >= 0)
-        status = (enum ctl_exit)end;
-    else if (optind + 1 != argc)
-        status = ctl_usage("compile takes one file");
-    else
-        status = compile(ctl, &s, argv[optind]);
-    source_free(&s);
-    return status;
 }

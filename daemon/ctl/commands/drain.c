@@ -1,11 +1,8 @@
 /* kopsctl drain */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "base/complain.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "commands.h"
 
 static const char usage[] =
@@ -25,11 +22,8 @@ enum { LONGEST_S = 86400 };
 static void print(const struct ctl *ctl, const struct kops_drain_options *options, const struct kops_drain_result *r)
 {
     if (ctl->json) {
-        json_begin(NULL, '{');
-        json_bool("drained", r->drained);
-        json_uint("jobs", r->jobs);
-        json_uint("connections", r->connections);
-        json_end('}');
+        JSON_MAP(NULL, json_bool("drained", r->drained), json_uint("jobs", r->jobs),
+                 json_uint("connections", r->connections));
     } else if (options->resume) {
         printf("takes new work again\n");
     } else if (r->drained) {
@@ -42,30 +36,19 @@ static void print(const struct ctl *ctl, const struct kops_drain_options *option
 
 enum ctl_exit ctl_drain(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"stop", no_argument, NULL, 's'}, {"resume", no_argument, NULL, 'r'}, CTL_COMMON_OPTIONS};
     struct kops_drain_options request = {0};
-    struct kops_drain_result result;
-    struct kops_error error;
-    enum ctl_exit status;
     double seconds = (double)ctl->timeout_ms * 1e-3; /* given before the command */
-    int option, end;
+    /* --timeout is the daemon's, not the connection's: the time of the answer comes on top. */
+    const struct ctl_option options[] = {
+        {"--stop", 0, OPTION_FLAG, &request.stop},
+        {"--resume", 0, OPTION_FLAG, &request.resume},
+        {"--timeout", 0, OPTION_SECONDS, &seconds, "takes seconds above 0, up to a day", 0.001, LONGEST_S},
+        {0}};
+    struct kops_drain_result result;
+    enum ctl_exit status;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 's') {
-            request.stop = true;
-        } else if (option == 'r') {
-            request.resume = true;
-        } else if (option == 'T') {
-            /* The daemon's time, not the connection's: how long it may take to answer comes on top. */
-            if (!ctl_parse_seconds(optarg, 0.001, LONGEST_S, &seconds))
-                return ctl_usage("--timeout takes seconds above 0, up to a day, not `%s`", optarg);
-        } else if ((end = ctl_common(ctl, option, usage)) >= 0) {
-            return (enum ctl_exit)end;
-        }
-    }
-    if (optind < argc)
-        return ctl_usage("drain takes no `%s`", argv[optind]);
+    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
+        return status;
     if (request.stop && request.resume)
         return ctl_usage("drain takes --stop or --resume, not both");
     if (seconds > LONGEST_S)
@@ -75,8 +58,8 @@ enum ctl_exit ctl_drain(struct ctl *ctl, int argc, char **argv)
     status = ctl_connect(ctl);
     if (status)
         return status;
-    if (kops_drain(ctl->client, &request, &result, &error))
-        return ctl_failed("drain", &error);
+    if (kops_drain(ctl->client, &request, &result, &ctl->error))
+        return ctl_failed("drain", &ctl->error);
     print(ctl, &request, &result);
     return result.drained || request.resume ? CTL_OK : CTL_NOT_DRAINED;
 }

@@ -2,79 +2,63 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/complain.h"
-#include "base/json.h"
-#include "base/options.h"
 #include "base/table.h"
-#include "base/text.h"
 #include "commands.h"
-#include "view/conditions.h"
-#include "view/executors.h"
+#include "view/measure.h"
+#include "view/rows.h"
 
 static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"
                                  "Prints the daemon's version and process, its devices, limits and features, and the\n"
                                  "processes that do its GPU work.\n";
 
-static const char ops_usage[] = "Usage: kopsctl ops [NAME] [--json]\n\n"
-                                "Lists the ops; with a name, prints all about one.\n";
+#define F(member) JSON_FIELD(struct kops_limits, member)
+static const struct json_field limits_fields[] = {
+    F(message_bytes), F(depth),           F(nfds),         F(inflight), F(buffers),      F(streams), F(rank), F(repeat),
+    F(warmup),        F(inline_mappings), F(sequence_ops), F(spin_us),  F(source_bytes), JSON_END};
+#undef F
 
-/* Takes the common options only; *ret_name: the one operand that the command allows, or NULL. */
-static int parse(struct ctl *ctl, int argc, char **argv, const char *usage, const char **ret_name)
+#define F(member)    JSON_FIELD(struct kops_kernels_info, member)
+#define SOME(member) JSON_SOME(struct kops_kernels_info, member)
+static const struct json_field kernels_fields[] = {SOME(compiler), SOME(compiler_why), F(policy),    F(allowed),
+                                                   F(arch),        F(include_extra),   SOME(remote), SOME(remote_why),
+                                                   JSON_END};
+#undef F
+#undef SOME
+
+#define F(member) JSON_FIELD(struct kops_device, member)
+static const struct json_field device_fields[] = {
+    F(index), F(name),         F(uuid),          F(backend),
+    F(arch),  F(memory_bytes), F(compute_units), JSON_FIELD_AS("default", struct kops_device, is_default, JSON_ALWAYS),
+    F(mps),   JSON_END};
+#undef F
+
+static void info_json(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
 {
-    static const struct option options[] = {CTL_COMMON_OPTIONS};
-    int option, end;
+    struct kops_conditions *now;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        end = ctl_common(ctl, option, usage);
-        if (end >= 0)
-            return end;
+    json_begin(NULL, '{');
+    json_text("server", info->server);
+    json_text("socket", info->socket);
+    json_int("pid", info->pid);
+    json_uint("protocol", info->protocol);
+    json_uint("protocol_min", info->protocol_min);
+    if (*info->identity)
+        json_text("identity", info->identity);
+    json_begin("devices", '[');
+    for (const struct kops_device *const *d = info->devices; *d; d++) {
+        conditions_read(client, (*d)->uuid, &now);
+        JSON_MAP(NULL, json_fields(device_fields, *d), now ? conditions_json("conditions", now) : (void)0);
+        kops_conditions_free(now);
     }
-    if (ret_name)
-        *ret_name = optind < argc ? argv[optind++] : NULL;
-    if (optind < argc)
-        return (int)ctl_usage("%s takes no `%s`", argv[0], argv[optind]);
-    return -1;
-}
-
-/* ---- info ---- */
-
-static const struct {
-    const char *name;
-    size_t offset;
-} limit_names[] = {
-#define LIMIT(name)                                                                                                    \
-    {                                                                                                                  \
-#name, offsetof(struct kops_limits, name)                                                                      \
+    json_end(']');
+    json_object("limits", limits_fields, &info->limits);
+    json_texts("features", info->features);
+    if (info->kernels)
+        json_object("kernels", kernels_fields, info->kernels);
+    if (stats) {
+        json_list("executors", executor_fields, stats->executors);
+        counters_map_json("executor_counts", stats->executor_counts);
     }
-    LIMIT(message_bytes), LIMIT(depth),   LIMIT(nfds),         LIMIT(inflight), LIMIT(buffers),
-    LIMIT(streams),       LIMIT(rank),    LIMIT(repeat),       LIMIT(warmup),   LIMIT(inline_mappings),
-    LIMIT(sequence_ops),  LIMIT(spin_us), LIMIT(source_bytes),
-#undef LIMIT
-};
-
-static uint64_t limit(const struct kops_info *info, size_t i)
-{
-    uint64_t value;
-
-    memcpy(&value, (const char *)&info->limits + limit_names[i].offset, sizeof(value));
-    return value;
-}
-
-static void kernels_json(const struct kops_kernels_info *k)
-{
-    json_begin("kernels", '{');
-    if (k->compiler)
-        json_text("compiler", k->compiler);
-    if (k->compiler_why)
-        json_text("compiler_why", k->compiler_why);
-    json_text("policy", k->policy);
-    json_bool("allowed", k->allowed);
-    json_texts("arch", k->arch);
-    json_texts("include_extra", k->include_extra);
-    if (k->remote)
-        json_text("remote", k->remote);
-    if (k->remote_why)
-        json_text("remote_why", k->remote_why);
     json_end('}');
 }
 
@@ -98,59 +82,24 @@ static void kernels_text(const struct kops_kernels_info *k)
     printf("\n");
 }
 
-static void info_json(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
+static void devices_text(kops_client *client, const struct kops_info *info)
 {
-    struct kops_conditions *now;
+    bool mps = false;
+    struct table t;
 
-    json_begin(NULL, '{');
-    json_text("server", info->server);
-    json_text("socket", info->socket);
-    json_int("pid", info->pid);
-    json_uint("protocol", info->protocol);
-    json_uint("protocol_min", info->protocol_min);
-    if (*info->identity)
-        json_text("identity", info->identity);
-    json_begin("devices", '[');
-    for (const struct kops_device *const *d = info->devices; *d; d++) {
-        json_begin(NULL, '{');
-        json_uint("index", (*d)->index);
-        json_text("name", (*d)->name);
-        json_text("uuid", (*d)->uuid);
-        json_text("backend", (*d)->backend);
-        json_text("arch", (*d)->arch);
-        json_uint("memory_bytes", (*d)->memory_bytes);
-        json_uint("compute_units", (*d)->compute_units);
-        json_bool("default", (*d)->is_default);
-        json_bool("mps", (*d)->mps);
-        conditions_read(client, (*d)->uuid, &now);
-        if (now)
-            conditions_json("conditions", now);
-        now = kops_conditions_free(now);
-        json_end('}');
+    table_init(&t, ">#\tdevice\tbackend\tarch\tmps\t>GiB\t>units\tuuid");
+    for (const struct kops_device *const *p = info->devices; *p; p++) {
+        const struct kops_device *d = *p;
+
+        table_row(&t, "%u%s\t%s\t%s\t%s\t%s\t%.1f\t%u\t%s", d->index, d->is_default ? "*" : "", d->name, d->backend,
+                  d->arch, d->mps ? "yes" : "no", (double)d->memory_bytes / (double)(1U << 30), d->compute_units,
+                  d->uuid);
+        mps |= d->mps;
     }
-    json_end(']');
-    json_begin("limits", '{');
-    for (size_t i = 0; i < sizeof(limit_names) / sizeof(limit_names[0]); i++)
-        json_uint(limit_names[i].name, limit(info, i));
-    json_end('}');
-    json_texts("features", info->features);
-    if (info->kernels)
-        kernels_json(info->kernels);
-    if (stats)
-        executors_json(stats);
-    json_end('}');
-}
-
-static bool runs_under_mps(const struct kops_info *info)
-{
-    for (const struct kops_device *const *d = info->devices; *d; d++)
-        if ((*d)->mps)
-            return true;
-    return false;
-}
-
-static void conditions_lines(kops_client *client, const struct kops_info *info)
-{
+    table_print(&t);
+    printf("(* runs what names no device and lies in shared memory)\n");
+    if (mps)
+        printf("(mps: a fault of any process that shares the GPU so ends the others' work, too)\n");
     for (const struct kops_device *const *d = info->devices; *d; d++) {
         struct kops_conditions *now;
         char line[400];
@@ -164,33 +113,18 @@ static void conditions_lines(kops_client *client, const struct kops_info *info)
 
 static void info_text(kops_client *client, const struct kops_info *info, const struct kops_stats *stats)
 {
-    char text[TABLE_CELL];
-    struct table t;
-
     printf("%s, pid %lld, at %s, protocol %u\n", info->server, (long long)info->pid, info->socket, info->protocol);
     if (*info->identity)
-        printf("you count as the identity %s, whose socket that is\n", text_clean(info->identity, text, sizeof(text)));
+        printf("you count as the identity %s, whose socket that is\n", text_clean(info->identity));
     printf("\n");
-    table_init(&t, "rllllrrl", (const char *const[]){"#", "device", "backend", "arch", "mps", "GiB", "units", "uuid"});
-    for (const struct kops_device *const *d = info->devices; *d; d++) {
-        table_cell(&t, "%u%s", (*d)->index, (*d)->is_default ? "*" : "");
-        table_cell(&t, "%s", (*d)->name);
-        table_cell(&t, "%s", (*d)->backend);
-        table_cell(&t, "%s", (*d)->arch);
-        table_cell(&t, "%s", (*d)->mps ? "yes" : "no");
-        table_cell(&t, "%.1f", (double)(*d)->memory_bytes / (double)(1U << 30));
-        table_cell(&t, "%u", (*d)->compute_units);
-        table_cell(&t, "%s", (*d)->uuid);
-    }
-    table_print(&t);
-    printf("(* runs what names no device and lies in shared memory)\n");
-    if (runs_under_mps(info))
-        printf("(mps: a fault of any process that shares the GPU so ends the others' work, too)\n");
-    conditions_lines(client, info);
+    devices_text(client, info);
     printf("\nlimits:");
-    for (size_t i = 0; i < sizeof(limit_names) / sizeof(limit_names[0]); i++)
-        printf(" %s %llu%s", limit_names[i].name, (unsigned long long)limit(info, i),
-               i + 1 < sizeof(limit_names) / sizeof(limit_names[0]) ? "," : "\n");
+    for (const struct json_field *f = limits_fields; f->key; f++) {
+        uint64_t value;
+
+        memcpy(&value, (const char *)&info->limits + f->at, sizeof(value));
+        printf(" %s %llu%s", f->key, (unsigned long long)value, f[1].key ? "," : "\n");
+    }
     printf("features:");
     for (const char *const *f = info->features; *f; f++)
         printf(" %s", *f);
@@ -201,26 +135,19 @@ static void info_text(kops_client *client, const struct kops_info *info, const s
         executors_text(stats);
 }
 
-static bool has_gpu(const struct kops_info *info)
-{
-    for (const struct kops_device *const *d = info->devices; *d; d++)
-        if (strcmp((*d)->backend, "host") != 0)
-            return true;
-    return false;
-}
-
 enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
 {
-    int end = parse(ctl, argc, argv, info_usage, NULL);
-    enum ctl_exit status = end >= 0 ? (enum ctl_exit)end : ctl_connect(ctl);
     struct kops_stats *stats = NULL;
-    struct kops_error error;
+    enum ctl_exit status;
+    bool gpu = false;
 
-    if (end >= 0 || status)
+    if (!ctl_begin(ctl, argc, argv, info_usage, NULL, 0, &status))
         return status;
+    for (const struct kops_device *const *d = kops_info(ctl->client)->devices; *d; d++)
+        gpu |= strcmp((*d)->backend, "host") != 0;
     /* Executors do the work of GPUs alone. */
-    if (has_gpu(kops_info(ctl->client)) && kops_stats_get(ctl->client, NULL, &stats, &error))
-        return ctl_failed("info", &error);
+    if (gpu && kops_stats_get(ctl->client, NULL, &stats, &ctl->error))
+        return ctl_failed("info", &ctl->error);
     if (ctl->json)
         info_json(ctl->client, kops_info(ctl->client), stats);
     else
@@ -231,54 +158,50 @@ enum ctl_exit ctl_info(struct ctl *ctl, int argc, char **argv)
 
 /* ---- ops ---- */
 
-static void attr_value(const struct kops_attr *a, char *into, size_t size)
+static const char ops_usage[] = "Usage: kopsctl ops [NAME] [--json]\n\n"
+                                "Lists the ops; with a name, prints all about one.\n";
+
+static const char *attr_value(const struct kops_attr *a)
 {
     switch (a->type) {
     case KOPS_ATTR_BOOL:
-        snprintf(into, size, "%s", a->value.boolean ? "true" : "false");
-        break;
+        return a->value.boolean ? "true" : "false";
     case KOPS_ATTR_INT:
-        snprintf(into, size, "%lld", (long long)a->value.integer);
-        break;
+        return text_format("%lld", (long long)a->value.integer);
     case KOPS_ATTR_FLOAT:
-        snprintf(into, size, "%g", a->value.real);
-        break;
+        return text_format("%g", a->value.real);
     case KOPS_ATTR_TEXT:
-        snprintf(into, size, "%s", a->value.text);
         break;
     }
+    return a->value.text;
 }
+
+static void attr_json(const void *attr)
+{
+    const struct kops_op_attr *a = attr;
+    static const char *const types[] = {
+        [KOPS_ATTR_BOOL] = "bool", [KOPS_ATTR_INT] = "int", [KOPS_ATTR_FLOAT] = "float", [KOPS_ATTR_TEXT] = "choice"};
+
+    json_text("name", a->name);
+    json_text("type", types[a->fallback.type]);
+    json_text("default", attr_value(&a->fallback));
+    if (a->choices)
+        json_texts("choices", a->choices);
+    json_text("doc", a->doc);
+}
+
+#define F(member) JSON_FIELD(struct kops_op, member)
+static const struct json_field op_fields[] = {F(name), F(summary), F(doc), F(inputs), F(outputs), F(dtypes), JSON_END};
 
 static void op_json(const struct kops_op *op)
 {
-    static const char *const types[] = {
-        [KOPS_ATTR_BOOL] = "bool", [KOPS_ATTR_INT] = "int", [KOPS_ATTR_FLOAT] = "float", [KOPS_ATTR_TEXT] = "choice"};
-    char value[64];
-
     json_begin(NULL, '{');
-    json_text("name", op->name);
-    json_text("summary", op->summary);
-    json_text("doc", op->doc);
-    json_texts("inputs", op->inputs);
-    json_texts("outputs", op->outputs);
-    json_texts("dtypes", op->dtypes);
+    json_fields(op_fields, op);
     json_begin("in_dtypes", '{');
     for (const struct kops_op_in_dtypes *const *d = op->in_dtypes; d && *d; d++)
         json_texts((*d)->input, (*d)->names);
     json_end('}');
-    json_begin("attrs", '[');
-    for (const struct kops_op_attr *const *a = op->attrs; *a; a++) {
-        attr_value(&(*a)->fallback, value, sizeof(value));
-        json_begin(NULL, '{');
-        json_text("name", (*a)->name);
-        json_text("type", types[(*a)->fallback.type]);
-        json_text("default", value);
-        if ((*a)->choices)
-            json_texts("choices", (*a)->choices);
-        json_text("doc", (*a)->doc);
-        json_end('}');
-    }
-    json_end(']');
+    json_each("attrs", op->attrs, attr_json);
     json_begin("variants", '{');
     for (const struct kops_op_variants *const *v = op->variants; *v; v++)
         json_texts((*v)->device, (*v)->names);
@@ -296,8 +219,6 @@ static void print_texts(const char *title, const char *const *texts)
 
 static void op_text(const struct kops_op *op)
 {
-    char value[64];
-
     printf("%s: %s\n\n  %s\n\n", op->name, op->summary, op->doc);
     print_texts("inputs", op->inputs);
     print_texts("outputs", op->outputs);
@@ -305,8 +226,7 @@ static void op_text(const struct kops_op *op)
     for (const struct kops_op_in_dtypes *const *d = op->in_dtypes; d && *d; d++)
         print_texts((*d)->input, (*d)->names);
     for (const struct kops_op_attr *const *a = op->attrs; *a; a++) {
-        attr_value(&(*a)->fallback, value, sizeof(value));
-        printf("  %-9s  %s = %s", a == op->attrs ? "attrs" : "", (*a)->name, value);
+        printf("  %-9s  %s = %s", a == op->attrs ? "attrs" : "", (*a)->name, attr_value(&(*a)->fallback));
         for (const char *const *c = (*a)->choices; c && *c; c++)
             printf("%s%s", c == (*a)->choices ? " (" : " | ", *c);
         printf("%s: %s\n", (*a)->choices ? ")" : "", (*a)->doc);
@@ -323,35 +243,26 @@ static void ops_table(const struct kops_info *info)
 {
     struct table t;
 
-    table_init(&t, "llll", (const char *const[]){"op", "what", "dtypes", "attributes"});
+    table_init(&t, "op\twhat\tdtypes\tattributes");
     for (const struct kops_op *const *op = info->ops; *op; op++) {
-        char dtypes[TABLE_CELL] = "", attrs[TABLE_CELL] = "";
-        size_t n = 0;
+        const char *attrs = "";
 
-        for (const char *const *d = (*op)->dtypes; *d && n < sizeof(dtypes); d++)
-            n += (size_t)snprintf(dtypes + n, sizeof(dtypes) - n, "%s%s", n ? " " : "", *d);
-        n = 0;
-        for (const struct kops_op_attr *const *a = (*op)->attrs; *a && n < sizeof(attrs); a++)
-            n += (size_t)snprintf(attrs + n, sizeof(attrs) - n, "%s%s", n ? " " : "", (*a)->name);
-        table_cell(&t, "%s", (*op)->name);
-        table_cell(&t, "%s", (*op)->summary);
-        table_cell(&t, "%s", dtypes);
-        table_cell(&t, "%s", attrs);
+        for (const struct kops_op_attr *const *a = (*op)->attrs; *a; a++)
+            attrs = text_format("%s%s%s", attrs, *attrs ? " " : "", (*a)->name);
+        table_row(&t, "%s\t%s\t%s\t%s", (*op)->name, (*op)->summary, text_list((*op)->dtypes), attrs);
     }
     table_print(&t);
 }
 
 enum ctl_exit ctl_ops(struct ctl *ctl, int argc, char **argv)
 {
-    const char *name = NULL;
-    int end = parse(ctl, argc, argv, ops_usage, &name);
-    enum ctl_exit status = end >= 0 ? (enum ctl_exit)end : ctl_connect(ctl);
     const struct kops_op *only = NULL;
+    enum ctl_exit status;
 
-    if (end >= 0 || status)
+    if (!ctl_begin(ctl, argc, argv, ops_usage, NULL, 1, &status))
         return status;
-    if (name && !(only = kops_info_op(ctl->client, name)))
-        return ctl_usage("the daemon has no op `%s`; `kopsctl ops` lists them", name);
+    if (optind < argc && !(only = kops_info_op(ctl->client, argv[optind])))
+        return ctl_usage("the daemon has no op `%s`; `kopsctl ops` lists them", argv[optind]);
     if (only && !ctl->json) {
         op_text(only);
     } else if (!ctl->json) {

@@ -1,4 +1,4 @@
-/* kopsctl metrics: where the text comes from, and where it goes. */
+/* kopsctl metrics, between its text and its HTTP server. */
 #ifndef KOPS_CTL_METRICS_H
 #define KOPS_CTL_METRICS_H
 
@@ -7,17 +7,12 @@
 struct metrics_source {
     struct ctl *ctl;
     bool was_away; /* the note was printed already */
+    /* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
+     * cannot tell, or there is no memory; ctl->error says why. To be freed. */
+    char *(*read)(struct metrics_source *s, bool *ret_up);
 };
 
-/* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
- * cannot tell, or there is no memory; *e says why. To be freed. */
-char *metrics_read(struct metrics_source *s, bool *ret_up, struct kops_error *e);
-
-/* Replaces the file as one step: a reader sees the whole old text or the whole new one. Returns 0 or a
- * negative errno. */
-int metrics_replace_file(const char *path, const char *text);
-
-/* Serves GET /metrics until a signal ends it. `address` is HOST:PORT. */
+/* Serves GET /metrics until a signal ends it, where kopsctl was built with libmicrohttpd. `address` is HOST:PORT. */
 enum ctl_exit metrics_listen(struct metrics_source *s, const char *address, bool allow_remote);
 
 #endif

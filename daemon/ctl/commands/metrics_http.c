@@ -1,7 +1,7 @@
-/* A small HTTP server for the metrics, by libmicrohttpd. It is not the daemon's, which so needs no network at all.
+/* A small HTTP server for the metrics, by libmicrohttpd: the daemon itself needs no network.
  *
- * One thread: the loop waits for sockets and signals, answers, and ends connections that are too old. What is bounded:
- * connections, the memory of each, how long one may be silent, and how long one may last. */
+ * One thread: the loop waits for sockets and signals, answers, and ends connections that are too old. Bounded are the
+ * connections, the memory of each, and how long one may be silent and may last. */
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -15,9 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/complain.h"
-#include "base/ending.h"
-#include "base/options.h"
 #include "metrics.h"
 
 enum { MAX_CONNECTIONS = 16, CONNECTION_BYTES = 16384, SILENCE_S = 10, LONGEST_S = 30 };
@@ -32,15 +29,10 @@ struct http {
 
 static time_t now_s(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec;
+    return (time_t)(ctl_clock_ns() / 1000000000);
 }
 
-/* ---- answers ---- */
-
-/* Takes the text over; NULL: there was no memory. */
+/* Takes the text over, which may be NULL: there was no memory. */
 static enum MHD_Result reply_with(struct MHD_Connection *connection, unsigned status, char *text, const char *type)
 {
     struct MHD_Response *response =
@@ -65,7 +57,7 @@ static enum MHD_Result answer(void *closure, struct MHD_Connection *connection, 
                               const char *version, const char *upload, size_t *upload_size, void **state)
 {
     struct http *http = closure;
-    struct kops_error error;
+    const struct kops_error *error = &http->source->ctl->error;
     char *text;
     bool up;
 
@@ -79,15 +71,13 @@ static enum MHD_Result answer(void *closure, struct MHD_Connection *connection, 
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return reply_with(connection, MHD_HTTP_METHOD_NOT_ALLOWED, strdup("Metrics can be read, not changed.\n"),
                           "text/plain; charset=utf-8");
-    text = metrics_read(http->source, &up, &error);
+    text = http->source->read(http->source, &up);
     if (text)
         return reply_with(connection, MHD_HTTP_OK, text, "text/plain; version=0.0.4; charset=utf-8");
-    if (asprintf(&text, "%s [%s]\n", error.message, kops_code_name(error.code)) < 0)
+    if (asprintf(&text, "%s [%s]\n", error->message, kops_code_name(error->code)) < 0)
         text = NULL;
     return reply_with(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, text, "text/plain; charset=utf-8");
 }
-
-/* ---- connections ---- */
 
 static void notice(void *closure, struct MHD_Connection *connection, void **state,
                    enum MHD_ConnectionNotificationCode code)
@@ -109,20 +99,18 @@ static void notice(void *closure, struct MHD_Connection *connection, void **stat
         }
 }
 
-/* Whoever sends a byte now and then is never silent, but takes a place of others. */
-static void end_old(struct http *http)
+/* Ends connections that are too old: a client that sends a byte now and then is never silent, but takes a place of
+ * others. Returns whether there are any connections. */
+static bool end_old(struct http *http)
 {
-    for (unsigned i = 0; i < MAX_CONNECTIONS; i++)
+    bool any = false;
+
+    for (unsigned i = 0; i < MAX_CONNECTIONS; i++) {
+        any |= http->connections[i].fd >= 0;
         if (http->connections[i].fd >= 0 && now_s() - http->connections[i].since > LONGEST_S)
             shutdown(http->connections[i].fd, SHUT_RDWR); /* the library then sees its end, and closes it */
-}
-
-static bool any(const struct http *http)
-{
-    for (unsigned i = 0; i < MAX_CONNECTIONS; i++)
-        if (http->connections[i].fd >= 0)
-            return true;
-    return false;
+    }
+    return any;
 }
 
 /* Until `ending`, a signalfd, has a signal. */
@@ -133,7 +121,7 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, int end
         struct timeval wait = {.tv_sec = 1};
         MHD_socket highest = -1;
         unsigned long long ms;
-        bool limited = any(http);
+        bool limited = end_old(http);
 
         FD_ZERO(&in);
         FD_ZERO(&out);
@@ -152,13 +140,10 @@ static enum ctl_exit serve(struct http *http, struct MHD_Daemon *server, int end
             return CTL_OK;
         if (MHD_run_from_select(server, &in, &out, &special) != MHD_YES)
             goto fail;
-        end_old(http);
     }
 fail:
     return ctl_complain("os_error", "waiting for connections: %s", strerror(errno));
 }
-
-/* ---- the address ---- */
 
 static bool is_loopback(const struct sockaddr *address)
 {
@@ -238,7 +223,7 @@ static enum ctl_exit run(struct http *http, const struct addrinfo *address, cons
 
     if (fd < 0)
         return CTL_FAILED;
-    ending_block(&signals);
+    ctl_block_ending(&signals);
     ending = signalfd(-1, &signals, SFD_CLOEXEC);
     if (ending < 0) {
         close(fd);

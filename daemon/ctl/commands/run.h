@@ -1,12 +1,30 @@
-/* What `kopsctl run` was asked to do, parsed (run_args.c), and carried out (run.c). `kopsctl tune` shares the parsing.
- */
+/* What `kopsctl run` was asked to do. `kopsctl tune` shares the op, its shapes and attributes; `kopsctl launch` the
+ * operands. */
 #ifndef KOPS_CTL_RUN_H
 #define KOPS_CTL_RUN_H
 
 #include "base/ctl.h"
-#include "data/operand.h"
 #include "data/reference.h"
-#include "view/conditions.h"
+#include "view/measure.h"
+
+/* A tensor and its memory: shared, or the device's with a copy here. */
+struct operand {
+    struct kops_tensor tensor; /* contiguous */
+    kops_buffer *buffer;       /* NULL: empty */
+    size_t bytes;
+    void *host, *copy; /* host: the mapping, or the copy, which is ours to free */
+};
+
+/* Fills `bytes` from the tensor's shape; false: too many elements. */
+bool operand_measure(struct operand *o);
+
+/* Makes zeroed memory for it; `device` of device memory. Prints the error. operand_free() in any case. */
+enum ctl_exit operand_make(struct ctl *ctl, struct operand *o, bool device_memory, const char *device);
+void operand_free(struct operand *o);
+
+/* Between the copy and device memory; nothing to do for shared memory. */
+enum kops_code operand_push(struct operand *o, struct kops_error *error);
+enum kops_code operand_pull(struct operand *o, struct kops_error *error);
 
 enum { RUN_MAX_ATTRS = 16 };
 
@@ -16,7 +34,8 @@ struct run_args {
     size_t n_attrs;
     enum kops_dtype dtype;
     uint64_t warmup, repeat, seed;
-    bool check, device_memory;
+    unsigned device_memory;
+    bool check;
     bool counters; /* in place of times: what the GPU counts, with these caches */
     enum kops_counter_caches caches;
 };
@@ -35,23 +54,34 @@ struct run {
     struct conditions_pair conditions; /* around several executions */
 };
 
-/* The command line. Returns -1 to go on, or the exit status. */
-int run_parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret);
+/* Rows of an option table: the op's shapes, dtype, attributes and device. */
+#define RUN_PROBLEM_OPTIONS(args)                                                                                      \
+    {"--shape", 's', OPTION_TEXT, &(args)->shapes},                                                                    \
+        {"--dtype", 't', OPTION_TAKE, &(args)->dtype, .take = run_take_dtype},                                         \
+        {"--device", 'd', OPTION_TEXT, &(args)->device}, {"--attr", 'a', OPTION_TAKE, args, .take = run_take_attr},    \
+    {                                                                                                                  \
+        "--out-shape", 0, OPTION_TEXT, &(args)->out_shape                                                              \
+    }
 
-/* One option of run's own, by the value that getopt_long returned; and, behind all options, the op. Return -1, or
- * CTL_USAGE. */
-int run_take_option(struct run_args *a, int option);
-int run_take_op(struct run_args *a, int argc, char **argv);
+/* The words of --memory. */
+#define RUN_MEMORY                                                                                                     \
+    "is `shared` or `device`", .words = (const char *[])                                                               \
+    {                                                                                                                  \
+        "shared", "device", NULL                                                                                       \
+    }
+
+/* OPTION_TAKE: an enum kops_dtype; a struct run_args. */
+enum ctl_exit run_take_dtype(void *dtype, const char *value);
+enum ctl_exit run_take_attr(void *args, const char *value);
+
+/* The op, behind all options. */
+enum ctl_exit run_take_op(struct run_args *a, int argc, char **argv);
 
 /* Asks the daemon for the op, and fills the attributes by the types that it declares, the operands' tensors from
  * --shape, and what the reference needs to know. After ctl_connect(). */
 enum ctl_exit run_resolve(struct ctl *ctl, struct run *r);
 
-/* The request for libkops. `inputs`: room for them. `samples` may be NULL. */
-struct kops_request run_make_request(const struct run *r, struct kops_tensor *inputs, double *samples);
-
-/* Prints the outcome; `report` is NULL without --check. */
-void run_print(const struct ctl *ctl, const struct run *r, const struct kops_result *result, const double *samples,
-               const struct report *report);
+/* The request for libkops. `samples` may be NULL. */
+struct kops_request run_make_request(const struct run *r, double *samples);
 
 #endif

@@ -1,15 +1,13 @@
-/* kopsctl stats */
+/* kopsctl stats. docs/stats.md has the rules of its table; the Python client has them in _base/stats_table.py, and
+ * tests/vectors/stats_table.json holds both to them. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/complain.h"
-#include "base/json.h"
-#include "base/options.h"
 #include "base/table.h"
 #include "commands.h"
-#include "view/executors.h"
-#include "view/stats.h"
-#include "view/stats_table.h"
+#include "view/rows.h"
 
 static const char usage[] =
     "Usage: kopsctl stats [--op NAME] [--dtype NAME] [--device UUID] [--sort COLUMN] [--by COLUMN,...]\n"
@@ -29,72 +27,272 @@ static const char usage[] =
     "      --reset        start counting anew afterwards\n"
     "      --json         print JSON: every row as the daemon has it\n";
 
-static void counters_json(const char *key, const struct kops_counter *const *counters)
+/* ---- the table of timings: its columns, order and groups ---- */
+
+/* The columns: keys, by which rows are grouped, then numbers. */
+enum { STATS_OP, STATS_SHAPES, STATS_DTYPE, STATS_VARIANT, STATS_DEVICE, STATS_USER, STATS_KEYS };
+enum { STATS_CALLS = STATS_KEYS, STATS_ERRORS, STATS_TOTAL, STATS_SHARE, STATS_MEAN, STATS_P50, STATS_P99 };
+enum { STATS_GB_S = STATS_P99 + 1, STATS_GFLOP_S, STATS_QUEUE_P99, STATS_TOTAL_P99, STATS_COLUMNS };
+
+static const struct {
+    const char *name, *title;
+    size_t at; /* of a key that is a text: its place in a row */
+} columns[STATS_COLUMNS] = {
+    [STATS_OP] = {"op", "op", offsetof(struct kops_stats_row, op)},
+    [STATS_SHAPES] = {"shapes", "shapes"},
+    [STATS_DTYPE] = {"dtype", "dtype", offsetof(struct kops_stats_row, dtype)},
+    [STATS_VARIANT] = {"variant", "variant", offsetof(struct kops_stats_row, variant)},
+    [STATS_DEVICE] = {"device", "device", offsetof(struct kops_stats_row, device)},
+    [STATS_USER] = {"user", "user"},
+    [STATS_CALLS] = {"calls", "calls"},
+    [STATS_ERRORS] = {"errors", "errors"},
+    [STATS_TOTAL] = {"total", "total ms"},
+    [STATS_SHARE] = {"share", "share %"},
+    [STATS_MEAN] = {"mean", "mean us"},
+    [STATS_P50] = {"p50", "p50 us"},
+    [STATS_P99] = {"p99", "p99 us"},
+    [STATS_GB_S] = {"gb_s", "GB/s"},
+    [STATS_GFLOP_S] = {"gflop_s", "GFLOP/s"},
+    [STATS_QUEUE_P99] = {"queue_p99", "queue p99 us"},
+    [STATS_TOTAL_P99] = {"total_p99", "total p99 us"},
+};
+
+struct stats_table {
+    unsigned by; /* keys to group by, a bit each; 0: a line for each row */
+    unsigned sort;
+    size_t limit; /* most lines */
+};
+
+/* A line of the table: one row, or a group of rows. */
+struct line {
+    const struct kops_stats_row *row; /* the first one */
+    size_t place;                     /* among all lines, in the daemon's order */
+    size_t n_rows;
+    /* Sums over the rows with a measured execution; NAN where a row does not have the amount. */
+    double timed_calls, total_us, bytes, operations;
+    double numbers[STATS_COLUMNS]; /* NAN: none */
+};
+
+struct lines {
+    struct line *at;
+    size_t n;
+};
+
+/* By the name that --sort and --by take. Returns false when there is none, or it is no key but `keys_only`. */
+static bool column_find(const char *name, size_t length, bool keys_only, unsigned *ret)
 {
-    json_begin(key, '{');
-    for (; *counters; counters++)
-        json_uint((*counters)->name, (*counters)->value);
-    json_end('}');
+    for (unsigned i = 0; i < (keys_only ? STATS_KEYS : STATS_COLUMNS); i++)
+        if (strlen(columns[i].name) == length && !memcmp(columns[i].name, name, length)) {
+            *ret = i;
+            return true;
+        }
+    return false;
 }
 
-static void print_json(const struct kops_stats *s)
+/* Whether the table can be sorted by the column: not by a key that its groups do not have. */
+static bool has_column(const struct stats_table *t, unsigned column)
 {
-    json_begin(NULL, '{');
-    json_number("uptime_s", s->uptime_s);
-    counters_json("counters", s->counters);
-    counters_json("kernels", s->kernels);
-    executors_json(s);
-    json_begin("ops", '[');
-    for (const struct kops_stats_row *const *row = s->rows; *row; row++) {
-        json_begin(NULL, '{');
-        stats_row_json(*row);
-        json_end('}');
+    return column >= STATS_KEYS || !t->by || t->by & 1U << column;
+}
+
+/* Compares lists of lists of numbers. The first number that differs decides; a list that ends before is the lesser. */
+static int compare_shapes(const struct kops_stats_row *a, const struct kops_stats_row *b)
+{
+    for (size_t i = 0; i < a->n_shapes && i < b->n_shapes; i++) {
+        const struct kops_shape *x = &a->shapes[i], *y = &b->shapes[i];
+
+        for (unsigned d = 0; d < x->rank && d < y->rank; d++)
+            if (x->dims[d] != y->dims[d])
+                return x->dims[d] < y->dims[d] ? -1 : 1;
+        if (x->rank != y->rank)
+            return x->rank < y->rank ? -1 : 1;
     }
-    json_end(']');
-    json_begin("mappings", '[');
-    for (const struct kops_mapping *const *m = s->mappings; *m; m++) {
-        json_begin(NULL, '{');
-        json_text("kind", (*m)->kind);
-        if ((*m)->device)
-            json_text("device", (*m)->device);
-        json_uint("size", (*m)->size);
-        json_bool("open", (*m)->open);
-        json_uint("users", (*m)->users);
-        json_ints("pids", (*m)->pids, (*m)->n_pids);
-        json_number("idle_s", (*m)->idle_s);
-        json_end('}');
+    return (a->n_shapes > b->n_shapes) - (a->n_shapes < b->n_shapes);
+}
+
+/* A key that is a text. */
+static const char *text_key(unsigned key, const struct kops_stats_row *row)
+{
+    return *(const char *const *)((const char *)row + columns[key].at);
+}
+
+static int compare_key(unsigned key, const struct kops_stats_row *a, const struct kops_stats_row *b)
+{
+    if (key == STATS_SHAPES)
+        return compare_shapes(a, b);
+    if (key == STATS_USER)
+        return (a->uid > b->uid) - (a->uid < b->uid);
+    return strcmp(text_key(key, a), text_key(key, b));
+}
+
+static struct line *line_of(struct lines *lines, unsigned by, const struct kops_stats_row *row)
+{
+    for (size_t i = 0; by && i < lines->n; i++) {
+        bool same = true;
+
+        for (unsigned key = 0; same && key < STATS_KEYS; key++)
+            same = !(by & 1U << key) || compare_key(key, lines->at[i].row, row) == 0;
+        if (same)
+            return &lines->at[i];
     }
-    json_end(']');
-    json_end('}');
+    lines->at[lines->n] = (struct line){.row = row, .place = lines->n};
+    return &lines->at[lines->n++];
+}
+
+static void add_row(struct line *line, const struct kops_stats_row *row)
+{
+    const double calls = (double)row->count;
+
+    line->n_rows++;
+    line->numbers[STATS_CALLS] += calls;
+    line->numbers[STATS_ERRORS] += (double)row->errors;
+    if (isnan(row->exec_us.mean))
+        return;
+    line->timed_calls += calls;
+    line->total_us += calls * row->exec_us.mean;
+    line->bytes += row->bytes < 0 ? (double)NAN : calls * (double)row->bytes;
+    line->operations += row->operations < 0 ? (double)NAN : calls * (double)row->operations;
+}
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : (double)NAN;
+}
+
+/* `all_us`: the total of every line. */
+static void finish(struct line *line, double all_us)
+{
+    const struct kops_stats_row *single = line->n_rows == 1 ? line->row : NULL; /* groups have no percentiles */
+    double *numbers = line->numbers;
+
+    numbers[STATS_TOTAL] = line->timed_calls > 0 ? line->total_us / 1e3 : (double)NAN;
+    numbers[STATS_SHARE] = 100 * ratio(line->timed_calls > 0 ? line->total_us : (double)NAN, all_us);
+    numbers[STATS_MEAN] = ratio(line->total_us, line->timed_calls);
+    numbers[STATS_P50] = single ? single->exec_us.p50 : (double)NAN;
+    numbers[STATS_P99] = single ? single->exec_us.p99 : (double)NAN;
+    numbers[STATS_GB_S] = ratio(line->bytes, line->total_us) / 1e3;
+    numbers[STATS_GFLOP_S] = ratio(line->operations, line->total_us) / 1e3;
+    numbers[STATS_QUEUE_P99] = single ? single->queue_us.p99 : (double)NAN;
+    numbers[STATS_TOTAL_P99] = single ? single->total_us.p99 : (double)NAN;
+}
+
+static unsigned order; /* of the comparison; qsort passes none on */
+
+static int by_column(const void *x, const void *y)
+{
+    const struct line *a = x, *b = y;
+    const double n = a->numbers[order], m = b->numbers[order];
+    int difference;
+
+    if (order < STATS_KEYS)
+        difference = compare_key(order, a->row, b->row);
+    else if (isnan(n) || isnan(m))
+        difference = isnan(n) - isnan(m);
+    else
+        difference = (n < m) - (n > m);
+    return difference ? difference : (a->place > b->place) - (a->place < b->place);
+}
+
+static const char *cell_text(unsigned column, const struct line *line)
+{
+    const struct kops_stats_row *row = line->row;
+    const double number = line->numbers[column];
+    const char *key;
+
+    if (column < STATS_KEYS) {
+        key = column == STATS_SHAPES   ? stats_shapes(row)
+              : column == STATS_DEVICE ? text_format("%.12s", row->device)
+              : column != STATS_USER   ? text_key(column, row)
+              : row->uid >= 0          ? text_owner(row->uid, row->identity)
+                                       : "";
+        return *key ? text_clean(key) : "-";
+    }
+    if (column == STATS_CALLS || column == STATS_ERRORS)
+        return text_format("%.0f", number);
+    if (column == STATS_SHARE && !isnan(number))
+        return text_format("%.1f", number);
+    return text_us(number); /* times and rates have the same digits */
+}
+
+static void print_lines(const struct lines *lines, const bool shown[STATS_COLUMNS], size_t limit)
+{
+    char titles[512];
+    size_t n = 0;
+    struct table t;
+
+    for (unsigned i = 0; i < STATS_COLUMNS; i++)
+        if (shown[i])
+            n += (size_t)snprintf(titles + n, sizeof(titles) - n, "%s%s%s", n ? "\t" : "", i < STATS_KEYS ? "" : ">",
+                                  columns[i].title);
+    table_init(&t, titles);
+    for (size_t i = 0; i < lines->n && i < limit; i++)
+        for (unsigned c = 0; c < STATS_COLUMNS; c++)
+            if (shown[c])
+                table_cell(&t, cell_text(c, &lines->at[i]));
+    table_print(&t);
+    if (lines->n > limit)
+        printf("and %zu more\n", lines->n - limit);
+}
+
+/* Prints a NULL-terminated list of rows. Returns false when there is no memory. */
+static bool table_of_rows(const struct stats_table *t, const struct kops_stats_row *const *rows)
+{
+    bool shown[STATS_COLUMNS], users = false;
+    struct lines lines = {.n = 0};
+    double all_us = 0;
+    size_t n = 0;
+
+    for (; rows[n]; n++)
+        users = users || rows[n]->uid != rows[0]->uid;
+    lines.at = calloc(n, sizeof(*lines.at));
+    if (!lines.at)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        add_row(line_of(&lines, t->by, rows[i]), rows[i]);
+    for (size_t i = 0; i < lines.n; i++)
+        all_us += lines.at[i].total_us;
+    for (size_t i = 0; i < lines.n; i++)
+        finish(&lines.at[i], all_us);
+    order = t->sort;
+    qsort(lines.at, lines.n, sizeof(*lines.at), by_column);
+    for (unsigned i = 0; i < STATS_COLUMNS; i++)
+        shown[i] = has_column(t, i) && (i != STATS_USER || t->by || users);
+    print_lines(&lines, shown, t->limit);
+    free(lines.at);
+    return true;
+}
+
+/* ---- all of it ---- */
+
+#define F(member) JSON_FIELD(struct kops_mapping, member)
+static const struct json_field mapping_fields[] = {
+    F(kind), JSON_SOME(struct kops_mapping, device), F(size), F(open), F(users), JSON_END};
+
+static void mapping_json(const void *mapping)
+{
+    const struct kops_mapping *m = mapping;
+
+    json_fields(mapping_fields, m);
+    json_ints("pids", m->pids, m->n_pids);
+    json_number("idle_s", m->idle_s);
 }
 
 static void mappings_text(const struct kops_stats *s)
 {
     struct table t;
 
-    table_init(&t, "llrlrrl", (const char *const[]){"mapping", "device", "bytes", "state", "users", "idle s", "pids"});
-    for (const struct kops_mapping *const *m = s->mappings; *m; m++) {
-        char pids[TABLE_CELL] = "";
-        size_t n = 0;
+    table_init(&t, "mapping\tdevice\t>bytes\tstate\t>users\t>idle s\tpids");
+    for (const struct kops_mapping *const *p = s->mappings; *p; p++) {
+        const struct kops_mapping *m = *p;
+        const char *pids = "";
 
-        for (size_t i = 0; i < (*m)->n_pids && n < sizeof(pids); i++)
-            n += (size_t)snprintf(pids + n, sizeof(pids) - n, "%s%lld", i ? " " : "", (long long)(*m)->pids[i]);
-        table_cell(&t, "%s", (*m)->kind);
-        table_cell(&t, "%.12s", (*m)->device ? (*m)->device : "-");
-        table_cell(&t, "%llu", (unsigned long long)(*m)->size);
-        table_cell(&t, "%s", (*m)->open ? "open" : "closed");
-        table_cell(&t, "%llu", (unsigned long long)(*m)->users);
-        table_cell(&t, "%.1f", (*m)->idle_s);
-        table_cell(&t, "%s", pids);
+        for (size_t i = 0; i < m->n_pids; i++)
+            pids = text_format("%s%s%lld", pids, i ? " " : "", (long long)m->pids[i]);
+        table_row(&t, "%s\t%.12s\t%llu\t%s\t%llu\t%.1f\t%s", m->kind, m->device ? m->device : "-",
+                  (unsigned long long)m->size, m->open ? "open" : "closed", (unsigned long long)m->users, m->idle_s,
+                  pids);
     }
     table_print(&t);
-}
-
-static void counters_text(const char *title, const struct kops_counter *const *counters)
-{
-    for (const struct kops_counter *const *c = counters; *c; c++)
-        printf("%s%s %llu%s", c == counters ? title : " ", (*c)->name, (unsigned long long)(*c)->value,
-               c[1] ? "," : "\n");
 }
 
 static enum ctl_exit print_text(const struct kops_stats *s, const struct stats_table *table)
@@ -105,7 +303,7 @@ static enum ctl_exit print_text(const struct kops_stats *s, const struct stats_t
     executors_text(s);
     if (*s->rows) {
         printf("\n");
-        if (!stats_table_print(table, s->rows))
+        if (!table_of_rows(table, s->rows))
             return ctl_complain("no_memory", "there is no memory for the table");
     }
     if (*s->mappings) {
@@ -118,12 +316,12 @@ static enum ctl_exit print_text(const struct kops_stats *s, const struct stats_t
 /* The option's list, such as "op,dtype". */
 static enum ctl_exit parse_by(const char *text, unsigned *ret)
 {
-    enum stats_column column;
+    unsigned column;
 
     *ret = 0;
     for (const char *end = text;; text = end + 1) {
         end = text + strcspn(text, ",");
-        if (!stats_column_find(text, (size_t)(end - text), true, &column))
+        if (!column_find(text, (size_t)(end - text), true, &column))
             return ctl_usage(
                 "--by takes op, shapes, dtype, variant, device and user, with commas between them, not `%.*s`",
                 (int)(end - text), text);
@@ -145,9 +343,9 @@ static enum ctl_exit parse_table(const char *sort, const char *by, const char *l
     status = by ? parse_by(by, &ret->by) : CTL_OK;
     if (status)
         return status;
-    if (sort && !stats_column_find(sort, strlen(sort), false, &ret->sort))
+    if (sort && !column_find(sort, strlen(sort), false, &ret->sort))
         return ctl_usage("the table has no column `%s`; `kopsctl stats --help` lists them", sort);
-    if (!stats_table_has(ret, ret->sort))
+    if (!has_column(ret, ret->sort))
         return ctl_usage("--sort %s is not possible with --by %s: the groups have no such column", sort, by);
     if (limit && !ctl_parse_uint(limit, 0, SIZE_MAX, &lines))
         return ctl_usage("--limit takes a number of lines, not `%s`", limit);
@@ -157,48 +355,35 @@ static enum ctl_exit parse_table(const char *sort, const char *by, const char *l
 
 enum ctl_exit ctl_stats(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"op", required_argument, NULL, 'o'},     {"dtype", required_argument, NULL, 'd'},
-        {"device", required_argument, NULL, 'D'}, {"sort", required_argument, NULL, 's'},
-        {"by", required_argument, NULL, 'b'},     {"limit", required_argument, NULL, 'l'},
-        {"reset", no_argument, NULL, 'r'},        CTL_COMMON_OPTIONS};
     const char *sort = NULL, *by = NULL, *limit = NULL;
     struct kops_stats_filter filter = {0};
+    const struct ctl_option options[] = {{"--op", 0, OPTION_TEXT, &filter.op},
+                                         {"--dtype", 0, OPTION_TEXT, &filter.dtype},
+                                         {"--device", 0, OPTION_TEXT, &filter.device},
+                                         {"--sort", 0, OPTION_TEXT, &sort},
+                                         {"--by", 0, OPTION_TEXT, &by},
+                                         {"--limit", 0, OPTION_TEXT, &limit},
+                                         {"--reset", 0, OPTION_FLAG, &filter.reset},
+                                         {0}};
     struct stats_table table;
     struct kops_stats *stats;
-    struct kops_error error;
     enum ctl_exit status;
-    int option, end;
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'o')
-            filter.op = optarg;
-        else if (option == 'd')
-            filter.dtype = optarg;
-        else if (option == 'D')
-            filter.device = optarg;
-        else if (option == 's')
-            sort = optarg;
-        else if (option == 'b')
-            by = optarg;
-        else if (option == 'l')
-            limit = optarg;
-        else if (option == 'r')
-            filter.reset = true;
-        else if ((end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
-    if (optind < argc)
-        return ctl_usage("stats takes no `%s`", argv[optind]);
+    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
+        return status;
     status = parse_table(sort, by, limit, ctl->json, &table);
     if (!status)
         status = ctl_connect(ctl);
     if (status)
         return status;
-    if (kops_stats_get(ctl->client, &filter, &stats, &error))
-        return ctl_failed("stats", &error);
+    if (kops_stats_get(ctl->client, &filter, &stats, &ctl->error))
+        return ctl_failed("stats", &ctl->error);
     if (ctl->json)
-        print_json(stats);
+        JSON_MAP(NULL, json_number("uptime_s", stats->uptime_s), counters_map_json("counters", stats->counters),
+                 counters_map_json("kernels", stats->kernels),
+                 json_list("executors", executor_fields, stats->executors),
+                 counters_map_json("executor_counts", stats->executor_counts),
+                 json_each("ops", stats->rows, stats_row_json), json_each("mappings", stats->mappings, mapping_json));
     else
         status = print_text(stats, &table);
     kops_stats_free(stats);

@@ -1,15 +1,13 @@
-/* kopsctl top */
-#include <errno.h>
+/* kopsctl top: the command, and the views as JSON. top_view.c looks at the daemon, top_screen.c is the live view. */
+#include "top.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/complain.h"
-#include "base/options.h"
 #include "commands.h"
-
-#include "top.h"
+#include "view/rows.h"
 
 static const char usage[] =
     "Usage: kopsctl top [--delay SECONDS] [--sort KEY]\n"
@@ -27,82 +25,126 @@ static const char usage[] =
     "Keys: q quit; p or space pause; r, d, m, l, i, n sort by rate, device, memory, p99, requests in flight, pid;\n"
     "+ and - look less and more often; up and down move through the clients.\n";
 
-static void wait_s(double seconds)
+static void print_json(const struct top_view *v)
 {
-    struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    const struct kops_clients *s = v->now.clients;
+    struct timespec now;
 
-    while (nanosleep(&left, &left) && errno == EINTR)
-        continue;
+    clock_gettime(CLOCK_REALTIME, &now);
+    json_begin(NULL, '{');
+    json_number("time", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    json_number("interval_s", v->interval_s);
+    json_text("state", s->state);
+    json_number("uptime_s", s->uptime_s);
+    json_number("requests_s", v->requests_s);
+    json_number("errors_s", v->errors_s);
+    json_number("runs_s", v->jobs_s);
+    json_uint("inflight", v->inflight);
+    json_uint("queued", v->queued);
+    json_begin("devices", '[');
+    for (size_t i = 0; i < v->n_devices; i++)
+        JSON_MAP(NULL, device_json(s->devices[i]), json_number("busy_share", v->device_shares[i]));
+    json_end(']');
+    json_begin("executors", '[');
+    for (size_t i = 0; i < v->n_executors; i++)
+        JSON_MAP(NULL, json_fields(executor_fields, v->now.stats->executors[i]),
+                 json_number("device_share", v->executor_shares[i]));
+    json_end(']');
+    counters_map_json("executor_counts", v->now.stats->executor_counts);
+    json_begin("clients", '[');
+    for (size_t i = 0; i < v->n_clients; i++) {
+        const struct top_client *c = &v->clients[i];
+
+        JSON_MAP(NULL, json_fields(client_fields, c->info), json_number("requests_s", c->requests_s),
+                 json_number("errors_s", c->errors_s), json_number("here_s", c->here_s),
+                 json_number("device_share", c->device_share));
+    }
+    json_end(']');
+    json_list("users", user_fields, s->users);
+    json_begin("ops", '[');
+    for (size_t i = 0; i < v->n_ops; i++)
+        JSON_MAP(NULL, stats_row_json(v->ops[i].row), json_number("runs_s", v->ops[i].runs_s),
+                 json_number("errors_s", v->ops[i].errors_s));
+    json_end(']');
+    json_end('}');
 }
 
+/* ---- the command ---- */
+
+static void print_text(const struct top_view *v)
+{
+    top_print_summary(v, stdout, SIZE_MAX);
+    printf("\n");
+    top_print_executors(v, stdout, SIZE_MAX);
+    if (v->n_executors)
+        printf("\n");
+    top_print_clients(v, stdout, SIZE_MAX);
+    printf("\n");
+    top_print_ops(v, stdout, SIZE_MAX);
+    printf("\n");
+}
+
+/* `iterations` 0: no end. */
 static enum ctl_exit batch(struct ctl *ctl, double delay_s, uint64_t iterations, enum top_sort by)
 {
     struct top_view view = {.n_clients = 0};
     enum ctl_exit status = ctl_connect(ctl);
-    struct kops_error error;
+    sigset_t none;
 
     if (status)
         return status;
-    /* Rates are counted from the first look on. */
-    for (uint64_t i = 0; !status && i <= iterations; i++) {
+    sigemptyset(&none);
+    /* The first look is what rates are counted from. */
+    for (uint64_t i = 0; !status && (!iterations || i <= iterations); i++) {
         if (i)
-            wait_s(delay_s);
-        if (top_look(ctl, &view, &error)) {
-            status = ctl_failed("top", &error);
-        } else if (i) {
-            top_sort(&view, by);
-            if (ctl->json) {
-                top_print_json(&view);
-            } else {
-                top_print_summary(&view, stdout);
-                printf("\n");
-                if (view.n_executors) {
-                    top_print_executors(&view, stdout, SIZE_MAX);
-                    printf("\n");
-                }
-                top_print_clients(&view, stdout, SIZE_MAX);
-                printf("\n");
-                top_print_ops(&view, stdout, SIZE_MAX);
-                printf("\n");
-            }
-            if (fflush(stdout)) /* main() says why */
-                status = CTL_FAILED;
-        }
+            ctl_wait(&none, ctl_clock_ns() + (uint64_t)(delay_s * 1e9));
+        if (top_look(ctl, &view, &ctl->error))
+            status = ctl_failed("top", &ctl->error);
+        if (status || !i)
+            continue;
+        top_sort(&view, by);
+        if (ctl->json)
+            print_json(&view);
+        else
+            print_text(&view);
+        if (fflush(stdout)) /* main() says why */
+            status = CTL_FAILED;
     }
     top_free(&view);
     return status;
 }
 
+#ifndef KOPS_CTL_SCREEN
+enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
+{
+    (void)ctl;
+    (void)delay_s;
+    (void)by;
+    return ctl_complain("unsupported",
+                        "this kopsctl was built without ncurses and has no live view; `kopsctl top --batch` prints "
+                        "tables instead");
+}
+#endif
+
 enum ctl_exit ctl_top(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {{"batch", no_argument, NULL, 'b'},
-                                            {"iterations", required_argument, NULL, 'n'},
-                                            {"delay", required_argument, NULL, 'd'},
-                                            {"sort", required_argument, NULL, 's'},
-                                            CTL_COMMON_OPTIONS};
-    uint64_t iterations = UINT64_MAX - 1;
+    uint64_t iterations = 0;
     enum top_sort by = TOP_BY_RATE;
-    bool is_batch = false, counted = false;
+    bool is_batch = false;
     double delay_s = 2;
-    int option, end;
+    const struct ctl_option options[] = {
+        {"--batch", 'b', OPTION_FLAG, &is_batch},
+        {"--iterations", 'n', OPTION_NUMBER, &iterations, "takes a number from 1 on", 1},
+        {"--delay", 'd', OPTION_SECONDS, &delay_s, "takes seconds from 0.1 on", 0.1, 86400},
+        {"--sort", 0, OPTION_WORD, &by, "takes rate, device, memory, p99, inflight or pid", .words = top_sort_names},
+        {0}};
+    enum ctl_exit status;
 
-    while ((option = getopt_long(argc, argv, "bn:d:h", options, NULL)) != -1) {
-        if (option == 'b')
-            is_batch = true;
-        else if (option == 'n' && !(counted = ctl_parse_uint(optarg, 1, UINT64_MAX - 1, &iterations)))
-            return ctl_usage("--iterations takes a number from 1 on, not `%s`", optarg);
-        else if (option == 'd' && !ctl_parse_seconds(optarg, 0.1, 86400, &delay_s))
-            return ctl_usage("--delay takes seconds from 0.1 on, not `%s`", optarg);
-        else if (option == 's' && !top_sort_parse(optarg, &by))
-            return ctl_usage("--sort takes rate, device, memory, p99, inflight or pid, not `%s`", optarg);
-        else if (!strchr("bnds", option) && (end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
-    if (optind < argc)
-        return ctl_usage("top takes no `%s`", argv[optind]);
+    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
+        return status;
     if (is_batch)
         return batch(ctl, delay_s, iterations, by);
-    if (counted || ctl->json)
-        return ctl_usage("%s needs --batch", counted ? "--iterations" : "--json");
+    if (iterations || ctl->json)
+        return ctl_usage("%s needs --batch", iterations ? "--iterations" : "--json");
     return top_screen(ctl, delay_s, by);
 }

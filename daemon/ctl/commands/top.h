@@ -46,18 +46,11 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
 void top_sort(struct top_view *v, enum top_sort by);
 void top_free(struct top_view *v);
 
-/* The name of an order, and the order of a name. */
-const char *top_sort_name(enum top_sort by);
-bool top_sort_parse(const char *name, enum top_sort *ret);
+extern const char *const top_sort_names[TOP_SORTS + 1]; /* NULL-terminated */
 
-/* The parts of a view as text, each line at its own end. */
-void top_print_summary(const struct top_view *v, FILE *to);
-void top_print_executors(const struct top_view *v, FILE *to, size_t max_rows);
-void top_print_clients(const struct top_view *v, FILE *to, size_t max_rows);
-void top_print_ops(const struct top_view *v, FILE *to, size_t max_rows);
-
-/* One line of JSON on stdout. */
-void top_print_json(const struct top_view *v);
+/* The parts of a view as text: two lines and a line for each device; tables of at most so many rows. */
+typedef void top_print(const struct top_view *v, FILE *to, size_t max_rows);
+top_print top_print_summary, top_print_executors, top_print_clients, top_print_ops;
 
 /* The live view, until the user ends it. Says so where this kopsctl was built without it. */
 enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by);

@@ -1,5 +1,5 @@
-/* The live view of kopsctl top, on a terminal by ncurses. What is shown is the text of top_print.c, cut to the
- * terminal's size. Single-threaded; owns the terminal between start() and stop(). */
+/* The live view of kopsctl top, on a terminal by ncurses. It shows the text of top_view.c, cut to the terminal's size.
+ * Single-threaded. */
 #include <curses.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,8 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/complain.h"
-#include "base/text.h"
+#include "base/table.h"
 #include "top.h"
 
 static const int64_t answer_ms = 5000; /* the keys are dead meanwhile */
@@ -35,14 +34,6 @@ static volatile sig_atomic_t ended;
 static void end(int signal)
 {
     ended = signal;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
 }
 
 /* ---- drawing ---- */
@@ -75,16 +66,15 @@ static void put_message(const struct screen *s)
         snprintf(line, sizeof(line), "%s", s->message);
     else
         snprintf(line, sizeof(line), "q quit  p %s  sort: r d m l i n (%s)  +/- every %.3g s",
-                 s->paused ? "go on" : "pause", top_sort_name(s->by), s->delay_s);
+                 s->paused ? "go on" : "pause", top_sort_names[s->by], s->delay_s);
     attron(A_BOLD);
     mvaddnstr(LINES - 1, 0, line, COLS);
     attroff(A_BOLD);
 }
 
-typedef void print_table(const struct top_view *v, FILE *to, size_t max_rows);
-
-/* Returns the line after a table that takes `room` lines at most, its titles among them. */
-static int put_table(print_table *print, const struct top_view *v, int y, int room)
+/* Returns the line after a part of the view that takes `room` lines at most, its titles among them where it is a table.
+ */
+static int put_part(top_print *print, const struct top_view *v, int y, int room, bool titled)
 {
     char *text = NULL;
     size_t size;
@@ -94,7 +84,7 @@ static int put_table(print_table *print, const struct top_view *v, int y, int ro
         return y;
     print(v, to, room > 1 ? (size_t)room - 1 : 0);
     fclose(to);
-    y = put_text(text, y, room, true);
+    y = put_text(text, y, room, titled);
     free(text);
     return y;
 }
@@ -111,26 +101,19 @@ static void put_tables(struct screen *s, int y)
     rest.clients += s->first;
     rest.n_clients -= s->first;
     if (s->view.n_executors)
-        y = put_table(top_print_executors, &s->view, y, (LINES - 1 - y) / 3) + 1;
+        y = put_part(top_print_executors, &s->view, y, (LINES - 1 - y) / 3, true) + 1;
     room = LINES - 1 - y;
     clients = room > ops + 1 + room / 2 ? room - ops - 1 : room / 2;
-    y = put_table(top_print_clients, &rest, y, clients) + 1;
-    put_table(top_print_ops, &s->view, y, LINES - 1 - y);
+    y = put_part(top_print_clients, &rest, y, clients, true) + 1;
+    put_part(top_print_ops, &s->view, y, LINES - 1 - y, true);
 }
 
 static void draw(struct screen *s)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *to;
-
     erase();
-    if (s->view.now.clients && (to = open_memstream(&text, &size))) {
+    if (s->view.now.clients) {
         top_sort(&s->view, s->by);
-        top_print_summary(&s->view, to);
-        fclose(to);
-        put_tables(s, put_text(text, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
-        free(text);
+        put_tables(s, put_part(top_print_summary, &s->view, 0, SUMMARY_LINES + (int)s->view.n_devices, false) + 1);
     }
     put_message(s);
     refresh();
@@ -138,27 +121,17 @@ static void draw(struct screen *s)
 
 /* ---- looking and keys ---- */
 
-/* Errors that another try may not meet. */
-static bool may_pass(enum kops_code code)
-{
-    return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_TIMEOUT ||
-           code == KOPS_ERR_SHUTTING_DOWN || code == KOPS_ERR_DEVICE_LOST || code == KOPS_ERR_QUOTA_EXCEEDED;
-}
-
 static enum kops_code look(struct screen *s, struct kops_error *error)
 {
     enum kops_code r = s->ctl->client ? KOPS_OK : ctl_try_connect(s->ctl, error);
-    char why[160];
 
     if (!r)
         r = top_look(s->ctl, &s->view, error);
-
-    s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
+    s->next_ns = ctl_clock_ns() + (uint64_t)(s->delay_s * 1e9);
     s->message[0] = 0;
-    if (r && may_pass(r)) {
-        s->ctl->client = kops_close(s->ctl->client); /* another daemon may answer next */
-        snprintf(s->message, sizeof(s->message), "no news, trying again: %s",
-                 text_clean(error->message, why, sizeof(why)));
+    if (r && (ctl_is_away(r) || r == KOPS_ERR_QUOTA_EXCEEDED)) { /* another try may meet no error */
+        s->ctl->client = kops_close(s->ctl->client);             /* another daemon may answer next */
+        snprintf(s->message, sizeof(s->message), "no news, trying again: %s", text_clean(error->message));
         r = KOPS_OK;
     }
     return r;
@@ -174,7 +147,7 @@ static void change_delay(struct screen *s, int by)
         i--; /* it lay between two */
     i += by;
     s->delay_s = delays_s[i < 0 ? 0 : i >= N_DELAYS ? N_DELAYS - 1 : i];
-    s->next_ns = now_ns() + (uint64_t)(s->delay_s * 1e9);
+    s->next_ns = ctl_clock_ns() + (uint64_t)(s->delay_s * 1e9);
 }
 
 static void press(struct screen *s, int key)
@@ -189,7 +162,7 @@ static void press(struct screen *s, int key)
     case 'p':
     case ' ':
         s->paused = !s->paused;
-        s->next_ns = now_ns();
+        s->next_ns = ctl_clock_ns();
         break;
     case '+':
         change_delay(s, 1);
@@ -219,7 +192,7 @@ static void press(struct screen *s, int key)
 static void wait_for_keys(struct screen *s)
 {
     struct pollfd keys = {.fd = STDIN_FILENO, .events = POLLIN};
-    uint64_t now = now_ns(), ns = s->next_ns > now ? s->next_ns - now : 0;
+    uint64_t now = ctl_clock_ns(), ns = s->next_ns > now ? s->next_ns - now : 0;
     struct timespec wait = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
     int key;
 
@@ -233,6 +206,7 @@ static void wait_for_keys(struct screen *s)
 
 static enum ctl_exit start(struct screen *s)
 {
+    static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = end};
     sigset_t blocked;
 
@@ -240,15 +214,12 @@ static enum ctl_exit start(struct screen *s)
         return ctl_complain("unsupported",
                             "the live view wants a terminal; `kopsctl top --batch` prints tables instead");
     sigemptyset(&blocked);
-    sigaddset(&blocked, SIGINT);
-    sigaddset(&blocked, SIGTERM);
-    sigaddset(&blocked, SIGHUP);
     sigaddset(&blocked, SIGWINCH);
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        sigaddset(&blocked, endings[i]);
+        sigaction(endings[i], &action, NULL); /* before ncurses, which would take the signals as a failure */
+    }
     sigprocmask(SIG_BLOCK, &blocked, &s->unblocked);
-    /* Before ncurses, which would take them as a failure. */
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
     s->terminal = newterm(NULL, stdout, stdin);
     if (!s->terminal)
         return ctl_complain("unsupported", "the terminal `%s` is not known; set TERM, or use `kopsctl top --batch`",
@@ -265,7 +236,6 @@ static enum ctl_exit start(struct screen *s)
 enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
 {
     struct screen s = {.ctl = ctl, .by = by, .delay_s = delay_s};
-    struct kops_error error;
     enum kops_code r = KOPS_OK;
     enum ctl_exit status;
 
@@ -278,8 +248,8 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
     if (status)
         return status;
     while (!r && !s.quit && !ended) {
-        if (!s.paused && now_ns() >= s.next_ns)
-            r = look(&s, &error);
+        if (!s.paused && ctl_clock_ns() >= s.next_ns)
+            r = look(&s, &ctl->error);
         if (!r) {
             draw(&s);
             wait_for_keys(&s);
@@ -288,5 +258,5 @@ enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by)
     endwin();
     delscreen(s.terminal);
     top_free(&s.view);
-    return r ? ctl_failed("top", &error) : CTL_OK;
+    return r ? ctl_failed("top", &ctl->error) : CTL_OK;
 }

@@ -3,12 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/complain.h"
-#include "base/ending.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "commands.h"
-#include "view/chrome.h"
+#include "view/timeline.h"
 
 static const char usage[] =
     "Usage: kopsctl trace [--seconds N] [--output FILE] [--everybody] [--events N] [--json]\n\n"
@@ -29,59 +26,55 @@ enum { LATE_LOOKS = 40, LATE_LOOK_NS = 10000000 }; /* at events that are pending
 
 struct recording {
     struct ctl *ctl;
-    struct chrome *chrome;
+    struct timeline *timeline;
     const char *path;
     FILE *to;
     double seconds;
     uint64_t pending; /* events that ended, and whose times the daemon still waits for */
 };
 
-/* Takes a reply. *ret_ended: it was the last one, or no more fit. */
-static enum ctl_exit take(struct recording *r, const struct kops_trace *part, bool *ret_ended)
-{
-    const int added = chrome_add(r->chrome, part);
-
-    if (added == -ENOMEM)
-        return ctl_complain("no_memory", "no memory for more than %zu events", chrome_events(r->chrome));
-    if (added == -EBADMSG)
-        return ctl_complain("bad_reply", "the daemon's events name a kind of work that it did not tell");
-    if (added)
-        ctl_note("the recording ends early, with %zu events: kopsctl keeps no more", chrome_events(r->chrome));
-    *ret_ended = added || !part->recording;
-    r->pending = added ? 0 : part->pending;
-    return CTL_OK;
-}
-
+/* Reads what the daemon has recorded. *ret_ended: it was all, or no more fits. */
 static enum ctl_exit look(struct recording *r, bool last, bool *ret_ended)
 {
     struct kops_trace *part = NULL;
     struct kops_error error;
-    enum ctl_exit status;
+    bool recording;
+    int added;
 
     if (kops_trace_read(r->ctl->client, last, &part, &error))
         return ctl_failed("trace", &error);
-    status = take(r, part, ret_ended);
-    kops_trace_free(part);
-    return status;
+    recording = part->recording;
+    r->pending = part->pending;
+    added = timeline_add(r->timeline, part);
+    if (added == -ENOMEM)
+        return ctl_complain("no_memory", "no memory for more than %zu events", timeline_sums(r->timeline).events);
+    if (added == -EBADMSG)
+        return ctl_complain("bad_reply", "the daemon's events name a kind of work that it did not tell");
+    if (added) {
+        ctl_note("the recording ends early, with %zu events: kopsctl keeps no more", timeline_sums(r->timeline).events);
+        r->pending = 0;
+    }
+    *ret_ended = added || !recording;
+    return CTL_OK;
 }
 
 /* Records until the time is over or a signal comes. After a failure the events before it are kept. */
 static enum ctl_exit record(struct recording *r, const sigset_t *ending)
 {
-    const uint64_t begin = ending_clock_ns(), until = begin + (uint64_t)(r->seconds * 1e9);
+    const uint64_t begin = ctl_clock_ns(), until = begin + (uint64_t)(r->seconds * 1e9);
     enum ctl_exit status = CTL_OK;
     uint64_t next = begin;
     bool ended = false;
 
     while (!status && !ended) {
         next = next + look_ns < until ? next + look_ns : until;
-        status = look(r, ending_wait(ending, next) || next == until, &ended);
-        if (ending_clock_ns() > next + look_ns)
-            next = ending_clock_ns(); /* it took long: no look is made up for */
+        status = look(r, ctl_wait(ending, next) || next == until, &ended);
+        if (ctl_clock_ns() > next + look_ns)
+            next = ctl_clock_ns(); /* it took long: no look is made up for */
     }
-    r->seconds = (double)(ending_clock_ns() - begin) * 1e-9;
+    r->seconds = (double)(ctl_clock_ns() - begin) * 1e-9;
     for (unsigned i = 0; !status && r->pending && i < LATE_LOOKS; i++) {
-        ending_wait(ending, ending_clock_ns() + LATE_LOOK_NS);
+        ctl_wait(ending, ctl_clock_ns() + LATE_LOOK_NS);
         status = look(r, false, &ended);
     }
     return status;
@@ -89,7 +82,7 @@ static enum ctl_exit record(struct recording *r, const sigset_t *ending)
 
 static enum ctl_exit write_file(struct recording *r)
 {
-    int wrong = chrome_write(r->chrome, r->to);
+    int wrong = timeline_write(r->timeline, r->to);
 
     if (!wrong && (fflush(r->to) || ferror(r->to)))
         wrong = -errno;
@@ -101,27 +94,21 @@ static enum ctl_exit write_file(struct recording *r)
                : CTL_OK;
 }
 
-/* Beside a trace on stdout it goes to stderr. */
+/* `to` is stderr where the trace is on stdout. */
 static void print_summary(const struct recording *r, FILE *to)
 {
-    const unsigned long long dropped = chrome_dropped(r->chrome);
-    const size_t n = chrome_events(r->chrome), clients = chrome_clients(r->chrome);
+    const struct timeline_sums sums = timeline_sums(r->timeline);
 
     if (r->ctl->json) {
         json_divert(to);
-        json_begin(NULL, '{');
-        json_text("file", r->path);
-        json_number("seconds", r->seconds);
-        json_uint("events", n);
-        json_uint("clients", clients);
-        json_uint("dropped", dropped);
-        json_end('}');
+        JSON_MAP(NULL, json_text("file", r->path), json_number("seconds", r->seconds), json_uint("events", sums.events),
+                 json_uint("clients", sums.clients), json_uint("dropped", sums.dropped));
         json_divert(NULL);
         return;
     }
-    fprintf(to, "%s: %zu events of %zu clients in %.1f s", r->path, n, clients, r->seconds);
-    if (dropped)
-        fprintf(to, ", %llu more were dropped (a larger --events makes room)", dropped);
+    fprintf(to, "%s: %zu events of %zu clients in %.1f s", r->path, sums.events, sums.clients, r->seconds);
+    if (sums.dropped)
+        fprintf(to, ", %llu more were dropped (a larger --events makes room)", (unsigned long long)sums.dropped);
     fprintf(to, "; open it in https://ui.perfetto.dev or chrome://tracing\n");
 }
 
@@ -132,7 +119,7 @@ static enum ctl_exit trace(struct recording *r, const struct kops_trace_options 
     struct kops_error error;
     sigset_t ending;
 
-    ending_block(&ending);
+    ctl_block_ending(&ending);
     if (kops_trace_begin(r->ctl->client, options, &error))
         return ctl_failed("trace", &error);
     r->to = to_stdout ? stdout : fopen(r->path, "we");
@@ -148,37 +135,25 @@ static enum ctl_exit trace(struct recording *r, const struct kops_trace_options 
 
 enum ctl_exit ctl_trace(struct ctl *ctl, int argc, char **argv)
 {
-    static const struct option options[] = {{"seconds", required_argument, NULL, 's'},
-                                            {"output", required_argument, NULL, 'o'},
-                                            {"everybody", no_argument, NULL, 'a'},
-                                            {"events", required_argument, NULL, 'e'},
-                                            CTL_COMMON_OPTIONS};
     struct recording r = {.ctl = ctl, .path = "kops-trace.json", .seconds = 5};
     struct kops_trace_options request = {.everybody = false};
+    const struct ctl_option options[] = {
+        {"--seconds", 's', OPTION_SECONDS, &r.seconds, "takes seconds above 0, up to a day", 0.001, 86400},
+        {"--output", 'o', OPTION_TEXT, &r.path},
+        {"--everybody", 0, OPTION_FLAG, &request.everybody},
+        {"--events", 0, OPTION_NUMBER, &request.events, "takes a number from 1 on", 1},
+        {0}};
     enum ctl_exit status;
-    int option, end;
 
-    while ((option = getopt_long(argc, argv, "s:o:h", options, NULL)) != -1) {
-        if (option == 's' && !ctl_parse_seconds(optarg, 0.001, 86400, &r.seconds))
-            return ctl_usage("--seconds takes seconds above 0, up to a day, not `%s`", optarg);
-        else if (option == 'o')
-            r.path = optarg;
-        else if (option == 'a')
-            request.everybody = true;
-        else if (option == 'e' && !ctl_parse_uint(optarg, 1, UINT64_MAX, &request.events))
-            return ctl_usage("--events takes a number from 1 on, not `%s`", optarg);
-        else if (!strchr("soae", option) && (end = ctl_common(ctl, option, usage)) >= 0)
-            return (enum ctl_exit)end;
-    }
-    if (optind < argc)
-        return ctl_usage("trace takes no `%s`", argv[optind]);
+    if (!ctl_parse(ctl, argc, argv, usage, options, 0, &status))
+        return status;
     if (!*r.path)
         return ctl_usage("--output takes a path");
     status = ctl_connect(ctl);
     if (status)
         return status;
-    r.chrome = chrome_new(kops_info(ctl->client)->devices);
-    status = r.chrome ? trace(&r, &request) : ctl_complain("no_memory", "no memory for a trace");
-    chrome_free(r.chrome);
+    r.timeline = timeline_new(kops_info(ctl->client)->devices);
+    status = r.timeline ? trace(&r, &request) : ctl_complain("no_memory", "no memory for a trace");
+    timeline_free(r.timeline);
     return status;
 }

@@ -1,18 +1,16 @@
-/* kopsctl tune */
+/* kopsctl tune, kopsctl tuning */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "base/complain.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "base/table.h"
-#include "base/text.h"
 #include "commands.h"
 #include "run.h"
 
-static const char usage[] =
+static const char tune_usage[] =
     "Usage: kopsctl tune OP [--shape SHAPES] [--dtype DTYPE] [--attr NAME=VALUE]... [--device DEVICE] [--json]\n\n"
     "Measures what can run the op, on memory of the daemon's own. The fastest runs from then on, for every client,\n"
     "also in the next daemon. It takes less than a second; other work goes first. What there is no time for is tried\n"
@@ -28,72 +26,45 @@ static const char usage[] =
     "runs from now on. The gain is how many times faster than the usual one a candidate is. Of the states `slower` is\n"
     "left behind after its first measurement, `left_out` not measured for want of time, `unfit` unable to run this.\n";
 
-enum { TEXT = 32 };
-
-/* ---- as a table ---- */
-
-static const struct kops_candidate *candidate(const struct kops_tune *t, unsigned i)
+/* Candidates without a time come last, equal ones as the daemon has them. */
+static int by_time(const void *a, const void *b, void *tune)
 {
-    return t->candidates[i];
+    const unsigned i = *(const unsigned *)a, k = *(const unsigned *)b;
+    const struct kops_tune *t = tune;
+    const double x = t->candidates[i]->us, y = t->candidates[k]->us;
+
+    if (isnan(x) || isnan(y) || x == y)
+        return isnan(x) != isnan(y) ? (isnan(x) ? 1 : -1) : (i > k) - (i < k);
+    return x > y ? 1 : -1;
 }
 
-static double time_of(const struct kops_candidate *c)
-{
-    return isnan(c->us) ? INFINITY : c->us;
-}
-
-/* Of places in the list: those that have no time come last, equal ones as the daemon has them. */
-static int by_time(const void *a, const void *b)
-{
-    const struct kops_candidate *const *x = *(const struct kops_candidate *const *const *)a;
-    const struct kops_candidate *const *y = *(const struct kops_candidate *const *const *)b;
-    const double x_us = time_of(*x), y_us = time_of(*y);
-
-    return x_us == y_us ? (x > y) - (x < y) : (x_us > y_us) - (x_us < y_us);
-}
-
-/* "usual, before, now", as far as they are true. */
-static void roles(const struct kops_tune *t, unsigned i, char *into, size_t size)
+/* "usual, before, now", as far as they are true; "-" for none. */
+static const char *roles(const struct kops_tune *t, unsigned i)
 {
     const struct {
         const char *name;
         unsigned which;
     } all[] = {{"usual", t->usual}, {"before", t->before}, {"now", t->best}};
-    size_t n = 0;
+    const char *text = "";
 
-    *into = 0;
     for (size_t k = 0; k < sizeof(all) / sizeof(all[0]); k++)
         if (all[k].which == i)
-            n += (size_t)snprintf(into + n, size - n, "%s%s", n ? ", " : "", all[k].name);
-}
-
-static void print_row(struct table *table, const struct kops_tune *t, unsigned i)
-{
-    const struct kops_candidate *c = candidate(t, i);
-    char text[TEXT];
-
-    table_cell(table, "%s", c->what);
-    table_cell(table, "%s", c->variant);
-    table_us(table, c->us);
-    table_cell(table, "%s", text_gain(candidate(t, t->usual)->us, c->us, text, sizeof(text)));
-    table_cell(table, "%s", c->state);
-    roles(t, i, text, sizeof(text));
-    table_cell(table, "%s", *text ? text : "-");
+            text = text_format("%s%s%s", text, *text ? ", " : "", all[k].name);
+    return *text ? text : "-";
 }
 
 static void print_outcome(const struct kops_tune *t)
 {
-    const struct kops_candidate *best = candidate(t, t->best), *before = candidate(t, t->before);
-    char us[TEXT], more[TEXT];
+    const struct kops_candidate *best = t->candidates[t->best], *before = t->candidates[t->before];
 
     if (t->best == t->before)
-        printf("nothing is faster beyond noise (%s)\n", text_percent(t->noise, more, sizeof(more)));
+        printf("nothing is faster beyond noise (%s)\n", text_percent(t->noise));
     else if (isnan(before->us))
-        printf("%s runs from now on: %s us; %s, which ran before, was not measured\n", best->what,
-               text_us(best->us, us, sizeof(us)), before->what);
+        printf("%s runs from now on: %s us; %s, which ran before, was not measured\n", best->what, text_us(best->us),
+               before->what);
     else
-        printf("%s runs from now on: %s us, %s faster than before\n", best->what, text_us(best->us, us, sizeof(us)),
-               text_gain(before->us, best->us, more, sizeof(more)));
+        printf("%s runs from now on: %s us, %s faster than before\n", best->what, text_us(best->us),
+               text_gain(before->us, best->us));
 }
 
 /* How many candidates there was no time for. */
@@ -108,19 +79,23 @@ static void print_rest(const struct kops_tune *t)
 
 static enum ctl_exit print_text(const struct kops_tune *t)
 {
-    const size_t size = t->n_candidates * sizeof(*t->candidates);
-    const struct kops_candidate *const **sorted = malloc(size);
+    const size_t size = t->n_candidates * sizeof(unsigned);
+    unsigned *sorted = malloc(size);
     struct table table;
 
     if (!sorted)
         return ctl_no_memory(size);
     for (unsigned i = 0; i < t->n_candidates; i++)
-        sorted[i] = &t->candidates[i];
-    qsort(sorted, t->n_candidates, sizeof(*sorted), by_time);
+        sorted[i] = i;
+    qsort_r(sorted, t->n_candidates, sizeof(*sorted), by_time, (void *)t);
     printf("%s on %s\n", t->problem, t->machine);
-    table_init(&table, "llrrll", (const char *const[]){"candidate", "variant", "us", "gain", "state", "runs"});
-    for (unsigned i = 0; i < t->n_candidates; i++)
-        print_row(&table, t, (unsigned)(sorted[i] - t->candidates));
+    table_init(&table, "candidate\tvariant\t>us\t>gain\tstate\truns");
+    for (unsigned i = 0; i < t->n_candidates; i++) {
+        const struct kops_candidate *c = t->candidates[sorted[i]];
+
+        table_row(&table, "%s\t%s\t%s\t%s\t%s\t%s", c->what, c->variant, text_us(c->us),
+                  text_gain(t->candidates[t->usual]->us, c->us), c->state, roles(t, sorted[i]));
+    }
     table_print(&table);
     if (!t->goes_on)
         print_outcome(t);
@@ -129,81 +104,153 @@ static enum ctl_exit print_text(const struct kops_tune *t)
     return CTL_OK;
 }
 
-/* ---- as JSON ---- */
-
-static void print_json(const struct kops_tune *t)
-{
-    json_begin(NULL, '{');
-    json_text("device", t->device);
-    json_text("machine", t->machine);
-    json_text("problem", t->problem);
-    json_begin("candidates", '[');
-    for (unsigned i = 0; i < t->n_candidates; i++) {
-        const struct kops_candidate *c = candidate(t, i);
-
-        json_begin(NULL, '{');
-        json_text("variant", c->variant);
-        json_text("what", c->what);
-        json_text("state", c->state);
-        json_number("us", c->us);
-        json_end('}');
-    }
-    json_end(']');
-    json_uint("best", t->best);
-    json_uint("before", t->before);
-    json_uint("usual", t->usual);
-    json_number("noise", t->noise);
-    json_number("took_us", t->took_us);
-    json_uint("tried", t->tried);
-    json_bool("goes_on", t->goes_on);
-    json_end('}');
-}
-
-/* ---- the command ---- */
-
-static int parse(struct ctl *ctl, int argc, char **argv, struct run_args *ret)
-{
-    static const struct option options[] = {
-        {"shape", required_argument, NULL, 's'},     {"dtype", required_argument, NULL, 't'},
-        {"attr", required_argument, NULL, 'a'},      {"device", required_argument, NULL, 'd'},
-        {"out-shape", required_argument, NULL, 'O'}, CTL_COMMON_OPTIONS};
-    int option;
-
-    *ret = (struct run_args){.dtype = KOPS_F32};
-    while ((option = getopt_long(argc, argv, "s:t:a:d:h", options, NULL)) != -1) {
-        int end = strchr("stadO", option) ? run_take_option(ret, option) : ctl_common(ctl, option, usage);
-
-        if (end >= 0)
-            return end;
-    }
-    return run_take_op(ret, argc, argv);
-}
+#define F(member) JSON_FIELD(struct kops_candidate, member)
+static const struct json_field candidate_fields[] = {F(variant), F(what), F(state), F(us), JSON_END};
+#undef F
 
 enum ctl_exit ctl_tune(struct ctl *ctl, int argc, char **argv)
 {
-    struct kops_tensor inputs[CASE_MAX_INPUTS];
+    struct run_args args = {.dtype = KOPS_F32};
+    const struct ctl_option options[] = {RUN_PROBLEM_OPTIONS(&args), {0}};
+    struct run r = {.args = &args};
     struct kops_request request;
     struct kops_tune *tune;
-    struct kops_error error;
-    struct run_args args;
-    struct run r = {.args = &args};
     enum ctl_exit status;
-    int end = parse(ctl, argc, argv, &args);
 
-    if (end >= 0)
-        return (enum ctl_exit)end;
-    status = ctl_connect(ctl);
+    if (!ctl_parse(ctl, argc, argv, tune_usage, options, argc, &status))
+        return status;
+    status = run_take_op(&args, argc, argv);
+    if (!status)
+        status = ctl_connect(ctl);
     if (!status)
         status = run_resolve(ctl, &r);
     if (status)
         return status;
-    request = run_make_request(&r, inputs, NULL);
-    if (kops_tune(ctl->client, &request, &tune, &error))
-        return ctl_failed("tune", &error);
+    request = run_make_request(&r, NULL);
+    if (kops_tune(ctl->client, &request, &tune, &ctl->error))
+        return ctl_failed("tune", &ctl->error);
     if (ctl->json)
-        print_json(tune);
+        JSON_MAP(NULL, json_text("device", tune->device), json_text("machine", tune->machine),
+                 json_text("problem", tune->problem), json_list("candidates", candidate_fields, tune->candidates),
+                 json_uint("best", tune->best), json_uint("before", tune->before), json_uint("usual", tune->usual),
+                 json_number("noise", tune->noise), json_number("took_us", tune->took_us),
+                 json_uint("tried", tune->tried), json_bool("goes_on", tune->goes_on));
     else
         status = print_text(tune);
     kops_tune_free(tune);
+    return status;
+}
+
+static const char tuning_usage[] =
+    "Usage: kopsctl tuning [--clear] [--json]\n\n"
+    "Lists what tuning has chosen, the newest first. For each problem: what runs, and what would run without tuning\n"
+    "(usual), with their times in microseconds when it was tuned; how many times faster the choice is (gain); its\n"
+    "age; how many of the candidates were tried, where the others wait for a later tuning; the kind of machine and\n"
+    "the software that it is for. Administrators see all problems, others those that their own user had tuned.\n"
+    "`kopsctl tune` tunes a problem.\n\n"
+    "      --clear   forget all choices; for administrators, by default root and the daemon's own user\n"
+    "      --json    print JSON\n";
+
+/* ---- tuning: the choices, which come in pages ---- */
+
+struct choices {
+    struct kops_tuning **pages;
+    size_t n_pages;
+    uint64_t n; /* choices in them */
+};
+
+static void free_choices(struct choices *c)
+{
+    for (size_t i = 0; i < c->n_pages; i++)
+        kops_tuning_free(c->pages[i]);
+    free(c->pages);
+}
+
+static enum ctl_exit add_page(struct choices *c, struct kops_tuning *page)
+{
+    const size_t size = (c->n_pages + 1) * sizeof(*c->pages);
+    struct kops_tuning **pages = realloc(c->pages, size);
+
+    if (!pages) {
+        kops_tuning_free(page);
+        return ctl_no_memory(size);
+    }
+    c->pages = pages;
+    c->pages[c->n_pages++] = page;
+    for (size_t i = 0; page->choices[i]; i++)
+        c->n++;
+    return CTL_OK;
+}
+
+/* Reads all choices, or none after `clear`. Another tuning meanwhile may move a choice to the next page. */
+static enum ctl_exit read_choices(struct ctl *ctl, bool clear, struct choices *ret)
+{
+    struct kops_tuning *page;
+    enum ctl_exit status;
+
+    do {
+        if (kops_tuning(ctl->client, ret->n, clear, &page, &ctl->error))
+            return ctl_failed("tuning", &ctl->error);
+        status = add_page(ret, page);
+    } while (!status && !clear && page->choices[0] && ret->n < page->total);
+    return status;
+}
+
+static void print_choices(const struct choices *all)
+{
+    const double now_s = (double)time(NULL);
+    struct table t;
+
+    table_init(&t, "problem\truns\t>us\tusual\t>usual us\t>gain\t>age\ttried\tmachine\tsoftware");
+    for (size_t i = 0; i < all->n_pages; i++)
+        for (const struct kops_choice *const *p = all->pages[i]->choices; *p; p++) {
+            const struct kops_choice *c = *p;
+            const size_t n = strcspn(c->machine, ";"); /* "GPU; driver; library; kernels" is wider than a cell */
+            const char *software = c->machine + n + strspn(c->machine + n, "; ");
+
+            table_row(&t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.*s\t%s", c->problem, c->what, text_us(c->us), c->usual,
+                      text_us(c->usual_us), text_gain(c->usual_us, c->us), text_duration(now_s - c->at),
+                      c->candidates ? text_format("%u of %u", c->tried, c->candidates) : "-", (int)n, c->machine,
+                      *software ? software : "-");
+        }
+    table_print(&t);
+}
+
+#define F(member) JSON_FIELD(struct kops_choice, member)
+static const struct json_field choice_fields[] = {F(machine), F(problem), F(variant),    F(what),
+                                                  F(us),      F(usual),   F(usual_us),   F(noise),
+                                                  F(at),      F(tried),   F(candidates), JSON_END};
+
+static void choices_json(const struct choices *all)
+{
+    json_begin(NULL, '{');
+    json_uint("total", all->n);
+    json_begin("choices", '[');
+    for (size_t i = 0; i < all->n_pages; i++)
+        for (const struct kops_choice *const *c = all->pages[i]->choices; *c; c++)
+            json_object(NULL, choice_fields, *c);
+    json_end(']');
+    json_end('}');
+}
+
+enum ctl_exit ctl_tuning(struct ctl *ctl, int argc, char **argv)
+{
+    bool clear = false;
+    const struct ctl_option options[] = {{"--clear", 0, OPTION_FLAG, &clear}, {0}};
+    struct choices all = {0};
+    enum ctl_exit status;
+
+    if (!ctl_begin(ctl, argc, argv, tuning_usage, options, 0, &status))
+        return status;
+    status = read_choices(ctl, clear, &all);
+    if (!status && ctl->json)
+        choices_json(&all);
+    else if (!status && clear)
+        printf("all choices are forgotten\n");
+    else if (!status && all.n)
+        print_choices(&all);
+    else if (!status)
+        printf("nothing has been tuned; `kopsctl tune` does it\n");
+    free_choices(&all);
     return status;
 }

@@ -41,23 +41,17 @@ struct reference {
     /* Fills c->out.shape; false, and a sentence, when the inputs do not fit. */
     bool (*shape)(struct reference_case *c, const char **ret_why);
     double (*flops)(const struct reference_case *c); /* NULL: it computes nothing */
-    void (*check)(const struct reference_case *c, const struct tolerance *t, struct report *ret);
+    double (*compute)(const double *inputs);         /* an element of an elementwise op; NULL: the op is a product */
 };
 
-/* NULL: nothing is known here about that op. */
+/* NULL: kopsctl does not know the op. */
 const struct reference *reference_find(const char *op);
 
 /* The tolerance that the op declares; false when there is none. */
 bool reference_tolerance(const char *op, enum kops_dtype dtype, const char *precision, struct tolerance *ret);
 
-/* For checks: counts one element. */
-void report_element(struct report *r, const struct tolerance *t, uint64_t at, double got, double expected,
-                    double scale);
-
-/* The element of an input, which broadcasts to out, that out's element `at` comes from. */
-uint64_t reference_source(const struct kops_tensor *in, const struct kops_tensor *out, uint64_t at);
-
-extern const struct reference reference_add, reference_add_square, reference_copy, reference_square,
-    reference_sub_square, reference_gemm, reference_linear, reference_scaled_gemm;
+/* Whether the results in c->after are right. */
+void reference_check(const struct reference *reference, const struct reference_case *c, const struct tolerance *t,
+                     struct report *ret);
 
 #endif

@@ -434,3 +434,146 @@ int account_limit_share(struct account *a, pid_t pid, uint64_t now_ns, struct er
     exceeded(a, pid, REFUSED_SHARE, (uint64_t)ceil(used / us_a_percent), percent, 1, e);
     return error_detail_number(e, "retry_after_ms", (int64_t)ms_above(retry_ns));
 }
+
+/* ---- faults ---- */
+
+static const uint64_t minute_ns = UINT64_C(60000000000), hour_ns = UINT64_C(3600000000000);
+
+/* Notes the fault in the ring. Returns how many there were in the last minute, this one included. */
+static unsigned note(struct account_faults *f, uint64_t now_ns)
+{
+    unsigned count = 0;
+
+    f->newest = (f->newest + 1) % ACCOUNT_FAULTS_MAX;
+    f->at_ns[f->newest] = now_ns;
+    f->n += f->n < ACCOUNT_FAULTS_MAX;
+    while (count < f->n && now_ns - f->at_ns[(f->newest + ACCOUNT_FAULTS_MAX - count) % ACCOUNT_FAULTS_MAX] < minute_ns)
+        count++;
+    return count;
+}
+
+static bool is_over_an_hour(uint64_t from_ns, uint64_t now_ns)
+{
+    return now_ns > from_ns && now_ns - from_ns >= hour_ns;
+}
+
+void account_note_fault(struct account *a, uint64_t incident, uint64_t now_ns)
+{
+    const uint64_t limit = a->limits->faults;
+    struct account_faults *f = &a->faults;
+    char who[WHO_MAX];
+
+    if (incident == f->incident)
+        return;
+    f->incident = incident;
+    if (is_over_an_hour(f->last_ns, now_ns) && is_over_an_hour(f->until_ns, now_ns)) /* refused kernels cannot fault */
+        f->pause_ns = 0;
+    f->last_ns = now_ns;
+    /* What faults while kernels are refused began before. */
+    if (!limit || f->until_ns > now_ns || note(f, now_ns) < limit)
+        return;
+    f->n = 0;
+    f->pause_ns = !f->pause_ns ? minute_ns : f->pause_ns < hour_ns / 2 ? 2 * f->pause_ns : hour_ns;
+    f->until_ns = now_ns + f->pause_ns;
+    log_warning("faults", "%s faults=%llu refused_s=%llu", identities_who(&a->all->identities, a->uid, who),
+                (unsigned long long)limit, (unsigned long long)(f->pause_ns / 1000000000));
+}
+
+int account_refuse_faults(struct account *a, pid_t pid, uint64_t now_ns, struct error *e)
+{
+    const uint64_t limit = a->limits->faults, left_ms = (a->faults.until_ns - now_ns + 999999) / 1000000;
+    char name[WHO_MAX];
+
+    if (!limit)
+        return 0;
+    account_refused(a, pid, REFUSED_FAULTS, limit, limit);
+    error_set(
+        e, ERROR_QUOTA_EXCEEDED,
+        "kernels of %s faulted or hung %llu times within a minute (executors.faults), so they are refused for "
+        "%llu s more; built-in ops go on: find the fault, with kops.interpret or compute-sanitizer, before you try "
+        "again",
+        account_name(a, name), (unsigned long long)limit, (unsigned long long)(left_ms + 999) / 1000);
+    error_detail_text(e, "quota", account_refused_name(REFUSED_FAULTS));
+    error_detail_number(e, "current", (int64_t)limit);
+    error_detail_number(e, "limit", (int64_t)limit);
+    return error_detail_number(e, "retry_after_ms", (int64_t)left_ms);
+}
+
+/* ---- shared charge ---- */
+
+static struct list *shared_charge_bucket(struct accounts *all, uint64_t space, uint64_t id)
+{
+    uint64_t h = (space * UINT64_C(0x9e3779b97f4a7c15) ^ id) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return &all->shared_charges[(h >> 32) % SHARED_CHARGE_BUCKETS];
+}
+
+/* Objects in memory have their address as `space` and id 0. Files have device and inode, which is not 0. */
+static struct shared_charge *take(struct account *a, pid_t pid, enum quota quota, uint64_t space, uint64_t id,
+                                  uint64_t bytes, struct error *e)
+{
+    struct list *bucket = shared_charge_bucket(a->all, space, id);
+    struct shared_charge *h;
+
+    list_for_each_safe (node, after, bucket) {
+        h = list_entry(node, struct shared_charge, link);
+        if (h->charge.account == a && h->space == space && h->id == id)
+            return bytes > h->charge.amount && charge_change(&h->charge, pid, bytes, e) < 0 ? NULL
+                                                                                            : shared_charge_ref(h);
+    }
+    h = calloc(1, sizeof(*h));
+    if (!h) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for an account");
+        return NULL;
+    }
+    if (charge_take(&h->charge, a, pid, quota, bytes, e) < 0) {
+        free(h);
+        return NULL;
+    }
+    h->space = space;
+    h->id = id;
+    h->references = 1;
+    list_append(bucket, &h->link);
+    return h;
+}
+
+struct shared_charge *shared_charge_take(struct account *a, pid_t pid, enum quota quota, const void *thing,
+                                         uint64_t bytes, struct error *e)
+{
+    return take(a, pid, quota, (uintptr_t)thing, 0, bytes, e);
+}
+
+struct shared_charge *shared_charge_take_file(struct account *a, pid_t pid, enum quota quota, uint64_t device,
+                                              uint64_t inode, uint64_t bytes, struct error *e)
+{
+    return take(a, pid, quota, device, inode, bytes, e);
+}
+
+void shared_charges_note_size(struct accounts *all, const void *thing, uint64_t bytes)
+{
+    struct list *bucket = shared_charge_bucket(all, (uintptr_t)thing, 0);
+
+    list_for_each_safe (node, after, bucket) {
+        struct shared_charge *h = list_entry(node, struct shared_charge, link);
+
+        if (h->space != (uintptr_t)thing || h->id || bytes <= h->charge.amount)
+            continue;
+        charge_note(&h->charge, bytes);
+        h->unchecked = true;
+    }
+}
+
+int shared_charge_check(struct shared_charge *h, pid_t pid, struct error *e)
+{
+    if (h->unchecked && charge_check(&h->charge, pid, e) < 0)
+        return -1;
+    h->unchecked = false;
+    return 0;
+}
+
+void shared_charge_free(struct shared_charge *h)
+{
+    charge_free(&h->charge);
+    list_remove(&h->link);
+    free(h);
+}

@@ -7,7 +7,11 @@
 #ifndef KOPS_SERVER_ACCOUNT_HOST_ROOM_H
 #define KOPS_SERVER_ACCOUNT_HOST_ROOM_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "util/error.h"
+#include "util/work.h"
 
 struct account;
 
@@ -40,5 +44,21 @@ static inline struct host_part host_part_move(struct host_part *from)
     *from = (struct host_part){0};
     return moved;
 }
+
+/* Heap trimming: gives freed memory of programs, runs and messages back to the system. The allocator would keep free
+ * memory in the middle of its heap. Thread: loop; the trimming itself runs on the pool. */
+
+struct trimming {
+    uv_timer_t timer;
+    struct work work;
+    uv_loop_t *loop;
+    bool busy;
+    uint64_t freed; /* bytes since the last trimming */
+};
+
+void trimming_init(struct trimming *t, uv_loop_t *loop);
+void trimming_stop(struct trimming *t);
+/* Notes that `bytes` were freed. */
+void trimming_note(struct trimming *t, uint64_t bytes);
 
 #endif

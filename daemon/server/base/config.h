@@ -32,7 +32,6 @@ extern const char *const user_kernels_names[USER_KERNELS_COUNT];
 
 /* executors.isolate: whose GPU work shares a process. */
 enum isolation {
-    ISOLATE_OFF,        /* all of it is done by the daemon itself */
     ISOLATE_NONE,       /* one executor for all */
     ISOLATE_USER,       /* kernels of users run in executors of their own, one a user */
     ISOLATE_CONNECTION, /* one a connection */

@@ -20,7 +20,6 @@
 #include "server/account/account.h"
 #include "server/account/host_room.h"
 #include "server/account/schedule.h"
-#include "server/account/trimming.h"
 #include "server/base/activity.h"
 #include "server/base/config.h"
 #include "util/list.h"

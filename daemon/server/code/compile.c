@@ -234,9 +234,9 @@ static void write_entry(struct rpc_output *out, const struct compiled_entry *ent
 
 static void write_key(struct rpc_output *out, const unsigned char *key)
 {
-    char hex[2 * COMPILED_KEY_BYTES + 1];
+    char hex[2 * KEY_BYTES + 1];
 
-    for (unsigned i = 0; i < COMPILED_KEY_BYTES; i++)
+    for (unsigned i = 0; i < KEY_BYTES; i++)
         snprintf(hex + 2 * i, 3, "%02x", key[i]);
     rpc_write_entry_text(out, "key", hex);
 }

@@ -8,7 +8,7 @@
 #define KOPS_SERVER_CODE_MODULE_H
 
 #include "compile/compiled.h"
-#include "server/account/shared_charge.h"
+#include "server/account/account.h"
 #include "server/peer/connection.h"
 #include "util/work.h"
 

@@ -16,7 +16,6 @@ const char *const user_kernels_names[USER_KERNELS_COUNT] = {
 };
 
 const char *const isolation_names[ISOLATE_COUNT] = {
-    [ISOLATE_OFF] = "off",
     [ISOLATE_NONE] = "none",
     [ISOLATE_USER] = "user",
     [ISOLATE_CONNECTION] = "connection",

@@ -222,7 +222,7 @@ static void write_features(struct rpc_output *out, const struct connection *c)
 
         kinds |= d->backend->memory_kinds ? d->backend->memory_kinds(d) : 0;
         ordered = ordered || d->signals;
-        counters = counters || (d->counts && d->ends);
+        counters = counters || d->counts;
         exclusive = exclusive || d->ends;
     }
     guards = (kinds & 1U << MEMORY_CUDA_VMM) != 0;
@@ -281,7 +281,7 @@ static int set_isolation(struct connection *c, const struct rpc_arg *wanted, str
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "isolate", "must be \"connection\"");
     if (c->isolation == ISOLATE_CONNECTION)
         return 0;
-    if (configured == ISOLATE_OFF || configured == ISOLATE_NONE) {
+    if (configured == ISOLATE_NONE) {
         error_set(e, ERROR_UNSUPPORTED,
                   "isolate: kernels of users have no executors of their own here (executors.isolate is %s); connect "
                   "without isolate, or ask the daemon's administrator",

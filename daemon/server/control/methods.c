@@ -1,12 +1,12 @@
 /* The methods: who answers each, and what its declaration says of how dispatch() treats it. */
-
 #include "server/control/methods.h"
 
 #include "server/code/code.h"
-#include "server/control/drain.h"
+#include "server/control/shutdown.h"
 #include "server/exec/exec.h"
 #include "server/memory/memory.h"
 #include "server/observe/observe.h"
+#include "server/peer/connection.h"
 #include "server/tune/tune.h"
 
 #define X(NAME, name, CLASS) static const struct rpc_field name##_fields[] = {KOPS_PARAMS_##NAME(RPC_FIELD)};
@@ -55,4 +55,39 @@ static const struct method_entry methods[METHOD_COUNT] = {
 const struct method_entry *methods_table(void)
 {
     return methods;
+}
+
+/* ---- cancel ---- */
+
+static void cancel_compile(struct request *r)
+{
+    struct error e;
+
+    error_set(&e, ERROR_CANCELLED, "the compile was cancelled");
+    compile_cancel(r, &e);
+}
+
+static const struct {
+    bool (*can)(const struct request *r);
+    void (*cancel)(struct request *r);
+} kinds[] = {{exec_can_cancel, exec_cancel}, {compile_can_cancel, cancel_compile}, {tune_can_cancel, tune_cancel}};
+
+void handle_cancel(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    const size_t n = sizeof(kinds) / sizeof(kinds[0]);
+    struct request *target = request_find(r->connection, (uint32_t)args[CANCEL_msgid].u);
+    struct rpc_output *out = request_result(r);
+    size_t kind = target && target != r ? 0 : n;
+
+    (void)fds;
+    while (kind < n && !kinds[kind].can(target))
+        kind++;
+    /* The answer to cancel comes first. */
+    if (out) {
+        rpc_write_map(out, 1);
+        rpc_write_entry_bool(out, "cancelled", kind < n);
+    }
+    if (kind < n)
+        kinds[kind].cancel(target);
+    request_end(r);
 }

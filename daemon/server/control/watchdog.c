@@ -20,8 +20,7 @@
 enum {
     LOOKS = 4 /* a limit is divided into so many looks; it is found at most one look late */,
     STATUS_PERIOD_S = 5,
-    STATUS_MAX = 128,
-    WHAT_MAX = 200
+    STATUS_MAX = 128
 };
 
 struct watchdog {
@@ -32,7 +31,6 @@ struct watchdog {
     uint64_t period_ns, limit_ns; /* limit_ns 0: none */
     uv_async_t pulse;
     atomic_uint asked, answered;
-    _Atomic uint64_t job_limit_ns;
     atomic_int status; /* the exit status for end_unfinished() */
     char told[STATUS_MAX];
 
@@ -80,64 +78,18 @@ static bool log_has_room(void)
     return poll(&log, 1, 0) == 1;
 }
 
-static const char *owned(struct activity_owner *o)
-{
-    const char *what = activity_load(&o->what);
-
-    return what ? what : "none";
-}
-
-static const char *who_of(const struct watchdog *w, struct activity_owner *owner, char into[WHO_MAX])
-{
-    return identities_who(&w->server->accounts.identities, activity_load(&owner->uid), into);
-}
-
 static _Noreturn void end_blocked(struct watchdog *w)
 {
     struct activity *a = &w->server->activity;
+    const char *what = activity_load(&a->what);
     char who[WHO_MAX];
 
     if (log_has_room())
-        log_error("loop_blocked", "timeout_s=%llu in=%s pid=%d %s device=%d action=exit status=%d",
-                  (unsigned long long)(w->limit_ns / SECOND), owned(&a->request), activity_load(&a->request.pid),
-                  who_of(w, &a->request, who), (int)activity_load(&a->device) - 1, SERVER_EXIT_LOOP_BLOCKED);
+        log_error("loop_blocked", "timeout_s=%llu in=%s pid=%d %s action=exit status=%d",
+                  (unsigned long long)(w->limit_ns / SECOND), what ? what : "none", activity_load(&a->pid),
+                  identities_who(&w->server->accounts.identities, activity_load(&a->uid), who),
+                  SERVER_EXIT_LOOP_BLOCKED);
     _exit(SERVER_EXIT_LOOP_BLOCKED);
-}
-
-/* The job in words, as in exec/device_watchdog.c, with its first tensor only. */
-static void describe(struct activity_job *job, char *into, size_t size)
-{
-    const unsigned rank = activity_load(&job->rank), dtype = activity_load(&job->dtype),
-                   n_ops = activity_load(&job->n_ops);
-    int n = snprintf(into, size, "%s", owned(&job->owner));
-
-    if (dtype < ACTIVITY_NO_DTYPE && n < (int)size)
-        n += snprintf(into + n, size - (size_t)n, " [");
-    for (unsigned i = 0; dtype < ACTIVITY_NO_DTYPE && i < rank && n < (int)size; i++)
-        n += snprintf(into + n, size - (size_t)n, "%s%lld", i ? "x" : "", (long long)activity_load(&job->shape[i]));
-    if (dtype < ACTIVITY_NO_DTYPE && n < (int)size)
-        n += snprintf(into + n, size - (size_t)n, "] %s", dtype_name((enum dtype)dtype));
-    if (n_ops > 1 && n < (int)size)
-        snprintf(into + n, size - (size_t)n, " and %u more ops", n_ops - 1);
-}
-
-static _Noreturn void end_stuck(struct watchdog *w, unsigned device)
-{
-    struct activity *a = &w->server->activity;
-    struct activity_owner *owner = &a->oldest[device].owner;
-    char what[WHAT_MAX], quoted[2 * WHAT_MAX], who[WHO_MAX];
-
-    if (log_has_room()) {
-        describe(&a->oldest[device], what, sizeof(what));
-        log_error("job_timeout", "uuid=%s pid=%d %s timeout_s=%llu what=%s why=\"a call of the driver waits for it\"",
-                  w->server->devices.all[device]->info.uuid, activity_load(&owner->pid), who_of(w, owner, who),
-                  (unsigned long long)(atomic_load(&w->job_limit_ns) / SECOND),
-                  log_quote(quoted, sizeof(quoted), what, strlen(what)));
-        log_error("device_lost", "uuid=%s action=exit status=%d in=%s pid=%d %s",
-                  w->server->devices.all[device]->info.uuid, SERVER_EXIT_DEVICE_LOST, owned(&a->request),
-                  activity_load(&a->request.pid), who_of(w, &a->request, who));
-    }
-    _exit(SERVER_EXIT_DEVICE_LOST);
 }
 
 static _Noreturn void end_unfinished(struct watchdog *w)
@@ -165,22 +117,6 @@ static void alive(struct watchdog *w)
 {
     if (w->hooks.alive)
         w->hooks.alive(w->hooks.context);
-}
-
-/* Decides about a loop that has not answered for `silent_ns`. */
-static void judge(struct watchdog *w, uint64_t silent_ns)
-{
-    struct activity *a = &w->server->activity;
-    unsigned device = activity_load(&a->device);
-    uint64_t job_limit_ns = atomic_load(&w->job_limit_ns);
-
-    if (device && activity_load(&a->oldest[device - 1].owner.what)) {
-        if (job_limit_ns && silent_ns >= job_limit_ns)
-            end_stuck(w, device - 1);
-        alive(w);
-    } else if (w->limit_ns && silent_ns >= w->limit_ns) {
-        end_blocked(w);
-    }
 }
 
 /* Sleeps until the next look, or until the thread is told to stop. */
@@ -217,8 +153,8 @@ static void *watch(void *context)
             silent_ns = 0;
             alive(w);
             ask(w);
-        } else {
-            judge(w, silent_ns);
+        } else if (w->limit_ns && silent_ns >= w->limit_ns) {
+            end_blocked(w);
         }
     }
     pthread_mutex_unlock(&w->lock);
@@ -252,8 +188,6 @@ static uint64_t period_of(const struct server_config *c, const struct server_hoo
         shorten(&period, c->watchdog_us * 1000 / 3);
     if (hooks->status)
         shorten(&period, STATUS_PERIOD_S * SECOND);
-    if (period && c->job_timeout_s)
-        shorten(&period, c->job_timeout_s * SECOND / LOOKS);
     return period;
 }
 
@@ -290,16 +224,9 @@ int watchdog_start(struct server *s, const struct server_hooks *hooks, struct er
     uv_async_init(&s->loop, &w->pulse, on_pulse);
     w->pulse.data = w;
     s->control->watchdog = w;
-    watchdog_reload(s);
     w->started = start_thread(w) == 0;
     /* After a failure the handle stays with the loop, and is closed when the server ends. */
     return w->started ? 0 : error_set(e, ERROR_INTERNAL, "the watchdog's thread cannot be started");
-}
-
-void watchdog_reload(struct server *s)
-{
-    if (s->control->watchdog)
-        atomic_store(&s->control->watchdog->job_limit_ns, s->config.job_timeout_s * SECOND);
 }
 
 void watchdog_wind_up(struct server *s)

@@ -2,8 +2,7 @@
  *
  * The thread asks the loop for a sign of life now and then. While signs come it tells the service manager
  * (hooks.alive). When none has come for server.loop_timeout_s it logs where the loop stands and ends the process: a
- * blocked loop serves no client. A loop that stands in a driver call for a device with jobs means a busy device. It has
- * server.job_timeout_s, as a job has, and then the end is that of a lost device (exec/device_watchdog.h).
+ * blocked loop serves no client.
  *
  * Time is counted in the thread's own ticks, so that a machine that slept, or a process that was stopped, is not taken
  * for a blocked loop. Thread: these functions are the loop's. */
@@ -15,9 +14,6 @@
 /* Starts the thread if there is a limit, a service manager that wants signs of life, or a reader of the status line.
  * Failing to start it is an error. */
 int watchdog_start(struct server *s, const struct server_hooks *hooks, struct error *e);
-
-/* server.job_timeout_s has changed. */
-void watchdog_reload(struct server *s);
 
 /* Tells the service manager the server's new state at once, and not with the next sign of life. */
 void watchdog_tell(struct server *s);

@@ -5,7 +5,7 @@
 #include "backend/mapping.h"
 #include "core/op.h"
 #include "rpc/value.h"
-#include "server/account/shared_charge.h"
+#include "server/account/account.h"
 #include "server/peer/connection.h"
 
 enum { SEQUENCE_OPS_MAX = 512, SEQUENCE_TENSORS_MAX = 2048 };

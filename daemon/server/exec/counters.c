@@ -84,15 +84,10 @@ static int check_device(const struct run *run, struct error *e)
         return error_set(e, ERROR_UNSUPPORTED,
                          "counters need a second process on the GPU, whose compute mode allows one: an administrator "
                          "can set it to DEFAULT (nvidia-smi -c)");
-    if (run->device->counts && run->device->ends)
+    if (run->device->counts)
         return 0;
-    if (run->device->backend->host_memory)
-        return error_set(
-            e, ERROR_UNSUPPORTED,
-            "counters are read from a GPU, and this work is for the host device: put its tensors on a GPU");
     return error_set(e, ERROR_UNSUPPORTED,
-                     "counters need a process of their own, and executors.isolate is off here: the daemon's "
-                     "administrator can set it to none, user or connection");
+                     "counters are read from a GPU, and this work is for the host device: put its tensors on a GPU");
 }
 
 /* A user has one at a time: each holds up the work of all others. */

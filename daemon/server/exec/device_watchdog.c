@@ -1,6 +1,6 @@
 /* The device watchdog: finds kernels that never end. Only the end of its process stops such a kernel and frees the GPU.
- * A kernel of a domain has an executor of its own, which ends: run_end_now(). For all others the watchdog abandons the
- * device: its common executor ends, or, where there are no executors, the daemon. Thread: loop.
+ * A kernel of a domain has an executor of its own, which ends: run_end_now(). For all other jobs the watchdog abandons
+ * the device, and another common executor takes the place of the one that has it. Thread: loop.
  *
  * A timer looks while there are jobs. A stream is stuck when its first job is the same, with as many ended executions,
  * over several ticks, and no job that came before it progressed either. A job pays for one comparison. */
@@ -81,25 +81,22 @@ static void describe(const struct run *run, char *into, size_t size)
         snprintf(into + n, size - (size_t)n, " and %u more ops", run->commands.n_steps - 1);
 }
 
-/* Reports the job. Its error says whether the daemon goes on. */
 static void report(struct server *s, struct run *run)
 {
     const struct connection *c = request_of(run)->connection;
-    const bool goes_on = run->device->ends;
     char what[200], quoted[400], client[2 * CLIENT_NAME_MAX], who[CONNECTION_WHO_MAX];
 
     describe(run, what, sizeof(what));
-    log_error("job_timeout", "uuid=%s %s client=%s timeout_s=%llu action=%s what=%s", run->device->info.uuid,
+    log_error("job_timeout", "uuid=%s %s client=%s timeout_s=%llu action=end_job what=%s", run->device->info.uuid,
               connection_who(c, who), log_quote(client, sizeof(client), c->client, strlen(c->client)),
-              (unsigned long long)s->config.job_timeout_s, goes_on ? "end_job" : "exit",
-              log_quote(quoted, sizeof(quoted), what, strlen(what)));
+              (unsigned long long)s->config.job_timeout_s, log_quote(quoted, sizeof(quoted), what, strlen(what)));
     if (run->failed)
         return;
     run->failed = true;
-    error_set(&run->error, ERROR_JOB_TIMEOUT, "%.60s did not end within %llu s (server.job_timeout_s); %s",
-              run->commands.ops[0]->name, (unsigned long long)s->config.job_timeout_s,
-              goes_on ? "it alone was ended, and its outputs are undefined; the connection and its memory go on"
-                      : "the daemon ends, which frees the GPU");
+    error_set(&run->error, ERROR_JOB_TIMEOUT,
+              "%.60s did not end within %llu s (server.job_timeout_s); it alone was ended, and its outputs are "
+              "undefined; the connection and its memory go on",
+              run->commands.ops[0]->name, (unsigned long long)s->config.job_timeout_s);
     error_detail_number(&run->error, "timeout_s", (int64_t)s->config.job_timeout_s);
 }
 
@@ -136,33 +133,31 @@ static bool is_first(const struct run *a, const struct run *b)
     return request_of(a)->received_ns < request_of(b)->received_ns;
 }
 
-/* Finds the stuck runs, and the first one of each device whose executors can be ended. */
+/* Finds the stuck runs, and the first one of each device. */
 static void judge(struct server *s, struct stream *stream, struct run *run)
 {
     struct run **first = &s->exec->to_end[run->device->index];
 
-    stream->stuck = stream->still && is_stuck(s, stream, run);
-    if (stream->stuck && run->device->ends && (!*first || is_first(run, *first)))
+    if (stream->still && is_stuck(s, stream, run) && (!*first || is_first(run, *first)))
         *first = run;
 }
 
-/* Where executors can be ended, the first stuck run is ended alone, and all others have their full time again: they may
- * have waited for it. A run of the common executor is cancelled, so that it is not begun anew in the next one. */
+/* The first stuck run is ended alone, and all others have their full time again: they may have waited for it. A run of
+ * the common executor is cancelled, so that it is not begun anew in the next one. */
 static void settle(struct server *s, struct stream *stream, struct run *run)
 {
     const unsigned device = run->device->index;
 
     if (s->exec->to_end[device])
         stream->watched_ticks = 0;
-    if (!stream->stuck || (s->exec->to_end[device] && s->exec->to_end[device] != run))
+    if (s->exec->to_end[device] != run)
         return;
     report(s, run);
     if (run_can_end_now(run)) {
         run_end_now(run);
         return;
     }
-    if (run->device->ends)
-        run_cancel_job(run);
+    run_cancel_job(run);
     s->exec->hung[device] = true;
 }
 
@@ -178,9 +173,8 @@ static void look(struct server *s)
         if (!s->exec->hung[i])
             continue;
         s->exec->hung[i] = false;
-        error_set(&why, ERROR_DEVICE_LOST, "a job did not end within %llu s, so %s to free the GPU",
-                  (unsigned long long)s->config.job_timeout_s,
-                  s->devices.all[i]->ends ? "its executor was ended" : "the daemon ends");
+        error_set(&why, ERROR_DEVICE_LOST, "a job did not end within %llu s, so its executor was ended to free the GPU",
+                  (unsigned long long)s->config.job_timeout_s);
         s->devices.all[i]->backend->abandon(s->devices.all[i], &why);
         server_wake(s);
     }

@@ -1,4 +1,4 @@
-/* The jobs that each device has, and the owner of the oldest. Thread: loop. */
+/* How many jobs each device has. Thread: loop. */
 #ifndef KOPS_SERVER_EXEC_DEVICE_WORK_H
 #define KOPS_SERVER_EXEC_DEVICE_WORK_H
 

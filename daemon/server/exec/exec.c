@@ -8,7 +8,7 @@
 #include "server/exec/program.h"
 #include "server/exec/room.h"
 #include "server/exec/timeline.h"
-#include "server/peer/barrier.h"
+#include "server/peer/request.h"
 
 const size_t run_state_bytes = sizeof(struct run);
 
@@ -23,11 +23,9 @@ int exec_new(struct server *s, const struct run_observer *observer, struct error
     x->observer = observer;
     list_init(&x->programs);
     list_init(&x->yielding);
-    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++) {
-        list_init(&x->on_device[i]);
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
         for (unsigned j = 0; j < PRIORITY_COUNT; j++)
             list_init(&x->free_queues[i][j]);
-    }
     deadlines_init(s);
     device_watchdog_init(s);
     return timelines_init(s, e);
@@ -67,11 +65,9 @@ void exec_poll(struct server *s)
     for (unsigned i = 0; (x->n_jobs_running || s->woken) && i < s->devices.count; i++)
         if (x->jobs_running[i] || s->woken) {
             struct backend_device *device = s->devices.all[i];
-            const unsigned before = activity_enter(&s->activity, device);
 
             x->polls++;
             device->backend->poll(device);
-            activity_leave(&s->activity, before);
             s->active = s->active || device->active;
             device->active = false;
         }
@@ -85,12 +81,8 @@ void exec_arm(struct server *s)
     const struct exec *x = s->exec;
 
     for (unsigned i = 0; x->n_jobs_running && i < s->devices.count; i++)
-        if (x->jobs_running[i]) {
-            const unsigned before = activity_enter(&s->activity, s->devices.all[i]);
-
+        if (x->jobs_running[i])
             s->devices.all[i]->backend->arm(s->devices.all[i]);
-            activity_leave(&s->activity, before);
-        }
     if (!list_empty(&x->held.users))
         timelines_arm(s);
 }

@@ -24,7 +24,6 @@ struct exec {
     unsigned urgent_running[BACKEND_MAX_DEVICES]; /* of those, the ones that are not of low priority */
     uint64_t tokens;                              /* of runs whose times may come later */
     unsigned untimed[BACKEND_MAX_DEVICES];        /* runs whose client asked for no timing */
-    struct list on_device[BACKEND_MAX_DEVICES];   /* submitted runs by device_link, the oldest first */
     unsigned n_jobs_running;
     uint64_t polls;                                               /* of devices, so far */
     struct list free_queues[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* struct device_queue */

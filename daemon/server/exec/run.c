@@ -5,11 +5,11 @@
 #include "server/code/code.h"
 #include "server/exec/device_watchdog.h"
 #include "server/exec/device_work.h"
+#include "server/exec/exec.h"
 #include "server/exec/program.h"
 #include "server/exec/room.h"
 #include "server/exec/timeline.h"
 #include "server/memory/connection_resources.h"
-#include "server/peer/barrier.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 

@@ -10,7 +10,7 @@
 /* Why a run ends early. */
 enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
 
-enum run_state { RUN_QUEUED, RUN_PREPARING, RUN_SUBMITTED };
+enum run_state { RUN_QUEUED, RUN_SUBMITTED };
 
 /* How a run is to be run. */
 struct run_options {
@@ -33,7 +33,7 @@ struct run {
     struct backend_counters *counters; /* owned: what the job counts; NULL: it runs as usual. See counters.c */
     bool must_end;                     /* run_end_now() was called */
     struct stream *stream;
-    struct list queue_link, deadline_link, device_link;
+    struct list queue_link, deadline_link;
     unsigned maps_pending;
     uint64_t map_started_ns, ready_ns, deadline_ns;
     uint64_t ready, done; /* timeline values; 0: none */
@@ -41,7 +41,6 @@ struct run {
     bool failed;
     struct error error;
     double sample, *samples; /* `sample` for one, allocated for more */
-    struct work prepare;
     /* The command list of a single step. */
     struct tensor one_tensors[STEP_MAX_OPERANDS];
     struct operand_ref one_refs[STEP_MAX_OPERANDS];

@@ -252,10 +252,6 @@ static int check_exclusive(const struct run *run, const struct run_options *o, s
         return 0;
     if (run->device->backend->host_memory)
         error_set(e, ERROR_UNSUPPORTED, "exclusive is for GPUs, and this work is for the host device: leave it out");
-    else if (!run->device->ends)
-        error_set(e, ERROR_UNSUPPORTED,
-                  "exclusive needs executors, whose work the daemon can hold back, and executors.isolate is off here: "
-                  "the daemon's administrator can set it to none, user or connection");
     else if (o->ready || o->done)
         error_set(
             e, ERROR_INVALID_ARGUMENT,

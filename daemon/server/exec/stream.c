@@ -80,8 +80,6 @@ void stream_remove(struct run *run)
         stream->submitted--;
         stream->repeating -= repeats(run);
     }
-    if (run->state == RUN_PREPARING)
-        stream->preparing--;
     stream_end_next(stream);
 }
 
@@ -103,62 +101,23 @@ static void tell_client(const struct run *run)
 static void submit(struct run *run)
 {
     struct connection *c = run->stream->connection;
-    struct activity *a = &c->server->activity;
-    const struct activity_before before = activity_begin(a, run->device, run->commands.ops[0]->name, c->pid, c->uid);
 
     run->state = RUN_SUBMITTED;
     c->exec->queued--;
     run->device->backend->submit(queue_of(run), &run->job);
-    activity_end(a, &before);
     tell_client(run);
     device_work_submitted(c->server, run); /* only now: a job that submit() waited for was an earlier one */
 }
 
-static void prepare_run(struct work *work)
+static void start(struct stream *stream, struct run *run)
 {
-    struct run *run = list_entry(work, struct run, prepare);
-
-    run->job.failed = run->device->backend->prepare(queue_of(run), &run->job, &run->job.error) < 0;
-}
-
-static void prepare_done(struct work *work)
-{
-    struct run *run = list_entry(work, struct run, prepare);
-    struct stream *stream = run->stream;
-
-    if (run->job.failed) {
-        /* No device has work of the stream, so it is the run's turn. */
-        timeline_write_done(run);
-        run_finish(run);
-        return;
-    }
-    stream->preparing--;
-    submit(run); /* a run that was stopped meanwhile has its job's cancel flag set */
-    stream_advance(stream);
-}
-
-/* Submits the run, or first has the pool prepare it. False: later runs must wait. */
-static bool start(struct stream *stream, struct run *run)
-{
-    const struct backend *backend = run->device->backend;
-    bool prepares = backend->needs_prepare && backend->needs_prepare(run->device, &run->job);
-
-    if (prepares && stream->submitted)
-        return false;
     list_remove(&run->queue_link);
     list_append(&stream->given, &run->queue_link);
     stream->device = run->device;
     stream->priority = run->priority;
     stream->submitted++;
     stream->repeating += repeats(run);
-    if (prepares) {
-        stream->preparing++;
-        run->state = RUN_PREPARING;
-        work_submit(&stream->connection->server->loop, &run->prepare, prepare_run, prepare_done);
-        return false;
-    }
     submit(run);
-    return true;
 }
 
 /* Whether the run, of low priority, waits for other work of its device. */
@@ -214,14 +173,15 @@ static bool advance_one(struct stream *stream, struct run *run)
         return true;
     }
     queue_probe_note(stream, run);
-    return start(stream, run);
+    start(stream, run);
+    return true;
 }
 
 void stream_advance(struct stream *stream)
 {
     struct list *node;
 
-    while (!stream->preparing && (node = list_first(&stream->queue)))
+    while ((node = list_first(&stream->queue)))
         if (!advance_one(stream, list_entry(node, struct run, queue_link)))
             return;
 }

@@ -8,12 +8,12 @@
 struct run;
 
 /* Runs enter in the order sent. The first queued run goes on when its mappings are open, its ready word is reached, and
- * the device and its preparation allow it. */
+ * the device allows it. */
 struct stream {
     struct connection *connection;
     unsigned number;
-    struct list given, queue; /* struct run by queue_link: submitted or in preparation; behind those */
-    unsigned submitted, preparing;
+    struct list given, queue; /* struct run by queue_link: submitted; behind those */
+    unsigned submitted;
     unsigned repeating;               /* submitted runs of several executions */
     struct backend_device *device;    /* of what is submitted */
     enum backend_priority priority;   /* of what is submitted */
@@ -29,7 +29,7 @@ struct stream {
     uint64_t watched;  /* the device watchdog saw this run first: its sequence plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
-    bool still, stuck;
+    bool still; /* its first run has not progressed since the last look */
 };
 
 /* The connection's stream of that number, made at first use. NULL: no memory. */

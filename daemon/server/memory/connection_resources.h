@@ -4,7 +4,9 @@
 #ifndef KOPS_SERVER_MEMORY_CONNECTION_RESOURCES_H
 #define KOPS_SERVER_MEMORY_CONNECTION_RESOURCES_H
 
-#include "server/account/shared_charge.h"
+#include "backend/mapping.h"
+#include "server/account/account.h"
+#include "server/base/shared.h"
 #include "server/peer/connection.h"
 #include "util/idtable.h"
 
@@ -86,5 +88,16 @@ int connection_release_inline(struct connection *c, const struct rpc_arg *handle
 
 /* The configuration's limit may have changed. */
 void memory_limit_connection(struct connection *c);
+
+/* Charges for descriptors that are kept while a mapping exists: QUOTA_FDS of the user that registered the memory.
+ * Thread: loop. */
+
+struct connection;
+
+/* The descriptor of a pool, and its copy where the device's backend keeps one. Paid once a mapping. */
+int kept_fds_pay_pool(struct connection *c, struct mapping *m, struct error *e);
+/* `n` more descriptors of a mapping, where the device's backend keeps copies of them; and back. */
+int kept_fds_pay(struct connection *c, struct mapping *m, unsigned n, struct error *e);
+void kept_fds_refund(struct mapping *m, unsigned n);
 
 #endif

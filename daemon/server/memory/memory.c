@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "server/memory/connection_resources.h"
-#include "server/peer/barrier.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/shortage.h"

@@ -7,7 +7,6 @@
 
 #include "backend/memfd.h"
 #include "server/memory/connection_resources.h"
-#include "server/memory/kept_fds.h"
 #include "server/peer/request.h"
 
 static int bad_argument(struct error *e, const char *key, const char *why)

@@ -7,7 +7,7 @@
 #include "server/observe/room.h"
 #include "server/observe/sampling.h"
 #include "server/observe/trace.h"
-#include "server/peer/events.h"
+#include "server/peer/peers.h"
 
 /* ---- the room ---- */
 

@@ -1,6 +1,7 @@
 #include "server/peer/back_pressure.h"
 
-#include "server/peer/user_pressure.h"
+#include "server/peer/connection.h"
+#include "server/peer/room.h"
 
 /* REPLY_FDS: descriptors of one reply at most. WAITING_REPLY_FDS: descriptors that may wait in the output, together
  * with those of replies still to come. */
@@ -75,4 +76,142 @@ void connection_mark_dirty(struct connection *c)
 {
     if (!c->closed)
         schedule_add(&c->server->schedule, &c->account->turns, &c->task);
+}
+
+/* ---- user pressure ---- */
+
+/* The time between two choices of an exempt connection, while a user has no room. */
+enum { TICK_MS = 20 };
+
+static bool has_input(const struct connection *c)
+{
+    return buffer_length(&c->input.bytes) || (c->channel && buffer_length(&c->channel->input.bytes));
+}
+
+static void on_tick(uv_timer_t *timer);
+
+/* ---- paused connections ---- */
+
+static void wake_all(struct server *s, const struct account *a)
+{
+    list_for_each_safe (node, after, &s->peers->connections) {
+        struct connection *c = list_entry(node, struct connection, link);
+
+        if (c->account == a)
+            connection_mark_dirty(c); /* each is checked for whether it reads its replies */
+    }
+}
+
+static void pause_connection(struct connection *c)
+{
+    struct server *s = c->server;
+    struct account *a = c->account;
+
+    list_append(&a->paused, &c->paused_link);
+    if (!list_empty(&a->pressed_link))
+        return;
+    list_append(&s->accounts.pressed, &a->pressed_link);
+    wake_all(s, a);
+    if (!uv_is_active((uv_handle_t *)&s->peers->user_pressure_timer))
+        uv_timer_start(&s->peers->user_pressure_timer, on_tick, TICK_MS, TICK_MS);
+}
+
+static void resume_connection(struct connection *c)
+{
+    struct account *a = c->account;
+
+    list_remove(&c->paused_link);
+    if (!list_empty(&a->paused))
+        return;
+    list_remove(&a->pressed_link);
+    if (list_empty(&c->server->accounts.pressed))
+        uv_timer_stop(&c->server->peers->user_pressure_timer);
+}
+
+void user_pressure_note(struct connection *c)
+{
+    struct account *a = c->account;
+    uint64_t bytes = buffer_held(&c->input.bytes) + buffer_held(&c->output.bytes);
+
+    if (c->channel)
+        bytes += buffer_held(&c->channel->input.bytes) + buffer_held(&c->channel->output.bytes);
+    if (bytes < c->buffered.amount)
+        trimming_note(&c->server->trimming, c->buffered.amount - bytes);
+    if (bytes != c->buffered.amount)
+        charge_note(&c->buffered, bytes);
+    if (c->closed)
+        return;
+    if (a->exempt == c && (!has_input(c) || connection_is_stuck(c)))
+        a->exempt = NULL;
+    if (!user_pressure_admits(c) && list_empty(&c->paused_link))
+        pause_connection(c);
+}
+
+void user_pressure_forget(struct connection *c)
+{
+    trimming_note(&c->server->trimming, c->buffered.amount + c->request_bytes);
+    if (c->account->exempt == c)
+        c->account->exempt = NULL;
+    if (!list_empty(&c->paused_link))
+        resume_connection(c);
+}
+
+void user_pressure_turn(struct server *s)
+{
+    list_for_each_safe (node, after, &s->accounts.pressed) {
+        struct account *a = list_entry(node, struct account, pressed_link);
+
+        if (!account_has_room(a, QUOTA_WAITING))
+            continue;
+        a->exempt = NULL;
+        while (!list_empty(&a->paused)) {
+            struct connection *c = list_entry(list_first(&a->paused), struct connection, paused_link);
+
+            resume_connection(c);
+            connection_mark_dirty(c);
+        }
+    }
+}
+
+/* Exempts the first paused connection that owes the rest of a message. It goes behind the others when it is paused
+ * again. */
+static void exempt_one(struct account *a)
+{
+    list_for_each_safe (node, after, &a->paused) {
+        struct connection *c = list_entry(node, struct connection, paused_link);
+
+        if (!has_input(c))
+            continue;
+        resume_connection(c);
+        a->exempt = c;
+        connection_mark_dirty(c);
+        return;
+    }
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+
+    list_for_each_safe (node, after, &s->accounts.pressed) {
+        struct account *a = list_entry(node, struct account, pressed_link);
+
+        /* Replies to an exempt connection add to the waiting bytes: a user far over its quota must read replies
+         * first. */
+        if (!a->exempt && a->used[QUOTA_WAITING] / 2 < a->limits->of[QUOTA_WAITING])
+            exempt_one(a);
+    }
+}
+
+/* ---- life ---- */
+
+void user_pressure_init(struct server *s)
+{
+    uv_timer_init(&s->loop, &s->peers->user_pressure_timer);
+    s->peers->user_pressure_timer.data = s;
+}
+
+void user_pressure_stop(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->peers->user_pressure_timer, NULL);
 }

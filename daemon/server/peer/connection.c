@@ -1,6 +1,8 @@
 #include "server/peer/connection.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -9,15 +11,13 @@
 
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
-#include "server/peer/barrier.h"
-#include "server/peer/events.h"
 #include "server/peer/listener.h"
 #include "server/peer/long_reply.h"
 #include "server/peer/peer_timeouts.h"
-#include "server/peer/recent_sockets.h"
+#include "server/peer/peers.h"
+#include "server/peer/request.h"
 #include "server/peer/ring.h"
 #include "server/peer/room.h"
-#include "server/peer/user_pressure.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/shortage.h"
@@ -313,7 +313,6 @@ uint64_t connection_domain(const struct connection *c)
         return domain_of(c->uid, 0);
     case ISOLATE_CONNECTION:
         return domain_of(c->uid, c->number);
-    case ISOLATE_OFF:
     case ISOLATE_NONE:
     case ISOLATE_COUNT:
         break;
@@ -329,4 +328,182 @@ enum isolation domain_kind(uint64_t domain, uint64_t *ret_number)
     if (domain == DOMAIN_COMMON)
         return ISOLATE_NONE;
     return of_connection ? ISOLATE_CONNECTION : ISOLATE_USER;
+}
+
+/* ---- connection turn ---- */
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- watching the socket ---- */
+
+/* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
+int connection_watch_socket(struct connection *c)
+{
+    c->unwatched = false;
+    return watch_start(&c->poll, (c->reading ? UV_READABLE : 0) | (c->writing ? UV_WRITABLE : 0) | UV_DISCONNECT,
+                       on_poll);
+}
+
+static void update_poll(struct connection *c)
+{
+    bool reading = connection_may_look(c), writing = buffer_length(&c->output.bytes) > 0 && !c->send_later;
+
+    if (c->closed || (reading == c->reading && writing == c->writing))
+        return;
+    c->reading = reading;
+    c->writing = writing;
+    if (connection_watch_socket(c) < 0)
+        connection_close(c, "no memory to watch its socket");
+}
+
+void connection_unwatch(struct connection *c)
+{
+    if (c->closed || c->unwatched || !c->reading || c->writing)
+        return;
+    c->unwatched = true;
+    uv_poll_stop(&c->poll);
+}
+
+void connection_watch(struct connection *c)
+{
+    if (c->closed || !c->unwatched)
+        return;
+    if (connection_watch_socket(c) < 0)
+        connection_close(c, "no memory to watch its socket");
+}
+
+/* ---- output ---- */
+
+static int flush_ring(struct connection *c)
+{
+    uint64_t position = c->channel->output.position;
+    struct error e;
+
+    if (rpc_channel_flush(c->channel, &e) < 0) {
+        connection_violation(c, &e);
+        return -1;
+    }
+    c->server->counters.bytes_out += c->channel->output.position - position;
+    return 0;
+}
+
+/* Charges the descriptors of replies that the client has not read. */
+static void count_waiting_fds(struct connection *c)
+{
+    if (c->waiting_fds.amount != c->output.n_attachments)
+        charge_note(&c->waiting_fds, c->output.n_attachments);
+}
+
+/* Takes input, or a part of it. -1: the connection was closed. */
+static int take_some(struct connection *c)
+{
+    if (c->readable)
+        connection_take_input(c);
+    else if (c->input_left)
+        connection_process(c);
+    if (!c->closed && c->ring_ready)
+        connection_read_ring(c);
+    return c->closed ? -1 : 0;
+}
+
+void connection_turn(struct connection *c)
+{
+    uint64_t position = c->output.position, ring_position = c->channel ? c->channel->output.position : 0;
+    int flushed;
+
+    if (take_some(c) < 0)
+        return;
+    barriers_step(c);
+    long_replies_step(c);
+    if (c->channel)
+        rpc_channel_settle(c->channel, &c->output);
+    if (c->output.bytes.failed || (c->channel && c->channel->output.bytes.failed)) {
+        connection_close(c, "replies do not fit into memory");
+        return;
+    }
+    if (c->channel && flush_ring(c) < 0)
+        return;
+    flushed = rpc_output_flush(&c->output, c->fd);
+    if (flushed < 0) {
+        connection_close(c, "the client is gone");
+        return;
+    }
+    c->send_later = flushed == RPC_OUTPUT_LATER;
+    c->server->counters.bytes_out += c->output.position - position;
+    count_waiting_fds(c);
+    user_pressure_note(c);
+    if (c->input_left && connection_may_look(c))
+        connection_mark_dirty(c);
+    barriers_advance(c);
+    if (long_replies_may_go_on(c))
+        connection_mark_dirty(c);
+    update_poll(c);
+    if (!c->closed)
+        peer_timeouts_note(c, c->output.position != position ||
+                                  (c->channel && c->channel->output.position != ring_position));
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct connection *c = poll->data;
+
+    if (status < 0) {
+        connection_close(c, "socket error");
+        return;
+    }
+    if (events & UV_READABLE) {
+        if (schedule_begin_at_once(&c->server->schedule, &c->account->turns))
+            connection_take_input(c);
+        else
+            c->readable = true;
+        if (!c->closed)
+            user_pressure_note(c); /* before other connections are read */
+    }
+    if ((events & UV_DISCONNECT) && !c->reading && !c->closed) {
+        connection_close(c, "the client hung up");
+        return;
+    }
+    connection_mark_dirty(c);
+}
+
+/* ---- peer name ---- */
+
+void connection_name_process(struct connection *c)
+{
+    char path[40];
+    ssize_t n;
+    int fd;
+
+    if (c->comm_known)
+        return;
+    c->comm_known = true;
+    snprintf(path, sizeof(path), "/proc/%d/comm", (int)c->pid);
+    fd = c->pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    n = read(fd, c->comm, sizeof(c->comm) - 1);
+    close(fd);
+    c->comm[n > 0 ? n : 0] = '\0';
+    c->comm[strcspn(c->comm, "\n")] = '\0';
+}
+
+const char *connection_who(const struct connection *c, char into[CONNECTION_WHO_MAX])
+{
+    snprintf(into, CONNECTION_WHO_MAX, "pid=%d uid=%u%s%s", (int)c->pid, (unsigned)c->peer_uid,
+             c->identity ? " identity=" : "", c->identity ? c->identity->name : "");
+    return into;
+}
+
+uint64_t connection_bytes_in(const struct connection *c)
+{
+    uint64_t bytes = c->input.position + buffer_length(&c->input.bytes);
+
+    if (c->channel)
+        bytes += c->channel->input.position + buffer_length(&c->channel->input.bytes);
+    return bytes;
+}
+
+uint64_t connection_bytes_out(const struct connection *c)
+{
+    return c->output.position + (c->channel ? c->channel->output.position : 0);
 }

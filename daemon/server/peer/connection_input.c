@@ -4,11 +4,9 @@
 #include "rpc/socket.h"
 #include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
-#include "server/peer/events.h"
-#include "server/peer/recent_sockets.h"
+#include "server/peer/peers.h"
 #include "server/peer/request.h"
 #include "server/peer/room.h"
-#include "server/peer/user_pressure.h"
 #include "util/clock.h"
 #include "util/log.h"
 

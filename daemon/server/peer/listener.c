@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "server/peer/connection.h"
-#include "server/peer/events.h"
+#include "server/peer/peers.h"
 #include "server/peer/room.h"
 #include "util/clock.h"
 #include "util/log.h"

@@ -2,6 +2,7 @@
 #ifndef KOPS_SERVER_PEER_PEERS_H
 #define KOPS_SERVER_PEER_PEERS_H
 
+#include "server/peer/connection.h"
 #include "server/peer/request.h"
 
 /* Opens the room on the listening socket `fd`, which the room owns, also after a failure. `methods`, METHOD_COUNT of
@@ -30,5 +31,42 @@ bool peers_last_waits(const struct server *s);
 void peers_reload(struct server *s);
 /* See server_serve_sockets(). */
 void peers_set_sockets(struct server *s, const struct server_socket *sockets, unsigned n);
+
+/* Events of clients, as lines of the log.
+ *
+ *     connect         debug    pid uid
+ *     disconnect      debug    pid uid client why inflight requests errors connected_s
+ *     protocol_error  warning  pid uid client why: a request was malformed, and the connection is closed
+ *     fault           warning  code uuid op pid uid client why: a device or memory failed while a run used it
+ *
+ * `uid` is the user of the process, as the kernel says; a peer at an identity's socket also has `identity`. Each kind
+ * has at most EVENTS_A_SECOND lines a second; `held_back` is the number of lines of its kind left out since
+ * the last one. Thread: loop. */
+
+enum { EVENTS_A_SECOND = 20, REFUSALS_A_SECOND = 1 };
+
+void event_connect(struct connection *c);
+void event_protocol_error(struct connection *c, const struct error *e);
+void event_disconnect(struct connection *c, const char *why);
+/* Writes a line only for errors of a device or of memory. */
+void event_fault(const struct connection *c, const char *uuid, const char *op, const struct error *e);
+/* A new connection cannot be served: at most one line a second. `fd`: its socket, or -1. */
+void event_turned_away(struct server *s, int fd, const struct error *e);
+
+/* Recent sockets: the few connections whose sockets had input last. During the busy poll the daemon reads them itself,
+ * which is quicker than the loop's epoll. Thread: loop. */
+
+/* The connection's socket had input. */
+void recent_socket_used(struct connection *c);
+/* The connection ends. */
+void recent_socket_closed(struct connection *c);
+
+bool recent_sockets_any(const struct server *s);
+/* Whether more sockets were in use lately than are kept here: one call of epoll for all of them is better then. */
+bool recent_sockets_are_many(const struct server *s, uint64_t now);
+/* Reads the sockets that have input. */
+void recent_sockets_read(struct server *s, uint64_t now);
+/* The busy poll ends: the loop watches the sockets again. */
+void recent_sockets_watch(struct server *s);
 
 #endif

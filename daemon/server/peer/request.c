@@ -164,17 +164,14 @@ struct rpc_output *request_result(struct request *r)
     return out;
 }
 
-/* Whether the daemon goes on after a fault of a device: another executor takes the place of the one that was lost. */
+/* Whether the daemon goes on after a fault: another executor takes the place of one that was lost. The daemon ends with
+ * a device that no executor can serve. */
 static bool outlives_faults(const struct server *s)
 {
-    bool ends = false;
-
-    for (unsigned i = 0; i < s->devices.count; i++) {
+    for (unsigned i = 0; i < s->devices.count; i++)
         if (s->devices.all[i]->lost)
             return false;
-        ends = ends || s->devices.all[i]->ends;
-    }
-    return ends;
+    return true;
 }
 
 void request_error(struct request *r, const struct error *e)
@@ -307,9 +304,9 @@ static void handle(struct request *r, const struct method_entry *method, const s
     r->brings_fds = method->brings_fds;
     c->fd_replies += r->brings_fds;
     s->admission.work += r->work;
-    activity_own(&s->activity.request, method->name, c->pid, c->uid);
+    activity_begin(&s->activity, method->name, c->pid, c->uid);
     method->handler(r, args, fds);
-    activity_disown(&s->activity.request);
+    activity_end(&s->activity);
 }
 
 int dispatch(struct connection *c, const struct rpc_message *message, struct request_fds *fds, struct error *e)
@@ -349,4 +346,56 @@ int dispatch(struct connection *c, const struct rpc_message *message, struct req
     else
         handle(r, method, args, fds);
     return 0;
+}
+
+/* ---- barrier ---- */
+
+/* Returns the first barrier, if no earlier run is unfinished. */
+static struct request *ready_barrier(const struct connection *c)
+{
+    const struct list *barrier = list_first(&c->barriers), *unfinished;
+    struct request *r;
+
+    if (!barrier)
+        return NULL;
+    r = list_entry(barrier, struct request, queue_link);
+    unfinished = c->closed ? NULL : list_first(&c->unfinished);
+    return unfinished && list_entry(unfinished, struct request, order_link)->sequence < r->sequence ? NULL : r;
+}
+
+/* A client that has not read its replies gets no more of them, unless the shutdown no longer waits for it. */
+static bool may_answer(const struct connection *c)
+{
+    return !connection_is_stuck(c) || c->server->admission.cancelled;
+}
+
+void barriers_step(struct connection *c)
+{
+    struct request *r = ready_barrier(c);
+
+    if (!r || !may_answer(c))
+        return;
+    list_remove(&r->queue_link);
+    r->ready(r);
+}
+
+void barriers_advance(struct connection *c)
+{
+    if (list_empty(&c->barriers))
+        return;
+    if (!c->closed && ready_barrier(c) && may_answer(c))
+        connection_mark_dirty(c);
+    while (c->closed && !list_empty(&c->barriers)) {
+        struct request *r = ready_barrier(c);
+
+        list_remove(&r->queue_link);
+        request_abandon(r);
+    }
+}
+
+void barrier_enqueue(struct request *r, void (*ready)(struct request *r))
+{
+    r->ready = ready;
+    list_append(&r->connection->barriers, &r->queue_link);
+    barriers_advance(r->connection);
 }

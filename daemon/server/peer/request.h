@@ -6,6 +6,7 @@
 
 #include "rpc/message.h"
 #include "server/peer/connection.h"
+#include "server/peer/request.h"
 
 struct long_reply;
 
@@ -181,5 +182,17 @@ struct method_entry {
 
 /* The name on the wire; "unknown" for METHOD_COUNT. */
 const char *request_method_name(const struct server *s, unsigned method);
+
+/* Barriers: `trim` and `stats` wait until every run that was sent before them has ended. Thread: loop. */
+
+/* Calls ready(r), which ends the request, in a turn of the connection's, after the runs before it have ended. A client
+ * must read its earlier replies first. */
+void barrier_enqueue(struct request *r, void (*ready)(struct request *r));
+
+/* A run or the connection has ended: gives the connection a turn if a barrier is ready. */
+void barriers_advance(struct connection *c);
+
+/* In the connection's turn: answers one barrier, as its reply may be long. */
+void barriers_step(struct connection *c);
 
 #endif

@@ -206,21 +206,14 @@ void cuda_stream_finish(struct cuda_stream *s, struct list *finished)
 
 void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
 {
-    const struct error *why = &s->executor->abandoned_why;
-
-    /* The context broke behind these. The driver of an abandoned device is not asked. */
-    if (why->code == ERROR_NONE)
-        cuda_stream_finish(s, finished);
+    cuda_stream_finish(s, finished); /* the context broke behind these */
     list_for_each_safe (node, after, &s->jobs) {
         struct backend_job *base = list_entry(node, struct backend_job, link);
         struct cuda_job *job = base->impl;
         struct error e;
 
         base->failed = false;
-        if (why->code != ERROR_NONE)
-            e = *why;
-        else
-            cuda_device_lost(s->queue.device, &e);
+        cuda_device_lost(s->queue.device, &e);
         cuda_job_fail(base, &e);
         while (job && job->ended < job->issued)
             drop_execution(s, job);

@@ -43,17 +43,6 @@ void cuda_executor_close(struct cuda_executor *x)
     cuda_capture_close(&x->capture);
 }
 
-void cuda_executor_abandon(struct cuda_executor *x, const struct error *why)
-{
-    x->abandoned_why = *why;
-}
-
-void cuda_executor_leave(struct cuda_executor *x)
-{
-    cuda_waiters_mute(x->waiters);
-    cuda_job_pool_close(&x->job_pool);
-}
-
 int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority priority,
                              struct backend_stream **ret_stream, struct error *e)
 {

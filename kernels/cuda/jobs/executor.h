@@ -34,7 +34,6 @@ struct cuda_executor {
     uint64_t health_checked_ns; /* when the driver was last asked about the context */
     unsigned polls;             /* with busy streams, since the clock was last read */
     bool told_of_naps;          /* the log says that the driver refused an event to sleep on */
-    struct error abandoned_why; /* for the jobs in flight then; no code: they were told */
 };
 
 /* Neither moves while the executor is open. The context is current. */
@@ -42,11 +41,6 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
                        struct error *e);
 /* No job is unfinished. */
 void cuda_executor_close(struct cuda_executor *x);
-
-/* Ends the jobs with this error at the next poll. The device is lost. */
-void cuda_executor_abandon(struct cuda_executor *x, const struct error *why);
-/* In place of close() after abandon(): no thread is joined, and nothing is freed that a thread may still use. */
-void cuda_executor_leave(struct cuda_executor *x);
 
 /* The functions of struct backend with these names. */
 int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority priority,

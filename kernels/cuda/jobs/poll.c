@@ -56,7 +56,6 @@ static void poll_streams(struct cuda_executor *x, struct list *finished)
         list_for_each_safe (node, after, &x->busy) {
             cuda_stream_fail(list_entry(node, struct cuda_stream, link), finished);
         }
-        x->abandoned_why.code = ERROR_NONE;
     }
     if (list_empty(finished))
         return;

@@ -133,18 +133,6 @@ struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w)
     return NULL;
 }
 
-static void wake_nobody(void *context)
-{
-    (void)context;
-}
-
-void cuda_waiters_mute(struct cuda_waiters *w)
-{
-    pthread_mutex_lock(&w->lock);
-    w->device->host.wake = wake_nobody;
-    pthread_mutex_unlock(&w->lock);
-}
-
 /* An idle thread, or a new one; NULL when all are busy. Under the lock. */
 static struct waiter *find_idle(struct cuda_waiters *w)
 {

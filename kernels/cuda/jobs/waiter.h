@@ -23,7 +23,4 @@ bool cuda_waiters_nap(struct cuda_waiters *w, uint64_t progress_ns);
 /* Takes over an event that has happened: the event goes back to its pool when no thread sleeps on it. */
 void cuda_waiters_adopt(struct cuda_waiters *w, enum cuda_event_kind kind, CUevent event);
 
-/* No thread wakes the loop from now on. Threads may sleep in the driver for ever. */
-void cuda_waiters_mute(struct cuda_waiters *w);
-
 #endif

@@ -37,10 +37,12 @@ int close_control(void **state)
     return unlink(control_path);
 }
 
-const struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky)
+struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky)
 {
-    struct standin_fault *fault = &control->faults[0];
+    struct standin_fault *fault = control->faults;
 
+    while (fault->armed)
+        fault++;
     snprintf(fault->function, sizeof(fault->function), "%s", function);
     fault->countdown = 1;
     fault->times = times;

@@ -58,7 +58,7 @@ extern uint64_t words_address;
 int open_control(void **state);
 int close_control(void **state);
 /* The next calls of the function fail, in whatever process. */
-const struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky);
+struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky);
 
 /* Loads the driver, makes `stream` in the current context. */
 void load(void);

@@ -7,8 +7,6 @@
 #include "golden_vectors.h"
 #include "scripted.h"
 #include "session/client.h"
-#include "wire/trace_wire.h"
-#include "wire/tune_wire.h"
 
 static const struct golden_vector *find(const char *name)
 {
@@ -38,7 +36,7 @@ TEST(requests_are_canonical)
     const struct wire_register memfd = {.kind = "memfd", .size = 1, .fd = true, .access = KOPS_ACCESS_R};
     const struct wire_alloc alloc = {.size = 4096};
     const struct kops_stats_filter everything = {0};
-    const struct wire_hello hello = {.name = "golden 1.0"};
+    const struct wire_hello hello = {.client = "golden 1.0", .protocol = WIRE_PROTOCOL};
     static const int64_t nothing[1] = {0}, shapes[3][2] = {{0, 1}, {1, 0}, {0, 0}};
     struct native_tensor tensors[3];
     const struct kops_attr attrs[2] = {kops_attr_int("alpha", 2), kops_attr_int("beta", -1)};
@@ -85,13 +83,13 @@ TEST(requests_are_canonical)
 
 TEST(traces_are_canonical)
 {
-    const struct kops_trace_options defaults = {0}, most = {.events = 65536};
-    const bool end = true, go_on = false;
+    const struct wire_tracing defaults = {.begin = true}, most = {.begin = true, .events = 65536};
+    const struct wire_tracing end = {.end = true}, go_on = {0};
 
-    produces("trace_begin", wire_pack_trace_begin, 1, &defaults);
-    produces("trace_begin_events", wire_pack_trace_begin, 1, &most);
-    produces("trace_not_begun", wire_pack_trace_read, 1, &go_on);
-    produces("trace_end_not_begun", wire_pack_trace_read, 1, &end);
+    produces("trace_begin", wire_pack_trace, 1, &defaults);
+    produces("trace_begin_events", wire_pack_trace, 1, &most);
+    produces("trace_not_begun", wire_pack_trace, 1, &go_on);
+    produces("trace_end_not_begun", wire_pack_trace, 1, &end);
 }
 
 TEST(tuning_is_canonical)

@@ -1,6 +1,6 @@
 /* Modules and kernels: what is sent when, what a new connection is told, what is refused before. */
 #include "scripted.h"
-#include "session/receive.h"
+#include "session/session.h"
 
 /* ---- a kernel to play with ---- */
 

@@ -6,7 +6,7 @@
 
 #include "compile/compiled.h"
 #include "compile/compiler.h"
-#include "compile/key.h"
+#include "compile/options.h"
 #include "tests/support/folder.h"
 #include "tests/support/unit.h"
 

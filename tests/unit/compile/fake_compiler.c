@@ -148,10 +148,6 @@ bool compiler_usable(const struct compiler *compiler, struct error *e)
     return true;
 }
 
-void compiler_warm(struct compiler *compiler)
-{
-}
-
 static void join_texts(char *into, size_t size, const char *const *texts, unsigned n)
 {
     size_t at = 0;

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "compile/key.h"
+#include "compile/options.h"
 #include "fake_compiler.h"
 
 uv_loop_t loop;

@@ -10,7 +10,6 @@
 
 #include "cache_support.h"
 #include "compile/cache_disk.h"
-#include "compile/cache_file.h"
 #include "util/error.h"
 
 enum { SOMEBODY = 65534, SIZE = 64 };

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "compile/sandbox.h"
+#include "sandbox/process.h"
 #include "tests/support/unit.h"
 
 /* ≥ 0 from a call that must be refused. */
@@ -192,7 +193,7 @@ TEST(test_parent)
         pid_t self = getpid();
 
         if (fork() == 0) {
-            if (sandbox_bind_to_parent(self) == 0)
+            if (process_bind_to_parent(self) == 0)
                 (void)!write(pipe_fds[1], "x", 1);
             for (;;)
                 pause();

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "compile/turns.h"
+#include "compile/service_internal.h"
 #include "fake_compiler.h"
 #include "service_support.h"
 

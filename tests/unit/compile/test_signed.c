@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include "cache_support.h"
-#include "compile/secret_file.h"
 #include "compile/signed.h"
 
 enum { NOW = 2000000000 };

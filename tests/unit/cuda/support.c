@@ -15,7 +15,7 @@
 
 enum { PATIENCE_MS = 60000 };
 
-const struct backend *backend = &cuda_backend;
+const struct backend *backend = &cuda_backend.base;
 struct backend_device *device;
 struct standin_control *control;
 
@@ -154,7 +154,7 @@ int open_devices(const char *blaslt, struct backend_device **ret_devices, unsign
     exporter_start(); /* a fork of a process that has used the driver cannot use it */
     describe_devices(blaslt, ret_devices, wanted);
     for (unsigned i = 0; i < wanted; i++)
-        MUST(backend->activate(ret_devices[i], &e));
+        MUST(cuda_backend.activate(ret_devices[i], &e));
     return 0;
 }
 
@@ -461,7 +461,7 @@ static void *prepare(void *argument)
 {
     struct preparation *p = argument;
 
-    p->result = backend->prepare(p->stream, p->job, p->e);
+    p->result = cuda_backend.prepare(p->stream, p->job, p->e);
     return NULL;
 }
 
@@ -472,7 +472,7 @@ bool start(struct backend_stream *stream, struct test_job *t, struct error *e)
 
     if (backend->check(device, &t->step, e) < 0)
         fail_msg("check: %s", e->message);
-    if (backend->needs_prepare(device, &t->job)) {
+    if (cuda_backend.needs_prepare(device, &t->job)) {
         assert_int_equal(pthread_create(&thread, NULL, prepare, &p), 0);
         pthread_join(thread, NULL);
         if (p.result < 0)

@@ -76,7 +76,7 @@ static void *activate(void *argument)
     struct backend_device *d = argument;
     struct error e;
 
-    return backend->activate(d, &e) < 0 ? NULL : d;
+    return cuda_backend.activate(d, &e) < 0 ? NULL : d;
 }
 
 TEST(test_any_thread_makes_a_device_active)
@@ -100,7 +100,7 @@ TEST(test_any_thread_makes_a_device_active)
 TEST(test_only_an_active_device_has_a_context)
 {
     describe();
-    MUST(backend->activate(devices[1], &e));
+    MUST(cuda_backend.activate(devices[1], &e));
     assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
     run_a_job_on(devices[1]);
     close_all();
@@ -125,7 +125,7 @@ TEST(test_after_a_failure_the_device_is_as_it_was)
 
             assert_true(failures < FAILURES_MAX);
             inject_later(functions[f], failures + 1, OUT_OF_MEMORY, false);
-            if (backend->activate(devices[0], &e) == 0)
+            if (cuda_backend.activate(devices[0], &e) == 0)
                 break;
             assert_int_equal(counter(STANDIN_COUNTER_faults), fired + 1);
             assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
@@ -137,77 +137,6 @@ TEST(test_after_a_failure_the_device_is_as_it_was)
         run_a_job_on(devices[0]);
         close_all();
     }
-}
-
-/* ---- the set of the daemon ---- */
-
-/* What `set` has once it is open, and the log of that. */
-static int open_set(struct device_set *set, char *ret_log, size_t size)
-{
-    static const struct backend *const backends[] = {&cuda_backend};
-    struct backend_config config = {.cuda_driver = KOPS_STANDIN, .cuda_blaslt = "none"};
-    int log = memfd_create("log", 0), old = dup(STDERR_FILENO), r;
-    struct error e;
-    ssize_t n;
-
-    dup2(log, STDERR_FILENO);
-    r = devices_open(set, backends, 1, &config, &test_host, &e);
-    dup2(old, STDERR_FILENO);
-    n = pread(log, ret_log, size - 1, 0);
-    ret_log[n > 0 ? n : 0] = '\0';
-    close(log);
-    close(old);
-    return r;
-}
-
-TEST(test_a_device_that_cannot_be_active_is_left_out)
-{
-    struct device_set set;
-    char uuid[48], log[4096];
-
-    describe();
-    memcpy(uuid, devices[1]->info.uuid, sizeof(uuid));
-    close_all();
-    inject("cuDevicePrimaryCtxRetain", 46, false);
-    assert_int_equal(open_set(&set, log, sizeof(log)), 0);
-    assert_non_null(strstr(log, "event=cuda_device_skipped number=0 reason="));
-    assert_non_null(strstr(log, "CUDA_ERROR_DEVICE_UNAVAILABLE"));
-    assert_int_equal(set.count, 1);
-    assert_string_equal(set.all[0]->info.uuid, uuid);
-    assert_int_equal(set.all[0]->index, 0);
-    run_a_job_on(set.all[0]);
-    devices_close(&set);
-    expect_nothing_lives();
-}
-
-TEST(test_a_machine_whose_devices_cannot_be_active_has_none)
-{
-    struct device_set set;
-    char log[4096];
-
-    inject("cuDevicePrimaryCtxRetain", 46, false);
-    control->faults[0].times = 2;
-    assert_int_equal(open_set(&set, log, sizeof(log)), -1);
-    assert_non_null(strstr(log, "event=cuda_device_skipped number=1 reason="));
-    expect_nothing_lives();
-}
-
-/* ---- compute modes ---- */
-
-static void expect_exclusive(const char *attributes, bool exclusive)
-{
-    setenv("KOPS_STANDIN_ATTRIBUTES", attributes, 1);
-    describe();
-    assert_int_equal(devices[0]->info.exclusive, exclusive);
-    close_all();
-    unsetenv("KOPS_STANDIN_ATTRIBUTES");
-}
-
-TEST(test_a_device_says_whether_it_is_exclusive)
-{
-    expect_exclusive("20=0", false);
-    expect_exclusive("20=3", true);
-    expect_exclusive("20=3,133=1", false); /* the MPS server has it, and takes clients */
 }
 
 ALL_TESTS_WITH(two_devices, NULL)

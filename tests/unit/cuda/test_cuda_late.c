@@ -22,7 +22,7 @@ static void open_late(const char *path)
 {
     test_config.cuda_blaslt_late = true;
     describe_devices(path, &device, 1);
-    MUST(backend->activate(device, &e));
+    MUST(cuda_backend.activate(device, &e));
     stream = stream_open();
     for (unsigned i = 0; i < 3; i++) {
         memory[i] = device_memory(BYTES);
@@ -45,7 +45,7 @@ static bool run_gemm(int64_t n, const char *variant)
     bool prepared;
 
     make_gemm(&t, views, 1.0, 0.0);
-    prepared = backend->needs_prepare(device, &t.job);
+    prepared = cuda_backend.needs_prepare(device, &t.job);
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, variant);
     for (int64_t i = 0; i < n * n; i++) {
@@ -63,7 +63,7 @@ static void run_square(void)
     struct test_job t;
 
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(memory[0], 64), VECTOR(memory[2], 64)});
-    assert_false(backend->needs_prepare(device, &t.job));
+    assert_false(cuda_backend.needs_prepare(device, &t.job));
     run_job(stream, &t);
 }
 

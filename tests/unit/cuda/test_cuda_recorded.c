@@ -181,7 +181,7 @@ static void *prepare_gemm(void *ret)
 {
     struct error e;
 
-    *(int *)ret = backend->prepare(gemms, &gemm.job, &e);
+    *(int *)ret = cuda_backend.prepare(gemms, &gemm.job, &e);
     atomic_fetch_add(&loaded, 1);
     return NULL;
 }

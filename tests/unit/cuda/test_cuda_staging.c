@@ -56,7 +56,7 @@ CUDA_TEST(test_few_bytes_need_no_preparing)
     for (unsigned round = 0; round < 3; round++) {
         fill(a, N, round);
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
+        assert_int_equal(cuda_backend.needs_prepare(device, &t.job), round == 0);
         t.job.timing = round == 2 ? TIMING_NOW : TIMING_STATISTIC;
         run_job(stream, &t);
         for (unsigned i = 0; i < N; i++)
@@ -67,7 +67,7 @@ CUDA_TEST(test_few_bytes_need_no_preparing)
     assert_int_equal(counter(STANDIN_COUNTER_host_registrations) - registered, 2);
     assert_int_equal(counter(STANDIN_COUNTER_pageable_copies), 0);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
-    assert_true(backend->needs_prepare(device, &t.job));
+    assert_true(cuda_backend.needs_prepare(device, &t.job));
 }
 
 /* Steps one after the other in the same memory of the stream; more of them are prepared elsewhere. */
@@ -90,10 +90,10 @@ CUDA_TEST(test_steps_with_few_bytes)
             steps[i] = steps[1];
         t.job.steps = steps;
         t.job.n_steps = STEPS;
-        assert_true(backend->needs_prepare(device, &t.job));
+        assert_true(cuda_backend.needs_prepare(device, &t.job));
         t.job.n_steps = STEPS - 1;
         t.job.program = round == 2 ? &program : NULL; /* which has no graph */
-        assert_int_equal(backend->needs_prepare(device, &t.job), round == 0);
+        assert_int_equal(cuda_backend.needs_prepare(device, &t.job), round == 0);
         t.job.repeat = 2;
         run_job(stream, &t);
         for (unsigned i = 0; i < N; i++) {
@@ -285,7 +285,7 @@ static void *start_on_thread(void *argument)
 {
     struct failing_start *f = argument;
 
-    backend->prepare(f->stream, &f->job->job, &f->e);
+    cuda_backend.prepare(f->stream, &f->job->job, &f->e);
     atomic_store(&f->returned, true);
     return NULL;
 }

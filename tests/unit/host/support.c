@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* ThreadSanitizer does not see how the threads of a BLAS, which is not built with it, wait for one another. */
+/* ThreadSanitizer does not see the locks of libraries that are not built with it. */
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {

@@ -43,10 +43,10 @@ TEST(test_decode)
             enum dtype dtype = d ? DTYPE_BF16 : DTYPE_F16;
 
             memset(got, 0, PATTERNS * sizeof(*got));
-            kernels->load[dtype](got, PATTERNS, patterns, 1, PATTERNS, 0, 1);
+            kernels->load[dtype](got, patterns, 1, PATTERNS, 0, 1);
             check_decoded(dtype, got);
             memset(got, 0, PATTERNS * sizeof(*got));
-            kernels->load[dtype](got, 1, patterns, PATTERNS, 1, 1, PATTERNS); /* the transposing path */
+            kernels->load[dtype](got, patterns, PATTERNS, 1, 1, PATTERNS); /* one at a time */
             check_decoded(dtype, got);
         }
     }
@@ -117,7 +117,7 @@ TEST(test_encode)
             if (!kernels)
                 continue;
             memset(got, 0x55, n * sizeof(*got));
-            kernels->store[dtype](got, (ptrdiff_t)n, 1, inputs, n, 1, n, 1, 0);
+            kernels->store[dtype](got, (ptrdiff_t)n, 1, inputs, 1, n, 1, 0);
             check_encoded(dtype, inputs, got, n);
         }
     }

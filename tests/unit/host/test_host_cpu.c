@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "cpu.h"
-#include "cpufreq.h"
 #include "support.h"
 #include "tests/support/folder.h"
 
@@ -85,7 +84,7 @@ TEST_WITH(test_clock_of_the_fastest_processor, make_folder, close_opened)
 
     write_clocks("scaling_cur_freq", "3200000\n", "800000\n");
     write_clocks("cpuinfo_max_freq", "3500000\n", "3000000\n");
-    cpufreq_conditions(folder, &c);
+    cpu_conditions(folder, &c);
     assert_string_equal(c.missing, "");
     assert_float_equal(c.clock_mhz, 3200, 1e-3);
     assert_float_equal(c.clock_max_mhz, 3500, 1e-3);
@@ -96,7 +95,7 @@ TEST(test_no_cpufreq)
 {
     struct backend_conditions c;
 
-    cpufreq_conditions("/nonexistent", &c);
+    cpu_conditions("/nonexistent", &c);
     assert_string_equal(c.missing, "no cpufreq in /nonexistent (virtual machines often have none)");
     assert_true(isnan(c.clock_mhz));
 }

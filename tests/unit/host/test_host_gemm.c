@@ -1,8 +1,8 @@
 /* gemm: every variant and dtype against sums in f64, within the declared tolerances; layouts, transposes, batches,
- * scaling, empty products. */
+ * scaling, empty products. Our own loops for each instruction set. */
 #include <math.h>
 
-#include "device.h"
+#include "kernels.h"
 #include "support.h"
 
 /* |got − ref| ≤ rtol·|ref| + scaled·S + atol, as proto/ops/gemm.json declares. */
@@ -164,6 +164,7 @@ OPENING_TEST(test_products)
         /* longer and wider than the blocks that operands are copied in */
         {3, 5, 2100, .a = STRIDED, .alpha = 1},
         {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
+        {520, 70, 515, .a = TRANSPOSED, .out = SLICE, .alpha = 1, .beta = 1},
         {4, 1100, 9, .b = STRIDED, .alpha = 1},
         /* batches */
         {20, 10, 30, .batch = 6, .alpha = 1},
@@ -193,6 +194,49 @@ OPENING_TEST(test_more_threads_than_processors)
         {257, 191, 30, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {100, 7, 600, .alpha = -1, .beta = 1}};
 
     for_each_variant(products, COUNT(products), &(struct backend_config){.host_threads = 7});
+}
+
+/* Several tiles, and each takes its own part of the bias; out runs along its rows or its columns. */
+OPENING_TEST(test_bias_of_several_tiles)
+{
+    enum { M = 150, N = 530, K = 20 };
+    static const enum layout layouts[] = {CONTIGUOUS, TRANSPOSED};
+    const union op_attr_value attrs[OP_MAX_ATTRS] = {
+        [LINEAR_ALPHA] = {.f = 0.5}, [LINEAR_ACTIVATION] = {.choice = LINEAR_ACTIVATION_RELU}};
+    struct fixture f = fixture_open(&(struct backend_config){.host_threads = 3});
+
+    for (unsigned i = 0; i < COUNT(all_dtypes) * COUNT(layouts); i++) {
+        const enum dtype dtype = all_dtypes[i / COUNT(layouts)];
+
+        for (const char *const *v = host_backend.variants(f.device, op_get(OP_LINEAR), dtype); *v; v++) {
+            const unsigned open = opened_so_far();
+            struct operand a = make(dtype, 0, M, K, false, CONTIGUOUS), b = make(dtype, 0, K, N, false, CONTIGUOUS),
+                           bias = make(dtype, 0, M, N, false, STRIDED),
+                           out = make(dtype, 0, M, N, false, layouts[i % COUNT(layouts)]);
+            struct backend_job job;
+
+            job_init(&job, OP_LINEAR, (struct operand *[]){&a, &b, &bias}, &out, attrs);
+            step_copy_variant(job.steps->variant, *v);
+            job_run(&f, &job);
+            assert_false(job.failed);
+            for (uint64_t at = 0; at < M * N; at++) {
+                double sum = operand_get_before(&bias, at), scale = fabs(sum);
+
+                for (uint64_t p = 0; p < K; p++) {
+                    const double term = operand_get(&a, at / N * K + p) * operand_get(&b, p * N + at % N) / 2;
+
+                    sum += term;
+                    scale += fabs(term);
+                }
+                sum = fmax(sum, 0);
+                if (!(fabs(operand_get(&out, at) - sum) <= tolerance(dtype, sum, scale)))
+                    fail_msg("%s of %s at %llu: %g, not %g", *v, dtype_name(dtype), (unsigned long long)at,
+                             operand_get(&out, at), sum);
+            }
+            operand_check_surroundings(&out);
+            close_since(open);
+        }
+    }
 }
 
 /* Operands without elements may have any strides, of rows and of batches. */
@@ -256,7 +300,7 @@ static void run_tiny(struct fixture *f, const char *variant, struct backend_job 
     job_run(f, job);
 }
 
-/* Without libraries, or with ones that do not load, gemm runs on our own kernel, unless the library was asked for. */
+/* Without libraries, or with ones that do not load, gemm runs on our own loops, unless the library was asked for. */
 OPENING_TEST(test_no_libraries)
 {
     static const char *const missing[] = {"/nonexistent/libopenblas.so.0", "/nonexistent/libdnnl.so.2"};
@@ -293,29 +337,6 @@ static bool is_listed(struct fixture *f, enum dtype dtype, const char *variant)
     return false;
 }
 
-static void check_choice(struct fixture *f, const struct product *p)
-{
-    struct host_device *device = (struct host_device *)(void *)f->device;
-    struct gemm_choice c;
-    unsigned n = 0;
-
-    for (; gemm_ways_get(&device->gemm, n, &c); n++) {
-        double chosen = INFINITY, least = INFINITY;
-
-        assert_non_null(c.chosen);
-        assert_true(c.m <= p->m && p->m < 2 * c.m && c.n <= p->n && p->n < 2 * c.n && c.k <= p->k && p->k < 2 * c.k);
-        assert_true(c.row_major[0] && c.row_major[1] && c.row_major[2] && !c.batched);
-        assert_true(c.count > 1);
-        for (unsigned w = 0; w < c.count; w++) {
-            least = fmin(least, c.ways[w].ns_a_product);
-            if (!strcmp(c.chosen, c.ways[w].name))
-                chosen = c.ways[w].ns_a_product;
-        }
-        assert_true(chosen <= 1.06 * least && isfinite(chosen));
-    }
-    assert_true(n <= COUNT(all_dtypes)); /* those that had a choice */
-}
-
 static const struct product of_a_client = {130, 110, 120, .alpha = 1.5, .beta = -1};
 static const union op_attr_value attrs_of_a_client[OP_MAX_ATTRS] = {[GEMM_ALPHA] = {.f = 1.5}, [GEMM_BETA] = {.f = -1}};
 
@@ -340,14 +361,13 @@ static unsigned turns_of(struct fixture *f, enum dtype dtype, unsigned execution
     return turns;
 }
 
-/* Whatever computes them, and in the end it is the fastest. */
+/* Whatever computes them. */
 OPENING_TEST(test_each_turn_is_right)
 {
     struct fixture f = fixture_open(NULL);
 
     for (unsigned d = 0; d < COUNT(all_dtypes); d++)
         turns_of(&f, all_dtypes[d], 40, "");
-    check_choice(&f, &of_a_client);
 }
 
 /* A oneDNN that does not compute is found out at its first turn, whose product another way computes. */
@@ -360,4 +380,34 @@ OPENING_TEST(test_a_library_that_refuses)
     run_tiny(&f, "onednn", &job);
     assert_true(job.failed);
     assert_int_equal(job.error.code, ERROR_UNSUPPORTED);
+}
+
+/* ---- our own loops ---- */
+
+static void check_multiply(const struct kernels *kernels, enum dtype dtype, size_t m, size_t n, size_t k)
+{
+    const unsigned open = opened_so_far();
+    struct operand a = make(dtype, 0, (int64_t)m, (int64_t)k, false, CONTIGUOUS),
+                   b = make(dtype, 0, (int64_t)k, (int64_t)n, false, CONTIGUOUS),
+                   out = make(dtype, 0, (int64_t)m, (int64_t)n, false, CONTIGUOUS);
+    const struct product p = {(int64_t)m, (int64_t)n, (int64_t)k, .alpha = 1, .beta = 1};
+    struct operand *const all[] = {&a, &b, &out};
+
+    for (unsigned i = 0; i < COUNT(all); i++)
+        memcpy(all[i]->before, all[i]->memory.host, all[i]->memory.size);
+    kernels->multiply[dtype](operand_at(&out, 0), operand_at(&a, 0), operand_at(&b, 0), m, n, k);
+    check_product(&p, &a, &b, &out);
+    close_since(open);
+}
+
+OPENING_TEST(test_loops_of_each_instruction_set)
+{
+    static const size_t sizes[][3] = {{1, 1, 1},    {4, 32, 7},   {5, 33, 256}, {7, 95, 257},
+                                      {9, 64, 600}, {3, 31, 255}, {64, 128, 1}, {13, 70, 30}};
+
+    for (int isa = 0; isa < CPU_ISAS; isa++)
+        for (size_t i = 0; kernels_get((enum cpu_isa)isa) && i < COUNT(sizes); i++) {
+            check_multiply(kernels_get((enum cpu_isa)isa), DTYPE_F32, sizes[i][0], sizes[i][1], sizes[i][2]);
+            check_multiply(kernels_get((enum cpu_isa)isa), DTYPE_F64, sizes[i][0], sizes[i][1], sizes[i][2]);
+        }
 }

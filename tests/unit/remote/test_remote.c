@@ -143,7 +143,7 @@ static void helper_say(struct fixture *f, enum remote_event_kind kind, enum remo
 {
     const struct remote_event event = {.kind = kind, .answer = answer, .id = id};
 
-    assert_int_equal(remote_send(f->helper, &event, sizeof(event), -1), 0);
+    assert_int_equal(remote_send(f->helper, &event, sizeof(event), MSG_DONTWAIT, -1), 0);
 }
 
 static bool serves(void *context)

@@ -1,5 +1,5 @@
 /* Accounts: what is counted, refused and given back; rates, shares and pauses by made-up clocks. */
-#include "server/account/shared_charge.h"
+#include "server/account/account.h"
 #include "tests/support/unit.h"
 
 enum { PID = 77, ALICE = 1001, BOB = 1002 };

@@ -6,8 +6,6 @@
 
 #include "kops_host/half.h"
 
-#include "kops_host/half_functions.h"
-
 KOPS_HOST_SMALL(__nv_bfloat16, __nv_bfloat16_raw, kops_host_bfloat_bits, kops_host_bfloat_value)
 KOPS_HOST_PAIR(__nv_bfloat16, __nv_bfloat162, __nv_bfloat162_raw)
 KOPS_HOST_SMALL_FUNCTIONS(__nv_bfloat16, __nv_bfloat162)

@@ -6,8 +6,6 @@
 
 #include "kops_host/half.h"
 
-#include "kops_host/half_functions.h"
-
 KOPS_HOST_SMALL(__half, __half_raw, kops_host_half_bits, kops_host_half_value)
 KOPS_HOST_PAIR(__half, __half2, __half2_raw)
 KOPS_HOST_SMALL_FUNCTIONS(__half, __half2)

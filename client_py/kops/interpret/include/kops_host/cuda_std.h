@@ -5,6 +5,9 @@
 namespace cuda
 {
 
+// The threads that something is shared by.
+enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
+
 namespace std
 {
 using namespace ::std;

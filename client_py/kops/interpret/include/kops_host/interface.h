@@ -41,7 +41,7 @@ enum kops_host_op {
     KOPS_HOST_TILE,
 };
 
-// Operations and modes of rounding.cpp; the modes are in its order.
+// Operations and modes of arithmetic.cpp; the modes are in its order.
 enum kops_host_arithmetic {
     KOPS_HOST_SUM_OF,
     KOPS_HOST_DIFFERENCE_OF,

@@ -1,6 +1,6 @@
 // Shifts by as many bits as a number has or more, as a GPU has them: nothing is left but the sign. The count is of 32
 // bits. The source's `a << b` comes here as `a << kops_host_shift + b`, its `a <<= b` as `a <<= kops_host_shift_to = b`
-// (_shifts.py). What are no numbers, such as streams, are shifted as ever.
+// (_source.py). Operands that are no numbers, such as streams, are shifted as ever.
 #ifndef KOPS_HOST_SHIFTS_H
 #define KOPS_HOST_SHIFTS_H
 

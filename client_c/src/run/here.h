@@ -1,0 +1,96 @@
+/* Launches of kernels and ops in the caller's CUDA context. */
+#ifndef KOPS_CLIENT_HERE_H
+#define KOPS_CLIENT_HERE_H
+
+#include <kops/kops.h>
+
+#include "jobs/batch.h"
+#include "jobs/enqueue.h"
+#include "kernel.h"
+#include "memory/cuda_map.h"
+
+/* Refuses ways and options that only the daemon has. `options` may be NULL. */
+enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
+
+/* Whether a call that names no place is one for here: its client says so, and neither its way nor its options are the
+ * daemon's alone. Its tensors and its stream are still to be asked. Without the lock. */
+bool call_goes_here(const struct kops_client *c, const struct dispatch *d, const struct kops_options *options);
+
+/* Whether the call is one of an open batch, which it is where it names no place. Lock held. */
+static inline bool call_is_batched(struct kops_client *c, const struct dispatch *d)
+{
+    return d->way == DISPATCH_ENQUEUE && batch_is_open(c, d->stream);
+}
+
+/* Whether the tensors lie in device memory of this process, apart from those without any memory. */
+static inline bool tensors_are_here(const struct kops_tensor *tensors, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tensors[i].buffer && !cuda_map_is_here(tensors[i].buffer, process_id()))
+            return false;
+    return true;
+}
+
+/* The tensors of one launch, as they lie in this process. */
+struct here_tensors {
+    struct here_tensor at[KOPS_MAX_KERNEL_TENSORS];
+    unsigned n;
+    pid_t process;            /* this one: process_id() */
+    struct kops_buffer *with; /* of the first tensor that has memory: all others' is of its device; NULL: none has */
+};
+
+/* The device's number in this process; -1: there is no memory. */
+static inline int here_tensors_device(const struct here_tensors *h)
+{
+    return h->with ? h->with->ordinal : -1;
+}
+
+/* Takes the lock where the buffer is to be mapped first. */
+enum kops_code here_tensors_map(const struct kops_tensor *t, struct kops_error *e);
+enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e);
+
+/* Adds a tensor. Without the lock. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
+static inline enum kops_code here_tensors_add(struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e)
+{
+    struct here_tensor *at = &h->at[h->n++];
+    struct kops_buffer *b = t->buffer;
+
+    at->shape = t->shape;
+    at->strides = t->has_strides ? t->strides : NULL;
+    at->rank = t->rank;
+    at->dtype = t->dtype;
+    at->pointer = at->bytes = 0;
+    if (!b)
+        return KOPS_OK;
+    if (!cuda_map_is_here(b, h->process)) {
+        enum kops_code r = here_tensors_map(t, e);
+
+        if (r)
+            return r;
+    }
+    if (!h->with)
+        h->with = b;
+    if (t->offset > b->size || b->ordinal != h->with->ordinal)
+        return here_tensors_refuse(h, t, e);
+    at->pointer = b->pointer + t->offset;
+    at->bytes = b->size - t->offset;
+    return KOPS_OK;
+}
+
+/* Enqueues, or launches and waits. Without the lock. `options` may be NULL. */
+enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
+                           const struct kops_options *options, struct kops_error *e);
+
+/* The same for an op, whose operands and attributes were checked. Drops the lock. */
+enum kops_code op_here(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
+                       struct kops_error *e);
+
+/* Tells the daemon of the launches here that it was not told of, for its statistics: as far as it knows the kernel's
+ * module, and without waiting. Lock held. */
+void kernel_tell_here(struct kops_kernel *k);
+void kernels_tell_here(struct kops_client *c);
+void ops_tell_here(struct kops_client *c);
+/* Tells the last time. */
+void ops_close_here(struct kops_client *c);
+
+#endif

@@ -1,0 +1,107 @@
+"""The private names of the package that its companions may use. `kops.interpret`, `kops.judge`, `kops.profiler` and `kops.ray` import
+public names, `from .. import Client`, and names listed here, `from .._companions import table`. The lint refuses all others.
+
+Names that need NumPy are imported when they are first asked for: a profile, say, does without NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Tables, texts, numbers, messages
+from ._base import intervals, table
+from ._base import stats as stats_table
+from ._base.compiled import native
+from ._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_STANDARDS, OPS
+from ._base.dtypes import NAMES
+from ._base.errors import BY_CODE
+from ._base.log import OURS, log, warn
+from ._base.stopwatch import Stopwatch
+from ._base.texts import closest_first, counted
+from ._base.timeouts import DEFAULT_TIMEOUT
+from ._base.views import plain_view
+
+# Clients and their calls, which `kops.profiler` wraps while it records
+from ._calls.calls import Calls
+from ._calls.contexts import on_device
+from ._calls.ops import OpMethods
+from ._calls.plans import truest
+from ._clients import inline
+from ._clients.client import Client
+from ._kernels.code import Code
+from ._kernels.formulas import Formula
+from ._kernels.here import image
+from ._kernels.kernels import BaseKernel, Bound
+from ._memory.exports import allocations
+from ._session.link import Call
+from ._session.plain import PlainLink
+
+# Source of kernels, and their signatures
+from ._source.agreement import Found, disagreement
+from ._source.geometry import Geometry
+from ._source.hostcode import blank
+from ._source.options import macros, standard
+from ._source.scalars import convert, structure, to_bytes
+from ._source.signature import MAX_RANK, fault, parse
+from ._source.source import scan
+from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
+from ._source.types import type_of
+
+# Arrays on devices
+from ._tensors.device_array import Array, find_device, row_major
+from ._version import VERSION
+
+if TYPE_CHECKING:
+    from ._base.needs_numpy import numpy
+    from ._tensors.bits import BITS, bits_of, numbers_of
+    from ._tensors.numpy import empty
+else:
+    _WITH_NUMPY = {"numpy": "_base.needs_numpy", "empty": "_tensors.numpy"}
+    _WITH_NUMPY |= dict.fromkeys(("BITS", "bits_of", "numbers_of"), "_tensors.bits")
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WITH_NUMPY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_WITH_NUMPY[name]}", __package__), name)
+
+
+# Private members of clients and arrays
+
+
+def drive(client: Client, plan: Callable[[Any], Any], timeout: float = DEFAULT_TIMEOUT) -> Any:
+    """The result of a plan, which is called with the client's connection (`_calls/plans.py`)."""
+    return client._drive(client._live(), plan, timeout)
+
+
+def truest_timing(client: Client) -> Any:
+    """The `timing=` with which the client's daemon tells the truest times."""
+    return truest(client._live())
+
+
+def view_of(array: Array, dtype: str, shape: tuple[int, ...], at: int = 0) -> Array:
+    """An array without gaps in the memory of another one, from that one's byte `at` on. It stays in the allocation: nothing checks that."""
+    return Array(array._client, array.device, array._block, array._start + at, shape, row_major(shape), dtype)
+
+
+def reach_of(array: Array) -> tuple[int, int]:
+    """Bytes that a kernel reaches from an array of bytes: how many lie before the array, and how many there are. For an allocation of its
+    own these are the whole allocation, else the array."""
+    segment = array._block.segment
+    return (array._start, int(segment.size)) if getattr(segment, "alone", False) else (0, array.size)
+
+
+def wire_dtype(array: Array) -> str:
+    """The wire's name of an array's dtype."""
+    return array._type
+
+
+__all__ = [
+    "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_LIMITS", "KERNEL_STANDARDS", "MAX_RANK", "NAME", "NAMES", "NUMBER", "OPS", "OURS",
+    "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "PlainLink",
+    "Stopwatch", "Token", "allocations", "bits_of", "blank", "closest_first", "convert", "counted", "disagreement", "drive", "empty",
+    "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device", "parse",
+    "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "table", "to_bytes", "tokens", "truest_timing", "type_of",
+    "view_of", "warn", "wire_dtype",
+]  # fmt: skip
