@@ -14,28 +14,23 @@ from typing import Any as _Any
 
 from ._base.compiled import native as _native_module
 from ._base.compiled import why_not as why_not_compiled
-from ._base.conditions import Conditions, Reading
-from ._base.counters import Counters
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
-from ._base.results import Attr, Comparison, Device, Info, Op, Profile, Timings
+from ._base.log import TurnsWarning
+from ._base.results import Attr, Candidate, Choice, Comparison, Conditions, Counters, Device, Info, Op, Profile, Reading, Timings, Tuned
 from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
-from ._base.tuning import Candidate, Choice, Tuned
-from ._base.warnings import TurnsWarning
-from ._calls.batch import Batch
+from ._calls.calls import Batch
+from ._calls.contexts import Place
 from ._calls.pending import Pending
-from ._calls.places import Place
-from ._calls.programs import AsyncProgram, Program
-from ._calls.recording import AsyncSequence, Sequence
+from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
 from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
 from ._clients.raw import RawKernel, RawModule
-from ._kernels.async_kernels import AsyncKernel
 from ._kernels.code import Entry
 from ._kernels.elementwise import AsyncElementwise, Elementwise
-from ._kernels.kernels import Kernel
+from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module
 from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.maps import TensorMap
@@ -109,10 +104,9 @@ __all__ = [
 ]
 __all__ += _errors
 
-# Whether libkops, compiled, carries this package's calls. Without it calls on torch CUDA tensors wait for their results, and
-# `why_not_compiled` says in one line why it is not there.
+# Whether libkops, compiled, carries this package's calls. Without it each call waits for its result and none is repeated, there is no
+# asyncio client, and `why_not_compiled` says in one line why it is not there.
 compiled: bool = _native_module is not None
-
 
 
 def report(client: Client, path: _Any, **options: _Any) -> _Any:

@@ -11,17 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # Tables, texts, numbers, messages
-from ._base import intervals, stats_table, table
+from ._base import intervals, table
+from ._base import stats as stats_table
 from ._base.compiled import native
 from ._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_STANDARDS, OPS
 from ._base.dtypes import NAMES
 from ._base.errors import BY_CODE
-from ._base.log import log
+from ._base.log import OURS, log, warn
 from ._base.stopwatch import Stopwatch
 from ._base.texts import closest_first, counted
 from ._base.timeouts import DEFAULT_TIMEOUT
 from ._base.views import plain_view
-from ._base.warnings import OURS, warn
 
 # Clients and their calls, which `kops.profiler` wraps while it records
 from ._calls.calls import Calls
@@ -30,13 +30,13 @@ from ._calls.ops import OpMethods
 from ._calls.plans import truest
 from ._clients import inline
 from ._clients.client import Client
-from ._kernels.bound import Bound
 from ._kernels.code import Code
 from ._kernels.formulas import Formula
 from ._kernels.here import image
-from ._kernels.kernels import BaseKernel
-from ._memory.allocations import allocations
-from ._session.session import Call, Session
+from ._kernels.kernels import BaseKernel, Bound
+from ._memory.exports import allocations
+from ._session.link import Call
+from ._session.plain import PlainLink
 
 # Source of kernels, and their signatures
 from ._source.agreement import Found, disagreement
@@ -99,7 +99,7 @@ def wire_dtype(array: Array) -> str:
 
 __all__ = [
     "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_LIMITS", "KERNEL_STANDARDS", "MAX_RANK", "NAME", "NAMES", "NUMBER", "OPS", "OURS",
-    "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "Session",
+    "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "PlainLink",
     "Stopwatch", "Token", "allocations", "bits_of", "blank", "closest_first", "convert", "counted", "disagreement", "drive", "empty",
     "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device", "parse",
     "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "table", "to_bytes", "tokens", "truest_timing", "type_of",

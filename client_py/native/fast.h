@@ -33,7 +33,7 @@ struct fast {
  * NULL: they do not, or an exception is set. */
 PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned n_inputs, int rule);
 
-/* regions.c */
+/* fast.c: the driver, and memory that the daemon knows of */
 
 extern int (*fast_stream_synchronize)(void *stream); /* of the driver, once that is loaded */
 
@@ -43,7 +43,7 @@ const struct cuda_driver *fast_driver(void);
 /* Where the address is registered, if it still is. */
 const struct region *fast_region(struct link *link, const struct cuda_driver *d, uint64_t pointer);
 
-/* send.c */
+/* fast.c: sending */
 
 void fast_begin(struct fast *f, struct link *link, PyObject *inputs);
 

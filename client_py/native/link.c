@@ -3,14 +3,18 @@
 
 #include <stdlib.h>
 
+#include "base/fail.h"
+
 /* ---- methods ---- */
 
-/* generation(timeout): that of the present connection; connects when there is none. */
+/* generation(timeout): that of the present connection, and its answer to hello; connects when there is none. */
 static PyObject *generation(PyObject *self, PyObject *timeout)
 {
     PyThreadState *thread;
     struct link *link = (struct link *)self;
+    struct bytes hello = {0};
     struct kops_error e;
+    PyObject *made;
     uint32_t now;
     int64_t ms;
 
@@ -18,15 +22,17 @@ static PyObject *generation(PyObject *self, PyObject *timeout)
         return NULL;
     thread = PyEval_SaveThread();
     now = native_generation(link->client, ms, &e);
+    if (now && !native_hello(link->client, &hello))
+        now = 0, fail(&e, KOPS_ERR_NO_MEMORY, "there is no memory to connect");
     PyEval_RestoreThread(thread);
     link_leave(link);
-    if (!now)
-        return native_raise(&e);
-    if (now != link->generation) {
+    if (now && now != link->generation) {
         link->generation = now;
         link->n_regions = 0;
     }
-    return PyLong_FromUnsignedLong(now);
+    made = now ? Py_BuildValue("(Iy#)", now, (const char *)hello.data, (Py_ssize_t)hello.length) : native_raise(&e);
+    bytes_free(&hello);
+    return made;
 }
 
 static bool put_fds(struct native_raw *request, PyObject *fds)
@@ -170,6 +176,68 @@ static PyObject *done(PyObject *self, PyObject *number)
     return PyBool_FromLong(is_done);
 }
 
+/* has_ended(ticket): whether its reply was taken in. */
+static PyObject *has_ended(PyObject *self, PyObject *number)
+{
+    struct link *link = (struct link *)self;
+    kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
+    bool ended;
+
+    if (PyErr_Occurred() || !link_enter(link))
+        return NULL;
+    ended = native_has_ended(link->client, ticket);
+    link_leave(link);
+    return PyBool_FromLong(ended);
+}
+
+/* look(): takes in the replies that have arrived. Raises where the connection is over. */
+static PyObject *look(PyObject *self, PyObject *unused)
+{
+    struct link *link = (struct link *)self;
+    PyThreadState *thread;
+    struct kops_error e;
+    enum kops_code r;
+
+    (void)unused;
+    if (!link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    r = native_look(link->client, link->generation, &e);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+}
+
+/* fileno(): the connection's socket; -1: there is none. */
+static PyObject *file_number(PyObject *self, PyObject *unused)
+{
+    struct link *link = (struct link *)self;
+    int fd;
+
+    (void)unused;
+    if (!link_enter(link))
+        return NULL;
+    fd = native_socket(link->client);
+    link_leave(link);
+    return PyLong_FromLong(fd);
+}
+
+/* cancel(ticket): asks the daemon to drop the request, without waiting. */
+static PyObject *cancel(PyObject *self, PyObject *number)
+{
+    struct link *link = (struct link *)self;
+    kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
+    PyThreadState *thread;
+
+    if (PyErr_Occurred() || !link_enter(link))
+        return NULL;
+    thread = PyEval_SaveThread();
+    kops_cancel(link->client, ticket, NULL);
+    PyEval_RestoreThread(thread);
+    link_leave(link);
+    Py_RETURN_NONE;
+}
+
 /* notify(method, params, dispensable=False): carried out like a request, never answered. */
 static PyObject *notify(PyObject *self, PyObject *arguments)
 {
@@ -302,17 +370,18 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
     struct kops_connect_options options = {.socket = NULL};
     PyObject *timeout, *wake_up;
     double spin_us;
-    int autostart;
+    int autostart, socket_only;
     struct kops_error e;
     enum kops_code r;
 
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "zsOdOp", &options.socket, &options.name, &timeout, &spin_us, &wake_up,
-                          &autostart) ||
+    if (!PyArg_ParseTuple(arguments, "zsOdOppz", &options.socket, &options.name, &timeout, &spin_us, &wake_up,
+                          &autostart, &socket_only, &options.isolate) ||
         !native_milliseconds(timeout, &options.timeout_ms))
         return -1;
     options.connect_timeout_ms = options.timeout_ms == KOPS_FOREVER ? 0 : options.timeout_ms;
     options.no_autostart = !autostart;
+    options.transport = socket_only ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_AUTO;
     options.where = KOPS_WHERE_DAEMON;                /* Python has chosen */
     options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
@@ -367,6 +436,10 @@ static PyMethodDef methods[] = {
     {"submit", submit, METH_VARARGS, NULL},
     {"wait", wait_for, METH_VARARGS, NULL},
     {"done", done, METH_O, NULL},
+    {"has_ended", has_ended, METH_O, NULL},
+    {"look", look, METH_NOARGS, NULL},
+    {"fileno", file_number, METH_NOARGS, NULL},
+    {"cancel", cancel, METH_O, NULL},
     {"notify", notify, METH_VARARGS, NULL},
     {"enqueue", enqueue_call, METH_VARARGS, NULL},
     {"batch", batch, METH_VARARGS, NULL},
@@ -390,7 +463,9 @@ static PyGetSetDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Link(path, name, timeout, spin_us, wake): a connection. wake() is called when references are kept."},
+    {Py_tp_doc, "Link(path, name, timeout, spin_us, wake, autostart, socket_only, isolate): a connection. wake() is "
+                "called when references "
+                "are kept."},
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},

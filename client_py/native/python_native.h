@@ -137,7 +137,7 @@ PyObject *here_keep_image(PyObject *module, PyObject *arguments);
 
 extern PyType_Spec op_method_spec;
 
-/* regions.c */
+/* fast.c */
 
 PyObject *link_remember(PyObject *self, PyObject *arguments);
 PyObject *link_forget(PyObject *self, PyObject *arguments);

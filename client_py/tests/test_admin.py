@@ -10,6 +10,7 @@ import kops
 import pytest
 from fake_daemon import FakeDaemon, Refused
 from kops._clients.admin import drain_patience
+from which import compiled_only
 
 ONE = {"count": 3, "p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 3.5, "max": 4.0}
 CLIENTS = {
@@ -57,6 +58,7 @@ def test_admin(k: kops.Client, daemon: FakeDaemon) -> None:
     assert daemon.requests[-1] == ("drain", {"resume": True})
 
 
+@compiled_only
 def test_admin_aio(daemon: FakeDaemon) -> None:
     async def main() -> None:
         async with kops.connect_async(daemon.path) as k:
@@ -98,6 +100,7 @@ def test_an_older_daemon(k: kops.Client, daemon: FakeDaemon, method: str) -> Non
         getattr(k, method)()
 
 
+@compiled_only
 def test_drain_is_not_repeated(daemon: FakeDaemon) -> None:
     """The daemon that follows is not the one that was to end; what can be asked twice is asked again."""
     seen: list[str] = []

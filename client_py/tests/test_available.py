@@ -15,8 +15,8 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._base.compiled import native
-from kops._memory import available as _available
 from kops._memory.pool import pool
+from which import compiled_only, plain_only
 
 HERE = Path(__file__).resolve().parent
 CASES = json.loads((HERE / "available.json").read_text())["cases"]
@@ -32,24 +32,22 @@ def tree(root: Path, files: dict[str, str]) -> str:
     return str(root)
 
 
+@compiled_only
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_both_clients_find_the_same(case: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_left(case: dict[str, Any], tmp_path: Path) -> None:
     root = tree(tmp_path, case["files"])
-    unlimited = resource.RLIM_INFINITY
-    found = _available.bound(root=root, address_space=case.get("address_space", unlimited), file_size=case.get("file_size", unlimited))
-    assert (None if found is None else found.size) == case["size"]
-    assert found is None or found.of == case["of"]
-    if native is not None:
-        size, of = native.available(root, case.get("address_space", NONE), case.get("file_size", NONE))
-        assert (None if size == NONE else size) == case["size"] and of == case.get("of", "")
+    size, of = native.available(root, case.get("address_space", NONE), case.get("file_size", NONE))
+    assert (None if size == NONE else size) == case["size"] and of == case.get("of", "")
 
 
-def test_amounts_read_well() -> None:
-    sizes = (5, 1024, 1536, (1 << 20) - 1, 1 << 20, 1 << 40, 1 << 62, 1 << 90)
-    shown = ["5 bytes", "1.0 KiB", "1.5 KiB", "1023.9 KiB", "1.0 MiB", "1.0 TiB", "4.0 EiB", "1073741824.0 EiB"]
-    assert [_available.amount(size) for size in sizes] == shown
+@plain_only
+def test_in_plain_python_the_machine_is_the_limit(k: kops.Client) -> None:
+    with pytest.raises(kops.OutOfMemory, match=r"were asked for, and this machine \(MemAvailable\) has .* MiB left") as caught:
+        k.empty((HUGE,))
+    assert isinstance(caught.value, MemoryError) and caught.value.detail["asked"] == 4 * HUGE > caught.value.detail["available"] > 0
 
 
+@compiled_only
 def test_what_there_is_not_is_a_memory_error(k: kops.Client, daemon: FakeDaemon) -> None:
     wide = numpy.broadcast_to(numpy.float32(1), (HUGE,))
     before = pool.usage()["segments"]
@@ -70,6 +68,7 @@ def test_what_there_is_not_is_a_memory_error(k: kops.Client, daemon: FakeDaemon)
     assert k.add(numpy.float32([1, 2]), 1.0).tolist() == [2, 3]
 
 
+@compiled_only
 def test_the_message_says_asked_and_available(k: kops.Client) -> None:
     with pytest.raises(kops.OutOfMemory, match=r"4\.0 TiB of shared memory were asked for, and .* has .* left for this process"):
         k.empty((HUGE,))
@@ -93,7 +92,12 @@ def test_what_is_kept_for_reuse_is_given_up_first(k: kops.Client, monkeypatch: p
     k.empty(2 << 20)
     idle = pool.usage()["idle_bytes"]
     assert idle >= 8 << 20
-    monkeypatch.setattr(_available, "bound", lambda size: _available.Bound((70 << 20) - pool._idle, "this test"))
+
+    def check(size: int) -> None:
+        if size > (70 << 20) - pool._idle:
+            raise kops.OutOfMemory("more than this test has")
+
+    monkeypatch.setattr("kops._memory.pool.check_available", check)
     made = k.empty((16 << 20) - 1024)  # more than is left beside what is idle
     assert made.nbytes and pool.usage()["idle_bytes"] < idle
 
@@ -143,6 +147,7 @@ except kops.OutOfMemory as error:
 """
 
 
+@compiled_only
 def test_limits_of_the_process() -> None:
     assert limited(ASK.format(1 << 26), resource.RLIMIT_FSIZE, 64 << 20) == "RLIMIT_FSIZE"
     assert limited(ASK.format(1 << 29), resource.RLIMIT_AS, 2 << 30) == "RLIMIT_AS"
@@ -163,6 +168,7 @@ def test_what_failed_for_memory_is_not_asked_again(k: kops.Client, daemon: FakeD
     assert k.square(a).tolist() == [1]
 
 
+@compiled_only
 def test_a_repeated_call_makes_no_memory(k: kops.Client, daemon: FakeDaemon) -> None:
     a = k.zeros(1 << 18)
     k.square(a)

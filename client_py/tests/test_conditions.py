@@ -11,7 +11,7 @@ import kops
 import numpy
 import pytest
 from built import Daemon
-from kops._base.conditions import Conditions, Reading
+from kops._base.results import Conditions, Reading
 
 from support import raw  # isort: skip
 from support.nvml import FAKE_GPU, Nvml  # isort: skip

@@ -13,10 +13,11 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
-from kops._memory import allocations as _cuda
+from kops._memory import exports as _cuda
 from standin_driver import in_use, standin
 
 from standin_cuda import dlpack  # isort: skip
+from which import compiled_only
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,7 @@ def test_two_clients_register_for_themselves(k: kops.Client, gpu: Any, daemon: F
     assert len(registrations(daemon)) == 2 and registrations(daemon)[0] == registrations(daemon)[1]
 
 
+@compiled_only
 def test_a_reconnected_client_registers_again(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     a = gpu.empty(1000)
     k.square(a, out=a)

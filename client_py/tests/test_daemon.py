@@ -13,6 +13,7 @@ import numpy
 import pytest
 from built import Daemon, backends, k, real
 from test_client import wait_for
+from which import compiled_only
 
 __all__ = ["k", "real"]
 
@@ -125,6 +126,7 @@ def test_a_deadline_is_kept_whatever_runs(k: kops.Client) -> None:
         assert not any(other.any() for other in others), "it was written to another array"
 
 
+@compiled_only
 def test_cancel_says_what_happens(k: kops.Client) -> None:
     a = k.array(normal(3000 * 3000).reshape(3000, 3000))
     for _ in range(3):

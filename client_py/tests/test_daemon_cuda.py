@@ -16,9 +16,9 @@ import kops
 import numpy
 import pytest
 from built import Daemon, backends
-from kops._memory import allocations as _cuda
+from kops._memory import exports as _cuda
 from kops._tensors import numbers as cached_numbers
-from which import ordered_only
+from which import compiled_only
 
 import standin_cuda as standin  # isort: skip
 
@@ -122,7 +122,7 @@ def timed_program(k: kops.Client, a: torch.Tensor) -> kops.Timings:
     return timings
 
 
-@ordered_only
+@compiled_only
 def test_a_timed_call_goes_the_short_way_too(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = tensor(driver, 1, 2, 3), tensor(driver, 10, 20, 30)
     c, long = k.add(a, b, timing=True)
@@ -159,7 +159,7 @@ def test_programs_and_sequences(k: kops.Client, driver: Any) -> None:
     assert timings is not None and timings.gpu_us is not None
 
 
-@ordered_only
+@compiled_only
 def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None:
     a = tensor(driver, 1, 2, 3, 4)
     k.square(a[:3], out=a[1:])
@@ -169,7 +169,7 @@ def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None
     assert numbers(driver, k.add(a, a)) == [2, 4, 6, 8]
 
 
-@ordered_only
+@compiled_only
 def test_the_daemon_is_killed(k: kops.Client, real: Daemon, driver: Any) -> None:
     a = tensor(driver, 1, 2)
     k.square(a, out=a)

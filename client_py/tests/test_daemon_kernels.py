@@ -20,6 +20,7 @@ from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_kernels import ADD2
 
 from support import backends  # isort: skip
+from which import compiled_only
 
 if backends.nvrtc() is None:
     pytest.skip("there is no NVRTC here", allow_module_level=True)
@@ -148,6 +149,7 @@ def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:  
     assert module.kernel("scale<__half, 2>", "half* y, int n", grid=1, block=32).attributes.params == (8, 4)
 
 
+@compiled_only
 def test_the_daemon_comes_back(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k)

@@ -14,6 +14,7 @@ import numpy
 import pytest
 from built import Daemon, backends
 from kops._memory import device_pool
+from which import compiled_only
 
 DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
 
@@ -291,6 +292,7 @@ def test_memory_runs_out_with_a_clear_error(standin: Daemon) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+@compiled_only
 def test_contents_outlive_the_daemon(how: int) -> None:
     if (why := backends.missing(backends.STANDIN)) is not None:
         pytest.skip(why)

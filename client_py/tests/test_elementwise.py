@@ -15,7 +15,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from kops._kernels import elementwise as _elementwise
 from kops._source import formulas as _formulas
-from kops._source import layouts as _layouts
+from kops._source import formulas as _layouts
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
 SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (

@@ -13,7 +13,9 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
+from kops._session.plain import PlainLink
 from test_client import wait_for
+from which import compiled_only
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_a_forked_child_connects_anew(k: kops.Client, daemon: FakeDaemon, a: Any
     expected = a * a
 
     def child() -> bool:
-        closed = not hasattr(parent, "transport") or parent.transport.fileno() == -1
+        closed = not isinstance(parent, PlainLink) or parent._socket.fileno() == -1
         return bool(closed and (k.square(a) == expected).all() and k._connection is not parent)
 
     in_child(child)
@@ -73,6 +75,7 @@ def test_a_fork_while_other_threads_wait(k: kops.Client, daemon: FakeDaemon, hel
     waiter.join()
 
 
+@compiled_only
 def test_a_pending_request_of_the_parent_is_none_of_the_childs(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
     pending = k.submit("square", a)
 

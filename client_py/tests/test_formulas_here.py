@@ -9,8 +9,8 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import places
-from kops._kernels import steps
+from kops._calls import contexts
+from kops._kernels import formulas
 from kops._kernels.formulas import Formula, Prepared
 from kops._kernels.kernels import Kernel
 from kops._memory.driver import Driver
@@ -61,7 +61,7 @@ def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     thrice = Thrice(k, tensor(driver, 0, 0))
     measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(places, "measure", lambda client, device: measured.pop(0))
+    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
     for more in (0, 2):
         before = launches(k)
         thrice(x, out=y, where="auto")
@@ -121,6 +121,6 @@ def test_frameworks_with_different_streams_are_refused(
 ) -> None:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     streams = iter((1, 1, 2))
-    monkeypatch.setattr(steps.contexts, "stream_of", lambda arguments: next(streams))
+    monkeypatch.setattr(formulas.contexts, "stream_of", lambda arguments: next(streams))
     with pytest.raises(kops.BadArgument, match="different current streams"):
         Thrice(k, tensor(driver, 0, 0))(x, out=y, where="here")

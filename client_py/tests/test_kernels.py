@@ -14,6 +14,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from test_client import wait_for
+from which import compiled_only
 
 ADD2 = """
 extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
@@ -306,6 +307,7 @@ def test_sequences_and_programs(k: kops.Client, daemon: FakeDaemon) -> None:
     assert (d == a + a).all()
 
 
+@compiled_only
 def test_a_kernel_outlives_the_connection(k: kops.Client, daemon: FakeDaemon) -> None:
     c, a, b = vectors(k)
     kern = add2(k)
@@ -377,6 +379,7 @@ def test_in_another_process(k: kops.Client, daemon: FakeDaemon) -> None:
     copy._client.close()
 
 
+@compiled_only
 def test_submitted_launches(k: kops.Client, daemon: FakeDaemon) -> None:
     c, a, b = vectors(k)
     kern = k.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n")

@@ -14,7 +14,7 @@ OUT = "out float* c, const float* a, const float* b, int n"
 
 @pytest.fixture
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("kops._calls.cold.host_cache", lambda: 1 << 20)
+    monkeypatch.setattr("kops._calls.measure.host_cache", lambda: 1 << 20)
     return 1 << 20
 
 

@@ -15,7 +15,7 @@ from kops._kernels import kernels as _kernels
 from test_client import wait_for
 from test_kernels import ADD2, sent
 from test_ordered import control, driver, gpu, say_yes, stream, tensor  # noqa: F401
-from which import ordered_only
+from which import compiled_only
 
 SIGNATURE = "out float* c, const float* a, const float* b, int n"
 
@@ -48,8 +48,8 @@ def add2(k: kops.Client, **more: Any) -> kops.Kernel:
     return k.kernel(ADD2, "add2_kernel", SIGNATURE, **{"grid": "ceil_div(n, 256)", "block": 256, **more})
 
 
-@ordered_only
-@pytest.mark.parametrize("blocking", [pytest.param(False, marks=ordered_only), True])
+@compiled_only
+@pytest.mark.parametrize("blocking", [pytest.param(False, marks=compiled_only), True])
 def test_it_sends_what_python_sends(
     k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str], blocking: bool  # noqa: F811
 ) -> None:
@@ -103,7 +103,7 @@ def test_it_sends_what_python_sends(
     assert [meaning(launch) for launch in fast] == [meaning(launch) for launch in plain]
 
 
-@ordered_only
+@compiled_only
 def test_what_is_something_else_goes_the_long_way(
     k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str]  # noqa: F811
 ) -> None:
@@ -133,7 +133,7 @@ def test_what_is_something_else_goes_the_long_way(
     assert len(sent(daemon, "launch")) == 5
 
 
-@ordered_only
+@compiled_only
 def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)
     kern = add2(k)
@@ -156,7 +156,7 @@ def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  #
     assert places[1] == places[2] and places[0] == places[3] == places[4] and places[5] == places[1]
 
 
-@ordered_only
+@compiled_only
 def test_an_error_names_the_kernel(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)
     kern = add2(k)
@@ -186,7 +186,7 @@ def test_a_lost_connection(k: kops.Client, daemon: FakeDaemon, stream: Any) -> N
     assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
 
 
-@ordered_only
+@compiled_only
 def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)
     kern = add2(k)

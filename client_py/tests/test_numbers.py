@@ -14,6 +14,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._tensors import numbers as _numbers
+from which import compiled_only
 
 
 def normal(*shape: int, dtype: str = "float32") -> Any:
@@ -60,6 +61,7 @@ def test_numbers_alone_are_no_operands(k: kops.Client, daemon: FakeDaemon) -> No
     assert k.add([1, 2], 0.5).tolist() == [1.5, 2.5]
 
 
+@compiled_only
 def test_in_sequences_programs_and_pending_calls(k: kops.Client, daemon: FakeDaemon) -> None:
     a = k.array(normal(64))
     with k.sequence() as s:

@@ -11,7 +11,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import ops_here, places
+from kops._calls import contexts, ops_here
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_here import Graph
 
@@ -249,7 +249,7 @@ def _asked() -> Any:
 def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     x, y = tensor(driver, 1, 2), of(driver, random(2, 2))
     measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(places, "measure", lambda client, device: measured.pop(0))
+    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
     before = runs(k)
     assert numbers(driver, k.square(x, where="auto")) == [1, 4] and runs(k) == before and len(measured) == 1
     assert k.gemm(y, y, where="auto").shape == (2, 2) and runs(k) == before

@@ -17,12 +17,12 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from kops._memory import allocations as _cuda
+from kops._memory import exports as _cuda
 from standin_driver import ROOT, in_use, standin
 from test_client import wait_for
-from which import ordered_only
+from which import compiled_only
 
-pytestmark = ordered_only
+pytestmark = compiled_only
 NOT_READY = 600
 
 

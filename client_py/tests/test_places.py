@@ -17,6 +17,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from kops._clients import base
 from kops._session import native_link, places
+from which import compiled_only
 
 FILE = Path(__file__).resolve().parents[2] / "tests/vectors/places.json"
 if not FILE.exists():
@@ -39,7 +40,7 @@ def asynchronous(path: Any = None, **options: Any) -> None:
     asyncio.run(ask())
 
 
-clients = pytest.mark.parametrize("client", [synchronous, asynchronous])
+clients = pytest.mark.parametrize("client", [synchronous, pytest.param(asynchronous, marks=compiled_only)])
 
 
 @pytest.mark.parametrize("row", VECTORS["lists"], ids=lambda row: "{runtime} {uid}".format(**row))
@@ -120,7 +121,7 @@ def silent(tmp_path: Path) -> Iterator[str]:
 def test_a_server_that_says_nothing(silent: str, client: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(kops.Timeout, match=rf"{silent}: kopsd does not answer: .* start it anew, or name another"):
         client(silent, timeout=0.2)
-    if native_link.native is None or client is asynchronous:  # libkops' own limit is as long
+    if native_link.native is None:  # libkops' own limit is as long
         monkeypatch.setattr(base, "CONNECT_LIMIT", 0.2)
         with pytest.raises(kops.Timeout, match=r"does not answer.*for 0\.2 s"):
             client(silent)

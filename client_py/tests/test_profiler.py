@@ -22,7 +22,7 @@ import pytest
 from built import Daemon, backends, k, real
 from kops._calls.calls import Calls
 from kops._calls.ops import OpMethods
-from kops._kernels.bound import Bound
+from kops._kernels.kernels import Bound
 from kops.profiler import ProfilerAction, ProfilerActivity, _spans, profile, record_function, schedule, tensorboard_trace_handler
 from kops.profiler._chrome import Trace
 from kops.profiler._recorder import Decoder

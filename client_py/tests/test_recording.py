@@ -11,6 +11,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
 from test_client import wait_for
+from which import compiled_only
 
 
 def normal(*shape: int, dtype: str = "float32") -> numpy.ndarray:
@@ -162,6 +163,7 @@ def test_a_program_takes_constants_and_no_ordinary_arrays(k: kops.Client) -> Non
     assert numpy.allclose(b, a + 1.5)
 
 
+@compiled_only
 def test_a_program_outlives_its_connection(k: kops.Client, daemon: FakeDaemon) -> None:
     a = k.array(normal(4))
     with k.program() as p:

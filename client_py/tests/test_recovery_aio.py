@@ -10,6 +10,9 @@ import kops
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from test_recovery import always, hang_up, lose_device, once, refuse
+from which import compiled_only
+
+pytestmark = compiled_only
 
 
 @pytest.mark.parametrize("how", [hang_up, lose_device])

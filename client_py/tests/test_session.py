@@ -1,21 +1,58 @@
-"""The session without any socket: bytes in, bytes out."""
+"""The plain link over a pair of sockets whose other end the test has."""
 
 from __future__ import annotations
 
 import array
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import pytest
-from kops._base.errors import BadReply, ConnectionLost, Internal, LimitExceeded, ProtocolError
-from kops._session.session import Call, Session
+from kops._base.errors import BadReply, ConnectionLost, Internal, LimitExceeded, ProtocolError, Timeout
+from kops._session.link import Call
+from kops._session.plain import PlainLink
+
+PATIENCE = 20
 
 
-def chunk(data: bytes, fds: tuple[int, ...] = ()) -> Any:
-    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
-    return (data, control, 0, None)
+class Far:
+    """The daemon's end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._unpacker = msgpack.Unpacker()
+
+    def write(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        assert self.socket.sendmsg([data], control) == len(data)
+
+    def read(self) -> list[Any]:
+        """The messages that have come."""
+        self.socket.setblocking(False)
+        try:
+            self._unpacker.feed(self.socket.recv(1 << 20))
+        except BlockingIOError:
+            pass
+        self.socket.setblocking(True)
+        return list(self._unpacker)
+
+    def end(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+
+def conversation() -> tuple[PlainLink, Far]:
+    here, there = socket.socketpair()
+    return PlainLink(here), Far(there)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[PlainLink, Far]]:
+    link, far = conversation()
+    yield link, far
+    far.socket.close()
+    link.close()
 
 
 def response(msgid: int, result: Any = None, error: Any = None) -> bytes:
@@ -23,187 +60,166 @@ def response(msgid: int, result: Any = None, error: Any = None) -> bytes:
     return data
 
 
-def receive(session: Session, *chunks: Any) -> None:
-    for each in chunks:
-        session.inbox.append(each if isinstance(each, tuple) else chunk(each))
-        session.process()
+def outcome(link: PlainLink, call: Call, timeout: float = PATIENCE) -> Any:
+    link.exchange(call, timeout)
+    return call.outcome()
 
 
-def start(session: Session, method: str = "run", keep: Any = None, **params: Any) -> Call:
-    call = Call(method, params, keep=keep)
-    session.enqueue(call)
-    return call
+def test_replies_split_anywhere(ends: Any) -> None:
+    link, far = ends
+    for msgid, size in enumerate((1, 2, 3, 7, 1000), 1):
+        data = response(msgid, {"text": "x" * 40})
+        call = Call("ping", {})
+        link.put(call)
+        for i in range(0, len(data), size):
+            assert not call.done
+            far.write(data[i : i + size])
+            if i + size < len(data):
+                with pytest.raises(TimeoutError):
+                    link._receive_until(call, 0.0)
+                link._inbox.append(link._socket.recvmsg(1000))
+                assert link._next() is None
+        link._receive_until(call, None)
+        assert call.outcome() == {"text": "x" * 40}
+        assert not link._waiting and not link._inbox
 
 
-def mark_sent(session: Session) -> list[Any]:
-    """What a transport does."""
-    sent = []
-    while session.outbox:
-        call = session.outbox.popleft()
-        call.sent.append(len(call.data))
-        sent.append(msgpack.unpackb(call.data))
-    return sent
+def test_late_replies_and_the_awaited_one_in_one_chunk(ends: Any) -> None:
+    link, far = ends
+    for _ in range(2):
+        with pytest.raises(Timeout):
+            link.exchange(Call("ping", {}), 0.001)
+    far.write(response(2, {}) + response(1, {}) + response(3, {"a": 1}))
+    assert outcome(link, Call("ping", {})) == {"a": 1}
+    assert not link._waiting and not link._inbox
 
 
-@pytest.fixture
-def session() -> Session:
-    return Session()
-
-
-def test_replies_in_any_order_and_split_anywhere(session: Session) -> None:
-    for size in (1, 2, 3, 7, 1000):
-        calls = [start(session, "ping") for _ in range(5)]
-        mark_sent(session)
-        data = b"".join(response(call.msgid, {"text": "x" * call.msgid}) for call in reversed(calls))
-        receive(session, *(data[i : i + size] for i in range(0, len(data), size)))
-        assert [call.outcome() for call in calls] == [{"text": "x" * call.msgid} for call in calls]
-        assert not session.pending and not session.inbox
-
-
-def test_an_unknown_code_is_internal_and_keeps_its_name(session: Session) -> None:
-    call = start(session)
-    receive(session, response(call.msgid, error={"code": "from_the_future", "message": "?", "detail": {}}))
+def test_an_unknown_code_is_internal_and_keeps_its_name(ends: Any) -> None:
+    link, far = ends
+    far.write(response(1, error={"code": "from_the_future", "message": "?", "detail": {}}))
     with pytest.raises(Internal) as caught:
-        call.outcome()
+        outcome(link, Call("run", {}))
     assert caught.value.code == "from_the_future"
 
 
-def test_what_a_call_uses_is_kept_until_the_reply_also_when_it_was_given_up(session: Session) -> None:
-    given_up, waited = start(session, keep=["memory"]), start(session, keep=["memory"])
-    mark_sent(session)
-    session.abandon(given_up)
-    assert given_up.keep and given_up.msgid in session.pending
-    receive(session, response(given_up.msgid, {}), response(waited.msgid, {}))
+def test_what_a_call_uses_is_kept_until_the_reply_also_when_it_was_given_up(ends: Any) -> None:
+    link, far = ends
+    given_up, waited = Call("run", {}, keep=["memory"]), Call("run", {}, keep=["memory"])
+    with pytest.raises(Timeout):
+        link.exchange(given_up, 0.001)
+    assert given_up.keep and [message[:3] for message in far.read()] == [[0, 1, "run"], [2, "cancel", [{"msgid": 1}]]]
+    far.write(response(1, {}) + response(2, {}))
+    outcome(link, waited)
     assert given_up.keep is None and waited.keep is None
 
 
-def test_what_a_call_uses_is_kept_until_its_work_has_ended(session: Session) -> None:
+def test_what_a_call_uses_is_kept_until_its_work_has_ended(ends: Any) -> None:
     """A reply at a deadline may be ahead of that; a barrier behind the work is not."""
-    late = start(session, keep=["memory"])
-    mark_sent(session)
-    receive(session, response(late.msgid, error={"code": "deadline_exceeded", "message": "", "detail": {"ended": False}}))
+    link, far = ends
+    late = Call("run", {}, keep=["memory"])
+    far.write(response(1, error={"code": "deadline_exceeded", "message": "", "detail": {"ended": False}}))
+    link.exchange(late, PATIENCE)
     assert late.done and late.keep is None
-    (barrier,) = session.outbox
+    (barrier,) = link._waiting.values()
     assert (barrier.method, barrier.keep) == ("trim", ["memory"])
-    mark_sent(session)
-    receive(session, response(barrier.msgid, {"unpinned": 0, "mappings": 0}))
-    assert barrier.keep is None and not session.pending
+    assert [message[2] for message in far.read()] == ["run", "trim"]
+    far.write(response(2, {"unpinned": 0, "mappings": 0}) + response(3, {}))
+    outcome(link, Call("ping", {}))
+    assert barrier.keep is None and not link._waiting
 
 
 @pytest.mark.parametrize("detail", [{"ended": True}, {}])
-def test_a_deadline_of_work_that_has_ended(session: Session, detail: dict[str, bool]) -> None:
-    call = start(session, keep=["memory"])
-    mark_sent(session)
-    receive(session, response(call.msgid, error={"code": "deadline_exceeded", "message": "", "detail": detail}))
-    assert call.keep is None and not session.outbox
+def test_a_deadline_of_work_that_has_ended(ends: Any, detail: dict[str, bool]) -> None:
+    link, far = ends
+    call = Call("run", {}, keep=["memory"])
+    far.write(response(1, error={"code": "deadline_exceeded", "message": "", "detail": detail}))
+    link.exchange(call, PATIENCE)
+    assert call.keep is None and not link._waiting
     assert call.error is not None and call.error.ended is True
 
 
-def test_giving_up_what_was_not_sent_takes_it_back(session: Session) -> None:
-    call = start(session)
-    session.abandon(call)
-    assert not session.outbox and not session.pending
+def test_what_could_be_sent_in_part_only_ends_the_connection(ends: Any) -> None:
+    link, far = ends
+    link.message_bytes = 64 << 20
+    with pytest.raises(Timeout):
+        link.exchange(Call("ping", {"data": b"x" * (32 << 20)}), 0.05)
+    with pytest.raises(ConnectionLost):
+        link.exchange(Call("ping", {}), PATIENCE)
 
 
-def test_giving_up_what_is_half_sent_sends_the_rest(session: Session) -> None:
-    call = start(session)
-    call.sent.append(3)
-    session.abandon(call)
-    assert [c.method for c in session.outbox] == ["run", "cancel"]
-
-
-def test_a_late_registration_is_taken_back(session: Session) -> None:
+def test_a_late_registration_is_taken_back(ends: Any) -> None:
+    link, far = ends
     call = Call("register", {}, undo=lambda reply: ("release", {"buffer": reply["buffer"]}))
-    session.enqueue(call)
-    mark_sent(session)
-    session.abandon(call)
-    assert not mark_sent(session)
-    receive(session, response(call.msgid, {"buffer": 7}))
-    assert mark_sent(session) == [[2, "release", [{"buffer": 7}]]]
+    with pytest.raises(Timeout):
+        link.exchange(call, 0.001)
+    far.read()
+    far.write(response(1, {"buffer": 7}) + response(2, {}))
+    outcome(link, Call("ping", {}))
+    assert [2, "release", [{"buffer": 7}]] in far.read()
 
 
-def test_the_daemon_says_why_it_closes(session: Session) -> None:
-    call = start(session)
-    notice = {"code": "protocol_error", "message": "too deep", "detail": {}}
-    receive(session, msgpack.packb([2, "error", [notice]]), b"")
+def test_the_daemon_says_why_it_closes(ends: Any) -> None:
+    link, far = ends
+    far.write(msgpack.packb([2, "error", [{"code": "protocol_error", "message": "too deep", "detail": {}}]]))
+    far.socket.close()
     with pytest.raises(ProtocolError, match="too deep"):
-        call.outcome()
+        outcome(link, Call("run", {}))
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xc1", b"\x07", b"\x90", msgpack.packb([3, 1, 2]), msgpack.packb([1, "x", None, None]), msgpack.packb({"a": 1}),
+    [b"\xc1", b"\x07", b"\x90", b"\xc0", msgpack.packb([3, 1, 2]), msgpack.packb([1, "x", None, None]), msgpack.packb({"a": 1}),
      msgpack.packb([1, 1, None]), b"\x94\x01\x01\xc0\x81\x01\x02", b"\x94\x01\x01\xc0\xa1\xff"],
 )  # fmt: skip
-def test_garbage_ends_the_connection(session: Session, data: bytes) -> None:
-    call = start(session)
-    assert call.msgid == 1
-    receive(session, data)
+def test_garbage_ends_the_connection(ends: Any, data: bytes) -> None:
+    link, far = ends
+    far.write(data)
     with pytest.raises(BadReply):
-        call.outcome()
+        outcome(link, Call("run", {}))
+    with pytest.raises(BadReply):
+        link.exchange(Call("run", {}), PATIENCE)
 
 
-def test_a_message_that_the_end_cuts_off_is_dropped(session: Session) -> None:
-    call = start(session)
-    receive(session, response(call.msgid, {"a": 1})[:-1], b"")
+def test_a_message_that_the_end_cuts_off_is_dropped(ends: Any) -> None:
+    link, far = ends
+    far.write(response(1, {"a": 1})[:-1])
+    far.end()
     with pytest.raises(ConnectionLost):
-        call.outcome()
-    assert not session.inbox
+        outcome(link, Call("run", {}))
+    assert not link._inbox
 
 
-def test_applying_a_chunk_again_changes_nothing(session: Session) -> None:
-    """An interrupt can come between the applying of a message and its removal from the inbox."""
-    first, second = start(session, "ping"), start(session, "ping")
-    mark_sent(session)
-    both = chunk(response(first.msgid, {"a": 1}) + response(second.msgid, {"b": 2}))
-    again = both
-
-    class Interrupted(Exception):
-        pass
-
-    def interrupt() -> None:
-        second.notify = None
-        raise Interrupted
-
-    second.notify = interrupt
-    session.inbox.append(again)
-    with pytest.raises(Interrupted):
-        session.process()
-    session.process()
-    assert session.failure is None and not session.inbox and not session.pending
-    assert first.outcome() == {"a": 1} and second.outcome() == {"b": 2}
-
-
-def test_what_is_too_long_is_refused_before_it_is_sent(session: Session) -> None:
-    session.message_bytes = 100
+def test_what_is_too_long_is_refused_before_it_is_sent(ends: Any) -> None:
+    link, far = ends
+    link.message_bytes = 100
     with pytest.raises(LimitExceeded):
-        start(session, "ping", data=b"x" * 100)
-    assert not session.pending and not session.outbox
-    start(session, "ping")
-
-
-def pipe() -> tuple[int, int]:
-    return os.pipe()
+        link.exchange(Call("ping", {"data": b"x" * 100}), PATIENCE)
+    assert not link._waiting and not far.read()
+    far.write(response(2, {}))
+    outcome(link, Call("ping", {}))
 
 
 @pytest.mark.parametrize("result", [{}, {"nfds": 1, "fd": 0}])
 @pytest.mark.parametrize("before", [b"", response(1, {})[:3]], ids=["whole", "in part"])
-def test_descriptors_that_nobody_asked_for_end_the_connection_and_are_closed(session: Session, result: Any, before: bytes) -> None:
-    call = start(session)
-    reply = response(call.msgid, result)
-    fds = pipe()
-    receive(session, *([reply[:3]] if before else []), chunk(reply[len(before):], fds))
+def test_descriptors_that_nobody_asked_for_end_the_connection_and_are_closed(ends: Any, result: Any, before: bytes) -> None:
+    link, far = ends
+    reply = response(1, result)
+    if before:
+        far.write(reply[:3])
+    read, write = os.pipe()
+    far.write(reply[len(before) :], (read,))
+    os.close(read)
     with pytest.raises(BadReply):
-        call.outcome()
-    for fd in fds:
-        with pytest.raises(OSError):
-            os.fstat(fd)
+        outcome(link, Call("run", {}))
+    with pytest.raises(BrokenPipeError):
+        os.write(write, b"x")
+    os.close(write)
 
 
-def test_a_result_that_claims_descriptors_is_none(session: Session) -> None:
-    ping, run = start(session, "ping"), start(session)
-    receive(session, response(ping.msgid, {"nfds": 1}))
-    assert ping.outcome() == {"nfds": 1}, "any map may come back"
-    receive(session, response(run.msgid, {"nfds": 1, "fd": 0}))
+def test_a_result_that_claims_descriptors_is_none(ends: Any) -> None:
+    link, far = ends
+    far.write(response(1, {"nfds": 1}))
+    assert outcome(link, Call("ping", {})) == {"nfds": 1}, "any map may come back"
+    far.write(response(2, {"nfds": 1, "fd": 0}))
     with pytest.raises(BadReply):
-        run.outcome()
+        outcome(link, Call("run", {}))

@@ -10,7 +10,7 @@ from typing import Any
 import kops
 import pytest
 from fake_daemon import FakeDaemon
-from kops._base import stats_table
+from kops._base import stats as stats_table
 
 FILE = Path(__file__).resolve().parents[2] / "tests/vectors/stats_table.json"
 if not FILE.exists():

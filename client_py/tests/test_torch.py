@@ -14,7 +14,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._memory.pool import pool
-from which import unanswered
+from which import compiled_only, unanswered
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +164,7 @@ def test_cuda_tensors(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     assert k.square(torch.empty((0, 4), dtype=torch.float32, device=where)).shape == (0, 4)
 
 
+@compiled_only
 def test_what_the_daemon_works_on_is_kept(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     where = torch.device("cuda", 0)
     pending = k.submit("square", torch.empty((1000,), dtype=torch.float32, device=where))

@@ -145,7 +145,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
         made = Capturing(*features, blaslt=blaslt)
         monkeypatch.setattr(_graphs, "_torch_multiplies", lambda like: cublas)
         monkeypatch.setattr(_clients, "_used", made)
-        monkeypatch.setattr(ops_here, "device_of", lambda arrays: 0)
+        monkeypatch.setattr(ops_here, "torch_device_of", lambda arrays: 0)
         monkeypatch.setattr(ops_here, "allocations", SimpleNamespace(driver=SimpleNamespace(uuid=lambda index: "GPU-0")))
         return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kops._base.tuning import choice_of, tuned_of
+from kops._base.results import choice_of, tuned_of
 
 
 def reply(**more: Any) -> dict[str, Any]:

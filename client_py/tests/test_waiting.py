@@ -13,7 +13,7 @@ import kops
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops._base import compiled as _compiled
-from kops._calls import calls as _calls
+from kops._clients import client as _client
 from test_client import wait_for
 from test_ordered import control, driver, gpu, requests, say_yes, stream, tensor  # noqa: F401
 
@@ -126,16 +126,13 @@ def test_a_capturing_stream_is_refused(k: kops.Client, gpu: Any, daemon: FakeDae
     assert len(requests(daemon)) == 1
 
 
-def test_the_caller_is_told_once(daemon: FakeDaemon, stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_the_caller_is_told_once(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with kops.connect(daemon.path) as k:
-            k.square(tensor(4))  # KOPS_NATIVE=0 asked for it
-        monkeypatch.setattr(_calls, "why_not", "no C compiler")
-        with kops.connect(daemon.path, blocking=True) as k:
-            k.square(tensor(4))
-    with kops.connect(daemon.path) as k:
-        with pytest.warns(RuntimeWarning, match="wait for their results.*: no C compiler") as told:
-            k.square(tensor(4))
-            k.square(tensor(4))
-        assert len(told) == 1 and told[0].filename == __file__
+        kops.connect(daemon.path).close()  # KOPS_NATIVE=0 asked for it
+    monkeypatch.setattr(_client, "why_not", "no C compiler")
+    monkeypatch.setattr(_client, "_told_of_plain", False)
+    with pytest.warns(RuntimeWarning, match="each call waits for its result.*pip install.*: no C compiler") as told:
+        for _ in range(2):
+            kops.connect(daemon.path).close()
+    assert len(told) == 1 and told[0].filename == __file__

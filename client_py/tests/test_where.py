@@ -15,7 +15,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import calls, contexts, places
+from kops._calls import calls, contexts
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_daemon_kernels import add2, vectors
 from test_here import Graph, launches
@@ -117,7 +117,7 @@ def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyP
     """What was decided stays until the client connects anew; what could not be measured is asked again."""
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     for times, place in (((2.0, 11.0), "here"), ((12.0, 11.0), "daemon")):
-        monkeypatch.setattr(places, "measure", lambda client, device, times=times: times)
+        monkeypatch.setattr(contexts, "measure", lambda client, device, times=times: times)
         k._forget_places()
         for _ in range(3):
             before = runs(k)
@@ -132,7 +132,7 @@ def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyP
     def fails(client: Any, device: int) -> Any:
         raise kops.KopsError("not now")
 
-    monkeypatch.setattr(places, "measure", fails)
+    monkeypatch.setattr(contexts, "measure", fails)
     k._forget_places()
     for _ in range(2):
         k.add(x, x, out=y, where="auto")
@@ -146,7 +146,7 @@ def test_the_place_is_a_choice_of_the_connection(
     a = random(4, 4)
     x, y, out = of(driver, a), of(driver, a), of(driver, a)
     k.add(x, y, where="here")
-    monkeypatch.setattr(places, "measure", lambda client, device: (2.0, 11.0))
+    monkeypatch.setattr(contexts, "measure", lambda client, device: (2.0, 11.0))
 
     def of_daemon(call: Any) -> bool:
         before = runs(k)
@@ -206,7 +206,7 @@ def recorded(client: kops.Client, x: Any, y: Any) -> Any:
 def test_who_takes_turns_is_told_once(real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     k.square(x, out=y, where="here")
-    monkeypatch.setattr(places, "measure", lambda client, device: (12.0, 11.0))
+    monkeypatch.setattr(contexts, "measure", lambda client, device: (12.0, 11.0))
 
     def told(call: Any, **how: Any) -> list[Any]:
         monkeypatch.setattr(calls, "_told_of_turns", False)

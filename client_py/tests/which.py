@@ -1,4 +1,4 @@
-"""Which of the two links is tested: KOPS_NATIVE=0 is the one in Python."""
+"""Which of the two links is tested: KOPS_NATIVE=0 is the plain one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from kops._base.compiled import native
+from kops._session.plain import PlainLink
 
-pure_only = pytest.mark.skipif(native is not None, reason="looks into the link that is written in Python")
-ordered_only = pytest.mark.skipif(native is None, reason="ordered calls are made by the compiled part")
+plain_only = pytest.mark.skipif(native is not None, reason="looks into the plain link")
+compiled_only = pytest.mark.skipif(native is None, reason="the compiled part alone does it")
 
 
 def unanswered(connection: Any) -> Any:
     """The requests of a connection that no reply came to."""
-    return connection.session.pending if hasattr(connection, "session") else connection._open
+    return connection._waiting if isinstance(connection, PlainLink) else connection.open

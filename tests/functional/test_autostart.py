@@ -34,7 +34,7 @@ async def main():
         assert list(await k.add([1.0, 2.0], [3.0, 4.0])) == [4.0, 6.0]
 asyncio.run(main())
 """
-CLIENTS = ["python", "asyncio", "kopsctl"] + (["compiled"] if NATIVE.exists() else [])
+CLIENTS = ["python", "kopsctl"] + (["compiled", "asyncio"] if NATIVE.exists() else [])
 STARTERS = ["python", "kopsctl"]  # what starts it is written twice, in Python and in C
 
 
@@ -61,7 +61,7 @@ class Place:
 
     def start(self, client: str, *args: str, env: dict[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
         env = {**self.env, **(env or {})}
-        env["KOPS_NATIVE"] = str(NATIVE) if client == "compiled" else "0"
+        env["KOPS_NATIVE"] = str(NATIVE) if client in ("compiled", "asyncio") else "0"
         return subprocess.Popen(
             self.command(client, *args), env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
         )  # type: ignore[call-overload,no-any-return]

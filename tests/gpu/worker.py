@@ -200,8 +200,7 @@ def expandable(path: str) -> None:
 def remapped(path: str) -> None:
     """Virtual memory by hand: the id of a chunk tells that other memory is mapped at its address."""
     from cuda_driver import Array, Driver
-    from kops._memory.allocations import allocations
-    from kops._memory.exports import chunk_id
+    from kops._memory.exports import allocations, chunk_id
 
     driver = Driver()
     size = 2 << 20

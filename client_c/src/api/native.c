@@ -107,6 +107,57 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
     client_leave(client);
 }
 
+bool native_hello(kops_client *client, struct bytes *out)
+{
+    bool kept;
+
+    client_enter(client, NULL);
+    kept = bytes_append(out, client->hello.data, client->hello.length);
+    client_leave(client);
+    return kept;
+}
+
+int native_socket(kops_client *client)
+{
+    int fd;
+
+    client_enter(client, NULL);
+    fd = client_is_connected(client) ? client->t.fd : -1;
+    client_leave(client);
+    return fd;
+}
+
+enum kops_code native_look(kops_client *client, uint32_t generation, struct kops_error *ret_error)
+{
+    struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
+    enum kops_code r = KOPS_OK;
+
+    client_enter(client, e);
+    if (client->generation == generation)
+        session_poll(client);
+    if (client->generation != generation || !client_is_connected(client)) {
+        if (client->generation == generation && client->reason.code)
+            *e = client->reason;
+        else
+            fail(e, KOPS_ERR_CONNECTION_LOST, "the connection to the daemon was lost");
+        r = e->code;
+    }
+    client_leave(client);
+    return r;
+}
+
+bool native_has_ended(kops_client *client, kops_ticket ticket)
+{
+    const struct call *call;
+    bool ended;
+
+    client_enter(client, NULL);
+    call = call_by_ticket(&client->calls, ticket);
+    ended = !call || call->state == CALL_DONE;
+    client_leave(client);
+    return ended;
+}
+
 uint32_t native_last_call(void)
 {
     return call_last();

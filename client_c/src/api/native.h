@@ -43,6 +43,20 @@ void native_notify(kops_client *client, uint32_t generation, const char *method,
  * when that fails. */
 uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
 
+/* Appends the daemon's answer to the present connection's hello, one map. False without memory. */
+bool native_hello(kops_client *client, struct bytes *out);
+
+/* The present connection's socket, which stays the client's, for event loops; -1: there is none. Of clients that talk
+ * over the socket alone (KOPS_TRANSPORT_SOCKET). */
+int native_socket(kops_client *client);
+
+/* Takes in the replies that have arrived, without waiting. An error where the connection is not that of `generation`.
+ */
+enum kops_code native_look(kops_client *client, uint32_t generation, struct kops_error *ret_error);
+
+/* Whether native_wait() would return at once. Reads nothing. */
+bool native_has_ended(kops_client *client, kops_ticket ticket);
+
 /* The msgid of the last request that this thread made, of any client; 0: none. */
 uint32_t native_last_call(void);
 

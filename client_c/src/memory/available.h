@@ -5,7 +5,7 @@
  * 1 or 2. File pages that the kernel can drop count as free. A sixteenth of the first two, 1 GiB at most, is left to
  * other processes. A figure that cannot be read bounds nothing.
  *
- * The Python client has the same rule in kops/_memory/available.py, and client_py/tests/available.json cases for both.
+ * The Python package asks here, too, and has the cases: client_py/tests/available.json.
  */
 #ifndef KOPS_CLIENT_AVAILABLE_H
 #define KOPS_CLIENT_AVAILABLE_H

@@ -99,6 +99,7 @@ static void client_free(struct kops_client *c)
     free(c->socket_option);
     free(c->name);
     free(c->isolate);
+    bytes_free(&c->hello);
     free(c->started);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);

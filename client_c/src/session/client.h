@@ -69,7 +69,8 @@ struct kops_client {
     unsigned spin_option;
     enum kops_transport transport;
     struct wire_info info;
-    unsigned features; /* enum client_feature */
+    struct bytes hello; /* the present connection's answer to hello, as it came */
+    unsigned features;  /* enum client_feature */
 
     struct transport t;
     uint32_t generation; /* of the connection; buffers remember in which they were registered */

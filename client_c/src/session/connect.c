@@ -194,8 +194,8 @@ static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kop
     const struct wire_hello hello = {.client = c->name, .protocol = WIRE_PROTOCOL, .isolate = c->isolate};
     struct kops_limits limits = {0};
     const bool first = !c->info.info.server;
-    const struct exchange x = {wire_pack_hello, &hello, -1, first ? wire_decode_info : wire_decode_limits,
-                               first ? (void *)&c->info : &limits};
+    struct wire_greeting greeting = {&c->info, first ? NULL : &limits, &c->hello};
+    const struct exchange x = {wire_pack_hello, &hello, -1, wire_decode_greeting, &greeting};
     enum kops_code r = exchange_here(c, c->generation, &x, deadline, e);
 
     if (r)

@@ -255,9 +255,15 @@ TABLE(kernels_map, struct kops_kernels_info, KOPS_MAP_KERNELS, finish_kernels)
 TABLE(hello_reply, struct kops_info, KOPS_RESULT_HELLO, NULL)
 DECODES_WITH_ARENA(info, hello_reply)
 
-DECODER(limits)
+DECODER(greeting)
 {
-    return decode(NULL, wire_find(result, "limits"), &limits_map_record, into, fds, nfds);
+    const struct wire_greeting *g = into;
+
+    g->kept->length = 0;
+    if (!bytes_append(g->kept, result, (size_t)(codec_skip(result) - result)))
+        return false;
+    return g->limits ? decode(NULL, wire_find(result, "limits"), &limits_map_record, g->limits, fds, nfds)
+                     : wire_decode_info(result, fds, nfds, g->info);
 }
 
 /* ---- compile, cache ---- */

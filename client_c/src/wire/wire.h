@@ -307,6 +307,13 @@ enum kops_code wire_read_module(const struct native_reply *reply, struct wire_mo
 /* The error of a reply that was asked for as it is. */
 void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error);
 
+/* hello's answer: its bytes are kept, too. */
+struct wire_greeting {
+    struct wire_info *info;     /* gets all of it, */
+    struct kops_limits *limits; /* unless these are to be read alone */
+    struct bytes *kept;
+};
+
 /* The result of a run of which no time is known. */
 void wire_no_timings(struct kops_result *ret);
 
@@ -322,7 +329,7 @@ wire_decode wire_decode_shm;          /* struct wire_shm */
 wire_decode wire_decode_timelines;    /* struct wire_timelines */
 wire_decode wire_decode_trim;         /* uint64_t: bytes */
 wire_decode wire_decode_info;         /* struct wire_info */
-wire_decode wire_decode_limits;       /* struct kops_limits: hello's limits alone */
+wire_decode wire_decode_greeting;     /* struct wire_greeting */
 wire_decode wire_decode_stats;        /* struct wire_stats */
 wire_decode wire_decode_cache_list;   /* struct wire_cache_list */
 wire_decode wire_decode_cache_file;   /* struct wire_cache_file */

@@ -1,4 +1,8 @@
-"""Results of calls besides tensors: timings, profiles, and a daemon's description of itself."""
+"""Results of calls besides tensors: timings, profiles with what the device's speed depended on and what the GPU's counters say, what tuning
+has chosen, and a daemon's description of itself.
+
+The line of conditions that is printed is also kopsctl's (daemon/ctl/view/measure.c); tests/vectors/conditions.json holds both to it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,327 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from . import intervals, table
-from .conditions import Conditions
-from .counters import Counters
+
+SLOWING = ("power_cap", "hw_slowdown", "thermal", "hw_thermal", "power_brake")  # reasons that a measurement is not to have
+SAME = 0.02  # clocks that differ by less are the same
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A device at one time. None: the device does not tell; `missing` says why nothing is known, else it is empty.
+
+    `clock_mhz` is of a GPU's multiprocessors, or of the host's fastest processor. `power_slowed_us` and `thermal_slowed_us`
+    are how long power and heat have kept the clocks down since the driver began. `reasons` says why clocks are not higher: `idle`,
+    `clocks_setting`, `power_cap`, `hw_slowdown`, `sync_boost`, `thermal`, `hw_thermal`, `power_brake`, `display`, `other`.
+    """
+
+    device: str = ""
+    missing: str = ""
+    clock_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    memory_clock_max_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_slowed_us: float | None = None
+    thermal_slowed_us: float | None = None
+    reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, map_: Mapping[str, Any], device: str = "") -> Reading:
+        """From the conditions map of the wire; keys that are not known here are left out."""
+        known = {key: value for key, value in map_.items() if key in _MEMBERS}
+        return cls(**{**known, "device": device, "reasons": tuple(known.get("reasons", ()))})
+
+    def __str__(self) -> str:
+        return str(Conditions(self, self))
+
+
+_MEMBERS = {f.name for f in fields(Reading)}
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _part(before: float | None, after: float | None, most: float | None, unit: str) -> str:
+    """`1980 → 1590 of 1980 MHz`; nothing where nothing is known."""
+    known = [_whole(value) for value in (before, after) if value is not None]
+    if not known:
+        return ""
+    moved = known[0] if len(set(known)) == 1 else " → ".join(known)
+    return f"{moved}{'' if most is None else f' of {_whole(most)}'} {unit}"
+
+
+def _differs(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and abs(after - before) > SAME * max(before, after)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """A device before and after a measurement. `print()` makes one line of it, with a warning where the device was slowed."""
+
+    before: Reading
+    after: Reading
+
+    @property
+    def missing(self) -> str:
+        """Why nothing is known of one of the two readings, such as "no libnvidia-ml.so.1"; else empty."""
+        return self.after.missing or self.before.missing
+
+    @property
+    def changed(self) -> bool:
+        """The clocks were not the same before and after: by more than 2 %."""
+        memory = _differs(self.before.memory_clock_mhz, self.after.memory_clock_mhz)
+        return memory or _differs(self.before.clock_mhz, self.after.clock_mhz)
+
+    @property
+    def power_slowed_us(self) -> float | None:
+        """How long power kept the clocks down between the readings."""
+        return self._between("power_slowed_us")
+
+    @property
+    def thermal_slowed_us(self) -> float | None:
+        """How long heat kept the clocks down between the readings."""
+        return self._between("thermal_slowed_us")
+
+    @property
+    def throttled(self) -> tuple[str, ...]:
+        """What kept the clocks down before, after or between: `power_cap`, `hw_slowdown`, `thermal`, `hw_thermal`, `power_brake`."""
+        seen = {*self.before.reasons, *self.after.reasons}
+        if (self.power_slowed_us or 0) > 0:
+            seen.add("power_cap")
+        if (self.thermal_slowed_us or 0) > 0 and not seen & {"thermal", "hw_thermal"}:
+            seen.add("thermal")
+        return tuple(reason for reason in SLOWING if reason in seen)
+
+    @property
+    def slowed(self) -> bool:
+        """The times are longer than they need be: clocks were kept down, or fell."""
+        fell = any(
+            _differs(before, after) and after < before
+            for before, after in (
+                (self.before.clock_mhz, self.after.clock_mhz), (self.before.memory_clock_mhz, self.after.memory_clock_mhz),
+            )
+            if before is not None and after is not None
+        )  # fmt: skip
+        return bool(self.throttled) or fell
+
+    @property
+    def warning(self) -> str:
+        """What to know before the times are believed; else empty."""
+        if self.throttled:
+            long = sum(us for us in (self.power_slowed_us, self.thermal_slowed_us) if us is not None and us > 0)
+            return f"the clocks were kept down by {', '.join(self.throttled)}" + (f" (for {long / 1e3:.1f} ms)" if long else "")
+        if self.slowed:
+            return "the clocks fell while it was measured"
+        if self.changed:
+            return "the clocks rose while it was measured: more warmup makes the times alike"
+        return ""
+
+    def _between(self, name: str) -> float | None:
+        before, after = getattr(self.before, name), getattr(self.after, name)
+        return None if before is None or after is None else after - before
+
+    def __str__(self) -> str:
+        if self.after.missing:
+            return f"clocks and temperature are not known: {self.after.missing}"
+        a, b = self.before, self.after
+        parts = [_part(a.clock_mhz, b.clock_mhz, b.clock_max_mhz, "MHz")]
+        memory = _part(a.memory_clock_mhz, b.memory_clock_mhz, b.memory_clock_max_mhz, "MHz")
+        parts += [memory and f"memory {memory}"]
+        parts += [_part(a.temperature_c, b.temperature_c, None, "°C"), _part(a.power_w, b.power_w, b.power_limit_w, "W")]
+        line = ", ".join(filter(None, parts))
+        return f"{line}; WARNING: {self.warning}" if self.warning else line
+
+
+CACHES = ("cold", "warm")  # the L2 cache is flushed before the execution that is read, or keeps what the one before has left
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel was launched, and what that costs."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    registers: int  # of a thread
+    static_shared: int  # bytes of a block
+    dynamic_shared: int
+    local_bytes: int  # of a thread: registers that were spilled, and arrays
+    limiter: str  # what keeps more warps from a multiprocessor: "warps", "blocks", "registers" or "shared_memory"
+    occupancy_pct: float | None = None  # that the launch allows
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Launch:
+        known = {key: value for key, value in reply.items() if key in cls.__dataclass_fields__}
+        return cls(**{**known, "grid": tuple(reply["grid"]), "block": tuple(reply["block"])})
+
+
+@dataclass(frozen=True)
+class Counters:
+    """One execution of a kernel by the GPU's counters; `print` shows all of it.
+
+    `verdict` is "memory", "compute" or "latency", and `why` the reason. `values` has the figures by name (PROTOCOL.md, Counters),
+    `counters["dram_pct"]` is one of them, None where the device does not count it. `stalls`: what warps wait for, in percent of
+    their time."""
+
+    verdict: str
+    why: str
+    kernel: str  # the name that the driver knows; empty where it tells none
+    values: Mapping[str, float]
+    stalls: Mapping[str, float]
+    kernels: int = 1  # that one execution launches; the figures are of the longest
+    passes: int = 0
+    copied_bytes: int = 0
+    device: str = ""
+    variant: str = ""
+    launch: Launch | None = None
+    others: int | None = None  # processes of others that have a context on the device; None: not known
+    cache: str = CACHES[0]
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any], cache: str) -> Counters:
+        known = {key: value for key, value in reply.items() if key in cls.__dataclass_fields__}
+        launch = reply.get("launch")
+        return cls(**{**known, "launch": Launch.of(launch) if launch else None, "cache": cache})
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.values.get(name)
+
+    def top_stalls(self, count: int = 3) -> list[tuple[str, float]]:
+        """The reasons for which warps wait most."""
+        waits = ((name, pct) for name, pct in self.stalls.items() if name not in _NO_WAITS and pct > 0)
+        return sorted(waits, key=lambda one: -one[1])[:count]
+
+    def _percent(self, name: str) -> str:
+        value = self[name]
+        return table.NONE if value is None else f"{value:.1f} %"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """What is printed, a name and a text a line."""
+        lines = [("duration", f"{table.number(self['duration_us'])} us, caches {self.cache}, {self.passes} passes")]
+        lines += [(title, ", ".join(f"{what} {self._percent(name)}" for what, name in parts)) for title, parts in _LINES]
+        conflicts, wavefronts = self["bank_conflicts"], self["shared_wavefronts"]
+        if conflicts is not None and wavefronts:
+            lines.append(("bank conflicts", f"{conflicts:.0f} of {wavefronts:.0f} accesses of shared memory"))
+        if self.launch is not None:
+            launch = self.launch
+            limited = launch.occupancy_pct is not None and launch.occupancy_pct < 100
+            allowed = f", allowed {launch.occupancy_pct:.1f} % (limit: {_LIMITERS[launch.limiter]})" if limited else ""
+            spilled = f", {launch.local_bytes} bytes of local memory (spills)" if launch.local_bytes else ", no spills"
+            lines.append(("occupancy", f"achieved {self._percent('occupancy_pct')}{allowed}"))
+            lines.append(("launch", f"grid {_by(launch.grid)}, block {_by(launch.block)}, {launch.registers} registers{spilled}"))
+        else:
+            lines.append(("occupancy", f"achieved {self._percent('occupancy_pct')}"))
+        stalls = ", ".join(f"{name} {pct:.0f} %" for name, pct in self.top_stalls())
+        lines.append(("warps wait for", stalls or table.NONE))
+        if self.others:
+            lines.append(("beware", f"{self.others} other processes have the GPU: figures of L2 and DRAM may be theirs, too"))
+        return lines
+
+    def __str__(self) -> str:
+        of = f", the longest of {self.kernels} kernels" if self.kernels > 1 else ""
+        lines = self._lines()
+        width = max(len(title) for title, _ in lines)
+        head = f"{self.kernel or 'the kernel'} is bound by {self.verdict}{of}: {self.why}"
+        return "\n".join([head, *(f"  {title:<{width}}  {text}" for title, text in lines)])
+
+
+def _by(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+_NO_WAITS = ("selected", "not_selected")
+_LIMITERS = {"warps": "block size", "blocks": "blocks", "registers": "registers", "shared_memory": "shared memory"}
+_LINES = (
+    ("of peak", (("DRAM", "dram_pct"), ("L2", "l2_pct"), ("L1", "l1_pct"), ("SM", "sm_pct"))),
+    ("in use", (("tensor cores", "tensor_pct"), ("issue slots", "issue_pct"))),
+    ("cache hits", (("L2", "l2_hit_pct"), ("L1", "l1_hit_pct"))),
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What can run an op. `us` is the median time of an execution in microseconds; None: not measured. `state` is "measured",
+    "slower" (left behind after one measurement), "left_out" (not measured in this tuning, for want of time) or "unfit" (it cannot
+    run this)."""
+
+    variant: str
+    what: str
+    state: str
+    us: float | None = None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of `Client.tune`. `best` runs from now on, for every client; `before` ran until now, and is `best` where nothing
+    is faster beyond noise; `usual` runs where nothing was tuned. `noise` is the wider of the spreads of `best` and `before`, as a
+    part of their time; `took_us` how long the reply took. `machine` says for which kind of GPU, driver and library it holds. `tried` is
+    how many of the candidates tunings of this problem have tried so far: the next one goes on with the others (None: an older daemon).
+    `goes_on`: there was no time to measure before the reply. It is done after it."""
+
+    device: str
+    machine: str
+    problem: str
+    candidates: tuple[Candidate, ...]
+    best: Candidate
+    before: Candidate
+    usual: Candidate
+    noise: float
+    took_us: float
+    tried: int | None = None
+    goes_on: bool = False
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster `best` is than `usual`; None where the usual one cannot run."""
+        return self.usual.us / self.best.us if self.usual.us and self.best.us else None
+
+    def __str__(self) -> str:
+        timed = sorted((c for c in self.candidates if c.us is not None), key=lambda c: c.us or 0.0)
+        rows = [
+            [c.what, table.number(c.us), c.state, " ".join(n for n in ("best", "before", "usual") if getattr(self, n) is c)]
+            for c in timed
+        ]
+        head = f"{self.problem}: {self.best.what}"
+        if self.gain is not None:
+            head += f", {self.gain:.3g} × as fast as without tuning"
+        if self.tried is not None and self.tried < len(self.candidates):
+            head += f", of {self.tried} of {len(self.candidates)} candidates so far"
+        if self.goes_on:
+            head += " (still measuring)"
+        return "\n".join([head, table.layout([["candidate", "us", "state", ""], *rows], "lrll")])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A choice that was made. `us` is its time then, `usual_us` that of what would run without it; None: that cannot run. `at`:
+    when, in seconds since 1970. It is the best of `tried` of `candidates`; None: an older daemon has chosen it."""
+
+    machine: str
+    problem: str
+    variant: str
+    what: str
+    us: float
+    usual: str
+    noise: float
+    at: float
+    usual_us: float | None = None
+    tried: int | None = None
+    candidates: int | None = None
+
+
+def tuned_of(reply: Mapping[str, Any]) -> Tuned:
+    candidates = tuple(Candidate(**known(Candidate, c)) for c in reply["candidates"])
+    members = known(Tuned, reply)
+    chosen = {name: candidates[members[name]] for name in ("best", "before", "usual")}
+    return Tuned(**{**members, "candidates": candidates, **chosen})
+
+
+def choice_of(reply: Mapping[str, Any]) -> Choice:
+    return Choice(**known(Choice, reply))
+
 
 Timing: TypeAlias = bool | Literal["exact"]
 """How a call is timed: not at all, by the best that is there when it has ended, or by the driver's records of its kernels."""

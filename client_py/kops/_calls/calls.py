@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -9,25 +10,72 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from .._base.compiled import FAST_RULES, SWITCHED_OFF, fast_types, native, pack, why_not
+from .._base.compiled import FAST_RULES, fast_types, native, pack
 from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, UnknownOp
-from .._base.log import log
+from .._base.log import TurnsWarning, log, warn
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
-from .._base.warnings import TurnsWarning, warn
-from .._memory.allocations import allocations
+from .._memory.exports import allocations
+from .._session.link import Call
+from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
-from .._session.session import Call
+from .._tensors.torch import current_stream
 from . import contexts, ops_here, out_dtypes, plans
-from .batch import Batch
+from .contexts import Place, torch_device_of
 from .launch import Launch
 from .ops import NUMBERS
 from .pending import Link, Pending, Watcher
-from .places import Place, device_of
 from .plans import Plan, Prepared
-from .programs import Program
-from .recording import BaseSequence, Recorder
+from .recording import BaseSequence, Program, Recorder
 from .rules import VECTORS
+
+
+class Batch:
+    """Ordered calls that libkops gathers into few requests, of which the stream waits only for the last. See `Client.batch`. Of one
+    thread. Without the compiled part every call waits for its result, and a batch gathers nothing."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._link: NativeLink | None = None
+        self._place = (0, 0)  # device and stream that libkops gathers for
+
+    def __enter__(self) -> Batch:
+        self._client._batch_begin(self)
+        try:
+            self._begin()
+        except BaseException:
+            self._client._batch_end(self)
+            raise
+        return self
+
+    def __repr__(self) -> str:
+        return "<kops.Batch>"
+
+    def _begin(self) -> None:
+        """On the stream that is current now."""
+        link, torch = self._client._live(), sys.modules.get("torch")
+        if not isinstance(link, NativeLink) or torch is None or not (link.offers_ordered and link.offers_sequences):
+            return
+        index = torch.cuda.current_device()
+        self._place = (index, current_stream(index))
+        link.batch(*self._place, True)
+        self._link = link
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self._client._batch_end(self)
+        try:
+            if self._link is not None:
+                self._link.batch(*self._place, False)
+        except Exception:
+            if kind is None:  # otherwise the exception that ended the block says more
+                raise
+
+    def flush(self) -> None:
+        """Sends the gathered ops. Later work on the stream waits for them."""
+        if self._link is not None:
+            self._link.batch(*self._place, False)
+            self._link.batch(*self._place, True)
+
 
 TURNS = (
     "the daemon and this process take turns on the GPU, so each change between torch's work and the daemon's on a stream costs about "
@@ -133,7 +181,7 @@ class Calls(DefaultTimeout):
     def _tell_of_turns(self, values: tuple[Any, ...]) -> None:
         """Warns once a process, where an ordered call makes two processes take turns on a GPU. Not on a stream under capture."""
         global _told_of_turns
-        index = device_of(values)
+        index = torch_device_of(values)
         if index is None:
             return
         link = self._live()
@@ -212,9 +260,9 @@ class Calls(DefaultTimeout):
             index = request.operands.torch_device
             if index is not None and link.offers_ordered:
                 return self._enqueue(link, request, index, timeout)
-            if index is not None and not self._told_of_waiting:
+            if index is not None and native is not None and not self._told_of_waiting:
                 self._told_of_waiting = True
-                _tell_of_waiting()
+                log.info("calls on torch CUDA tensors wait for their results: this daemon puts nothing on CUDA streams")
         self._flush_batch()
         reply = self._drive(link, partial(plans.execute, request=request), timeout, lambda: request.hazard, failed)
         return (request.result, Timings.of(reply, sent)) if timing else request.result
@@ -341,11 +389,3 @@ def _next_call(link: Link, plan: Plan, call: Call, seconds: float | None) -> Cal
     except BaseException as error:
         return plan.throw(error)
     return plan.send(call.result) if call.error is None else plan.throw(call.take_error())
-
-
-def _tell_of_waiting() -> None:
-    """Calls on torch CUDA tensors wait, and the caller has not asked for that."""
-    if native is not None or why_not is SWITCHED_OFF:
-        log.info("calls on torch CUDA tensors wait for their results: " + (why_not or "this daemon puts nothing on CUDA streams"))
-        return
-    warn(f"calls on torch CUDA tensors wait for their results: kops is installed without its compiled part: {why_not}", RuntimeWarning)

@@ -1,4 +1,5 @@
-"""One launch of a kernel, prepared: its arguments as operands and numbers, and what it says to the daemon.
+"""One launch of a kernel, prepared: its arguments as operands and numbers, and what it says to the daemon. The kernels that users have
+are in `_kernels`; `Launchable` and `Recordable` are what launches and recordings need of them.
 
 What is plainly wrong is refused here, before anything is sent, since an ordered call hears of the daemon's error late:
 the number and kinds of arguments, dtypes, ranks, layouts and the ranges of numbers. Sizes are checked by the daemon.
@@ -15,16 +16,41 @@ from .._base.intervals import Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.views import plain_view
-from .._session.connection import Peer
+from .._session.link import Link
 from .._session.recovery import KERNEL_HAZARD
 from .._source.scalars import convert, is_plain, structure
 from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
 from . import rules
-from .launchable import Launchable
 from .measure import measure
 from .plans import Plan, execute
+
+
+class Recordable:
+    """A formula: what a recorder notes for it are launches of the kernels that its arguments need."""
+
+    def _record(self, recorder: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Launchable:
+    """An entry of a source with its parameter list, and its id on each connection."""
+
+    name: str
+    params: tuple[Param, ...]
+    ids: dict[int, int]
+
+    def _result(self, arguments: tuple[Any, ...]) -> Any:
+        """The result of a call."""
+        raise NotImplementedError
+
+    def _fast(
+        self, link: Any, arguments: tuple[Any, ...], given: Any, blocking: bool | None, timing: Timing, timeout: Any,
+        sent: int | None = None,
+    ) -> Any:  # fmt: skip
+        """The launch by the extension, with a geometry or a packed one; NotImplemented where it cannot."""
+        return NotImplemented
 
 
 def _refusal(kind: type[KopsError], kernel: str, index: int, param: Param, why: str, **detail: Any) -> KopsError:
@@ -131,14 +157,14 @@ class Launch:
         return self.kernel._result(self.given)
 
 
-def run(connection: Peer, request: Launch, timing: Timing, retry: bool = True) -> Plan:
+def run(connection: Link, request: Launch, timing: Timing, retry: bool = True) -> Plan:
     """Launches: what the kernel returns, or its Timings when they are asked for."""
     sent = time.monotonic_ns()
     reply = yield from execute(connection, request, retry)
     return Timings.of(reply, sent) if timing else request.result
 
 
-def profile(connection: Peer, request: Launch, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
+def profile(connection: Link, request: Launch, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
     """Launches repeatedly: a Profile. `counters`: with these caches."""
     measured = yield from measure(connection, request, goal, watch, counters)
     return Profile(

@@ -1,24 +1,105 @@
-"""Plans of profiles: an op, or a kernel, again and again inside the daemon."""
+"""Plans that measure: profiles of an op or a kernel inside the daemon, with warm and cold caches, what the device's speed depended on
+meanwhile, what a GPU's own counters say, and tuning. What cannot be read around a measurement never costs it.
+
+With cold caches each execution works on other copies of the operands, so many of them that the first copy is out of every cache when its
+turn comes again.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
+from .._base.errors import BadArgument, KopsError, Unsupported
 from .._base.intervals import Goal
-from .._base.results import Profile, Timings
-from .._session.connection import Peer
-from . import conditions, rules
-from .counting import count
+from .._base.results import CACHES, Choice, Conditions, Counters, Profile, Reading, Timings, choice_of, tuned_of
+from .._memory.exports import Allocation
+from .._session.link import Call, Link
+from .._session.recovery import LOSSES
+from .._tensors.device_array import Array
+from .._tensors.operands import Operand
+from . import rules
 from .plans import Plan, Prepared, Request, execute
+
+OLDER = "this daemon is older than readings of them"
+
+
+def reading(connection: Link, device: Any) -> Plan:
+    """A device, by UUID or number, at this time; None: the default device."""
+    if connection.info is None or "conditions" not in connection.info.features:
+        return Reading(missing=OLDER)
+    reply = yield Call("conditions", {} if device is None else {"device": device})
+    return Reading.of(reply["conditions"], reply["device"])
+
+
+def conditions_before(connection: Link, request: Any) -> Plan:
+    """The device that a request will run on, as far as that is known."""
+    device = request.options.get("device")
+    for operand in request.inputs:
+        if device is None and isinstance(operand.source, Allocation):
+            device = operand.source.device
+    try:
+        return (yield from reading(connection, device))
+    except LOSSES:
+        raise
+    except KopsError as error:
+        return Reading(missing=error.message)
+
+
+def conditions_around(connection: Link, earlier: Reading, device: str) -> Plan:
+    """The conditions of a measurement that has just ended on that device."""
+    try:
+        later = yield from reading(connection, device or None)
+    except KopsError as error:
+        later = Reading(device, error.message)
+    if not earlier.missing and earlier.device != later.device:
+        earlier = Reading(earlier.device, "it ran on another device than the one that was read before")
+    return Conditions(earlier, later)
+
+
+COUNTED = ("device", "stream", "deadline_ms")  # options of a request whose counters are read
+
+
+class Countable(Prepared, Protocol):
+    """A request of one op or one launch."""
+
+    options: dict[str, Any]
+
+
+def caches_of(counters: bool | str, cache: str) -> str | None:
+    """The caches with which counters are wanted; None: they are not. `cache`: those of the profile's times."""
+    if counters and cache == "cold":
+        raise BadArgument('counters are read with cold caches as it is: leave cache="cold" out')
+    if isinstance(counters, bool):
+        return CACHES[0] if counters else None
+    if counters not in CACHES:
+        raise BadArgument(f'counters={counters!r}: True, or with which caches, "cold" or "warm"')
+    return counters
+
+
+def count(connection: Link, request: Countable, cache: str) -> Plan:
+    """Has the GPU's counters read, in place of what the request says: Counters. It writes nothing here."""
+    method, options = request.method, request.options
+    request.method = "counters"
+    request.options = {key: options[key] for key in COUNTED if key in options} | {"cache": cache}
+    try:
+        reply = yield from execute(connection, request)
+    finally:
+        request.method, request.options = method, options
+    return Counters.of(reply, cache)
 
 
 def _samples(timings: Timings) -> tuple[float, ...]:
     return timings.samples or ((timings.exec_us,) if timings.exec_us is not None else ())
 
 
-def repeated(connection: Peer, request: Prepared, goal: Goal) -> Plan:
+def repeated(connection: Link, request: Prepared, goal: Goal) -> Plan:
     """Runs what the request says, and again until the goal is reached or given up: the Timings with all samples, and the interval."""
     goal.begin()
     reply = yield from execute(connection, request)
@@ -36,19 +117,19 @@ def repeated(connection: Peer, request: Prepared, goal: Goal) -> Plan:
     return timings, goal.interval(rounds)
 
 
-def measure(connection: Peer, request: Any, goal: Goal, watch: bool, counters: str | None = None) -> Plan:
+def measure(connection: Link, request: Any, goal: Goal, watch: bool, counters: str | None = None) -> Plan:
     """What `repeated` does; and, to `watch`, what the device's speed depended on before and after; and what its counters say
     with these caches: a dict of members of a Profile."""
     found = None
-    earlier = (yield from conditions.before(connection, request)) if watch else None
+    earlier = (yield from conditions_before(connection, request)) if watch else None
     timings, interval = yield from repeated(connection, request, goal)
     if earlier is not None:
-        found = yield from conditions.around(connection, earlier, timings.device)
+        found = yield from conditions_around(connection, earlier, timings.device)
     counted = None if counters is None else (yield from count(connection, request, counters))
     return {"timings": timings, "interval": interval, "until": goal.until, "conditions": found, "counters": counted}
 
 
-def profile(connection: Peer, request: Request, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
+def profile(connection: Link, request: Request, goal: Goal, watch: bool = True, counters: str | None = None) -> Plan:
     """Runs an op repeatedly: a Profile. `counters`: with these caches."""
     measured = yield from measure(connection, request, goal, watch, counters)
     shapes = [tuple(o.shape) for o in request.inputs]
@@ -62,3 +143,187 @@ def profile(connection: Peer, request: Request, goal: Goal, watch: bool = True, 
         operations=rules.operations(request.declared, request.rule, shapes, out, every[0].dtype, request.attrs),
         **measured,
     )
+
+
+GPU_CACHE = 128 << 20  # bytes: no GPU has a larger second-level cache
+HOST_CACHE = 64 << 20  # where the system does not tell
+SETS_MAX, BYTES_MAX = 512, 4 << 30  # of copies
+AHEAD = 16  # executions that are under way
+
+
+def host_cache() -> int:
+    try:
+        found = os.sysconf("SC_LEVEL3_CACHE_SIZE")
+    except (ValueError, OSError):
+        found = 0
+    return found if found > 0 else HOST_CACHE
+
+
+def is_cold(cache: str) -> bool:
+    """Whether the keyword asks for cold caches."""
+    if cache not in ("warm", "cold"):
+        raise BadArgument(f'cache={cache!r}: "warm" or "cold"')
+    return cache == "cold"
+
+
+def copy_of(value: Any, array: Callable[..., Any]) -> Any:
+    """A copy of the same layout in memory that the daemon uses in place. Numbers are no operands."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        made.copy_(value)
+        return made
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.flags.c_contiguous:
+        return array(value)
+    if value is None or isinstance(value, (int, float, bool)) or (numpy is not None and isinstance(value, numpy.generic)):
+        return value
+    if isinstance(value, Array) and value.contiguous:
+        made = array(value, device=value.device)
+        if isinstance(made, Array):
+            return made
+        made.close()
+        raise BadArgument('cache="cold" with asyncio copies NumPy arrays and torch tensors, and no Array: use the other client')
+    kind = type(value).__name__
+    raise BadArgument(f'cache="cold" copies the operands: contiguous NumPy arrays, kops.Arrays and torch tensors, and no {kind}')
+
+
+def sets_for(size: int, cache: int) -> int:
+    """How many sets of operands of `size` bytes are needed. 1: each execution leaves nothing for the next one."""
+    if not size or size >= 2 * cache:
+        return 1
+    wanted = -(-2 * cache // size) + 1
+    if wanted > SETS_MAX or wanted * size > BYTES_MAX:
+        raise BadArgument(f'cache="cold" would take {wanted} copies of {size} bytes: such operands are never cold')
+    return wanted
+
+
+class Rotation:
+    """Which operands are next, and the times so far. `first` is a profile of one execution on the operands as they are."""
+
+    def __init__(
+        self, first: Profile, operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, goal: Goal
+    ) -> None:  # fmt: skip
+        if first.timings.h2d_us is not None or first.timings.d2h_us is not None:
+            raise BadArgument('cache="cold" is for tensors that lie on the device: these are copied to it each time')
+        self.first, self.repeat, self.goal = first, repeat, goal
+        cache = GPU_CACHE if first.timings.host_us is None else host_cache()
+        self.count = sets_for(first.bytes, cache)
+        # Without copies the last execution has filled the caches with other parts of the same operands.
+        self.sets = [tuple(copy_of(value, array) for value in operands) for _ in range(self.count)] if self.count > 1 else []
+        self.rounds: list[list[float]] = []
+        self._turn = 0
+        goal.begin()
+
+    def round(self) -> Iterator[tuple[bool, tuple[Any, ...]]]:
+        """The executions of the next round: whether each counts, and its operands."""
+        # All sets once before the first that counts: their memory becomes known to the daemon, and the first one cold.
+        unseen = 0 if self.rounds else self.count
+        self.rounds.append([])
+        for turn in range(unseen + self.repeat):
+            yield turn >= unseen, self.sets[self._turn % self.count]
+            self._turn += 1
+
+    def took(self, counts: bool, answer: Any) -> None:
+        timings = answer[1] if isinstance(answer, tuple) else answer
+        if counts and timings.exec_us is not None:
+            self.rounds[-1].append(timings.exec_us)
+
+    @property
+    def over(self) -> bool:
+        return self.goal.over(self.rounds)
+
+    def profile(self, later: Reading | None) -> Profile:
+        samples = tuple(chain.from_iterable(self.rounds))
+        earlier = self.first.conditions
+        conditions = Conditions(earlier.before, later) if earlier is not None and later is not None else earlier
+        timings, interval = self.first.timings.with_samples(samples), self.goal.interval(self.rounds)
+        return replace(self.first, timings=timings, interval=interval, until=self.goal.until, conditions=conditions)
+
+
+def profile_cold(
+    warm: Callable[[int, Goal], Profile], submit: Callable[..., Any], read: Callable[[str], Reading], operands: Sequence[Any],
+    array: Callable[[Any], Any], repeat: int, goal: Goal,
+) -> Profile:  # fmt: skip
+    """`warm(repeat, goal)` profiles as ever, `submit(*operands)` starts one timed execution, `read(device)` reads conditions."""
+    first = warm(1, Goal())
+    rotation = Rotation(first, operands, array, repeat, goal)
+    if rotation.count == 1:
+        return warm(repeat, goal)
+    while not rotation.over:
+        waiting: deque[tuple[bool, Any]] = deque()
+        for counts, one in rotation.round():
+            if len(waiting) == AHEAD:
+                earlier, pending = waiting.popleft()
+                rotation.took(earlier, pending.result())
+            waiting.append((counts, submit(*one)))
+        for counts, pending in waiting:
+            rotation.took(counts, pending.result())
+    return rotation.profile(read(first.device) if first.conditions is not None else None)
+
+
+async def profile_cold_async(
+    warm: Callable[[int, Goal], Awaitable[Profile]], run: Callable[..., Any], read: Callable[[str], Awaitable[Reading]],
+    operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, goal: Goal,
+) -> Profile:  # fmt: skip
+    """The same with `await`: `run(*operands)` is a coroutine of one timed execution."""
+    first = await warm(1, Goal())
+    rotation = Rotation(first, operands, array, repeat, goal)
+    if rotation.count == 1:
+        return await warm(repeat, goal)
+    waiting: deque[tuple[bool, asyncio.Task[Any]]] = deque()
+    try:
+        while not rotation.over:
+            for counts, one in rotation.round():
+                if len(waiting) == AHEAD:
+                    rotation.took(waiting[0][0], await waiting[0][1])
+                    waiting.popleft()
+                waiting.append((counts, asyncio.ensure_future(run(*one))))
+            while waiting:
+                rotation.took(waiting[0][0], await waiting[0][1])
+                waiting.popleft()
+    finally:
+        for _, task in waiting:
+            task.cancel()
+    return rotation.profile(await read(first.device) if first.conditions is not None else None)
+
+
+def _check_tunes(connection: Link) -> None:
+    if connection.info is None or "tune" not in connection.info.features:
+        raise Unsupported("this daemon tunes nothing: it has no GPU, or is older than tuning")
+
+
+def _layout(operand: Operand) -> dict[str, Any]:
+    """The tensor without its memory."""
+    layout: dict[str, Any] = {"shape": operand.shape, "dtype": operand.dtype, "offset": operand.offset}
+    if operand.strides is not None:
+        layout["strides"] = operand.strides
+    return layout
+
+
+def tune(connection: Link, request: Request) -> Plan:
+    _check_tunes(connection)
+    params: dict[str, Any] = {
+        "op": request.op,
+        "in": [_layout(operand) for operand in request.inputs],
+        "out": [_layout(operand) for operand in request.outputs],
+    }
+    if request.attrs:
+        params["attrs"] = request.attrs
+    device = request.options.get("device")
+    for operand in (*request.inputs, *request.outputs):
+        if device is None and isinstance(operand.source, Allocation):
+            device = operand.source.device
+    if device is not None:
+        params["device"] = device
+    return tuned_of((yield Call("tune", params)))
+
+
+def tuning(connection: Link, clear: bool) -> Plan:
+    _check_tunes(connection)
+    choices: list[Choice] = []
+    while True:
+        reply = yield Call("tuning", {"from": len(choices), **({"clear": True} if clear else {})})
+        clear = False
+        choices += [choice_of(row) for row in reply["choices"]]
+        if not reply["choices"] or len(choices) >= reply["total"]:
+            return choices

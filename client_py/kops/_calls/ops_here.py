@@ -13,15 +13,14 @@ from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
 from .._base.results import Timing
 from .._base.texts import counted
-from .._memory.allocations import allocations
-from .._memory.code_files import code_file
-from .._session.connection import Peer
-from .._session.session import Call
+from .._memory.exports import allocations
+from .._memory.pool import code_file
+from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
 from . import contexts, out_dtypes, rules
+from .contexts import Place, place, torch_device_of
 from .ops import NUMBERS
-from .places import Place, device_of, place
 from .plans import Plan
 
 FEATURE = "images"
@@ -29,20 +28,20 @@ _DECLARED: Mapping[str, Any] = OPS
 BLASLT = "cublaslt"  # the daemon's variant that is not its own kernel
 
 
-def offered(connection: Peer) -> bool:
+def offered(connection: Link) -> bool:
     return contexts.offered(connection, FEATURE)
 
 
-def uses_blaslt(connection: Peer, op: str, arrays: Sequence[Any]) -> bool:
+def uses_blaslt(connection: Link, op: str, arrays: Sequence[Any]) -> bool:
     """Whether the daemon gives the op to cuBLASLt on the arrays' device, whose kernels are not handed out."""
-    device, info = device_of(arrays), connection.info
+    device, info = torch_device_of(arrays), connection.info
     known = None if info is None else info.ops.get(op)
     if known is None or device is None:
         return False
     return known.variants.get(allocations.driver.uuid(device), ())[:1] == (BLASLT,)
 
 
-def chosen(client: Any, connection: Peer, op: str, arrays: tuple[Any, ...]) -> Place:
+def chosen(client: Any, connection: Link, op: str, arrays: tuple[Any, ...]) -> Place:
     """Where `where="auto"` runs an op."""
     if uses_blaslt(connection, op, arrays):
         made = Place("daemon", f"the daemon's {op} is cuBLASLt's, which is faster than the kernel that is launched here")
@@ -55,7 +54,7 @@ def chosen(client: Any, connection: Peer, op: str, arrays: tuple[Any, ...]) -> P
 def _remember(client: Any, op: str, arrays: tuple[Any, ...], made: Place) -> None:
     """Tells the extension what "auto" is for such calls, until the client connects anew: torch CUDA tensors alone are its own, and what
     was not measured yet may be measured later."""
-    device = device_of(arrays)
+    device = torch_device_of(arrays)
     number = NUMBERS.get(op)
     if client._ops_here is None or device is None or number is None or not made.stays or type(arrays[0]) not in fast_types:
         return
@@ -63,7 +62,7 @@ def _remember(client: Any, op: str, arrays: tuple[Any, ...], made: Place) -> Non
         client._ops_here.decide(number, device, made.where == "here")
 
 
-def fetch(connection: Peer, op: str, name: str) -> Plan:
+def fetch(connection: Link, op: str, name: str) -> Plan:
     """Has a binary of the daemon's kernels handed out."""
     contexts.need(connection, op, FEATURE)
     told = yield Call("code", {"image": name})

@@ -20,12 +20,12 @@ from typing import Any, Protocol, TypeAlias
 from .._base.errors import BadArgument, Cancelled, Timeout
 from .._base.log import uncollected
 from .._base.timeouts import DEFAULT_TIMEOUT, seconds_of
+from .._session.link import Call, no_reply
 from .._session.native_link import NativeLink
-from .._session.session import Call
-from .._session.socket_link import SocketLink, no_reply
+from .._session.plain import PlainLink
 from .plans import Plan
 
-Link: TypeAlias = SocketLink | NativeLink
+Link: TypeAlias = PlainLink | NativeLink
 LOOK = 0.02  # seconds that the watcher waits for one reply before it looks for others
 IDLE = 5.0  # seconds after which a watcher without work ends
 

@@ -2,19 +2,30 @@
 
 The synchronous client drives a plan by blocking, the asyncio client by awaiting, `submit` by stopping at the last
 request. An error reply is thrown into the plan.
+
+Memory is made known to the daemon where a request first names it: this process's is registered, that of GPUs is made by the daemon.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from .._base.declarations import OPS
 from .._base.errors import (
     BadArgument,
+    BadReply,
+    BufferLost,
+    DeviceMismatch,
+    InvalidFd,
+    InvalidHandle,
+    OutOfMemory,
+    QuotaExceeded,
     ShapeMismatch,
     StaleBuffer,
+    UnknownDevice,
     UnknownOp,
     Unsupported,
     WrongType,
@@ -23,15 +34,129 @@ from .._base.results import Device, Timing, Timings
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._memory import device_pool
-from .._memory.allocations import allocations
-from .._memory.pool import Source, pool
-from .._session.connection import Peer
-from .._session.session import Call
+from .._memory.device_pool import DeviceSegment
+from .._memory.exports import allocations
+from .._memory.pool import Source, pool, prune
+from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
+from .._tensors.array_adapter import NumberSource
+from .._tensors.device_array import Array, new_guarded
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import out_dtypes, rules
-from .memory import Plan as Plan
-from .memory import make_known as make_known
+
+Plan: TypeAlias = Generator[Call, Any, Any]
+
+REFUSALS = (InvalidFd, InvalidHandle, UnknownDevice, DeviceMismatch, Unsupported)
+
+
+def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
+    return "release", {"buffer": reply["buffer"]}
+
+
+def make_known(connection: Link, unknown: Any) -> Plan:
+    """Memory is registered or made, programs and kernels define themselves."""
+    if isinstance(unknown, NumberSource):
+        yield from _write_number(connection, unknown)
+    elif isinstance(unknown, Source):
+        yield from register(connection, unknown)
+    else:
+        yield from unknown.define(connection)
+
+
+def make_array(connection: Link, array: Array) -> Plan:
+    """Has the memory of a new array be there."""
+    source = None if array._block is None else array._block.segment
+    while isinstance(source, DeviceSegment) and source.fd < 0:
+        yield from register(connection, source)
+
+
+def make_guarded(connection: Link, device: Device, shape: Any, dtype: str, at_end: bool, client: Any) -> Plan:
+    """An array in memory of its own that ends, or begins, where the memory does."""
+    connection.need("guards")
+    made = new_guarded(client, device, shape, dtype)
+    yield from make_array(connection, made)
+    if at_end and made._block is not None:
+        made._start = made._block.segment.size - made.nbytes
+    return made
+
+
+def register(connection: Link, source: Source) -> Plan:
+    """Makes memory known to the daemon. Raises BufferLost where an earlier connection had it and this daemon refuses it."""
+    try:
+        if isinstance(source, DeviceSegment) and source.fd < 0:
+            yield from _alloc(connection, source)
+        else:
+            yield from _register(connection, source)
+    except REFUSALS as error:
+        if not connection.earlier.intersection(source.ids):
+            raise
+        raise BufferLost(
+            f"memory that the daemon had before it was replaced is refused by the one that serves now: {error.message}. Its "
+            "contents are still in this process: copy it to where this daemon can use it (k.devices says what it has)",
+            {**error.detail, "refusal": error.code},
+        ) from error
+
+
+def _register(connection: Link, source: Source) -> Plan:
+    if source.feature is not None:
+        connection.need(source.feature)
+    buffer = 0
+    with contextlib.closing(source.registrations()) as messages:
+        for params, fds in messages:
+            if not buffer:
+                reply = yield Call("register", params, fds, source, _undo_register)
+                buffer = reply["buffer"]
+                continue
+            try:
+                yield Call("register", {**params, "extend": buffer}, fds, source)
+            except BaseException:
+                connection.garbage.append(buffer)
+                raise
+    _know(connection, source, buffer)
+
+
+def _know(connection: Link, source: Source, buffer: int) -> None:
+    known = source.ids.setdefault(connection.key, buffer)
+    prune(source.ids)
+    if known != buffer:
+        connection.garbage.append(buffer)  # another thread was faster
+    connection.remember(source)
+
+
+def _alloc(connection: Link, segment: DeviceSegment) -> Plan:
+    """Has the daemon make a segment's memory. Where there is none left, what this process keeps for reuse is given back first."""
+    params = {"size": segment.size, "device": segment.device}
+    try:
+        reply = yield Call("alloc", params, (), segment, _undo_register)
+    except (OutOfMemory, QuotaExceeded):
+        if not segment.pool.trim():
+            raise
+        yield Call("trim", {})  # answered when the daemon has let go of it, too
+        reply = yield Call("alloc", params, (), segment, _undo_register)
+    if reply["kind"] != "cuda_vmm" or reply["size"] < segment.size:
+        connection.garbage.append(reply["buffer"])
+        raise BadReply(f"the daemon gave {reply['size']} bytes of {reply['kind']} for {segment.size} on the GPU {segment.device}")
+    if segment.adopt(reply["fds"]):
+        segment.made(reply["size"])
+        _know(connection, segment, reply["buffer"])
+    else:
+        connection.garbage.append(reply["buffer"])  # another thread was faster
+
+
+def _write_number(connection: Link, number: NumberSource) -> Plan:
+    """Writes a number to its place on the GPU, once."""
+    segment, stage = number.block.segment, number.stage
+    while connection.key not in segment.ids:
+        yield from register(connection, segment)
+    if stage is not None:
+        while connection.key not in stage.segment.ids:
+            yield from register(connection, stage.segment)
+        tensor = {"shape": (), "dtype": number.dtype}
+        given = {**tensor, "buffer": stage.segment.ids[connection.key], "offset": stage.offset}
+        made = {**tensor, "buffer": segment.ids[connection.key], "offset": number.block.offset}
+        yield Call("run", {"op": "copy", "in": [given], "out": [made], "timing": False}, (), (stage, number.block))
+        number.stage = None
+    number.ids[connection.key] = segment.ids[connection.key]
 
 
 def device_ref(device: Any) -> str | int:
@@ -212,7 +337,7 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
-def prepare(connection: Peer, request: Prepared) -> Plan:
+def prepare(connection: Link, request: Prepared) -> Plan:
     """Makes new memory, programs and kernels known to the daemon; returns the request's params."""
     while True:
         params, unknown = request.params(connection.key)
@@ -221,7 +346,7 @@ def prepare(connection: Peer, request: Prepared) -> Plan:
         yield from make_known(connection, unknown)
 
 
-def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
+def execute(connection: Link, request: Prepared, retry: bool = True) -> Plan:
     """Registers new memory and runs; returns the reply. Once more when the daemon finds a reference stale, which it
     does before anything runs."""
     while True:
@@ -244,7 +369,7 @@ def execute(connection: Peer, request: Prepared, retry: bool = True) -> Plan:
     return reply
 
 
-def run(connection: Peer, request: Prepared, timing: Timing, retry: bool = True) -> Plan:
+def run(connection: Link, request: Prepared, timing: Timing, retry: bool = True) -> Plan:
     """Runs an op: the result, with its Timings when they are asked for."""
     sent = time.monotonic_ns()
     reply = yield from execute(connection, request, retry)
@@ -270,7 +395,7 @@ def stats(op: str | None, dtype: str | None, device: Any, reset: bool) -> Plan:
     return Stats((yield Call("stats", params)))
 
 
-def trim(connection: Peer) -> Plan:
+def trim(connection: Link) -> Plan:
     """Gives back idle memory here, then asks the daemon to close its idle mappings."""
     allocations.sweep()
     freed = pool.trim() + device_pool.trim()
@@ -282,13 +407,13 @@ ORDERED = {"timing": False}  # the options of an ordered op that asks for nothin
 PRIORITIES = ("low", "normal", "high")
 
 
-def truest(connection: Peer) -> Timing:
+def truest(connection: Link) -> Timing:
     """How profiles are timed."""
     return "exact" if connection.info is not None and "exact" in connection.info.features else True
 
 
 def options_of(
-    connection: Peer,
+    connection: Link,
     device: Any = None,
     stream: int = 0,
     timing: Timing = False,

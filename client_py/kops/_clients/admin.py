@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base.conditions import Reading
 from .._base.errors import BadArgument, UnknownMethod, Unsupported
-from .._base.results import known
+from .._base.results import Reading, known
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.plans import Plan
-from .._session.session import Call
+from .._session.link import Call
 
 
 @dataclass(frozen=True)

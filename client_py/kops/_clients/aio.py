@@ -1,37 +1,37 @@
-"""The asyncio client: the same plans, session and transport as the synchronous one, driven by an event loop.
+"""The asyncio client: the same plans and the same link by libkops as the synchronous one, driven by an event loop.
 
 It belongs to the running loop (on another one it connects anew) and is not thread-safe; any number of tasks may use it.
-A call waits for its CUDA stream, and copies ordinary arrays into shared memory, without giving the loop control: large
-arrays block the loop meanwhile.
+A call waits for its CUDA stream, copies ordinary arrays into shared memory, and writes its request, without giving the loop control:
+large arrays, and a daemon that reads slowly, block the loop meanwhile. Connections are made by a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from .._base.compiled import native, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout, Unsupported
+from .._base.log import warn
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.warnings import warn
-from .._calls import memory, plans
+from .._calls import plans
 from .._calls.contexts import checked_place
 from .._calls.ops import AsyncOpMethods, check_attrs
 from .._calls.plans import Plan
-from .._calls.programs import AsyncProgram
-from .._calls.recording import AsyncSequence
-from .._kernels.methods import AsyncFormulaMethods
-from .._kernels.modules import AsyncKernelMethods
-from .._session.autostart import start
-from .._session.connection import Connection
+from .._calls.recording import AsyncProgram, AsyncSequence
+from .._kernels.modules import AsyncFormulaMethods, AsyncKernelMethods
+from .._session.link import Call, no_reply
+from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, RUNS, Backoff, Failed, Trial, no_hazard, reconnect_timeout_of
-from .._session.session import Call
-from .._session.socket_link import no_reply
 from .admin import AsyncAdminMethods
 from .base import BaseClient
 from .measuring import AsyncMeasureMethods
@@ -49,15 +49,20 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         isolate: str | None = None, autostart: bool = True,
     ) -> None:  # fmt: skip
         self.timeout = timeout
+        if native is None:
+            raise Unsupported(f"the asyncio client needs the compiled part of the package: {why_not}")
         self.isolate = isolate
         self.autostart = autostart
         self.reconnect_timeout = reconnect_timeout_of(reconnect_timeout)
         self._begin(socket)
         self._repeating: asyncio.Lock | None = None
-        self._connection: Connection | None = None
+        self._connection: NativeLink | None = None
+        self._watched = -1  # the connection's socket, a descriptor of the loop's own: libkops closes its one when it likes
+        self._turns: deque[asyncio.Future[None]] = deque()  # of calls for which the daemon has no room yet, in their order
+        self._granted = 0  # turns of calls that have not sent yet
+        self._settling = False  # the loop will look for replies that were taken in while a request was written
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writing = False
         _clients.add(self)
 
     # The daemon
@@ -99,7 +104,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
     async def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         connection = await self._live()
         made = self._new_array(device, shape, dtype)
-        await self._drive(connection, lambda link: memory.make_array(link, made), DEFAULT_TIMEOUT)
+        await self._drive(connection, lambda link: plans.make_array(link, made), DEFAULT_TIMEOUT)
         for value in values:
             await made.set(value)
         return made
@@ -203,10 +208,10 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
 
     def __repr__(self) -> str:
         connection = self._connection
-        state = "closed" if self._closed else "not connected" if connection is None else connection.transport.path
+        state = "closed" if self._closed else "not connected" if connection is None else connection.path
         return f"<kops.AsyncClient {state}>"
 
-    async def _live(self) -> Connection:
+    async def _live(self) -> NativeLink:
         """The connection; a new one when there is none, when it was lost, or on another event loop."""
         connection, loop = self._connection, asyncio.get_running_loop()
         if connection is not None and loop is self._loop and connection.info is not None and connection.alive:
@@ -225,84 +230,75 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
                 await self._await_end(connection)
             self._disconnect("the connection was lost")
             backoff = self._connecting_anew()
-            first = Backoff(self._greeting_time(backoff))
             while True:
                 if self._closed:
                     raise ConnectionLost("the client was closed", {"closed": True})
                 try:
                     return await self._greeted(backoff)
                 except (ConnectFailed, *LOSSES) as error:
-                    new = self._found is None and isinstance(error, ConnectFailed)
-                    pause = backoff.pause() if not new else first.pause() if error.detail.get("busy") else None
+                    if self._found is None and isinstance(error, ConnectFailed):
+                        raise  # there may never be a daemon
+                    pause = backoff.pause()
                     if pause is None:
-                        raise (error if new else backoff.connecting(error)) from None
+                        raise backoff.connecting(error) from None
                     await asyncio.sleep(pause)
 
-    async def _greeted(self, backoff: Backoff) -> Connection:
+    async def _greeted(self, backoff: Backoff) -> NativeLink:
         """A new connection, with the answer to `hello`. A daemon that is starting answers late."""
-        assert self._loop is not None
+        loop, path, limit = asyncio.get_running_loop(), self._where(), self._greeting_time(backoff)
         try:
-            made = Connection(self._where(), 0)
-        except ConnectFailed as error:
-            if not self._may_start(error):
-                raise
-            made = Connection(await asyncio.to_thread(start, self.timeout, error), 0)
+            made = await _by_a_thread(lambda: NativeLink(path, limit, 0, None, limit, self.autostart, True, self.isolate))
+        except Timeout as error:
+            raise (ConnectFailed(error.message) if self._again(backoff) else error) from None
+        if self._closed or loop is not self._loop:
+            made.close()
+            raise ConnectionLost("the client was closed", {"closed": True})
+        self._watched = os.dup(made.fileno())
+        loop.add_reader(self._watched, self._readable, made)
         self._connection = made
-        self._loop.add_reader(made.transport.fileno(), self._readable, made)
-        try:
-            call = made.greet(self.isolate)
-            await self._exchange(made, call, self._greeting_time(backoff))
-            made.greeted(call.outcome())
-        except BaseException as error:
-            self._disconnect("the daemon did not answer hello")
-            if isinstance(error, Timeout):
-                raise self._silent(made.path, backoff) from None
-            raise
         self._remember(made)
         return made
 
     def _disconnect(self, why: str) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            if self._loop is not None and connection.transport.fileno() >= 0 and not self._loop.is_closed():
-                self._loop.remove_reader(connection.transport.fileno())
-                self._loop.remove_writer(connection.transport.fileno())
-            self._writing = False
+            self._unwatch()
             connection.close(why)
+            connection.settle()
+            self._grant(connection)
+
+    def _unwatch(self) -> None:
+        if self._watched >= 0:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._watched)
+            os.close(self._watched)
+            self._watched = -1
 
     def _forked(self) -> None:
         """In a child process: neither the parent's connection nor its loop is ours."""
         connection, self._connection = self._connection, None
         self._connecting = self._repeating = self._loop = None
-        self._writing = False
+        self._turns.clear()
+        self._granted = 0
+        self._unwatch()
         if connection is not None:
             connection.forsake()
 
     # Waiting
 
-    def _readable(self, connection: Connection) -> None:
-        connection.drain()
-        if connection.session.failure is not None:
-            if self._loop is not None and connection.transport.fileno() >= 0:
-                self._loop.remove_reader(connection.transport.fileno())
-                self._loop.remove_writer(connection.transport.fileno())
-            return
-        self._flush(connection)
+    def _readable(self, connection: NativeLink) -> None:
+        connection.poll()
+        self._grant(connection)
+        if connection.ended and connection is self._connection:
+            self._unwatch()
 
-    def _flush(self, connection: Connection) -> None:
-        """Writes as much as the socket takes, and the rest when there is room."""
-        if connection.session.failure is not None or self._loop is None:
-            return
-        flushed = connection.flush()
-        if flushed == self._writing:
-            self._writing = not flushed
-            if flushed:
-                self._loop.remove_writer(connection.transport.fileno())
-            else:
-                self._loop.add_writer(connection.transport.fileno(), self._flush, connection)
+    def _settle(self, connection: NativeLink) -> None:
+        self._settling = False
+        connection.settle()
+        self._grant(connection)
 
     async def _drive(
-        self, connection: Connection, plan_of: Callable[[Connection], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
+        self, connection: NativeLink, plan_of: Callable[[NativeLink], Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard
     ) -> Any:
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `recovery`."""
         seconds = self._timeout_of(timeout)
@@ -320,7 +316,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         return answer
 
     async def _follow(
-        self, connection: Connection, plan: Plan, seconds: float | None, sent: Callable[[], None] | None = None
+        self, connection: NativeLink, plan: Plan, seconds: float | None, sent: Callable[[], None] | None = None
     ) -> Any:
         """One try: its answer, or Failed. `sent` is called once the request that runs something is on its way."""
         call = None
@@ -338,7 +334,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         except LOSSES as error:
             return Failed(error, call)
 
-    async def _await_end(self, connection: Connection) -> None:
+    async def _await_end(self, connection: NativeLink) -> None:
         """A daemon that lost its device ends in a moment, with all that was asked of it."""
         backoff = self._backoff()
         while not connection.ended and (pause := backoff.pause()) is not None:
@@ -349,18 +345,13 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
             await asyncio.sleep(pause)
 
     async def _exchange(
-        self, connection: Connection, call: Call, timeout: float | None, sent: Callable[[], None] | None = None
+        self, connection: NativeLink, call: Call, timeout: float | None, sent: Callable[[], None] | None = None
     ) -> None:
         """Sends a request and waits until its reply is there."""
-        session = connection.session
         assert self._loop is not None
         end = None if timeout is None else self._loop.time() + timeout
-        while len(session.pending) >= session.inflight:
-            left = None if end is None else end - self._loop.time()
-            try:
-                await asyncio.wait_for(self._done(next(iter(session.pending.values()))), left)
-            except asyncio.TimeoutError:
-                raise no_reply(call, timeout) from None
+        if self._turns or len(connection.open) + self._granted >= connection.inflight:
+            await self._turn(connection, call, timeout)
         future = self._loop.create_future()
 
         def settle(replied: bool) -> None:
@@ -370,35 +361,44 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         call.notify = lambda: settle(True)
         expiry = self._loop.call_at(end, settle, False) if end is not None else None
         try:
-            connection.release()
-            session.enqueue(call)
-            self._flush(connection)
+            connection.send(call, None if end is None else max(end - self._loop.time(), 0.001))
+            if not self._settling:
+                self._settling = True
+                self._loop.call_soon(self._settle, connection)
             if sent is not None:
                 sent()
             if not await future:
                 raise no_reply(call, timeout)
         except BaseException:
-            session.abandon(call)
-            self._flush(connection)
+            connection.abandon(call)
             raise
         finally:
             if expiry is not None:
                 expiry.cancel()
 
-    def _done(self, call: Call) -> asyncio.Future[None]:
-        """Is done with the reply to somebody's call. A coroutine would begin later, when the reply may have been there already."""
+    async def _turn(self, connection: NativeLink, call: Call, timeout: float | None) -> None:
+        """Waits until one more request may be sent."""
         assert self._loop is not None
-        future = self._loop.create_future()
-        earlier = call.notify
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        try:
+            await asyncio.wait_for(turn, timeout)
+        except asyncio.TimeoutError:
+            raise no_reply(call, timeout) from None
+        finally:
+            if turn in self._turns:
+                self._turns.remove(turn)
+            elif self._granted:
+                self._granted -= 1
+            self._loop.call_soon(self._grant, connection)  # where this one is not used
 
-        def notify() -> None:
-            if earlier is not None:
-                earlier()
-            if not future.done():
-                future.set_result(None)
-
-        call.notify = notify
-        return future
+    def _grant(self, connection: NativeLink) -> None:
+        """Lets calls send that wait for their turn."""
+        while self._turns and (connection.ended or len(connection.open) + self._granted < connection.inflight):
+            turn = self._turns.popleft()
+            if not turn.done():
+                self._granted += 1
+                turn.set_result(None)
 
 
 class _Turn:
@@ -420,6 +420,30 @@ class _Turn:
         if self._held:
             self._held = False
             self._lock.release()
+
+
+async def _by_a_thread(make: Callable[[], NativeLink]) -> NativeLink:
+    """What `make` returns, which may block, by a thread that nothing waits for at the end of the loop or of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[NativeLink] = loop.create_future()
+
+    def settle(made: NativeLink | None, error: BaseException | None) -> None:
+        if not future.cancelled():
+            future.set_result(made) if made is not None else future.set_exception(error or RuntimeError())
+        elif made is not None:
+            made.close()
+
+    def run() -> None:
+        made = error = None
+        try:
+            made = make()
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, made, error)
+
+    threading.Thread(target=run, name="kops-connecting", daemon=True).start()
+    return await future
 
 
 _clients: weakref.WeakSet[AsyncClient] = weakref.WeakSet()

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, KopsError, Timeout
+from .._base.errors import BadArgument
 from .._base.log import log
 from .._base.results import Device, Info, Op
 from .._base.timeouts import DefaultTimeout
-from .._calls import memory
-from .._session.autostart import may_start
-from .._session.connection import Peer
+from .._calls import plans
+from .._session.link import Link
 from .._session.recovery import CONNECT_LIMIT, Backoff, shorter
 from .._tensors import device_array
 
@@ -89,9 +88,9 @@ class BaseClient(DefaultTimeout):
     def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
         raise NotImplementedError
 
-    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Peer], memory.Plan]:
+    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Link], plans.Plan]:
         found, name = device_array.find_device(self.devices, device), device_array.dtype_name(dtype)
-        return lambda link: memory.make_guarded(link, found, shape, name, at_end, self)
+        return lambda link: plans.make_guarded(link, found, shape, name, at_end, self)
 
     def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         """A `kops.Array`, set to a value where one is given."""
@@ -117,10 +116,6 @@ class BaseClient(DefaultTimeout):
         """The socket to connect to: where a daemon was, its successor is."""
         return self._path if self._found is None else self._found
 
-    def _may_start(self, error: ConnectFailed) -> bool:
-        """Whether a daemon is to be started, since none answers: by the first connection, which others then keep to."""
-        return self.autostart and not error.detail.get("busy") and may_start(self._where())
-
     def _again(self, backoff: Backoff) -> bool:
         return self._found is not None and backoff.seconds > 0
 
@@ -128,17 +123,7 @@ class BaseClient(DefaultTimeout):
         """Seconds that a daemon may take to answer `hello`."""
         return shorter(backoff.left if self._again(backoff) else CONNECT_LIMIT, self.timeout)
 
-    def _silent(self, path: str, backoff: Backoff) -> KopsError:
-        """The error when no answer to `hello` came."""
-        again = self._again(backoff)
-        seconds = backoff.seconds if again else self._greeting_time(backoff)
-        why = (
-            f"{path}: kopsd does not answer: it took the connection and has said nothing for {seconds:g} s; start it anew, or name "
-            "another socket in KOPS_SOCKET"
-        )
-        return ConnectFailed(why) if again else Timeout(why, {"method": "hello"})
-
-    def _remember(self, made: Peer) -> None:
+    def _remember(self, made: Link) -> None:
         """A daemon has answered on this connection."""
         if self._found is not None:
             log.info("connected to kopsd at %s again", made.path)

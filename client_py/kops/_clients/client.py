@@ -1,4 +1,4 @@
-"""The synchronous client. Its links wait (`socket_link`, `native_link`), its plans are the requests that are sent (`plans`)."""
+"""The synchronous client. Its links wait (`native_link`, `plain`), its plans are the requests that are sent (`plans`)."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._base.compiled import native
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout
-from .._base.log import uncollected
+from .._base.compiled import SWITCHED_OFF, native, why_not
+from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.log import uncollected, warn
 from .._base.results import Device, Info, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.warnings import warn
-from .._calls import memory, ops_here, plans
-from .._calls.batch import Batch
-from .._calls.calls import Calls
+from .._calls import ops_here, plans
+from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
-from .._calls.programs import Program
-from .._calls.recording import Sequence, record
+from .._calls.recording import Program, Sequence, record
 from .._kernels import here
-from .._kernels.methods import FormulaMethods
-from .._kernels.modules import KernelMethods
-from .._session.autostart import start
+from .._kernels.modules import FormulaMethods, KernelMethods
+from .._session.link import Call
 from .._session.native_link import NativeLink
+from .._session.plain import connect as connect_plainly
 from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
-from .._session.session import Call
-from .._session.socket_link import SocketLink
 from .._tensors.adapters import meet_torch
 from .admin import AdminMethods
 from .base import BaseClient
 from .measuring import MeasureMethods
 
+PLAIN = (
+    "kops is not compiled here: each call waits for its result, none is repeated when a daemon ends, and there is no asyncio client. "
+    "`pip install ./client_py` compiles it. Why not: "
+)
 LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
 
 
@@ -82,7 +81,8 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         self, socket: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float | None,
         isolate: str | None, autostart: bool, where: str | None,
     ) -> None:  # fmt: skip
-        Calls.__init__(self, timeout, blocking, reconnect_timeout_of(reconnect_timeout), where)
+        patience = reconnect_timeout_of(reconnect_timeout)
+        Calls.__init__(self, timeout, blocking, patience if native is not None else 0.0, where)
         self.spin_us = spin_us
         self.isolate = isolate
         self.autostart = autostart
@@ -131,7 +131,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         made = self._new_array(device, shape, dtype)
-        self._drive(self._live(), lambda link: memory.make_array(link, made), DEFAULT_TIMEOUT)
+        self._drive(self._live(), lambda link: plans.make_array(link, made), DEFAULT_TIMEOUT)
         for value in values:
             made.set(value)
         return made
@@ -321,7 +321,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 self._forget_places()
                 if connection is not None:
                     self._await_end(connection)
-                if isinstance(connection, SocketLink):
+                if connection is not None and not isinstance(connection, NativeLink):
                     connection.close()
                 connection = self._connection = self._connect(connection)
         if self._submitted:
@@ -345,7 +345,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             if self._closed:
                 raise ConnectionLost("the client was closed", {"closed": True})
             try:
-                made = self._greeted(self._link(before, backoff), backoff)
+                made = self._link(before, backoff)
             except (ConnectFailed, *LOSSES) as error:
                 if self._found is None and isinstance(error, ConnectFailed):
                     raise  # there may never be a daemon
@@ -357,19 +357,6 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 self._remember(made)
                 meet_torch()
                 return made
-
-    def _greeted(self, made: Link, backoff: Backoff) -> Link:
-        """A connection with the answer to `hello`. A daemon that is starting answers late."""
-        try:
-            call = made.greet(self.isolate)
-            made.exchange(call, self._greeting_time(backoff))
-            made.greeted(call.outcome())
-        except BaseException as error:
-            made.close("the daemon did not answer hello")
-            if isinstance(error, Timeout):
-                raise self._silent(made.path, backoff) from None
-            raise
-        return made
 
     def _raise_lost(self, connection: Link) -> None:
         """Raises ConnectionLost, once, where requests that this thread submitted were lost: later calls may depend on them."""
@@ -389,15 +376,11 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def _link(self, before: Link | None, backoff: Backoff) -> Link:
         path, limit = self._where(), self._greeting_time(backoff)
-        if native is not None:
-            earlier = before if isinstance(before, NativeLink) else None
-            return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart)
-        try:
-            return SocketLink(path, limit, self.spin_us)
-        except ConnectFailed as error:
-            if not self._may_start(error):
-                raise
-            return SocketLink(start(self.timeout, error), limit, self.spin_us)
+        if native is None:
+            _tell_of_plain()
+            return connect_plainly(path, limit, self.autostart, self.timeout, self.isolate)
+        earlier = before if isinstance(before, NativeLink) else None
+        return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart, isolate=self.isolate)
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
@@ -409,6 +392,15 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             connection.forsake()
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_told_of_plain = False
+
+
+def _tell_of_plain() -> None:
+    """Once a process, unless it was asked for."""
+    global _told_of_plain
+    if not _told_of_plain and why_not is not SWITCHED_OFF:
+        _told_of_plain = True
+        warn(PLAIN + why_not, RuntimeWarning)
 
 
 def _after_fork() -> None:
@@ -451,7 +443,8 @@ def connect(
     timing); the others, and all that is recorded, submitted or profiled, stay the daemon's. What runs here has no isolation, and no
     quota, profile or trace counts it. Raises `ConnectFailed`, which lists what was tried:
     this first time nothing is waited for but a daemon whose socket is there, or that is started. A server is trusted that is
-    this user, root or kops, or that KOPS_TRUST_USER names (users, with commas between them).
+    this user, root or kops, or that KOPS_TRUST_USER names (users, with commas between them). Warns once, with a `RuntimeWarning`, where
+    the package is in plain Python, see `kops.compiled`: without `reconnect_timeout`, `spin_us` and `where`.
     """
     return Client(
         socket, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,

@@ -8,13 +8,11 @@ from statistics import median
 from typing import Any
 
 from .._base import intervals
-from .._base.conditions import Conditions, Reading
 from .._base.errors import BadArgument
-from .._base.results import Comparison, Device, Profile
+from .._base.results import Choice, Comparison, Conditions, Device, Profile, Reading, Tuned
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.tuning import Choice, Tuned
-from .._calls import cold, conditions, measure, plans, tuning
-from .._calls.counting import caches_of
+from .._calls import measure, plans
+from .._calls.measure import caches_of
 from .._calls.ops import check_attrs
 
 
@@ -74,7 +72,7 @@ class MeasureMethods:
         """What a device's speed depends on at this time: clocks, temperature, power, and what keeps the clocks down. A
         `Reading`, whose `missing` says why where nothing is known. Without `device`: the default device."""
         reference = None if device is None else plans.device_ref(device)
-        answer: Reading = self._drive(self._live(), lambda link: conditions.reading(link, reference), timeout)
+        answer: Reading = self._drive(self._live(), lambda link: measure.reading(link, reference), timeout)
         return answer
 
     def tune(
@@ -89,13 +87,13 @@ class MeasureMethods:
         attrs = check_attrs(op, attrs, None)
         options = {} if device is None else {"device": plans.device_ref(device)}
         request = plans.Request(op, inputs, out, attrs, options)
-        answer: Tuned = self._drive(self._live(), partial(tuning.tune, request=request), timeout)
+        answer: Tuned = self._drive(self._live(), partial(measure.tune, request=request), timeout)
         return answer
 
     def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
         """What tuning has chosen for problems of this user, for administrators all of it, the newest first. `clear` forgets all of
         it first, for administrators."""
-        answer: list[Choice] = self._drive(self._live(), partial(tuning.tuning, clear=clear), timeout)
+        answer: list[Choice] = self._drive(self._live(), partial(measure.tuning, clear=clear), timeout)
         return answer
 
     def profile(
@@ -133,10 +131,10 @@ class MeasureMethods:
         attrs = check_attrs(op, attrs, variant)
         caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
         connection = self._live()
-        if cold.is_cold(cache):
+        if measure.is_cold(cache):
             how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
             target = self.run(op, *inputs, **how) if out is None else out
-            return cold.profile(
+            return measure.profile_cold(
                 lambda n, g: self.profile(
                     op, *inputs, out=target, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **how
                 ),
@@ -185,7 +183,7 @@ class AsyncMeasureMethods:
     async def conditions(self, device: Device | str | int | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> Reading:
         """As `Client.conditions`."""
         reference = None if device is None else plans.device_ref(device)
-        answer: Reading = await self._drive(await self._live(), lambda link: conditions.reading(link, reference), timeout)
+        answer: Reading = await self._drive(await self._live(), lambda link: measure.reading(link, reference), timeout)
         return answer
 
     async def tune(
@@ -196,12 +194,12 @@ class AsyncMeasureMethods:
         attrs = check_attrs(op, attrs, None)
         options = {} if device is None else {"device": plans.device_ref(device)}
         request = plans.Request(op, inputs, out, attrs, options)
-        answer: Tuned = await self._drive(await self._live(), partial(tuning.tune, request=request), timeout)
+        answer: Tuned = await self._drive(await self._live(), partial(measure.tune, request=request), timeout)
         return answer
 
     async def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
         """As `Client.tuning`."""
-        answer: list[Choice] = await self._drive(await self._live(), partial(tuning.tuning, clear=clear), timeout)
+        answer: list[Choice] = await self._drive(await self._live(), partial(measure.tuning, clear=clear), timeout)
         return answer
 
     async def profile(
@@ -228,10 +226,10 @@ class AsyncMeasureMethods:
         attrs = check_attrs(op, attrs, variant)
         caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
         connection = await self._live()
-        if cold.is_cold(cache):
+        if measure.is_cold(cache):
             how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
             target = await self.run(op, *inputs, **how) if out is None else out
-            return await cold.profile_async(
+            return await measure.profile_cold_async(
                 lambda n, g: self.profile(
                     op, *inputs, out=target, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **how
                 ),

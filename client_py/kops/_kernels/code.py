@@ -13,8 +13,7 @@ from .._base.errors import BadArgument, InvalidArgument, MissingKey, Unsupported
 from .._base.results import known
 from .._calls.plans import Plan, device_ref
 from .._memory.pool import garbage, prune
-from .._session.connection import Peer
-from .._session.session import Call
+from .._session.link import Call, Link
 from .._source.source import Scan, gather, names, scan
 
 DEFAULT_NAME = "kernel.cu"
@@ -79,13 +78,13 @@ WITHOUT_GPU = (
 )
 
 
-def launches_none(connection: Peer) -> bool:
+def launches_none(connection: Link) -> bool:
     """Whether a daemon has no device that launches kernels."""
     info = connection.info
     return info is not None and "kernels" not in info.features and all(device.backend == "host" for device in info.devices)
 
 
-def check_launches(connection: Peer) -> None:
+def check_launches(connection: Link) -> None:
     """Raises Unsupported for a daemon that has no device which launches kernels, before anything is asked of it. One that
     knows of no kernels, or lets this user launch none, says so itself."""
     info = connection.info
@@ -149,7 +148,7 @@ class Code:
             params["device"] = self.usual_device
         return params
 
-    def define(self, connection: Peer) -> Plan:
+    def define(self, connection: Link) -> Plan:
         """Makes the module known to the daemon; its id."""
         known = self.ids.get(connection.key)
         if known is not None:

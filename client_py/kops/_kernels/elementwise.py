@@ -10,9 +10,8 @@ from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, LimitExceeded, WrongType
 from .._source import elementwise as text
 from .._source.elementwise import Argument, Form, Text
-from .._source.formulas import Declared, names_in, operands, packed
+from .._source.formulas import Declared, Loop, broadcast_strides, loop, names_in, operands, packed
 from .._source.geometry import Geometry
-from .._source.layouts import Loop, broadcast_strides, loop
 from .._tensors.operands import Layout
 from .formulas import AsyncFormula, BaseFormula, Formula, Given, Prepared, layouts_key
 

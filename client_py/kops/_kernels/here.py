@@ -13,16 +13,14 @@ from .._base.views import plain_view
 from .._calls.contexts import described, need, on_device, settled, stream_of
 from .._calls.launch import scalar
 from .._calls.plans import Plan
-from .._memory.code_files import code_file
-from .._memory.pool import garbage
-from .._session.connection import Peer
-from .._session.session import Call
+from .._memory.pool import code_file, garbage
+from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 
 FEATURE = "code"
 
 
-def define(connection: Peer, kernel: Any) -> Plan:
+def define(connection: Link, kernel: Any) -> Plan:
     """Has the kernel's code handed out, where this process has it not yet: a native.Here."""
     need(connection, kernel.name, FEATURE)
     module = yield from kernel.code.define(connection)
@@ -36,7 +34,7 @@ def define(connection: Peer, kernel: Any) -> Plan:
         return native.Here(compiled.key, fd, reply["bytes"], *described)
 
 
-def image(connection: Peer, code: Any) -> Plan:
+def image(connection: Link, code: Any) -> Plan:
     """The binary of a module, as its device loads it. The daemon refuses where it hands none out."""
     module = yield from code.define(connection)
     with code_file(code.compiled.image_bytes) as fd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -15,25 +16,56 @@ from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls import contexts
-from .._calls.cold import is_cold
-from .._calls.cold import profile as cold_profile
-from .._calls.counting import caches_of
-from .._calls.launch import Launch, profile, run, scalar
-from .._calls.launchable import Launchable
+from .._calls.contexts import Place, is_here, place, remember
+from .._calls.launch import Launch, Launchable, profile, run, scalar
+from .._calls.measure import caches_of, is_cold, profile_cold, profile_cold_async
 from .._calls.pending import Pending
-from .._calls.places import Place, is_here, place, remember
 from .._calls.plans import Plan, blocking_of, options_of, truest
 from .._memory.pool import prune
-from .._session.connection import Peer
+from .._session.link import Call, Link
 from .._session.recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
-from .._session.session import Call
 from .._source.geometry import Geometry
 from .._source.signature import Param, parse
 from .._source.source import check
 from .._source.source import signature as signature_of
 from . import here
-from .bound import Bound
 from .code import Code, Entry, check_launches, launches_none, release
+
+
+class Bound:
+    """A kernel with a geometry, `kernel[grid, block]`: call it as the kernel."""
+
+    __slots__ = ("_kernel", "_sizes", "_packed")
+
+    def __init__(self, kernel: Any, sizes: Mapping[str, Any], packed: bytes | None) -> None:
+        self._kernel = kernel
+        self._sizes = sizes
+        self._packed = packed
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Launches the kernel, with the arguments of a call."""
+        kernel = self._kernel
+        if self._packed is not None and not keywords and len(arguments) == kernel._count:
+            client = kernel._client
+            if not client._scopes and client.where == "daemon":
+                try:
+                    made = kernel._fast(client._live(), arguments, self._packed, None, False, DEFAULT_TIMEOUT)
+                except Capturing:
+                    made = NotImplemented
+                if made is not NotImplemented:
+                    return made
+        return kernel(*arguments, **{**self._sizes, **keywords})
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size!r}" for name, size in self._sizes.items())
+        return f"{repr(self._kernel)[:-1]}[{sizes}]>"
+
+    def profile(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel.profile(*arguments, **{**self._sizes, **keywords})
+
+    def interpret(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._kernel.interpret(*arguments, **{**self._sizes, **keywords})
+
 
 KEPT = 64  # geometries of kernel[…] that were looked at
 LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
@@ -96,15 +128,15 @@ class BaseKernel(Launchable):
         self._bound: dict[Any, tuple[dict[str, Any], bytes | None]] = {}
         self._here: Any = None  # the kernel's code in this process
 
-    def interprets(self, connection: Peer) -> bool:
+    def interprets(self, connection: Link) -> bool:
         """Whether a call runs in the interpreter: the daemon has no GPU, and that was asked for."""
         return self.fallback is not None and launches_none(connection)
 
-    def _check_launched(self, connection: Peer, what: str) -> None:
+    def _check_launched(self, connection: Link, what: str) -> None:
         if self.interprets(connection):
             refuse_interpreted(self.name, f"{what} is by a GPU only")
 
-    def define(self, connection: Peer) -> Plan:
+    def define(self, connection: Link) -> Plan:
         """Makes the kernel known to the daemon; compiles its source where that connection has not."""
         check_launches(connection)
         module = yield from self.code.define(connection)
@@ -168,7 +200,7 @@ class BaseKernel(Launchable):
             return None
         return arguments[outs[0]] if len(outs) == 1 else tuple(arguments[i] for i in outs)
 
-    def _measured(self, connection: Peer, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Launch:
+    def _measured(self, connection: Link, arguments: tuple[Any, ...], geometry: dict[str, Any], how: dict[str, Any]) -> Launch:
         several = how["warmup"] or how["repeat"] != 1
         both = next((param.name for param in self.params if param.kind == "inout"), None)
         if several and both is not None:
@@ -441,7 +473,7 @@ class Kernel(BaseKernel):
         if is_cold(cache):
             how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
             again = {**sizes, **how, "timeout": timeout}
-            return cold_profile(
+            return profile_cold(
                 lambda n, g: self.profile(
                     *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
                 ),
@@ -489,3 +521,68 @@ class Kernel(BaseKernel):
 
 def _undo_kernel(reply: Any) -> tuple[str, dict[str, Any]]:
     return "release", {"kernel": reply["kernel"]}
+
+
+class AsyncKernel(BaseKernel):
+    """As `Kernel`, with `await`: `await kern(c, a, b, n)`. Made by `AsyncClient.kernel`."""
+
+    async def __call__(
+        self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
+        timing: Timing = False, deadline_ms: int | None = None, priority: str | None = None, exclusive: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Any:  # fmt: skip
+        """As `Kernel`'s; returns when the launch has ended."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        connection = await client._live()
+        if self.interprets(connection):
+            if timing or exclusive:
+                refuse_interpreted(self.name, "the interpreter has no times, and holds nobody back")
+            return await asyncio.to_thread(self.interpret, *arguments, **sizes)
+        geometry = self._geometry.of_call(arguments, sizes)
+        options = options_of(connection, None, stream, timing, deadline_ms, priority, exclusive=exclusive)
+        request = Launch(self, arguments, geometry, options)
+        return await client._drive(connection, lambda link: run(link, request, timing), timeout, lambda: request.hazard)
+
+    def __getitem__(self, sizes: Any) -> Bound:
+        """`kernel[grid, block]`: the kernel with that geometry."""
+        return self._bind(sizes)
+
+    async def profile(
+        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
+        cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
+        shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
+        exclusive: bool = False, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
+    ) -> Profile:  # fmt: skip
+        """As `Kernel.profile`."""
+        client = self._client
+        arguments = self._positional(arguments, named)
+        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        caches, goal = caches_of(counters, cache), Goal(until, at_most)
+        if is_cold(cache):
+            how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+            again = {**sizes, **how, "timeout": timeout}
+            launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
+            return await profile_cold_async(
+                lambda n, g: self.profile(
+                    *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
+                ),
+                launch_timed, client.conditions, arguments, client.array, repeat, goal,
+            )  # fmt: skip
+        geometry = self._geometry.of_call(arguments, sizes)
+        connection = await client._live()
+        self._check_launched(connection, "a profile")
+        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+        how.update(warmup=warmup, repeat=repeat)
+        launch = self._measured(connection, arguments, geometry, how)
+        answer: Profile = await client._drive(
+            connection, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard
+        )
+        return answer
+
+    async def _declare(self, timeout: Any) -> AsyncKernel:
+        connection = await self._client._live()
+        if connection.key not in self.ids and not self.interprets(connection):
+            await self._client._drive(connection, self.define, timeout)
+        return self

@@ -1,21 +1,85 @@
-"""Modules, which are compiled sources, and the methods of clients that make them."""
+"""Compiled sources and the kernels in them, kernels that are written as Python functions (annotations for parameters, the docstring for
+the body), and the methods of clients that make kernels.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, get_origin, overload
 
 from .._base.errors import BadArgument
 from .._base.texts import closest_first
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._source.decorated import source_of
 from .._source.geometry import Geometry, Sizes
-from .._source.signature import Param
-from .async_kernels import AsyncKernel
+from .._source.signature import Param, declarations
 from .code import Code, Compiled, Entry
-from .kernels import BaseKernel, Kernel
+from .elementwise import AsyncElementwise, Elementwise
+from .kernels import AsyncKernel, BaseKernel, Kernel
+from .reduction import AsyncReduction, Reduction
+
+
+def _evaluated(value: str, function: Callable[..., object]) -> Any:
+    """An annotation that is text because of `from __future__ import annotations`: what it stands for, where that is more
+    than a C type."""
+    if "[" in value and not value.lstrip().startswith(("'", '"')):
+        try:
+            found = eval(value, getattr(function, "__globals__", {}), dict(inspect.getclosurevars(function).nonlocals))
+        except Exception:  # "float*[n]" is no Python
+            return value
+        if get_origin(found) is Annotated:
+            return found
+    return value
+
+
+def _annotation(name: str, value: Any, function: Callable[..., object]) -> str:
+    """The C type that an annotation says: a text, also where it was quoted twice (`from __future__ import annotations`), or
+    the first text of an `Annotated`."""
+    if isinstance(value, str):
+        value = _evaluated(value, function)
+    if get_origin(value) is Annotated:
+        value = next((text for text in value.__metadata__ if isinstance(text, str)), value)
+    if not isinstance(value, str):
+        raise BadArgument(
+            f"the annotation of {name} must be a C type as a text, such as \"const float*\" or Annotated[Any, \"const float*\"], "
+            f"not {value!r}"
+        )
+    try:
+        inner = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    return inner if isinstance(inner, str) else value
+
+
+def _declaration(name: str, annotation: str) -> str:
+    """`out float*[n]` for c: `out float* c[n]`."""
+    kind, bracket, sizes = annotation.partition("[")
+    return f"{kind} {name}{bracket}{sizes}"
+
+
+def source_of(function: Callable[..., Any], prelude: str) -> tuple[str, tuple[Param, ...] | None]:
+    """The source that a function stands for, and its parameters where the source does not tell them."""
+    body = textwrap.dedent(inspect.getdoc(function) or "")
+    name = function.__name__
+    if not body.strip():
+        raise BadArgument(f"{name} has no docstring: it is the kernel's body in CUDA C++")
+    parameters = inspect.signature(function).parameters.values()
+    annotated = [p for p in parameters if p.annotation is not inspect.Parameter.empty]
+    text = ", ".join(_declaration(p.name, _annotation(p.name, p.annotation, function)) for p in annotated)
+    if "__global__" in body:
+        if annotated and len(annotated) != len(parameters):
+            raise BadArgument(f"{name}: annotate all parameters, or none: then the source says what they are")
+        return prelude + body + "\n", tuple(d.param for d in declarations(text)) if annotated else None
+    if len(annotated) != len(parameters):
+        raise BadArgument(f"{name}: annotate every parameter with its C type, such as c: \"out float*\"")
+    declared = declarations(text)
+    head = f"extern \"C\" __global__ void {name}({', '.join(d.c for d in declared)})"
+    return f"{prelude}\n{head}\n{{\n{body}\n}}\n", tuple(d.param for d in declared)
+
 
 Signature = str | Iterable[Param] | None
 
@@ -340,3 +404,82 @@ def _decorate(
         return made
 
     return decorate if function is None else decorate(function)
+
+
+class FormulaMethods:
+    """Of `Client`."""
+
+    def elementwise(
+        self, inputs: str, outputs: str | None = None, operation: str | None = None, *, name: str = "elementwise", prelude: str = "",
+        options: Iterable[str] = (), device: Any = None, arch: str | None = None, fallback: str | None = None,
+    ) -> Elementwise:  # fmt: skip
+        """Makes a kernel of a formula in CUDA C++, which is applied to each element:
+
+            f = k.elementwise("x * y + z")
+            f = k.elementwise("T x, T y, float alpha", "T out", "out = alpha * x + y", name="axpy")
+            c = f(a, b, 0.5)
+
+        The short form takes its operands from the expression, in the order in which they appear; all and the result have one dtype.
+        The full form declares inputs and outputs, and `operation` assigns every output; several statements are separated by `;`,
+        and `i` is the number of the element. A type is one of C or of a dtype (`float`, `half`, `int64`, `bool`), or a capital
+        letter, `T`, for the dtype that a call has. An input that is `raw T x` is a whole contiguous array, which is not broadcast and whose
+        elements the formula takes itself, `x[i + 1]`. Halves and 8-bit floats are computed as float and rounded once,
+        but in raw inputs.
+
+        A call takes arrays, which are broadcast as NumPy does, with any strides, and numbers, in the order of the inputs. It returns
+        a new array where the first array is, or a tuple; `out=` gives the arrays, which may be operands. The kernel is compiled at
+        the first call with other dtypes or layouts, by the daemon, which keeps it. `prelude` comes before it: includes, functions.
+        `options` are those of `compile`. `name` is in statistics and errors. With `fallback="interpret"` calls run in this process, on
+        the CPU and with the checks of `interpret`, where the daemon has no GPU.
+
+        Raises `CompileFailed` at a call, with the line of the formula in `line`.
+        """
+        return Elementwise(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
+
+    def reduce(
+        self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
+        accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
+        device: Any = None, arch: str | None = None, fallback: str | None = None,
+    ) -> Reduction:  # fmt: skip
+        """Makes kernels that reduce arrays to one number, or to one along each of some axes:
+
+            norm = k.reduce("x * x", "a + b", "sqrt(a)", 0)
+            mean = k.reduce("x", "a + b", "a / n", 0, axis=-1)
+            dot = k.reduce("x * y", "a + b", identity=0, inputs="T x, T y", output="float out", accumulate="double", name="dot")
+            c = norm(a)
+            d = mean(a, keepdims=True)
+
+        `map` is an expression over the operands. `reduce` combines two numbers, `a` and `b`, in any order; `post` makes the result of
+        the last, `a`, and of how many there were, `n`. `identity` is the number that changes nothing, or an expression, "-INFINITY"; it
+        is also what is left of no numbers. `inputs` and `output` are declared as in `elementwise`; without them the operands are those
+        of `map`, and all and the result have one dtype. Numbers are computed in the result's dtype, halves in float; `accumulate`
+        is another type for that.
+
+        A call takes arrays, which are broadcast, and numbers, and `axis` (None for all, a number or a tuple; `axis` here is the
+        default), `keepdims` and `out`. Results are the same each time: the order depends on shapes and strides alone, and there are no
+        atomics. Reductions to few numbers are two kernels, in one sequence.
+        """
+        return Reduction(
+            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch, fallback
+        )  # fmt: skip
+
+
+class AsyncFormulaMethods:
+    """Of `AsyncClient`."""
+
+    def elementwise(
+        self, inputs: str, outputs: str | None = None, operation: str | None = None, *, name: str = "elementwise", prelude: str = "",
+        options: Iterable[str] = (), device: Any = None, arch: str | None = None, fallback: str | None = None,
+    ) -> AsyncElementwise:  # fmt: skip
+        """As `Client.elementwise`, without `await`; its calls are awaited."""
+        return AsyncElementwise(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
+
+    def reduce(
+        self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
+        accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
+        device: Any = None, arch: str | None = None, fallback: str | None = None,
+    ) -> AsyncReduction:  # fmt: skip
+        """As `Client.reduce`, without `await`; its calls are awaited."""
+        return AsyncReduction(
+            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch, fallback
+        )  # fmt: skip

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from .._base.errors import BadArgument
 from .._source import reduction as text
 from .._source.elementwise import Argument, entry_of
-from .._source.formulas import Declared, compute_type, names_in, operands, packed
+from .._source.formulas import Declared, Loop, broadcast_strides, compute_type, loop, names_in, operands, packed, row_major
 from .._source.geometry import Geometry
-from .._source.layouts import Loop, broadcast_strides, loop, row_major
 from .._source.reduction import Form, Formulas
 from .._source.types import C_NAMES
 from .._tensors.operands import Layout

@@ -1,7 +1,7 @@
 """Memory of the daemon's on its GPUs: segments that `alloc` makes, the blocks cut from them, and their reuse.
 
 A `DeviceSegment` is one allocation. The process holds its descriptor, by which the memory outlives the connection that made it, and
-the daemon. It is made when it first becomes known to a daemon (`_calls.memory`), so that to take a block needs no connection. A
+the daemon. It is made when it first becomes known to a daemon (`_calls.plans`), so that to take a block needs no connection. A
 `DeviceBlock` is the piece that an array lies in; it goes back to its pool when Python has no more references to it, which is after
 the reply of the last call that used it. There is one pool for each GPU; all clients of the process share it.
 

@@ -12,8 +12,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import NoCuda
-from .allocations import allocations
 from .driver import Driver
+from .exports import allocations
 
 if TYPE_CHECKING:
     from .device_pool import DeviceSegment

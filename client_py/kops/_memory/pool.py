@@ -7,7 +7,7 @@ used it (calls keep their memory). So in a steady state nothing is mapped and no
 
 The kernel charges a shared page to the process that first touches it. A block's pages are taken here when the block is first
 handed out, so that they count as this process's, also where the daemon writes before this process reads. How much there
-is to take is looked at before (`available`).
+is to take is looked at before (`check_available`).
 
 Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
 forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.
@@ -17,20 +17,23 @@ The pool is thread-safe; a block may die on any thread, also inside the pool's o
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import re
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
+from .._base.compiled import native
 from .._base.errors import NoMemory, OutOfMemory, from_os
-from . import available
 
 MIN_BLOCK = 256
 MAX_SLICED = 256 << 10  # blocks up to this size share segments (of SLAB bytes), to save descriptors
@@ -58,6 +61,34 @@ def _map(fd: int, size: int) -> int:
     if size >= 4 << 20:
         _libc.madvise(address, size, MADV_HUGEPAGE)  # only a hint
     return int(address)
+
+
+LARGEST = 2**63 - 1
+UNCHECKED = 1 << 20  # bytes; less is granted without a look
+KEPT_BACK = 16, 1 << 30  # one part of so many, and bytes at most, for other processes
+
+
+def check_available(size: int) -> None:
+    """Raises OutOfMemory where so many bytes of shared memory are more than there is, by libkops' rule (client_c/src/memory/available.h);
+    in plain Python where they are more than the machine has."""
+    if native is not None:
+        native.check_memory(min(size, LARGEST))
+    elif size >= UNCHECKED and size > (left := _machine_has()):
+        raise OutOfMemory(
+            f"{size >> 20} MiB of shared memory were asked for, and this machine (MemAvailable) has {left >> 20} MiB left for this "
+            "process: ask for less, or free some first",
+            {"asked": size, "available": left, "limit": "this machine (MemAvailable)"},
+        )
+
+
+def _machine_has() -> int:
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return LARGEST
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.M)
+    size = int(found[1]) * 1024 if found else LARGEST
+    return size - min(size // KEPT_BACK[0], KEPT_BACK[1])
 
 
 class Source:
@@ -243,12 +274,12 @@ class Pool:
     def _cut(self, size: int) -> tuple[Segment, int]:
         whole = max(SLAB[0], min(64 * size, SLAB[1])) if size <= MAX_SLICED else size
         try:
-            available.check(whole)
+            check_available(whole)
         except OutOfMemory:
             if not self._idle:
                 raise
             self._close_idle(0)  # blocks that are kept for reuse are free memory
-            available.check(whole)
+            check_available(whole)
         segment = Segment(whole)
         starts, segments = list(self._table[0]), list(self._table[1])
         i = bisect.bisect(starts, segment.address)
@@ -343,3 +374,20 @@ def release(source: Source) -> None:
 
 pool = Pool()
 os.register_at_fork(after_in_parent=lambda: pool.after_fork(False), after_in_child=lambda: pool.after_fork(True))
+
+
+@contextlib.contextmanager
+def code_file(size: int) -> Iterator[int]:
+    """A memfd whose pages are this process's own, for the daemon to write to and seal."""
+    try:
+        fd = os.memfd_create("kops-code", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise from_os("memfd_create", error) from error
+    try:
+        os.posix_fallocate(fd, 0, size)  # which makes the file so long, too
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        yield fd
+    except OSError as error:
+        raise from_os("memory for a kernel's code", error) from error
+    finally:
+        os.close(fd)

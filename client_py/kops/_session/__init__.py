@@ -1,1 +1,1 @@
-"""One connection to a daemon: the plain MessagePack session over the socket, and libkops' in its place."""
+"""One connection to a daemon: by libkops, or in plain Python where nothing is compiled."""

@@ -1,9 +1,9 @@
-"""A link through the compiled extension: the same methods as `SocketLink`, by libkops instead of Python.
+"""A link by libkops, of the compiled extension.
 
 libkops connects, reads and writes, also through shared memory where the daemon offers it, and connects
-anew when the connection was lost: each connection is a *generation*, and a link here stands for one of them, as a
-`SocketLink` does. Plans go through `exchange`; ops on torch CUDA tensors whose memory is registered take `fast`, which
-reads the tensors in C.
+anew when the connection was lost: each connection is a *generation*, and a link here stands for one of them.
+Plans go through `exchange`; ops on torch CUDA tensors whose memory is registered take `fast`, which
+reads the tensors in C. The asyncio client sends, and takes replies in when the socket can be read (`poll`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,32 +27,29 @@ from .._base.errors import (
     Timeout,
     UnknownBuffer,
     UnknownProgram,
-    Unsupported,
     from_reply,
 )
-from .._base.results import Info
-from .._memory.allocations import allocations
-from .._memory.exports import Allocation
-from .._memory.pool import Source, garbage
+from .._memory.exports import Allocation, allocations
+from .._memory.pool import Source
 from .._version import VERSION
-from .connection import Gone, hello, keys
+from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, ends_daemon, goes_on, no_reply, too_long
 from .places import candidates
-from .session import CANCELLABLE, DEFAULT_MESSAGE_BYTES, MSGID_MASK, Call, barrier_for, ends_daemon, goes_on, too_long
-from .socket_link import no_reply
 
 HEAD = 32  # bytes of a request before its params, at most
 TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
 TIDY_EVERY = 0.02  # seconds between looks for ended requests, while references are kept
 
 
-class NativeLink:
+class NativeLink(Link):
     """One connection, made by the extension."""
 
     def __init__(
         self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None,
-        autostart: bool = False,
+        autostart: bool = False, socket_only: bool = False, isolate: str | None = None,
     ) -> None:  # fmt: skip
-        """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds."""
+        """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds. `socket_only`: without
+        shared memory for messages, so that the socket says when there is something to read."""
+        super().__init__()
         self._native: Any
         self._kept: threading.Event
         if before is not None and not before._native.closed:
@@ -62,53 +58,34 @@ class NativeLink:
             self._kept = threading.Event()
             socket = None if path is None else os.fspath(path)
             try:
-                self._native = native.Link(socket, f"kops-python {VERSION}", timeout, spin_us, self._kept.set, autostart)
+                name = f"kops-python {VERSION}"
+                self._native = native.Link(socket, name, timeout, spin_us, self._kept.set, autostart, socket_only, isolate)
             except ConnectFailed as error:
                 error.detail.setdefault("tried", candidates(path))
                 raise
             threading.Thread(target=_tidy, args=(self._native, self._kept), name="kops-tidier", daemon=True).start()
-        self.path: str = self._native.path
+        self.path = self._native.path
         self.run = self._native.run
         self.launch = self._native.launch
         try:
-            self.generation: int = self._native.generation(timeout if before is None else limit)
+            self.generation, hello = self._native.generation(timeout if before is None else limit)
         except Timeout as error:
             raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
-        self.key = next(keys)
-        self.garbage: deque[Gone] = deque()
-        self.info: Info | None = None
-        self.earlier: set[int] = set()  # keys of connections that this one follows
-        self.offers_ordered = self.offers_sequences = False
-        self.message_bytes = DEFAULT_MESSAGE_BYTES
-        self.failure: KopsError | None = None
-        self.doomed = False  # its device is lost or hangs, and it will close
-        self._open: dict[int, Call] = {}  # submitted, by ticket
+        self.inflight = 16  # of submitted requests, at most, until hello told the limit
+        self.open: dict[int, Call] = {}  # submitted, by ticket
         self._waited: dict[int, int] = {}  # the thread that waits for a ticket
-        garbage[self.key] = self
-
-    @property
-    def alive(self) -> bool:
-        """Whether new calls may use it."""
-        return self.failure is None and not self.doomed
-
-    @property
-    def ended(self) -> bool:
-        return self.failure is not None
+        self.greeted(msgpack.unpackb(hello))
 
     # Requests
 
-    def greet(self, isolate: str | None) -> Call:
-        return hello(isolate)
-
     def greeted(self, reply: Any) -> None:
-        self.info = Info.of(reply)
-        self.message_bytes = self.info.limits.get("message_bytes", self.message_bytes) - HEAD
+        super().greeted(reply)
+        assert self.info is not None
+        self.message_bytes -= HEAD
+        # One less than the daemon reads ahead, so that a cancel always gets through.
+        self.inflight = max(1, self.info.limits.get("inflight", self.inflight + 1) - 1)
         self.offers_ordered = "ordered" in self.info.features
         self.offers_sequences = "sequence" in self.info.features
-
-    def need(self, feature: str) -> None:
-        if self.info is None or feature not in self.info.features:
-            raise Unsupported(f"this daemon has no feature {feature!r}: a newer one is needed", {"feature": feature})
 
     def release(self) -> None:
         """Sends the releases that are due. Other threads may do the same meanwhile, and take the last one."""
@@ -129,7 +106,7 @@ class NativeLink:
         """Sends a request and waits until its reply is there."""
         data = self._encode(call)
         cancel = call.method in CANCELLABLE
-        call.sent.append(len(data))
+        call.sent = True
         try:
             reply = self._native.call(self.generation, call.method, data, call.fds, timeout, cancel, call.keep)
         except (ConnectionLost, ConnectFailed) as error:
@@ -142,7 +119,7 @@ class NativeLink:
         """Sends a packed request and waits until its reply is there, which is not unpacked; keeps `keep` until then, also
         where the wait ends before. False when it was refused
         because the daemon does not know something of it (any more): then nothing ran."""
-        if self.failure is not None or self._open or self.garbage:
+        if self.failure is not None or self.open or self.garbage:
             return False
         try:
             reply = self._native.call(self.generation, method, data, (), timeout, method in CANCELLABLE, keep)
@@ -161,7 +138,7 @@ class NativeLink:
     def send(self, call: Call, timeout: float | None) -> None:
         """Sends a request."""
         self._submit(call, timeout)
-        self._open[call.msgid] = call
+        self.open[call.msgid] = call
 
     def wait(self, call: Call, timeout: float | None) -> None:
         """Waits for the reply to a request that was sent. It goes on when the wait ends without one."""
@@ -173,10 +150,34 @@ class NativeLink:
             raise no_reply(call, timeout)
 
     def poll(self) -> None:
-        """Takes in the replies that have arrived."""
-        for call in list(self._open.values()):
-            if not call.done and self._native.done(call.msgid):
+        """Takes in the replies that have arrived, and notes where the connection is over."""
+        if self.failure is None:
+            with contextlib.suppress(KopsError):
+                try:
+                    self._native.look()
+                except KopsError as error:
+                    raise self.lost(error) from None
+        self.settle()
+
+    def settle(self) -> None:
+        """Ends the requests whose replies libkops has taken in. Reads nothing."""
+        for call in list(self.open.values()):
+            if not call.done and (self._native.closed or self._native.has_ended(call.msgid)):
                 self._finish(call, 1)
+
+    def fileno(self) -> int:
+        """The socket, which can be read when there is something to poll() for. Raises ConnectionLost."""
+        number: int = self._native.fileno()
+        if number < 0:
+            raise self.lost(ConnectionLost("the daemon closed the connection"))
+        return number
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for a request any more that was sent: asks for its cancelling. A late reply is dropped, and only then the memory
+        that the call keeps."""
+        call.abandoned = True
+        if not call.done and call.msgid >= 0 and self.failure is None and call.method in CANCELLABLE:
+            self._native.cancel(call.msgid)
 
     def cancel(self, call: Call, timeout: float | None) -> bool:
         """Asks the daemon to drop a request; False when it had ended."""
@@ -189,7 +190,7 @@ class NativeLink:
 
     def _submit(self, call: Call, timeout: float | None) -> None:
         data = self._encode(call)
-        call.sent.append(len(data))
+        call.sent = True
         with self.losing():
             call.msgid = self._native.submit(self.generation, call.method, data, call.fds, timeout)
 
@@ -197,7 +198,7 @@ class NativeLink:
         """The params of a request, packed. Before that: ended requests are forgotten, releases that are due are sent."""
         if self.failure is not None:
             self.check()
-        if self._open:
+        if self.open:
             self._reap()
         if self.garbage:
             self.release()
@@ -234,11 +235,8 @@ class NativeLink:
             if reply is None:
                 return
             self._take(call, reply)
-        self._open.pop(call.msgid, None)
-        call.done = True
-        call.keep = None
-        if call.notify is not None:
-            call.notify()
+        self.open.pop(call.msgid, None)
+        call.end()
 
     def _take(self, call: Call, reply: Any) -> None:
         """Fills the call in."""
@@ -255,13 +253,16 @@ class NativeLink:
             if call.received:
                 result["fds"] = call.received
             call.result = result
+            if call.abandoned and call.undo is not None:
+                method, params = call.undo(result)
+                self._native.notify(method, pack(params))
         call.answered = True
         call.done = True
         call.keep = None
 
     def _reap(self) -> None:
         """Drops the references of requests that have ended and that nobody waited for."""
-        for ticket, call in list(self._open.items()):
+        for ticket, call in list(self.open.items()):
             if not self._native.done(ticket):
                 break
             if not call.done:
@@ -327,10 +328,6 @@ class NativeLink:
             yield
         except (ConnectionLost, ConnectFailed) as error:
             raise self.lost(error) from None
-
-    def check(self) -> None:
-        if self.failure is not None:
-            raise type(self.failure)(self.failure.message, self.failure.detail, self.failure.code)
 
     def close(self, why: str = "the client was closed") -> None:
         if self.failure is None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
 from .._base.log import log
-from .session import Call, ends_daemon
+from .link import Call, ends_daemon
 
 DEFAULT_RECONNECT = 10.0  # seconds
 CONNECT_LIMIT = 30.0  # seconds that a first daemon may take to answer where calls have no limit, as in libkops: it may be starting
@@ -104,7 +104,7 @@ class Trial:
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
             return self._refused(error)
-        if not call.sent or sum(call.sent) < len(call.data) or error.detail.get("unsent"):  # half a message runs nothing
+        if not call.sent or error.detail.get("unsent"):
             pause = self.backoff.pause()
             if pause is None:
                 raise error
@@ -162,7 +162,7 @@ def no_hazard() -> None:
 def short_call(method: str, link: Any, error: KopsError) -> Call:
     """A request as it would have been, that the extension made by itself."""
     call = Call(method, {})
-    call.sent.append(1)
+    call.sent = True
     call.answered = link.alive
     link.doomed |= call.answered and ends_daemon(error)
     return call

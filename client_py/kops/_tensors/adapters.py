@@ -47,9 +47,9 @@ def _find_adapter(value: Any) -> Adapter:
             raise WrongType("masked arrays are not supported: pass .data or .filled()")
         return _by_type.setdefault(kind, BitsAdapter(kind.of) if issubclass(kind, Bits) else NumpyAdapter())
     if hasattr(value, "__cuda_array_interface__"):
-        from .device import DeviceArrayAdapter
+        from .device import interface_adapter
 
-        return DeviceArrayAdapter()
+        return interface_adapter
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         from .device import dlpack_adapter
 

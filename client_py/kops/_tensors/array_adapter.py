@@ -1,12 +1,67 @@
-"""Arrays of the daemon's devices as operands: by reference, also their views. Results lie on the same device."""
+"""Arrays of the daemon's devices as operands: by reference, also their views. Results lie on the same device.
+
+Numbers beside arrays on GPUs take a few bytes there, which are written at the first use and kept for the next.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from typing import Any
 
-from .array_numbers import number_on
+from .._memory.device_pool import DeviceBlock, pool_of
+from .._memory.pool import Source, pool
 from .device_array import Array, new
-from .operands import Adapter, Operand, Operands
+from .numbers import CACHED
+from .operands import Adapter, Operand, Operands, number_bytes
+
+
+class NumberSource(Source):
+    """A number's memory: `stage` is where it is copied from, None once it was. Its ids are those of the block's segment."""
+
+    __slots__ = ("block", "dtype", "stage")
+
+    def __init__(self, device: str, dtype: str, data: bytes) -> None:
+        super().__init__()
+        self.block: DeviceBlock = pool_of(device).take(len(data))
+        self.base = self.block.segment.base
+        self.dtype = dtype
+        self.stage: Any = pool.take(len(data))
+        memoryview(self.stage).cast("B")[: len(data)] = data
+
+    def forget(self) -> None:
+        self.ids = {}
+        self.block.segment.forget()
+
+
+_made: OrderedDict[tuple[str, str, bytes], NumberSource] = OrderedDict()
+_lock = threading.Lock()
+
+
+def number_on(device: str, dtype: str, value: Any) -> NumberSource:
+    """The memory of a number on a GPU, by the GPU's UUID. Raises WrongType or OutOfRange."""
+    data = number_bytes(value, dtype)[1]
+    key = (device, dtype, data)
+    with _lock:
+        found = _made.get(key)
+        if found is not None:
+            _made.move_to_end(key)
+            return found
+    made = NumberSource(device, dtype, data)
+    with _lock:
+        made = _made.setdefault(key, made)
+        while len(_made) > CACHED:
+            _made.popitem(last=False)
+    return made
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class ArrayAdapter(Adapter):

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
 from .._base.errors import BadArgument, ReadOnly, Unsupported
-from .._memory.allocations import allocations
 from .._memory.driver import LEGACY_STREAM
+from .._memory.exports import allocations
 from .dlpack import CPU, CUDA, CUDA_HOST, NAME, DLTensor
-from .operands import Adapter, Layout, Operand, Operands, number_bytes, span, unknown_dtype
+from .operands import Adapter, Operand, Operands, number_bytes, span, unknown_dtype
 
 ML_NAMES = {NAMES[short]: short for short in NAMES if NAMES[short] in OF_ML_DTYPES}
 
@@ -43,16 +44,6 @@ def _refer(
     if allocation.chunks is not None:
         allocation = allocations.cover(pointer, span(shape, strides, dtype))
     return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, adapter)
-
-
-def _number(adapter: Adapter, value: Any, like: Operand, operands: Operands) -> Operand:
-    """A number in a new array of one element. Its framework may have work in flight on that memory, which is waited for."""
-    data = number_bytes(value, like.dtype)[1]
-    made = adapter.operand(_make(like.value, (), like.dtype), operands)
-    operands.synchronize()
-    source: Any = made.source
-    allocations.driver.write(source.base + made.offset, data)
-    return made
 
 
 def _wait_for(pointer: int, stream: int | None, operands: Operands) -> None:
@@ -82,121 +73,86 @@ def _make(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return empty(shape, name)
 
 
-class DeviceArrayAdapter(Adapter):
-    """`__cuda_array_interface__`, versions 2 and 3. The interface's stream is waited for; where it names none (version
-    2) the legacy default stream; an explicit None says that nothing is to be waited for."""
+# Where an array's memory is, its shape, its strides in elements, its dtype, and the stream that it is ready on.
+_Described: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...] | None, str, int | None]
+
+
+class DeviceAdapter(Adapter):
+    """Device memory of another framework, by `__cuda_array_interface__`, versions 2 and 3, or by DLPack.
+
+    The interface's stream is waited for; where it names none (version 2), and with DLPack, the legacy default stream; an explicit None says
+    that nothing is to be waited for. DLPack's capsule is read and kept for the call, not consumed, so its owner frees it as usual."""
+
+    def __init__(self, read: Callable[[Any, Operands, bool], _Described]) -> None:
+        self._read = read
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        if hasattr(value, "block_until_ready"):
-            value.block_until_ready()  # JAX computes on streams that it does not tell
-        interface = value.__cuda_array_interface__
-        if interface.get("mask") is not None:
-            raise Unsupported("masked device arrays are not supported")
-        pointer, read_only = interface["data"]
-        if output and read_only:
-            raise ReadOnly("out is a read-only array")
-        dtype = TYPESTRS.get(interface["typestr"]) or _dtype_by_name(value)
-        if dtype is None:
-            raise unknown_dtype(interface["typestr"])
-        shape = tuple(interface["shape"])
-        strides = interface.get("strides")
-        if strides is not None:
-            size = DTYPES[dtype]
-            if any(s % size for s in strides):
-                raise BadArgument("strides are no whole elements: pass a copy")
-            strides = tuple(s // size for s in strides)
+        pointer, shape, strides, dtype, stream = self._read(value, operands, output)
         if 0 not in shape:
-            _wait_for(pointer, interface.get("stream", LEGACY_STREAM), operands)
-        return _refer(self, value, operands, pointer or 0, shape, strides, dtype)
-
-    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
-        return self.operand(_make(like.value, shape, like.dtype), operands, output=False)
-
-    def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
-        return _number(self, value, like, operands)
-
-
-def _dtype_by_name(value: Any) -> str | None:
-    """bfloat16 and 8-bit floats have no typestr of their own: ask the array's dtype."""
-    return ML_NAMES.get(str(getattr(value, "dtype", "")))
-
-
-# DLPack
-
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-
-
-def dlpack_adapter(value: Any) -> Adapter:
-    kind = int(value.__dlpack_device__()[0])
-    if kind == CUDA:
-        return DLPackAdapter()
-    if kind in (CPU, CUDA_HOST):
-        return DLPackHostAdapter()
-    raise Unsupported(f"memory of DLPack device type {kind}: only CPU and CUDA memory can be used")
-
-
-class DLPackAdapter(Adapter):
-    """Device memory by DLPack. The capsule is read and kept for the call, not consumed, so its owner frees it as
-    usual."""
-
-    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        capsule = value.__dlpack__(stream=LEGACY_STREAM)
-        tensor = DLTensor.from_address(_capsule_pointer(capsule, NAME))
-        dtype = DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
-        if dtype is None:
-            raise unknown_dtype(f"DLPack {tensor.dtype.code}/{tensor.dtype.bits}")
-        shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-        strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
-        pointer = (tensor.data or 0) + tensor.byte_offset
-        operands.keep.append(capsule)
-        if 0 not in shape:
-            _wait_for(pointer, LEGACY_STREAM, operands)
+            _wait_for(pointer, stream, operands)
         return _refer(self, value, operands, pointer, shape, strides, dtype)
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         return self.operand(_make(like.value, shape, like.dtype), operands)
 
     def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
-        return _number(self, value, like, operands)
-
-
-class DLPackHostAdapter(Adapter):
-    """Host memory by DLPack, such as JAX's CPU arrays: copied like an ordinary NumPy array. Results are made in shared
-    memory and handed back by the framework's own from_dlpack."""
-
-    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        from .._base.needs_numpy import numpy
-        from .numpy import numpy_adapter
-
-        found = numpy_adapter.operand(numpy.from_dlpack(value), operands, output=output, reads=reads)
-        return Operand(value, found.source, found.offset, found.shape, found.strides, found.dtype, self)
-
-    def layout(self, value: Any, staged: bool = True) -> Layout:
-        from .._base.needs_numpy import numpy
-        from .numpy import numpy_adapter
-
-        return numpy_adapter.layout(numpy.from_dlpack(value), staged)
-
-    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
-        from .numpy import numpy_adapter
-
-        made = numpy_adapter.allocate(like, shape, operands)
-        made.adapter = _Back(type(like.value))
+        """In a new array of one element. Its framework may have work in flight on that memory, which is waited for."""
+        data = number_bytes(value, like.dtype)[1]
+        made = self.operand(_make(like.value, (), like.dtype), operands)
+        operands.synchronize()
+        source: Any = made.source
+        allocations.driver.write(source.base + made.offset, data)
         return made
 
 
-class _Back(Adapter):
-    """Hands a result to the framework that the inputs came from."""
+def _by_interface(value: Any, operands: Operands, output: bool) -> _Described:
+    if hasattr(value, "block_until_ready"):
+        value.block_until_ready()  # JAX computes on streams that it does not tell
+    interface = value.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise Unsupported("masked device arrays are not supported")
+    pointer, read_only = interface["data"]
+    if output and read_only:
+        raise ReadOnly("out is a read-only array")
+    # bfloat16 and 8-bit floats have no typestr of their own: the array's dtype is asked.
+    dtype = TYPESTRS.get(interface["typestr"]) or ML_NAMES.get(str(getattr(value, "dtype", "")))
+    if dtype is None:
+        raise unknown_dtype(interface["typestr"])
+    strides = interface.get("strides")
+    if strides is not None:
+        size = DTYPES[dtype]
+        if any(s % size for s in strides):
+            raise BadArgument("strides are no whole elements: pass a copy")
+        strides = tuple(s // size for s in strides)
+    return pointer or 0, tuple(interface["shape"]), strides, dtype, interface.get("stream", LEGACY_STREAM)
 
-    def __init__(self, kind: type) -> None:
-        self._package = kind.__module__.partition(".")[0].replace("jaxlib", "jax")
 
-    def result(self, value: Any) -> Any:
-        module: Any = sys.modules.get(self._package)
-        places: list[Any] = [module, getattr(module, "numpy", None), getattr(module, "dlpack", None)]
-        for place in places:
-            if hasattr(place, "from_dlpack"):
-                return place.from_dlpack(value)
-        return value
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def _by_dlpack(value: Any, operands: Operands, output: bool) -> _Described:
+    capsule = value.__dlpack__(stream=LEGACY_STREAM)
+    tensor = DLTensor.from_address(_capsule_pointer(capsule, NAME))
+    dtype = DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
+    if dtype is None:
+        raise unknown_dtype(f"DLPack {tensor.dtype.code}/{tensor.dtype.bits}")
+    operands.keep.append(capsule)
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
+    return (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, LEGACY_STREAM
+
+
+interface_adapter, device_dlpack_adapter = DeviceAdapter(_by_interface), DeviceAdapter(_by_dlpack)
+
+
+def dlpack_adapter(value: Any) -> Adapter:
+    kind = int(value.__dlpack_device__()[0])
+    if kind == CUDA:
+        return device_dlpack_adapter
+    if kind in (CPU, CUDA_HOST):
+        from .numpy import DLPackHostAdapter
+
+        return DLPackHostAdapter(value)
+    raise Unsupported(f"memory of DLPack device type {kind}: only CPU and CUDA memory can be used")

@@ -7,6 +7,7 @@ is, recognised by its address. Any other is copied into a block of the pool for 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -175,6 +176,35 @@ class PlainAdapter(Adapter):
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         raise BadArgument("out must be an array")
+
+
+class DLPackHostAdapter(NumpyAdapter):
+    """Host memory by DLPack, such as JAX's CPU arrays: copied like an ordinary NumPy array. Results are made in shared
+    memory and handed back by the framework's own from_dlpack."""
+
+    def __init__(self, value: Any) -> None:
+        self._package = type(value).__module__.partition(".")[0].replace("jaxlib", "jax")
+
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        found = numpy_adapter.operand(numpy.from_dlpack(value), operands, output=output, reads=reads)
+        return Operand(value, found.source, found.offset, found.shape, found.strides, found.dtype, self)
+
+    def layout(self, value: Any, staged: bool = True) -> Layout:
+        return super().layout(numpy.from_dlpack(value), staged)
+
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return value
+
+    def on_host(self, value: Any) -> Any:
+        return value
+
+    def result(self, value: Any) -> Any:
+        module: Any = sys.modules.get(self._package)
+        places: list[Any] = [module, getattr(module, "numpy", None), getattr(module, "dlpack", None)]
+        for place in places:
+            if hasattr(place, "from_dlpack"):
+                return place.from_dlpack(value)
+        return value
 
 
 def broadcast(value: Any, shape: tuple[int, ...], dtype: str) -> Any:

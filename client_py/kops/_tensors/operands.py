@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from .._base.declarations import DTYPES, OPS
 from .._base.dtypes import NAMES
 from .._base.errors import DeviceMismatch, UnknownDtype, WrongType
-from .._memory.allocations import allocations
-from .._memory.exports import Allocation
+from .._memory.exports import Allocation, allocations
 from .._memory.pool import Source, pool
 from .._source.scalars import convert, to_bytes
 from .._source.types import TENSORS_ONLY

@@ -14,8 +14,8 @@ from typing import Any
 from .._base.compiled import configure
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, Overlap, ShapeMismatch, Unsupported
-from .._base.warnings import warn
-from .._memory.allocations import allocations
+from .._base.log import warn
+from .._memory.exports import allocations
 from .._memory.pool import pool
 from .numbers import NumbersOnDevices
 from .operands import Adapter, Layout, Operand, Operands, copied_strides, span, unknown_dtype

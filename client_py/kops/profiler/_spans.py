@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from .. import BadArgument, Batch, Entry, Kernel, Program
-from .._companions import OURS, BaseKernel, Bound, Calls, Geometry, OpMethods, Session, native
+from .._companions import OURS, BaseKernel, Bound, Calls, Geometry, OpMethods, PlainLink, native
 from ._recorder import Event
 
 
@@ -256,7 +256,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any
     (Program, "run", lambda original: _timed(original, lambda self, *_: "program")),
     (Batch, "flush", _flushed),
     (Batch, "__exit__", _flushed),
-    (Session, "enqueue", _note_call),
+    (PlainLink, "put", _note_call),
 )
 _originals: list[tuple[Any, str, Any]] = []
 

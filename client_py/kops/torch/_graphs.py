@@ -18,7 +18,7 @@ import torch
 
 from .._base.errors import Capturing
 from .._calls import contexts, ops_here, out_dtypes, rules
-from .._memory.allocations import allocations
+from .._memory.exports import allocations
 from . import _clients
 
 __all__ = ["TREES", "launches_here", "ordered", "warms_up"]

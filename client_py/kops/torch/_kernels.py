@@ -13,8 +13,7 @@ import torch
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, WrongType
 from .._kernels import here
-from .._kernels.bound import Bound
-from .._kernels.kernels import Kernel
+from .._kernels.kernels import Bound, Kernel
 from .._source.signature import Param
 from ._dispatch import Gradient, Spec, register, tags
 from ._graphs import TREES, launches_here

@@ -1,0 +1,428 @@
+"""A connection in plain Python, for machines on which nothing was compiled, and an example of the protocol: MessagePack-RPC over a Unix
+socket, one request at a time.
+
+Threads take turns: one holds the link from its request to the reply. A request that is given up is cancelled where it can be; its late
+reply is dropped, and only then the memory that it keeps. What the compiled part has beyond this is not here: nothing is repeated when
+a daemon ends, nothing is ordered on CUDA streams, and `submit` waits.
+
+Interruption. Python raises KeyboardInterrupt between any two bytecodes, also between a system call and the assignment of its result.
+So that Ctrl-C leaves a connection usable, bytes are moved by single calls into C (`inbox.extend(map(recvmsg, …))`), and a message leaves
+the inbox only after it was applied; applying it twice does what applying it once does.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import os
+import reprlib
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from .._base.errors import BadArgument, BadReply, ConnectFailed, ConnectionLost, KopsError, Timeout, from_reply
+from .._version import PROTOCOL, VERSION
+from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, copy_of, ends_daemon, goes_on, no_reply, too_long
+from .places import candidates, distrust, explained
+
+REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+BRING_FDS = ("alloc",)  # the methods whose replies bring descriptors
+MAX_FDS = 16
+MAX_REPLY, MAX_ELEMENTS = 64 << 20, 1 << 20
+RECEIVE = ((65536,), (socket.CMSG_SPACE(MAX_FDS * 4),), (int(socket.MSG_CMSG_CLOEXEC),))
+INTERRUPT_GRACE = 0.25  # seconds that Ctrl-C waits for the cancelled request's reply
+
+# As recvmsg returns it: (bytes, control messages, flags, address).
+Chunk = tuple[bytes, list[Any], int, Any]
+
+
+class PlainLink(Link):
+    """One connection, of a socket that is connected."""
+
+    def __init__(self, sock: socket.socket, path: str = "") -> None:
+        super().__init__()
+        self.path = path
+        self._socket = sock
+        self._turn = threading.Lock()
+        self._inbox: list[Chunk] = []
+        self._waiting: dict[int, Call] = {}  # without a reply, by msgid
+        self._applied = 0  # the last request that was answered
+        self._notice: KopsError | None = None  # why the daemon says that it will close
+        self._msgids = itertools.count(1)
+
+    # Calls
+
+    def exchange(self, call: Call, timeout: float | None) -> None:
+        """Sends a request and waits until its reply is there."""
+        end = None if timeout is None else time.monotonic() + timeout
+        turn: list[bool] = []
+        try:
+            turn.extend(map(self._turn.acquire, (True,), (-1 if timeout is None else timeout,)))
+            if not turn[0]:
+                raise no_reply(call, timeout)
+            try:
+                self.check()
+                self._socket.settimeout(_left(end))
+                while self.garbage:
+                    gone = self.garbage.popleft()
+                    self.notify("release", dict([gone]) if isinstance(gone, tuple) else {"buffer": gone})
+                self.put(call)
+                self._receive_until(call, end)
+            except BaseException as error:
+                self._give_up(call, error)
+                if isinstance(error, TimeoutError):
+                    raise no_reply(call, timeout) from None
+                raise
+        finally:
+            if turn and turn[0]:
+                self._turn.release()
+
+    def send(self, call: Call, timeout: float | None) -> None:
+        """Sends a request, whose reply is waited for here."""
+        self.exchange(call, timeout)
+
+    def wait(self, call: Call, timeout: float | None) -> None:
+        """The reply to a request that was sent is there."""
+
+    def poll(self) -> None:
+        """As for `wait`."""
+
+    def cancel(self, call: Call, timeout: float | None) -> bool:
+        """The request has ended."""
+        return False
+
+    def synchronize(self, timeout: float | None) -> None:
+        """No call is ordered here: each has waited for its result."""
+
+    def _give_up(self, call: Call, error: BaseException) -> None:
+        """Cancels a request whose caller leaves with `error`."""
+        call.abandoned = True
+        if call.msgid not in self._waiting or self.failure is not None:
+            return
+        self._socket.settimeout(INTERRUPT_GRACE)
+        try:
+            if call.method in CANCELLABLE:
+                self.notify("cancel", {"msgid": call.msgid})
+            if isinstance(error, KeyboardInterrupt):
+                self._receive_until(call, time.monotonic() + INTERRUPT_GRACE)  # its outputs should be at rest when the user is back
+        except (TimeoutError, KopsError):
+            pass
+
+    # Sending
+
+    def put(self, call: Call) -> None:
+        """Writes a request."""
+        self.check()
+        msgid = next(self._msgids) & MSGID_MASK
+        while msgid in self._waiting:
+            msgid = next(self._msgids) & MSGID_MASK
+        data = self._packed([REQUEST, msgid, call.method, [call.params]])
+        call.msgid = msgid
+        self._waiting[msgid] = call
+        sent: list[int] = []
+        try:
+            self._write(data, sent, call.fds)
+        finally:
+            call.sent = bool(sent)
+            if not sent:
+                self._waiting.pop(msgid, None)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Writes a notification: carried out like the request of that name, never answered."""
+        self.check()
+        self._write(self._packed([NOTIFICATION, method, [params]]), [])
+
+    def _packed(self, message: list[Any]) -> bytes:
+        try:
+            data: bytes = msgpack.packb(message)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        if len(data) > self.message_bytes:
+            raise too_long(len(data), self.message_bytes)
+        return data
+
+    def _write(self, data: bytes, sent: list[int], fds: Iterable[int] = ()) -> None:
+        """`sent` gets the bytes of each write. A message that leaves in part ends the connection. A broken socket is left for the reader
+        to find: the daemon's reason may still be unread."""
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            while sum(sent) < len(data):
+                sent.extend(map(self._socket.sendmsg, ([memoryview(data)[sum(sent) :]],), (control if not sent else [],)))
+        except TimeoutError:
+            raise
+        except OSError:
+            sent.append(len(data) - sum(sent))
+        finally:
+            if 0 < sum(sent) < len(data):
+                self._end(ConnectionLost("a request could not be written as a whole"))
+
+    # Receiving
+
+    def _receive_until(self, call: Call, end: float | None) -> None:
+        """Raises TimeoutError when the time is over."""
+        while not call.done:
+            try:
+                found = self._next()
+                if found is None:
+                    self._socket.settimeout(_left(end))
+                    self._inbox.extend(map(self._socket.recvmsg, *RECEIVE))
+                    if not self._inbox[-1][0]:
+                        self._end(ConnectionLost("the daemon closed the connection"))
+                else:
+                    message, fds, rest = found
+                    self._apply(message, fds)
+                    self._inbox[:] = rest
+            except TimeoutError:
+                raise
+            except OSError as error:
+                self._end(ConnectionLost(f"cannot read from the daemon: {error.strerror or error}"))
+            except (ValueError, msgpack.UnpackException) as error:
+                self._end(BadReply(f"the daemon sent what is no response: {error}"))
+
+    def _next(self) -> tuple[Any, list[int], list[Chunk]] | None:
+        """The first whole message of the inbox, the descriptors that came with it, and the inbox without both; None: more bytes are
+        needed. Raises ValueError for descriptors that nobody asked for."""
+        if not self._inbox:
+            return None
+        control = [one for chunk in self._inbox for one in chunk[1]]
+        if any(chunk[2] & socket.MSG_CTRUNC for chunk in self._inbox) or (control and not self._asks_for_fds()):
+            raise ValueError("descriptors, and no request asks for some")
+        data = b"".join(chunk[0] for chunk in self._inbox)
+        limits = {"max_array_len": MAX_ELEMENTS, "max_map_len": MAX_ELEMENTS, "max_ext_len": 0}
+        unpacker = msgpack.Unpacker(max_buffer_size=MAX_REPLY, ext_hook=_refuse_ext, **limits)
+        unpacker.feed(data)
+        try:
+            message = next(unpacker)
+        except StopIteration:
+            _check_announced(data)
+            return None
+        rest = data[unpacker.tell() :]
+        brings = _brings_fds(message)
+        fds = _fds_of(control) if brings else []
+        if control and not brings and not rest:
+            raise ValueError("descriptors that belong to no reply")
+        return message, fds, [(rest, [] if brings else control, 0, None)] if rest else []
+
+    def _asks_for_fds(self) -> bool:
+        return any(call.method in BRING_FDS for call in self._waiting.values())
+
+    def _apply(self, message: Any, fds: list[int]) -> None:
+        """Applies one message. Raises ValueError for anything but one."""
+        if type(message) is list and len(message) == 4 and message[0] == RESPONSE:
+            _, msgid, error, result = message
+            call = self._waiting.get(msgid) if type(msgid) is int else None
+            if call is None and msgid == self._applied:  # an interrupt came before the message was dropped
+                return
+            if call is None or (error is None and type(result) is not dict):
+                raise ValueError(f"nobody asked for this: {reprlib.repr(message)}")
+            brings = error is None and "nfds" in result and call.method != "ping"  # a ping is answered with the map that it sent
+            if brings and (call.method not in BRING_FDS or len(fds) != result["nfds"]):
+                raise ValueError(f"{len(fds)} descriptors for the result of {call.method}: {reprlib.repr(result)}")
+            if not call.received:
+                call.received.extend(fds)
+            if error is not None:
+                call.error = from_reply(error)
+                self.doomed |= ends_daemon(call.error)
+                if goes_on(call):
+                    self.put(barrier_for(call))
+            else:
+                call.result = {**result, "fds": call.received} if brings else result
+                if call.abandoned and call.undo is not None:
+                    self.notify(*call.undo(result))
+            call.answered = True
+            self._applied = msgid
+            self._waiting.pop(msgid, None)
+            call.end()
+        elif type(message) is list and len(message) == 3 and message[:2] == [NOTIFICATION, "error"]:
+            self._notice = from_reply(message[2][0] if isinstance(message[2], list) and message[2] else None)
+        else:
+            raise ValueError(reprlib.repr(message))
+
+    # Its life
+
+    def _end(self, error: KopsError) -> None:
+        """The connection is of no more use: every call ends with `error`, or with the reason that the daemon gave before it closed."""
+        if self.failure is None:
+            self.failure = self._notice or error
+        for chunk in self._inbox:
+            _close(_fds_of(chunk[1]))
+        self._inbox.clear()
+        self._socket.close()
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting.values():
+            call.error = copy_of(self.failure)
+            call.end()
+
+    def close(self, why: str = "the client was closed") -> None:
+        """Ends it; a call of another thread fails."""
+        if self.failure is None:
+            self.failure = ConnectionLost(why, {"closed": True})
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        if self._turn.acquire(blocking=False):
+            self._end(self.failure)
+            self._turn.release()
+
+    def forsake(self) -> None:
+        """In a forked child: closes the parent's socket here, and sends nothing on it."""
+        self._turn = threading.Lock()
+        self._end(ConnectionLost("this connection belongs to the parent process", {"closed": True}))
+
+
+def _left(end: float | None) -> float | None:
+    """Seconds until then. Raises TimeoutError when it is over."""
+    if end is None:
+        return None
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _fds_of(control: Iterable[Any]) -> list[int]:
+    """The descriptors of control messages."""
+    fds = array.array("i")
+    for level, kind, payload in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return fds.tolist()
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _brings_fds(message: Any) -> bool:
+    return type(message) is list and len(message) == 4 and type(message[3]) is dict and "nfds" in message[3]
+
+
+# MessagePack heads: how many bytes follow, as the value itself or as the length of a string.
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+
+
+def _check_announced(data: bytes) -> None:
+    """Raises ValueError when an incomplete message announces a string that is longer than any message may be: the decoder would wait
+    for it."""
+    at = 0
+    while at < len(data):
+        head = data[at]
+        at += 1
+        if 0xA0 <= head < 0xC0:
+            at += head & 31
+        elif head in _STRINGS:
+            width = _STRINGS[head]
+            if at + width > len(data):
+                return
+            length = int.from_bytes(data[at : at + width], "big")
+            if length > MAX_REPLY:
+                raise ValueError(f"a string of {length} bytes is announced")
+            at += width + length
+        else:
+            at += _FIXED.get(head, 0)
+
+
+def _refuse_ext(code: int, data: bytes) -> None:
+    raise ValueError("ext types are not used")
+
+
+# Finding a daemon, as client_c/src/session/connect.c and client_c/src/link/starter.c do for libkops
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SBIN = "/usr/local/sbin:/usr/sbin"  # where packages put it, and users' PATH may not lead
+
+
+def connect(
+    path: str | os.PathLike[str] | None, timeout: float, autostart: bool, starting: float | None, isolate: str | None
+) -> PlainLink:
+    """The first of the candidates that accepts and is trusted. Where none does, a daemon is started for this user, which takes
+    `starting` seconds at most. The daemon has answered `hello`, for which it has `timeout` seconds. Raises ConnectFailed, which lists
+    what was tried, and Timeout."""
+    try:
+        made = _connect(path, timeout)
+    except ConnectFailed as error:
+        # A socket that was named is the only one.
+        if not autostart or path is not None or os.environ.get("KOPS_SOCKET") or os.environ.get("KOPS_AUTOSTART") == "0":
+            raise
+        made = _connect(_start(starting, error), timeout)
+    params = {"client": f"kops-python {VERSION}", "protocol": PROTOCOL}
+    call = Call("hello", params if isolate is None else {**params, "isolate": isolate})
+    try:
+        made.exchange(call, timeout)
+        made.greeted(call.outcome())
+    except BaseException as error:
+        made.close("the daemon did not answer hello")
+        if not isinstance(error, Timeout):
+            raise
+        why = (
+            f"{made.path}: kopsd does not answer: it took the connection and has said nothing for {timeout:g} s; start it anew, or "
+            "name another socket in KOPS_SOCKET"
+        )
+        raise Timeout(why, {"method": "hello"}) from None
+    return made
+
+
+def _connect(path: str | os.PathLike[str] | None, timeout: float) -> PlainLink:
+    tried = []
+    for candidate in candidates(path):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            # Not settimeout(), by which a full backlog is refused.
+            micro = max(1, int(timeout * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000))
+            sock.connect(candidate)
+            why = distrust(candidate, sock)
+            if why is None:
+                return PlainLink(sock, candidate)
+        except OSError as error:
+            why = explained(candidate, error)
+        sock.close()
+        tried.append(f"{candidate}: {why}")
+    why = "no kopsd answers: " + "; ".join(tried) + ". Start one, or name its socket in KOPS_SOCKET"
+    raise ConnectFailed(why, {"tried": tried})
+
+
+def _program() -> str | None:
+    """The daemon's program: that of KOPSD, of this package, or of PATH."""
+    own = PACKAGE / "bin" / "kopsd"
+    if named := os.environ.get("KOPSD"):
+        return named
+    if os.access(own, os.X_OK):
+        return str(own)
+    return shutil.which("kopsd") or shutil.which("kopsd", path=SBIN)
+
+
+def _start(timeout: float | None, why: ConnectFailed) -> str:
+    """Runs `kopsd --autostart`, which has the rule, and waits until a daemon is ready: the path of its socket. `why` says that none
+    answers."""
+    found = _program()
+    if found is None:
+        raise _failed("no program kopsd is in this package or in PATH; install it, or name it in the variable KOPSD", why)
+    try:
+        done = subprocess.run(
+            [found, "--autostart"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Timeout(f"{found} --autostart has not ended within {timeout:g} s", {"method": "connect"}) from None
+    except OSError as error:
+        raise _failed(f"{found}: {error.strerror or error}", why) from None
+    text = done.stdout.decode(errors="replace").rstrip("\n")
+    path = text[text.rfind("\n") + 1 :]
+    if not path.startswith("/"):
+        raise _failed(text or f"{found} --autostart has ended without a word", why)
+    return path
+
+
+def _failed(text: str, why: ConnectFailed) -> ConnectFailed:
+    return ConnectFailed(f"no daemon could be started: {text} ({why.message.partition('. Start one')[0]})", why.detail)
