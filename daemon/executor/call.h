@@ -1,5 +1,5 @@
-/* Calls of the daemon into an executor, for what may block: a request and its reply on a socket of sequenced packets,
- * with descriptors. Several sockets take several calls at once. */
+/* The sockets between the daemon and an executor: calls of the daemon, for what may block, a request and its reply on a
+ * socket of sequenced packets, with descriptors; and bells. Several sockets take several calls at once. */
 #ifndef KOPS_EXECUTOR_CALL_H
 #define KOPS_EXECUTOR_CALL_H
 
@@ -62,5 +62,17 @@ int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds);
  * bytes received; -1 as above. *ret_n: descriptors received. */
 int call_send(int socket, const void *data, uint32_t size, const int *fds, unsigned n);
 int call_receive(int socket, void *data, uint32_t size, int *ret_fds, unsigned *ret_n);
+
+/* A bell: a pair of nonblocking stream sockets, where a byte from one end wakes who waits at the other. Thread: any.
+ *
+ * An eventfd would be one file description for both ends: an executor could clear O_NONBLOCK there and make the
+ * daemon's calls block. The ends of a pair have a description each. */
+
+/* Both ends, close-on-exec, the caller's. Returns 0, or -1 with errno. */
+int bell_new(int ret_ends[2]);
+/* Wakes the other end. A bell that is full wakes it anyway. */
+void bell_ring(int end);
+/* Takes what the other end has written, a bounded amount: the rest keeps the descriptor readable. */
+void bell_silence(int end);
 
 #endif

@@ -1,12 +1,15 @@
 #include "executor/confine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -23,6 +26,316 @@
 #include "sandbox/reach.h"
 #include "util/log.h"
 #include "util/packages.h"
+
+/* ---- files: those that a driver reads ----
+ *
+ * Not /dev/shm, but for MPS: all executors have one user, so what one makes there others could open; and each driver
+ * that starts looks there for a library to load (cuda_injection_path_shm). Not the driver's cache of compiled code
+ * either: one user's executor would write what another's runs. */
+
+enum { OF_DEVICE = FILES_READ | FILES_WRITE | FILES_DEVICE };
+
+static const struct {
+    const char *path;
+    unsigned what;
+} places[] = {
+    /* Libraries, and what finds them. */
+    {"/usr", FILES_READ},
+    {"/lib", FILES_READ},
+    {"/lib32", FILES_READ},
+    {"/lib64", FILES_READ},
+    {"/opt/cuda", FILES_READ},
+    {"/etc/ld.so.cache", FILES_READ},
+    {"/etc/ld.so.conf", FILES_READ},
+    {"/etc/ld.so.conf.d", FILES_READ},
+    {"/etc/ld.so.preload", FILES_READ},
+    {"/etc/nvidia", FILES_READ},
+    {"/etc/localtime", FILES_READ},
+    /* The machine. */
+    {"/sys", FILES_READ},
+    {"/dev/null", FILES_READ | FILES_WRITE},
+    {"/dev/zero", FILES_READ | FILES_WRITE},
+    {"/dev/random", FILES_READ},
+    {"/dev/urandom", FILES_READ},
+};
+
+/* Of /proc all that is about the machine, and the process itself. */
+static const char *const of_proc[] = {"/proc/self",    "/proc/cpuinfo",    "/proc/devices", "/proc/driver",
+                                      "/proc/meminfo", "/proc/modules",    "/proc/stat",    "/proc/sys",
+                                      "/proc/version", "/proc/filesystems"};
+
+/* What is not there need not be allowed. */
+static int allow(struct files *f, const char *path, unsigned what, int *ret_fd, struct error *e)
+{
+    if (files_allow(f, path, what, ret_fd) == 0 || errno == ENOENT || errno == ENOTDIR || errno == EACCES)
+        return 0;
+    return error_set(e, ERROR_UNSUPPORTED, "Landlock: %.100s: %s", path, strerror(errno));
+}
+
+static int allow_places(struct files *f, struct error *e)
+{
+    int kept = -1; /* never closed, see files.h */
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        if (allow(f, places[i].path, places[i].what, NULL, e) < 0)
+            return -1;
+    for (size_t i = 0; i < sizeof(of_proc) / sizeof(of_proc[0]); i++)
+        if (allow(f, of_proc[i], FILES_READ, &kept, e) < 0)
+            return -1;
+    return allow(f, "/proc/self/task", FILES_READ | FILES_WRITE, &kept, e); /* a driver names its threads there */
+}
+
+static int allow_devices(struct files *f, struct error *e)
+{
+    DIR *folder = opendir("/dev");
+    const struct dirent *entry;
+    char path[PATH_MAX];
+    int r = 0;
+
+    if (!folder && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
+        return 0;
+    if (!folder)
+        return error_set(e, ERROR_UNSUPPORTED, "opening /dev: %s", strerror(errno));
+    for (errno = 0; r == 0 && (entry = readdir(folder)); errno = 0) {
+        if (strncmp(entry->d_name, "nvidia", 6) != 0)
+            continue;
+        snprintf(path, sizeof(path), "/dev/%s", entry->d_name);
+        r = allow(f, path, OF_DEVICE, NULL, e);
+    }
+    if (r == 0 && errno)
+        r = error_set(e, ERROR_UNSUPPORTED, "reading /dev: %s", strerror(errno));
+    closedir(folder);
+    return r;
+}
+
+/* The folder of a library that is named by its path: the library's own needs may be beside it. */
+static int allow_library(struct files *f, const char *path, struct error *e)
+{
+    char real[PATH_MAX], *slash;
+
+    if (!path || !strchr(path, '/') || !realpath(path, real))
+        return 0;
+    slash = strrchr(real, '/');
+    slash[slash == real] = '\0';
+    return allow(f, real, FILES_READ, NULL, e);
+}
+
+/* The folders of a list with colons. */
+static int allow_list(struct files *f, const char *list, struct error *e)
+{
+    char path[PATH_MAX];
+    size_t length;
+
+    for (; list && *list; list += length + (list[length] == ':')) {
+        length = strcspn(list, ":");
+        snprintf(path, sizeof(path), "%.*s", (int)length, list);
+        if (*path == '/' && allow(f, path, FILES_READ, NULL, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int allow_mps(struct files *f, struct error *e)
+{
+    const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
+
+    if (allow(f, pipes ? pipes : "/tmp/nvidia-mps", FILES_READ | FILES_WRITE, NULL, e) < 0)
+        return -1;
+    return allow(f, "/dev/shm", FILES_READ | FILES_WRITE | FILES_MAKE, NULL, e);
+}
+
+int confine_files(const struct backend_config *config, bool mps, struct error *e)
+{
+    /* Of a driver for tests: its control page, and its GPU's memory. */
+    const char *control = getenv("KOPS_STANDIN_CONTROL"), *memory = getenv("KOPS_STANDIN_MEMORY");
+    char packages[PATH_MAX];
+    struct files files;
+
+    if (files_begin(&files, e) < 0)
+        return -1;
+    if (allow_places(&files, e) < 0 ||
+        (packages_folder(packages) && allow(&files, packages, FILES_READ, NULL, e) < 0) ||
+        allow_devices(&files, e) < 0 || allow_library(&files, config->cuda_driver, e) < 0 ||
+        allow_library(&files, config->cuda_blaslt, e) < 0 || allow_library(&files, config->cuda_cupti, e) < 0 ||
+        allow_list(&files, getenv("LD_LIBRARY_PATH"), e) < 0 || (mps && allow_mps(&files, e) < 0) ||
+        (control && allow(&files, control, FILES_READ | FILES_WRITE, NULL, e) < 0) ||
+        (memory && allow(&files, memory, FILES_READ | FILES_WRITE, NULL, e) < 0)) {
+        files_abandon(&files);
+        return -1;
+    }
+    return files_enter(&files, e);
+}
+
+/* ---- system calls ----
+ *
+ * The lists name what is refused, since what a driver calls differs from version to version. Where the calls of a
+ * driver have been measured, lists of those take their place: then OTHERWISE is SCMP_ACT_ERRNO(EPERM) and LISTED is
+ * SCMP_ACT_ALLOW.
+ *
+ * Rules look at 64 bits of an argument, the kernel often at 32. So a rule refuses all that is not exactly the value
+ * allowed, or masks. */
+
+#define OTHERWISE SCMP_ACT_ALLOW
+#define LISTED    SCMP_ACT_ERRNO(EPERM)
+
+/* Newer calls, which libseccomp's headers may not have. Their numbers are the same on all architectures. */
+enum {
+    NUMBER_PROCESS_MADVISE = 440,
+    NUMBER_MOUNT_SETATTR = 442,
+    NUMBER_QUOTACTL_FD = 443,
+    NUMBER_PROCESS_MRELEASE = 448,
+    NUMBER_FCHMODAT2 = 452,
+    NUMBER_SETXATTRAT = 463,
+    NUMBER_REMOVEXATTRAT = 466,
+    NUMBER_OPEN_TREE_ATTR = 467,
+    NUMBER_FILE_SETATTR = 469,
+};
+
+static const int always[] = {
+    /* Other processes. */
+    SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(pidfd_open),
+    SCMP_SYS(pidfd_getfd), SCMP_SYS(pidfd_send_signal), SCMP_SYS(tkill), SCMP_SYS(migrate_pages),
+    NUMBER_PROCESS_MADVISE, NUMBER_PROCESS_MRELEASE,
+    /* New processes and namespaces; clone() is below. */
+    SCMP_SYS(fork), SCMP_SYS(vfork), SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(unshare), SCMP_SYS(setns),
+    /* Mounts. */
+    SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot), SCMP_SYS(move_mount),
+    SCMP_SYS(open_tree), SCMP_SYS(fsopen), SCMP_SYS(fsconfig), SCMP_SYS(fsmount), SCMP_SYS(fspick),
+    NUMBER_MOUNT_SETATTR, NUMBER_OPEN_TREE_ATTR,
+    /* Changes to files by name, which Landlock does not know. */
+    SCMP_SYS(chmod), SCMP_SYS(fchmodat), SCMP_SYS(chown), SCMP_SYS(lchown), SCMP_SYS(fchownat), SCMP_SYS(truncate),
+    SCMP_SYS(utime), SCMP_SYS(utimes), SCMP_SYS(futimesat), SCMP_SYS(utimensat), SCMP_SYS(setxattr),
+    SCMP_SYS(lsetxattr), SCMP_SYS(removexattr), SCMP_SYS(lremovexattr), NUMBER_FCHMODAT2, NUMBER_SETXATTRAT,
+    NUMBER_REMOVEXATTRAT, NUMBER_FILE_SETATTR,
+    /* Queues by name; watching files by name. */
+    SCMP_SYS(mq_open), SCMP_SYS(mq_unlink), SCMP_SYS(inotify_add_watch), SCMP_SYS(fanotify_init),
+    SCMP_SYS(fanotify_mark),
+    /* Parts of the kernel that drivers do not need. io_uring makes calls that no filter sees. */
+    SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register), SCMP_SYS(perf_event_open),
+    SCMP_SYS(bpf), SCMP_SYS(userfaultfd), SCMP_SYS(keyctl), SCMP_SYS(add_key), SCMP_SYS(request_key),
+    SCMP_SYS(name_to_handle_at), SCMP_SYS(open_by_handle_at), SCMP_SYS(lookup_dcookie), SCMP_SYS(syslog),
+    SCMP_SYS(vhangup), SCMP_SYS(acct), SCMP_SYS(quotactl), NUMBER_QUOTACTL_FD, SCMP_SYS(init_module),
+    SCMP_SYS(finit_module), SCMP_SYS(delete_module), SCMP_SYS(kexec_load), SCMP_SYS(kexec_file_load), SCMP_SYS(reboot),
+    SCMP_SYS(swapon), SCMP_SYS(swapoff), SCMP_SYS(settimeofday), SCMP_SYS(clock_settime), SCMP_SYS(clock_adjtime),
+    SCMP_SYS(adjtimex), SCMP_SYS(sethostname), SCMP_SYS(setdomainname), SCMP_SYS(iopl), SCMP_SYS(ioperm)};
+
+/* Shared memory and semaphores of System V: those of its user's other programs. */
+static const int without_mps[] = {SCMP_SYS(shmget), SCMP_SYS(shmat),  SCMP_SYS(shmctl),    SCMP_SYS(semget),
+                                  SCMP_SYS(semop),  SCMP_SYS(semctl), SCMP_SYS(msgget),    SCMP_SYS(msgsnd),
+                                  SCMP_SYS(msgrcv), SCMP_SYS(msgctl), SCMP_SYS(semtimedop)};
+
+static const int sockets[] = {SCMP_SYS(socket), SCMP_SYS(connect), SCMP_SYS(bind),
+                              SCMP_SYS(listen), SCMP_SYS(accept),  SCMP_SYS(accept4)};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Their first argument is a process, or a thread: 0 is the one that calls. */
+static const int with_itself_first[] = {SCMP_SYS(prlimit64),      SCMP_SYS(sched_setaffinity),
+                                        SCMP_SYS(sched_setparam), SCMP_SYS(sched_setscheduler),
+                                        SCMP_SYS(sched_setattr),  SCMP_SYS(move_pages)};
+/* Their first argument is a process. */
+static const int with_own_process_first[] = {SCMP_SYS(tgkill), SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo),
+                                             SCMP_SYS(kcmp)};
+
+/* Calls that have processes as arguments: with none but itself. */
+static int refuse_processes(scmp_filter_ctx filter)
+{
+    const scmp_datum_t self = (scmp_datum_t)getpid();
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < COUNT(with_itself_first); i++)
+        r = seccomp_rule_add(filter, LISTED, with_itself_first[i], 1, SCMP_A0(SCMP_CMP_NE, 0));
+    for (size_t i = 0; r == 0 && i < COUNT(with_own_process_first); i++)
+        r = seccomp_rule_add(filter, LISTED, with_own_process_first[i], 1, SCMP_A0(SCMP_CMP_NE, self));
+    /* Whether two descriptors of its own are one file, as of an exported pool. */
+    if (r == 0)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kcmp), 1, SCMP_A1(SCMP_CMP_NE, self));
+    /* Signal 0 only asks whether a process is there, as a driver may about one that shares memory. */
+    if (r == 0)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kill), 2, SCMP_A0(SCMP_CMP_NE, self), SCMP_A1(SCMP_CMP_NE, 0));
+    return r;
+}
+
+static int refuse_priorities(scmp_filter_ctx filter)
+{
+    enum { OF_PROCESS = 1 /* IOPRIO_WHO_PROCESS */ };
+    int r = seccomp_rule_add(filter, LISTED, SCMP_SYS(setpriority), 1, SCMP_A0(SCMP_CMP_NE, PRIO_PROCESS));
+
+    if (r == 0)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(setpriority), 1, SCMP_A1(SCMP_CMP_NE, 0));
+    if (r == 0)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(ioprio_set), 1, SCMP_A0(SCMP_CMP_NE, OF_PROCESS));
+    return r ? r : seccomp_rule_add(filter, LISTED, SCMP_SYS(ioprio_set), 1, SCMP_A1(SCMP_CMP_NE, 0));
+}
+
+/* Threads only. Of clone3() a filter sees no flags: the C library takes clone() where the kernel does not have it. */
+static int refuse_forks(scmp_filter_ctx filter)
+{
+    int r = seccomp_rule_add(filter, LISTED, SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+
+    return r ? r : seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+}
+
+/* Signals to others when a file is ready, bytes typed into a terminal. */
+static int refuse_controls(scmp_filter_ctx filter)
+{
+    static const unsigned of_files[] = {F_SETOWN, F_SETOWN_EX},
+                          of_devices[] = {FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX};
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < COUNT(of_files); i++)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(fcntl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, of_files[i]));
+    for (size_t i = 0; r == 0 && i < COUNT(of_devices); i++)
+        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(ioctl), 1,
+                             SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, of_devices[i]));
+    return r;
+}
+
+int confine_calls(bool mps, struct error *e)
+{
+    scmp_filter_ctx filter = calls_new(OTHERWISE);
+    int r = 0;
+
+    if (filter) {
+        r = calls_add(filter, LISTED, always, COUNT(always));
+        if (r == 0 && !mps)
+            r = calls_add(filter, LISTED, without_mps, COUNT(without_mps));
+        if (r == 0)
+            r = refuse_processes(filter);
+        if (r == 0)
+            r = refuse_priorities(filter);
+        if (r == 0)
+            r = refuse_forks(filter);
+        if (r == 0)
+            r = refuse_controls(filter);
+        if (r == 0)
+            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+        if (r == 0) /* the daemon's end is to be the executor's */
+            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(prctl), 1,
+                                 SCMP_A0(SCMP_CMP_MASKED_EQ, UINT32_MAX, PR_SET_PDEATHSIG));
+    }
+    return calls_enter(filter, r, true, e);
+}
+
+/* A datagram socket of a pair could send to any other's name. */
+int confine_sockets(struct error *e)
+{
+    enum { TYPES = 0xf };
+    scmp_filter_ctx filter = calls_new(OTHERWISE);
+    int r = 0;
+
+    if (filter) {
+        r = calls_add(filter, LISTED, sockets, COUNT(sockets));
+        if (r == 0)
+            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(socketpair), 1,
+                                 SCMP_A1(SCMP_CMP_MASKED_EQ, TYPES, SOCK_DGRAM));
+        if (r == 0)
+            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(sendto), 1, SCMP_A4(SCMP_CMP_NE, 0));
+    }
+    return calls_enter(filter, r, true, e);
+}
+
+/* ---- the process ---- */
 
 /* The first of these that there is, where no user is configured. */
 static const char *const usual_users[] = {"kops-executor", "nobody"};

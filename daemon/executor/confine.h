@@ -7,8 +7,8 @@
  * | a user namespace, where it can be had; not with privilege.h | tracing processes outside of it, whoever's they are |
  * | no capabilities, no new ones, not dumpable | being traced by other executors |
  * | Landlock (sandbox/files.h) | files, tracing, the network, signals to others |
- * | seccomp (confine_calls.c) | calls that concern other processes, new processes, parts of the kernel that it needs
- * not | | an environment and a stderr of its own | the daemon's |
+ * | seccomp | calls that concern other processes, new processes, parts of the kernel that it does not need |
+ * | an environment and a stderr of its own | the daemon's |
  *
  * The pid and ipc namespaces stay the machine's: CUDA IPC needs both. */
 #ifndef KOPS_EXECUTOR_CONFINE_H
@@ -21,13 +21,18 @@
 
 /* ---- the daemon's side ---- */
 
-/* Starts an executor, as spawn_process() does with `control` as CALL_CONTROL_FD. With a sandbox the process gets the
- * part of `environment` that drivers read, and its stderr is copied to the log, by a thread of its own, until it ends.
- * Thread: any. Returns 0, or an errno. */
-int confine_spawn(const struct backend_config *config, char *const *arguments, char *const *environment, int control,
+/* Starts this program again with the argument `kind`, the arguments `own` ("key=value", at most 3, then NULL; NULL:
+ * none) and those that confine_argument() takes, and `control` as CALL_CONTROL_FD. `mps`: it may be a client of MPS.
+ * With a sandbox the process gets the part of the daemon's environment that drivers read, and its stderr is copied to
+ * the log, by a thread of its own, until it ends. Thread: any. Returns 0, or an errno. */
+int confine_spawn(const struct backend_config *config, const char *kind, const char *const *own, bool mps, int control,
                   pid_t *ret_pid);
 
 /* ---- the executor's side ---- */
+
+/* Takes an argument "key=value", which is cut at the "=", into the config, which points into it. Returns the value of
+ * one that is none of the config's; else NULL. */
+const char *confine_argument(char *argument, struct backend_config *config);
 
 /* How a process differs from others. */
 struct confine_what {
@@ -43,16 +48,14 @@ int confine_begin(const struct backend_config *config, struct confine_what what,
  * MPS are open. Thread: any; all threads are confined. */
 int confine_finish(struct error *e);
 
-/* ---- the parts, for confine.c ---- */
+/* ---- the parts, of which tests try each alone ---- */
 
-/* confine_files.c. `mps`: the driver may reach MPS. */
+/* `mps`: the driver may reach MPS. */
 int confine_files(const struct backend_config *config, bool mps, struct error *e);
-
-/* confine_calls.c */
 int confine_calls(bool mps, struct error *e);
 int confine_sockets(struct error *e);
 
-/* confine_spawn.c: the variable that tells an executor about its sandbox, "MODE" or "MODE:USER" with the number of enum
+/* The variable that tells an executor about its sandbox, "MODE" or "MODE:USER" with the number of enum
  * executor_sandbox. */
 #define CONFINE_VARIABLE "KOPS_EXECUTOR_SANDBOX"
 

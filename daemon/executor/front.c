@@ -1,5 +1,5 @@
 /* The backend's table on the daemon's side, and its devices. */
-#include "executor/front_policy.h"
+#include "executor/front.h"
 #include "executor/tuner.h"
 
 #include <errno.h>
@@ -15,6 +15,23 @@
 #include "util/log.h"
 
 static struct backend table;
+
+void front_tell(struct front *f)
+{
+    atomic_store(&f->news, true);
+    f->host.wake(f->host.context);
+}
+
+void front_set_timer(struct front *f, uint64_t at_ns)
+{
+    const struct itimerspec at = {
+        .it_value = {.tv_sec = (time_t)(at_ns / 1000000000), .tv_nsec = (long)(at_ns % 1000000000)}};
+
+    if (at_ns >= f->timer_ns)
+        return;
+    f->timer_ns = at_ns;
+    timerfd_settime(f->timer, TFD_TIMER_ABSTIME, &at, NULL);
+}
 
 /* A bool of another process may have any value. */
 static void accept_bool(bool *b)
@@ -67,20 +84,15 @@ static struct front_device *device_new(struct front *f, struct executor *x, uint
     return d;
 }
 
-static void end_executors(struct front *f)
+void front_free(struct front *f)
 {
+    struct list *node;
+
     pthread_mutex_lock(&f->lock);
     f->closing = true;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
     front_executors_end(f);
-}
-
-void front_free(struct front *f)
-{
-    struct list *node;
-
-    end_executors(f);
     front_domains_take(f);
     while ((node = list_pop(&f->domains)))
         free(list_entry(node, struct front_domain, link));

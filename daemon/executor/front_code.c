@@ -1,4 +1,4 @@
-/* Users' code in executors. */
+/* What executors keep of users: their code, and the steps of programs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,14 +141,11 @@ int front_code_load(struct backend_device *device, uint64_t domain, const void *
     if (!c)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module's record");
     pthread_mutex_init(&c->lock, NULL);
-    list_init(&c->base.link);
     c->domain = domain;
     c->image = binary;
     c->size = size;
-    if (front_object_add(&c->base, FRONT_CODE, front_device(device), e) < 0) {
-        free(c);
+    if (front_object_add(&c->base, FRONT_CODE, front_device(device), e) < 0)
         return -1;
-    }
     count_code(c, 1);
     *ret_code = (struct backend_code *)(void *)c;
     if (front_open_in(&c->base, domain, e) == 0)
@@ -202,18 +199,9 @@ no_memory:
     return NULL;
 }
 
-static void drop_entry(struct front *f, struct entry *entry)
-{
-    pthread_mutex_lock(&f->lock);
-    ids_give(&f->functions, entry->number);
-    pthread_mutex_unlock(&f->lock);
-    free(entry->lowered);
-}
-
 static int add_function(struct front_code *c, const char *lowered, struct executor *x,
                         struct backend_function *ret_function, struct error *e)
 {
-    struct front *f = x->front;
     struct entry *entry;
     int r = -1;
 
@@ -226,7 +214,10 @@ static int add_function(struct front_code *c, const char *lowered, struct execut
         c->n_entries++;
         atomic_store(&c->base.present, 1ULL << x->bit); /* another executor loads it with this entry */
     } else if (entry) {
-        drop_entry(f, entry);
+        pthread_mutex_lock(&x->front->lock);
+        ids_give(&x->front->functions, entry->number);
+        pthread_mutex_unlock(&x->front->lock);
+        free(entry->lowered);
     }
     pthread_mutex_unlock(&c->lock);
     return r;
@@ -236,19 +227,74 @@ int front_code_function(struct backend_device *device, struct backend_code *code
                         struct backend_function *ret_function, struct error *e)
 {
     struct front_code *c = code_of(code);
-    bool lost = true;
     int r = -1;
 
     if (strlen(lowered) >= CALL_TEXT_MAX)
         return error_set(e, ERROR_LIMIT_EXCEEDED, "the entry's name has more than %d bytes", CALL_TEXT_MAX - 1);
-    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
-        struct executor *x = front_executor_of(front_device(device)->front, c->domain, e);
-
-        if (!x)
-            return -1;
-        r = add_function(c, lowered, x, ret_function, e);
-        lost = front_is_lost(x);
-        front_executor_release(x);
-    }
+    for (struct front_try t = {.front = front_device(device)->front, .key = c->domain}; front_try_next(&t, r, e);)
+        r = add_function(c, lowered, t.x, ret_function, e);
     return r;
+}
+
+/* ---- programs: sequences whose steps an executor keeps, so that only their operands are sent again. Thread: loop ----
+ */
+
+struct front_program {
+    struct list link; /* in front.programs */
+    uint32_t number;
+    uint64_t present; /* executors that have its steps, a bit each */
+};
+
+uint32_t front_program_of(const struct front_device *d, struct executor *x, const struct backend_job *job,
+                          bool *ret_replay)
+{
+    struct front *f = d->front;
+    struct front_program *p;
+
+    *ret_replay = false;
+    if (!job->program)
+        return 0;
+    p = (struct front_program *)(void *)*job->program;
+    if (!p) {
+        p = calloc(1, sizeof(*p));
+        if (p)
+            p->number = ids_take(&f->program_ids);
+        if (!p || !p->number) {
+            free(p);
+            return 0;
+        }
+        list_append(&f->programs, &p->link);
+        *job->program = (struct backend_program *)(void *)p;
+    }
+    *ret_replay = p->present >> x->bit & 1;
+    return p->number;
+}
+
+void front_program_note(const struct backend_job *job, const struct executor *x)
+{
+    struct front_program *p = (struct front_program *)(void *)*job->program;
+
+    p->present |= 1ULL << x->bit;
+}
+
+void front_program_free(struct backend_device *device, struct backend_program *program)
+{
+    struct front_program *p = (struct front_program *)(void *)program;
+    struct front *f = front_device(device)->front;
+
+    if (!p)
+        return;
+    for (unsigned i = 0; i < EXECUTORS_MAX; i++)
+        if (p->present >> i & 1 && f->by_bit[i])
+            front_send_number(f->by_bit[i], RECORD_PROGRAM_FREE, p->number, 0);
+    list_remove(&p->link);
+    ids_give(&f->program_ids, p->number);
+    free(p);
+}
+
+void front_programs_forget(struct front *f, unsigned bit)
+{
+    list_for_each_safe (node, after, &f->programs) {
+        list_entry(node, struct front_program, link)->present &= ~(1ULL << bit);
+    }
 }

@@ -1,19 +1,394 @@
-/* Decides which executors there are: starts them, gives spares to domains, ends those without use. Thread: loop. */
+/* Domains, the work that waits for their executors, and which executors there are. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "executor/front_policy.h"
+#include "executor/front.h"
 #include "util/clock.h"
 #include "util/log.h"
 
 enum {
+    DOMAIN_FAILURES_MAX = 2,    /* starts for a domain in a row, before its jobs fail */
     FAILURES_MAX = 6,           /* starts of the common executor in a row, before the devices are given up */
     RETRY_NS = 100000000,       /* doubled with every failure */
     SPARE_DELAY_NS = 300000000, /* a machine makes 3 to 6 contexts a second; others need them more than a spare */
+    DEFAULT_MAX = 8,
+    OTHERS = 2,           /* places that are not for domains: the common executor's and a spare's */
+    IDLE_NS = 500000000,  /* how long a domain keeps its executor without work while others wait for one */
+    PLACE_NS = 2000000000 /* how long it keeps one with work; a start takes 0.5 s */
 };
 
 #define LINGER_NS UINT64_C(10000000000) /* how long the process that counts stays after its last job */
+
+/* The executor whose keeper this thread is, while it does a domain's work: it waits for no other one. */
+static _Thread_local struct executor *keeper_of;
+
+/* ---- domains ---- */
+
+struct front_domain *front_domain_get(struct front *f, uint64_t key)
+{
+    struct list *const lists[] = {&f->domains, &f->new_domains};
+    struct front_domain *d;
+
+    for (unsigned i = 0; i < 2; i++)
+        list_for_each_safe (node, after, lists[i]) {
+            d = list_entry(node, struct front_domain, link);
+            if (d->key == key)
+                return d;
+        }
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return NULL;
+    d->key = key;
+    for (unsigned i = 0; i < BACKEND_MAX_DEVICES; i++)
+        list_init(&d->turns[i].blocked);
+    list_init(&d->work);
+    list_append(&f->new_domains, &d->link);
+    atomic_store(&f->news, true);
+    return d;
+}
+
+void front_domains_take(struct front *f)
+{
+    struct list *node;
+
+    pthread_mutex_lock(&f->lock);
+    while ((node = list_pop(&f->new_domains)))
+        list_append(&f->domains, node);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static bool serves(const struct executor *x)
+{
+    return x && x->state == PROCESS_SERVING && !front_is_lost(x);
+}
+
+/* Why the domain gets no executor; false: it may yet. Thread: any, with front.lock held, or the loop. */
+static bool is_refused(const struct front *f, const struct front_domain *d, struct error *e)
+{
+    if (f->lost.code != ERROR_NONE)
+        *e = f->lost;
+    else if (d->key != DOMAIN_COMMON && d->failures >= DOMAIN_FAILURES_MAX && clock_now_ns() < d->retry_ns)
+        *e = d->error;
+    else if (f->closing || (f->ending && d->key != DOMAIN_COMMON))
+        error_set(e, ERROR_DEVICE_LOST, "the daemon ends");
+    else
+        return false;
+    return true;
+}
+
+struct executor *front_executor_of(struct front *f, uint64_t key, struct error *e)
+{
+    const struct executor *keeper = keeper_of;
+    struct front_domain *d;
+    struct executor *x = NULL;
+
+    pthread_mutex_lock(&f->lock);
+    d = front_domain_get(f, key);
+    if (!d) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a domain");
+        goto out;
+    }
+    d->codes++; /* keeps it */
+    while (!keeper && !serves(d->executor) && !is_refused(f, d, e)) {
+        d->wanted = true;
+        front_tell(f);
+        pthread_cond_wait(&f->changed, &f->lock);
+    }
+    d->codes--;
+    if (serves(d->executor) && (!keeper || d->executor == keeper)) {
+        x = d->executor;
+        x->users++;
+    } else if (keeper) {
+        error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
+    }
+
+out:
+    pthread_mutex_unlock(&f->lock);
+    return x;
+}
+
+bool front_try_next(struct front_try *t, int r, struct error *e)
+{
+    const bool again = !t->x || (r < 0 && front_is_lost(t->x));
+
+    if (t->x)
+        front_executor_release(t->x);
+    t->x = again && t->n++ < FRONT_TRIES ? front_executor_of(t->front, t->key, e) : NULL;
+    return t->x;
+}
+
+/* ---- domains' executors. Thread: the loop from here on, where nothing else is said ---- */
+
+void front_domain_lose(struct executor *x)
+{
+    struct front *f = x->front;
+    struct front_domain *d = x->domain;
+
+    if (!d || d->executor != x)
+        return;
+    pthread_mutex_lock(&f->lock);
+    d->executor = NULL;
+    d->leaving_ns = 0;
+    x->domain = NULL;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- work of domains: keepers do it, since it may take as long as the domain's kernels run ---- */
+
+struct given {
+    struct front_task task; /* first */
+    struct list link;       /* in front_domain.work, or in front.worked */
+    struct front_domain *domain;
+    struct backend_work *work;
+    unsigned tries;
+    bool refused; /* why */
+    struct error why;
+};
+
+/* Does the work on the keeper; once more where the executor was lost meanwhile. */
+static void run_work(struct executor *x, struct front_task *task)
+{
+    struct given *g = (struct given *)(void *)task;
+    struct front *f = x->front;
+    bool again;
+    int r;
+
+    keeper_of = x;
+    r = g->work->run(g->work);
+    keeper_of = NULL;
+    again = r < 0 && front_is_lost(x) && ++g->tries < FRONT_TRIES;
+    pthread_mutex_lock(&f->lock);
+    g->domain->n_given--;
+    list_append(again ? &g->domain->work : &f->worked, &g->link);
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
+}
+
+int front_work(struct backend_device *device, uint64_t key, struct backend_work *work, struct error *e)
+{
+    struct front *f = front_device(device)->front;
+    struct given *g = calloc(1, sizeof(*g));
+
+    pthread_mutex_lock(&f->lock);
+    if (g)
+        g->domain = front_domain_get(f, key);
+    if (g && g->domain) {
+        g->task.run = run_work;
+        g->work = work;
+        g->domain->n_work++;
+        list_append(&g->domain->work, &g->link);
+    }
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
+    if (g && g->domain)
+        return 0;
+    free(g);
+    return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for work of a domain");
+}
+
+/* Gives the keeper of the domain's executor what waits, where that is ready. */
+static void give_work(struct front_domain *d)
+{
+    struct executor *x = d->executor;
+    struct list *node;
+
+    if (!x || !x->ready || front_is_lost(x))
+        return;
+    pthread_mutex_lock(&x->front->lock);
+    while ((node = list_pop(&d->work))) {
+        struct given *g = list_entry(node, struct given, link);
+
+        if (!front_task_add(x, &g->task)) { /* the executor is about to end: the next one gets it */
+            list_append(&d->work, node);
+            break;
+        }
+        d->n_given++;
+    }
+    pthread_mutex_unlock(&x->front->lock);
+}
+
+static void refuse_work(struct front *f, struct front_domain *d, const struct error *why)
+{
+    struct list *node;
+
+    pthread_mutex_lock(&f->lock);
+    while ((node = list_pop(&d->work))) {
+        struct given *g = list_entry(node, struct given, link);
+
+        g->refused = true;
+        g->why = *why;
+        list_append(&f->worked, &g->link);
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+void front_work_done(struct front *f)
+{
+    struct list worked, *node;
+
+    pthread_mutex_lock(&f->lock);
+    list_take(&worked, &f->worked);
+    list_for_each_safe (one, after, &worked) {
+        list_entry(one, struct given, link)->domain->n_work--;
+    }
+    pthread_mutex_unlock(&f->lock);
+    while ((node = list_pop(&worked))) {
+        struct given *g = list_entry(node, struct given, link);
+
+        g->work->done(g->work, g->refused ? &g->why : NULL);
+        free(g);
+    }
+}
+
+/* ---- places: how many executors there may be, and which domain has one. The executor that had no job for longest
+ * makes room. Where all have jobs, the one that its domain has had for longest gets no more ---- */
+
+/* Executors of one user, or of all. */
+struct places {
+    unsigned n;
+    bool one_ends;            /* there will be a place */
+    struct front_domain *old; /* has had its executor for longest; NULL: none has one that could go */
+    struct executor *idle;    /* had its last job before the others that have none; NULL: all have some */
+};
+
+static bool is_idle(const struct executor *x)
+{
+    return !x->domain->streams && !x->domain->n_work && !x->unfinished;
+}
+
+static void look_at(struct places *p, struct executor *x)
+{
+    struct front_domain *d = x->domain;
+
+    p->n++;
+    if (x->stop || atomic_load(&x->gone) || (d && d->leaving_ns)) {
+        p->one_ends = true;
+        return;
+    }
+    if (!d || x->common || !x->ready)
+        return;
+    if (!p->old || d->place_ns < p->old->place_ns)
+        p->old = d;
+    if (is_idle(x) && (!p->idle || x->used_ns < p->idle->used_ns))
+        p->idle = x;
+}
+
+/* `of`: a domain of the user; NULL: of all. */
+static struct places count_places(struct front *f, const struct front_domain *of)
+{
+    struct places p = {0};
+
+    pthread_mutex_lock(&f->lock);
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+
+        if (!of || (!x->common && x->key && domain_owner(x->key) == domain_owner(of->key)))
+            look_at(&p, x);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return p;
+}
+
+static unsigned max_of_all(const struct front *f)
+{
+    const unsigned max = f->config.executors_max ? f->config.executors_max : DEFAULT_MAX;
+
+    return max < EXECUTORS_MAX ? max : EXECUTORS_MAX;
+}
+
+/* One user gets at most half of the places that are for domains. */
+static unsigned max_of_user(const struct front *f)
+{
+    const unsigned max = max_of_all(f);
+
+    return max > 2 * OTHERS ? (max - OTHERS) / 2 : 1;
+}
+
+void front_executor_dismiss(struct executor *x)
+{
+    while (!list_empty(&x->streams))
+        front_stream_leave(list_entry(list_first(&x->streams), struct front_stream, on_link));
+    front_domain_lose(x);
+    front_executor_stop(x);
+}
+
+static void free_one(struct front *f, const struct places *p)
+{
+    const uint64_t now_ns = clock_now_ns();
+
+    f->wants_room = true;
+    if (p->one_ends)
+        return;
+    if (p->idle && now_ns >= p->idle->domain->place_ns + IDLE_NS) {
+        front_executor_dismiss(p->idle);
+    } else if (p->old && now_ns >= p->old->place_ns + PLACE_NS) {
+        p->old->leaving_ns = now_ns;
+        front_tell(f);
+    } else if (p->old) {
+        front_set_timer(f, p->idle ? p->idle->domain->place_ns + IDLE_NS : p->old->place_ns + PLACE_NS);
+    }
+}
+
+/* Whether another domain has waited longer for the place. */
+static bool is_before(struct front *f, const struct front_domain *d)
+{
+    list_for_each_safe (node, after, &f->domains) {
+        const struct front_domain *other = list_entry(node, struct front_domain, link);
+
+        if (other == d || !other->room_ns || other->room_ns >= d->room_ns)
+            continue;
+        if (domain_owner(other->key) == domain_owner(d->key) || count_places(f, other).n < max_of_user(f))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the domain may have an executor now: the spare, or a new one. Otherwise it waits, and others make room. */
+static bool take_place(struct front *f, struct front_domain *d, bool spare)
+{
+    struct places p;
+
+    if (!d->room_ns)
+        d->room_ns = clock_now_ns();
+    if (is_before(f, d))
+        return false;
+    p = count_places(f, d);
+    if (p.n < max_of_user(f)) {
+        p = count_places(f, NULL);
+        if (spare || p.n < max_of_all(f)) {
+            d->room_ns = 0;
+            return true;
+        }
+    }
+    free_one(f, &p);
+    return false;
+}
+
+/* Whether there may be one more executor. */
+static bool has_place(struct front *f)
+{
+    return count_places(f, NULL).n < max_of_all(f);
+}
+
+/* The domain's executor goes, where it is to and has no job any more. */
+static void leave_place(struct front_domain *d)
+{
+    struct executor *x = d->executor;
+    const uint64_t since_ns = d->leaving_ns;
+
+    if (!since_ns || !x)
+        return;
+    if (x->unfinished) {
+        front_end_late(x, NULL, since_ns, front_longest_ns(x->front));
+        front_set_timer(x->front, clock_now_ns() + front_longest_ns(x->front) / 8);
+    } else if (!d->n_given) {
+        front_executor_dismiss(x);
+    }
+}
+
+/* ---- which executors there are ---- */
 
 void front_domain_give(struct front_domain *d, struct executor *x)
 {
@@ -55,7 +430,7 @@ static struct executor *find_spare(struct front *f)
     return starting;
 }
 
-/* No start of the domain's executor for a while. */
+/* The domain's executor is not started for a while. */
 static void note_delay(struct front_domain *d, struct front *f, const struct error *why)
 {
     pthread_mutex_lock(&f->lock);
@@ -73,9 +448,9 @@ static bool take_new_place(struct front *f, struct front_domain *d)
 {
     struct executor *spare;
 
-    if (front_place_take(f, d, false))
+    if (take_place(f, d, false))
         return true;
-    spare = front_place_is_free(f) ? NULL : find_spare(f);
+    spare = has_place(f) ? NULL : find_spare(f);
     if (spare)
         front_executor_stop(spare);
     return false;
@@ -90,7 +465,7 @@ static struct executor *find_process(struct front_domain *d, struct front *f, st
     e->code = ERROR_NONE;
     if (counts >= 0 && (!front_privilege_is_free(f) || !take_new_place(f, d)))
         return NULL;
-    if (counts < 0 && d->key != DOMAIN_COMMON && !front_place_take(f, d, x != NULL))
+    if (counts < 0 && d->key != DOMAIN_COMMON && !take_place(f, d, x != NULL))
         return NULL;
     if (x)
         return x;
@@ -109,7 +484,7 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
         front_executor_dismiss(d->executor);
     if (d->executor)
         return 0;
-    if (front_is_refused(f, d, e))
+    if (is_refused(f, d, e))
         return -1;
     now_ns = clock_now_ns();
     if (now_ns < d->retry_ns) {
@@ -122,15 +497,6 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
     else if (e->code != ERROR_NONE)
         note_delay(d, f, e);
     return 0;
-}
-
-/* ---- what has changed ---- */
-
-static int watch(struct executor *x, int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = x};
-
-    return epoll_ctl(x->front->watch, EPOLL_CTL_ADD, fd, &event);
 }
 
 /* A device can be gone, or renumbered, since the first executor started. */
@@ -149,13 +515,14 @@ static bool has_same_devices(const struct front *f, const struct executor *x)
 /* Its process has described its devices. */
 static void note_ready(struct executor *x)
 {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = x};
     struct front *f = x->front;
-    struct error e;
+    struct error e = {.code = ERROR_NONE};
 
     x->ready = true;
     x->ready_ns = clock_now_ns();
-    e.code = ERROR_NONE;
-    if (watch(x, x->bell) < 0 || watch(x, x->control) < 0)
+    if (epoll_ctl(f->watch, EPOLL_CTL_ADD, x->bell, &event) < 0 ||
+        epoll_ctl(f->watch, EPOLL_CTL_ADD, x->control, &event) < 0)
         error_set(&e, ERROR_DEVICE_LOST, "the system watches no more descriptors, so the executor cannot be heard");
     else if (f->n_devices && !has_same_devices(f, x))
         error_set(
@@ -178,20 +545,18 @@ static void note_ready(struct executor *x)
     front_advance_domain(f, x->domain);
 }
 
-/* It ended before it was ready. */
+/* The executor ended before it was ready. */
 static void note_failure(struct executor *x)
 {
-    struct front_domain *d = x->domain;
     struct front *f = x->front;
 
     if (f->ending)
         return;
     log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
-    if (!d) {
+    if (x->domain)
+        note_delay(x->domain, f, &x->start_error);
+    else
         f->last_start_ns = clock_now_ns() + 10000000000U; /* a spare: not at once again */
-        return;
-    }
-    note_delay(d, f, &x->start_error);
 }
 
 static void note_end(struct executor *x)
@@ -263,7 +628,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     pthread_mutex_unlock(&f->lock);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
         front_executor_dismiss(d->executor);
-    front_place_leave(d);
+    leave_place(d);
     if (over && !d->executor) {
         forget(f, d);
         return;
@@ -271,18 +636,18 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     if (!wanted)
         d->room_ns = 0;
     if (wanted && d->executor && !d->leaving_ns)
-        front_work_give(d);
+        give_work(d);
     if (!wanted || d->executor)
         return;
     if (front_domain_serve(d, f, &e) < 0) {
-        front_work_refuse(f, d, &e);
+        refuse_work(f, d, &e);
         pthread_mutex_lock(&f->lock);
         d->wanted = false;
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
         front_advance_domain(f, d);                 /* its jobs fail */
     } else if (d->executor && d->executor->ready) { /* a spare */
-        front_work_give(d);
+        give_work(d);
         front_advance_domain(f, d);
     }
 }
@@ -307,7 +672,7 @@ static void keep_spares(struct front *f)
         front_set_timer(f, f->last_start_ns + SPARE_DELAY_NS);
         return;
     }
-    if (!front_place_is_free(f))
+    if (!has_place(f))
         return;
     f->last_start_ns = now_ns;
     front_executor_start(f, false, -1, &e);

@@ -1,15 +1,133 @@
 /* Holds: while one executor reads a GPU's counters, or has an exclusive job there, no job on that GPU, or with memory
  * of it, is sent to another one, since what others do there is counted, or disturbs it. Jobs that executors have end
  * first. Other GPUs go on. Thread: loop. */
-#include "executor/front_policy.h"
+#include <stdlib.h>
+
+#include "executor/front.h"
+#include "executor/privilege.h"
 #include "util/clock.h"
 
-enum { DEFAULT_EXCLUSIVE_MS = 50 };
+enum {
+    LOOKED_AT = 64, /* waiting streams, when the next one is chosen */
+    DEFAULT_EXCLUSIVE_MS = 50
+};
 
 #define QUIET_NS                                                                                                       \
     UINT64_C(2000000000) /* how long a hold waits for the jobs of others; then it is given up for a while */
 #define JUST_NOW_NS UINT64_C(500000000)  /* an executor without work that had some then is going to have more */
 #define COUNTING_NS UINT64_C(5000000000) /* how long others wait at most while it counts */
+#define PATIENCE_NS UINT64_C(2000000000) /* how long a job waits; then it runs beside others, and says so */
+
+/* ---- exclusive jobs that wait: whose turn it is among users, and which have waited long enough ---- */
+
+static uint64_t owner_of(const struct front_stream *s)
+{
+    return front_job_at(s->unsent)->owner;
+}
+
+/* When the user's last exclusive job began; 0: it is not remembered. */
+static uint64_t last_of(const struct front_hold *h, uint64_t owner)
+{
+    for (unsigned i = 0; i < FRONT_HOLD_USERS; i++)
+        if (h->users[i].last_ns && h->users[i].owner == owner)
+            return h->users[i].last_ns;
+    return 0;
+}
+
+/* A user's exclusive job begins. */
+static void note_user(struct front_hold *h, uint64_t owner, uint64_t now_ns)
+{
+    struct front_hold_user *at = &h->users[0];
+
+    for (unsigned i = 0; i < FRONT_HOLD_USERS; i++) {
+        struct front_hold_user *user = &h->users[i];
+
+        if (user->last_ns && user->owner == owner) {
+            at = user;
+            break;
+        }
+        at = user->last_ns < at->last_ns ? user : at;
+    }
+    *at = (struct front_hold_user){.owner = owner, .last_ns = now_ns};
+}
+
+/* The stream's domain may have lost the executor meanwhile. */
+static bool can_begin(const struct front_stream *s)
+{
+    const struct executor *x = s->domain ? s->domain->executor : NULL;
+
+    return x && x->ready && !atomic_load(&x->gone);
+}
+
+/* Of the streams, that of the user whose last one was the longest ago; of those, the one that waits for longest. */
+static struct front_stream *choose(const struct front_hold *h)
+{
+    struct front_stream *next = NULL;
+    uint64_t least_ns = UINT64_MAX;
+    unsigned n = 0;
+
+    list_for_each_safe (node, after, &h->alone) {
+        struct front_stream *s = list_entry(node, struct front_stream, alone_link);
+        const uint64_t last_ns = can_begin(s) ? last_of(h, owner_of(s)) : UINT64_MAX;
+
+        if (last_ns < least_ns) {
+            next = s;
+            least_ns = last_ns;
+        }
+        if (++n == LOOKED_AT)
+            break;
+    }
+    return next;
+}
+
+/* Whether it is the turn of the stream, of those that wait. */
+static bool is_next(const struct front_stream *s)
+{
+    struct front_hold *h = &s->device->hold;
+
+    if (!h->next || !can_begin(h->next))
+        h->next = choose(h);
+    return h->next == s;
+}
+
+static void wait_alone(struct front_stream *s, uint64_t now_ns)
+{
+    if (!list_empty(&s->alone_link))
+        return;
+    s->alone_ns = now_ns;
+    list_append(&s->device->hold.alone, &s->alone_link);
+    front_set_timer(s->device->front, now_ns + PATIENCE_NS);
+}
+
+static void leave_alone(struct front_stream *s)
+{
+    struct front_hold *h = &s->device->hold;
+
+    list_remove(&s->alone_link);
+    if (h->next == s)
+        h->next = NULL;
+}
+
+/* Lets those go that have waited for long, beside others. Whether there were any. */
+static bool give_up_waiting(struct front_device *gpu, uint64_t now_ns)
+{
+    bool any = false;
+    struct list *node;
+
+    while ((node = list_first(&gpu->hold.alone))) {
+        struct front_stream *s = list_entry(node, struct front_stream, alone_link);
+
+        if (now_ns < s->alone_ns + PATIENCE_NS) {
+            front_set_timer(gpu->front, s->alone_ns + PATIENCE_NS);
+            break;
+        }
+        leave_alone(s);
+        s->beside = any = true;
+    }
+    return any;
+}
+
+/* ---- holds ---- */
 
 void front_hold_init(struct front_hold *h)
 {
@@ -40,8 +158,7 @@ static bool is_quiet(const struct front_device *gpu)
 static void end_alone(struct front_device *gpu, uint64_t now_ns)
 {
     struct front_stream *s = gpu->hold.stream;
-    struct front_job *own =
-        s && s->sent ? front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link)) : NULL;
+    struct front_job *own = s ? front_first_of(s) : NULL;
 
     if (!own || !gpu->hold.counting)
         return;
@@ -147,7 +264,7 @@ static bool begin(struct front_stream *s, const struct backend_job *job, uint64_
     struct front *f = s->device->front;
     struct front_hold *h = &s->device->hold;
 
-    if (!job->counters && !front_alone_is_next(s))
+    if (!job->counters && !is_next(s))
         return false;
     if (now_ns < h->again_ns) {
         front_set_timer(f, h->again_ns);
@@ -175,7 +292,7 @@ bool front_hold_take(struct front_stream *s, const struct backend_job *job, uint
         return !is_kept(gpu->front, s, job, gpus);
     now_ns = clock_now_ns();
     if (!job->counters)
-        front_alone_wait(s, now_ns);
+        wait_alone(s, now_ns);
     if (h->holder && h->stream != s) {
         note_waiting(gpu, s, job, &h->asked_ns, now_ns);
         return false;
@@ -189,8 +306,8 @@ bool front_hold_take(struct front_stream *s, const struct backend_job *job, uint
     h->counting = true;
     h->since_ns = now_ns;
     if (h->exclusive) {
-        front_alone_note(h, job->owner, now_ns);
-        front_alone_leave(s);
+        note_user(h, job->owner, now_ns);
+        leave_alone(s);
     } else {
         front_set_timer(gpu->front, now_ns + COUNTING_NS);
     }
@@ -218,7 +335,7 @@ void front_hold_forget(struct front_stream *s)
 
     s->beside = false;
     if (!list_empty(&s->alone_link)) {
-        front_alone_leave(s);
+        leave_alone(s);
         h->ended = true; /* it may have been the next one */
         front_tell(s->device->front);
     }
@@ -318,7 +435,7 @@ static bool turn_of_gpu(struct front_device *gpu)
 
     if (!any)
         return false;
-    if (front_alone_turn(gpu, now_ns))
+    if (give_up_waiting(gpu, now_ns))
         h->ended = true;
     if (h->outlasted)
         end_outlasting(gpu, now_ns);
@@ -354,4 +471,45 @@ void front_hold_end(const struct executor *x)
     for (unsigned i = 0; i < f->n_devices; i++)
         if (f->devices[i]->hold.holder == x)
             release(f->devices[i]);
+}
+
+/* ---- counters by a privilege ---- */
+
+/* The device of the domain's next job; -1: it has none. */
+static int device_of_next(const struct front *f, const struct front_domain *d)
+{
+    list_for_each_safe (node, after, &f->busy) {
+        const struct front_stream *s = list_entry(node, struct front_stream, link);
+
+        if (s->domain == d && s->unsent != &s->jobs)
+            return (int)s->device->number;
+    }
+    return -1;
+}
+
+int front_privilege_device(const struct front *f, const struct front_domain *d)
+{
+    const char *parameters = getenv("KOPS_STANDIN_PARAMETERS"); /* of a driver for tests */
+
+    if (!domain_is_profiling(d->key) || !f->config.executors_counters_privileged ||
+        f->config.executors_sandbox == EXECUTOR_SANDBOX_OFF ||
+        !privilege_is_needed(parameters ? parameters : PRIVILEGE_PARAMETERS))
+        return -1;
+    return device_of_next(f, d);
+}
+
+bool front_privilege_is_spent(const struct front *f, const struct front_domain *d)
+{
+    const struct executor *x = d->executor;
+
+    return x->counts >= 0 && !x->unfinished && (x->loads[x->counts].in_a_row || x->counts != device_of_next(f, d));
+}
+
+bool front_privilege_is_free(const struct front *f)
+{
+    list_for_each_safe (node, after, &f->executors) {
+        if (list_entry(node, struct executor, link)->counts >= 0)
+            return false;
+    }
+    return true;
 }

@@ -1,4 +1,4 @@
-/* Device memory that executors open. */
+/* Objects that executors open: memory of devices and shared host memory; and what a job needs in an executor. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -6,8 +6,151 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/memory_ids.h"
 #include "executor/front.h"
 #include "util/shortage.h"
+
+/* ---- objects ---- */
+
+int front_object_add(struct front_object *o, enum front_kind kind, struct front_device *device, struct error *e)
+{
+    struct front *f = device->front;
+
+    list_init(&o->link);
+    o->kind = kind;
+    o->device = device;
+    atomic_init(&o->present, 0);
+    atomic_init(&o->opened, 0);
+    atomic_init(&o->closing, 1);
+    pthread_mutex_lock(&f->lock);
+    o->handle = ids_take(kind == FRONT_CODE ? &f->codes : &f->handles);
+    if (o->handle)
+        list_append(&f->objects, &o->link);
+    pthread_mutex_unlock(&f->lock);
+    if (o->handle)
+        return 0;
+    free(o);
+    return error_set(e, ERROR_OUT_OF_MEMORY, "executors have as many objects as they can");
+}
+
+void front_object_set_present(struct front_object *o, const struct executor *x)
+{
+    atomic_fetch_or(&o->opened, 1ULL << x->bit);
+    atomic_fetch_or(&o->present, 1ULL << x->bit);
+}
+
+/* Lets one thread open the object in an executor; others wait for it. False: the object is there. */
+static bool begin_opening(struct front_object *o, const struct executor *x)
+{
+    struct front *f = x->front;
+    bool absent;
+
+    pthread_mutex_lock(&f->lock);
+    while (o->opening >> x->bit & 1)
+        pthread_cond_wait(&f->changed, &f->lock);
+    absent = !front_is_present(o, x);
+    if (absent)
+        o->opening |= 1ULL << x->bit;
+    pthread_mutex_unlock(&f->lock);
+    return absent;
+}
+
+static void end_opening(struct front_object *o, const struct executor *x)
+{
+    struct front *f = x->front;
+
+    pthread_mutex_lock(&f->lock);
+    o->opening &= ~(1ULL << x->bit);
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static int close_in(const struct front_object *o, struct executor *x)
+{
+    struct call_request request = {.kind = o->kind == FRONT_CODE ? CALL_CODE_UNLOAD : CALL_CLOSE,
+                                   .device = o->device->number,
+                                   .handle = o->handle,
+                                   .code = o->handle,
+                                   .position = atomic_load(&x->region->to_executor.written)};
+    struct call_reply reply;
+    struct error ignored;
+
+    return front_call(x, &request, NULL, NULL, &reply, NULL, &ignored);
+}
+
+/* One of those that close it has ended: the last one frees it. A number that may still be open in an executor, which
+ * then is about to be killed, is not given to another object before that. */
+static void end_close(struct front_object *o)
+{
+    struct front *f = o->device->front;
+
+    if (atomic_fetch_sub(&o->closing, 1) != 1)
+        return;
+    pthread_mutex_lock(&f->lock);
+    ids_give(o->kind == FRONT_CODE ? &f->codes : &f->handles, o->handle);
+    pthread_mutex_unlock(&f->lock);
+    free(o);
+}
+
+struct close_task {
+    struct front_task task; /* first */
+    struct front_object *object;
+};
+
+static void run_close(struct executor *x, struct front_task *task)
+{
+    struct close_task *own = (struct close_task *)(void *)task;
+
+    close_in(own->object, x);
+    end_close(own->object);
+    free(own);
+}
+
+/* Gives the close to the executor's keeper. Without memory the object stays open there until the executor ends. With
+ * front.lock held. */
+static void close_later(struct front_object *o, struct executor *x)
+{
+    struct close_task *own = calloc(1, sizeof(*own));
+
+    if (!own)
+        return;
+    own->task.run = run_close;
+    own->object = o;
+    atomic_fetch_add(&o->closing, 1);
+    if (front_task_add(x, &own->task))
+        return;
+    atomic_fetch_sub(&o->closing, 1);
+    free(own);
+}
+
+void front_object_close(struct front_object *o)
+{
+    struct front *f = o->device->front;
+    struct executor *common = NULL;
+    unsigned long long opened;
+
+    pthread_mutex_lock(&f->lock);
+    list_remove(&o->link);
+    opened = atomic_load(&o->opened);
+    for (unsigned i = 0; i < EXECUTORS_MAX; i++) {
+        struct executor *x = opened >> i & 1 ? f->by_bit[i] : NULL;
+
+        if (!x || atomic_load(&x->gone))
+            continue;
+        if (x->common) {
+            common = x;
+            x->users++;
+        } else {
+            close_later(o, x);
+        }
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (common) {
+        close_in(o, common);
+        front_executor_release(common);
+    }
+    end_close(o);
+}
 
 /* ---- device memory ---- */
 
@@ -26,7 +169,7 @@ struct front_memory_object {
     uint64_t size, address;        /* as the common executor has said; 0: it has not yet */
 };
 
-static struct front_memory_object *object_of(struct backend_memory *memory)
+static struct front_memory_object *object_of_memory(struct backend_memory *memory)
 {
     return ((struct front_memory *)(void *)memory)->object;
 }
@@ -116,11 +259,7 @@ static struct front_memory_object *new_object(struct front_device *d, struct err
         return NULL;
     }
     pthread_mutex_init(&o->lock, NULL);
-    list_init(&o->base.link);
-    if (front_object_add(&o->base, FRONT_MEMORY, d, e) == 0)
-        return o;
-    free(o);
-    return NULL;
+    return front_object_add(&o->base, FRONT_MEMORY, d, e) == 0 ? o : NULL;
 }
 
 /* Closes it where it is open. */
@@ -198,17 +337,133 @@ static int catch_up(struct front_memory_object *o, struct executor *x, struct er
     return r;
 }
 
-int front_memory_open(struct front_object *base, struct executor *x, struct error *e)
+static int open_memory(struct front_object *base, struct executor *x, struct error *e)
 {
     int r;
 
-    if (!front_object_begin(base, x))
+    if (!begin_opening(base, x))
         return 0;
     atomic_fetch_or(&base->opened, 1ULL << x->bit); /* whatever comes now: it may be open there */
     r = catch_up(memory_object(base), x, e);
-    front_object_end(base, x);
+    end_opening(base, x);
     return r;
 }
+
+/* ---- shared host memory ---- */
+
+/* A memfd on one device: backend_memory.attached. */
+struct front_host {
+    struct front_object base; /* first */
+    struct backend_memory *memory;
+    bool attach; /* for signals */
+};
+
+/* Guards backend_memory.attached. */
+static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+
+/* Keepers make attachments while the loop looks. */
+static struct front_object *host_object(const struct front_device *d, const struct backend_memory *memory)
+{
+    return __atomic_load_n(&memory->attached[d->base.index], __ATOMIC_ACQUIRE);
+}
+
+static struct front_host *host_new(struct front_device *d, struct backend_memory *memory, bool attach, struct error *e)
+{
+    struct front_host *h = calloc(1, sizeof(*h));
+
+    if (!h) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
+        return NULL;
+    }
+    h->memory = memory;
+    h->attach = attach;
+    return front_object_add(&h->base, FRONT_HOST, d, e) == 0 ? h : NULL;
+}
+
+/* The memfd's object on the device, made at first use. NULL: *e. */
+static struct front_object *make_host_object(struct front_device *d, struct backend_memory *memory, bool attach,
+                                             struct error *e)
+{
+    struct front_object *o;
+
+    pthread_mutex_lock(&attaching);
+    o = host_object(d, memory);
+    if (!o) {
+        struct front_host *h = host_new(d, memory, attach, e);
+
+        o = h ? &h->base : NULL;
+        __atomic_store_n(&memory->attached[d->base.index], o, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&attaching);
+    return o;
+}
+
+static int open_host(struct front_object *o, struct executor *x, struct error *e)
+{
+    struct front_host *h = (struct front_host *)(void *)o;
+    const struct backend_memory *memory = h->memory;
+    struct call_request request = {.kind = CALL_MAP_HOST,
+                                   .device = o->device->number,
+                                   .handle = o->handle,
+                                   .attach = h->attach,
+                                   .size = memory->size,
+                                   .n_fds = 1};
+    struct call_reply reply;
+    int r;
+
+    request.import.writable = memory->writable;
+    if (!begin_opening(o, x))
+        return 0;
+    r = front_call(x, &request, NULL, &memory->fd, &reply, NULL, e);
+    if (r == 0)
+        front_object_set_present(o, x);
+    end_opening(o, x);
+    return r;
+}
+
+/* ---- opening ---- */
+
+static int open_object(struct front_object *o, struct executor *x, struct error *e)
+{
+    if (front_is_present(o, x))
+        return 0;
+    if (front_device_open(x, o->device->number, e) < 0)
+        return -1;
+    switch (o->kind) {
+    case FRONT_MEMORY:
+        return open_memory(o, x, e);
+    case FRONT_HOST:
+        return open_host(o, x, e);
+    case FRONT_CODE:
+        return front_code_open(o, x, e);
+    }
+    return 0;
+}
+
+int front_open_in(struct front_object *o, uint64_t domain, struct error *e)
+{
+    int r = -1;
+
+    for (struct front_try t = {.front = o->device->front, .key = domain}; front_try_next(&t, r, e);)
+        r = open_object(o, t.x, e);
+    return r;
+}
+
+void front_objects_forget(struct front *f, unsigned bit)
+{
+    pthread_mutex_lock(&f->lock);
+    list_for_each_safe (node, after, &f->objects) {
+        struct front_object *o = list_entry(node, struct front_object, link);
+
+        atomic_fetch_and(&o->present, ~(1ULL << bit));
+        atomic_fetch_and(&o->opened, ~(1ULL << bit));
+        if (o->kind == FRONT_MEMORY)
+            memory_object(o)->there[bit] = 0;
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- the backend's functions ---- */
 
 static int new_memory(struct front_memory_object *o, enum backend_memory_kind kind, bool writable, bool made,
                       struct backend_memory **ret_memory, struct error *e)
@@ -274,18 +529,10 @@ static int call_alloc(struct front_memory_object *o, struct executor *x, uint64_
 /* In the common executor. */
 static int alloc_in_common(struct front_memory_object *o, uint64_t size, int *ret_fd, struct error *e)
 {
-    bool lost = true;
     int r = -1;
 
-    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
-        struct executor *x = front_executor_of(o->base.device->front, DOMAIN_COMMON, e);
-
-        if (!x)
-            return -1;
-        r = call_alloc(o, x, size, ret_fd, e);
-        lost = front_is_lost(x);
-        front_executor_release(x);
-    }
+    for (struct front_try t = {.front = o->base.device->front, .key = DOMAIN_COMMON}; front_try_next(&t, r, e);)
+        r = call_alloc(o, t.x, size, ret_fd, e);
     return r;
 }
 
@@ -316,7 +563,7 @@ end_object:
 
 void front_memory_close(struct backend_memory *memory)
 {
-    end_object(object_of(memory));
+    end_object(object_of_memory(memory));
     free(memory);
 }
 
@@ -328,7 +575,7 @@ static int extend_in(struct front_memory_object *o, struct executor *x, const st
     struct call_reply reply;
     int r;
 
-    if (front_device_open(x, o->base.device->number, e) < 0 || front_memory_open(&o->base, x, e) < 0 ||
+    if (front_device_open(x, o->base.device->number, e) < 0 || open_memory(&o->base, x, e) < 0 ||
         call_with(o, x, CALL_EXTEND, more, &reply, e) < 0)
         return -1;
     pthread_mutex_lock(&o->lock);
@@ -347,24 +594,15 @@ static int extend_in(struct front_memory_object *o, struct executor *x, const st
 int front_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
                         struct error *e)
 {
-    struct front_memory_object *o = object_of(memory);
+    struct front_memory_object *o = object_of_memory(memory);
     struct backend_import kept;
-    const unsigned had = o->n_imports;
-    bool lost = true;
     int r = -1;
 
     if (make_room(o, e) < 0 || keep(more, &kept, e) < 0)
         return -1;
-    for (unsigned i = 0; r < 0 && lost && i < FRONT_TRIES; i++) {
-        struct executor *x = front_executor_of(o->base.device->front, DOMAIN_COMMON, e);
-
-        if (!x)
-            break;
-        r = extend_in(o, x, &kept, ret_size, e);
-        lost = front_is_lost(x) && o->n_imports == had;
-        front_executor_release(x);
-    }
-    if (o->n_imports == had)
+    for (struct front_try t = {.front = o->base.device->front, .key = DOMAIN_COMMON}; front_try_next(&t, r, e);)
+        r = extend_in(o, t.x, &kept, ret_size, e);
+    if (r < 0)
         close_fds(&kept);
     return r;
 }
@@ -387,12 +625,100 @@ int front_memory_free(struct backend_device *device, uint64_t *ret_bytes)
     return r;
 }
 
-void front_memory_forget(struct front_object *base, unsigned bit)
+int front_memory_attach(struct backend_device *device, struct backend_memory *memory, struct error *e)
 {
-    memory_object(base)->there[bit] = 0;
+    struct front_device *d = front_device(device);
+    struct front_object *o = make_host_object(d, memory, true, e);
+
+    return o ? front_open_in(o, DOMAIN_COMMON, e) : -1;
 }
 
-struct front_object *front_memory_object(struct backend_memory *memory)
+void front_memory_detach(struct backend_device *device, struct backend_memory *memory)
 {
-    return &object_of(memory)->base;
+    struct front_object *o;
+
+    pthread_mutex_lock(&attaching);
+    o = memory->attached[device->index];
+    memory->attached[device->index] = NULL;
+    pthread_mutex_unlock(&attaching);
+    if (o)
+        front_object_close(o);
+}
+
+/* ---- a job's objects ---- */
+
+/* The object of memory; NULL: it is shared host memory that the device has not met. */
+static struct front_object *object_of(const struct front_device *d, struct backend_memory *memory)
+{
+    return memory->kind == MEMORY_MEMFD ? host_object(d, memory) : &object_of_memory(memory)->base;
+}
+
+/* The memory that a step needs for the operand; NULL: none. */
+static struct backend_memory *memory_of(const struct step_operand *operand)
+{
+    return operand->extent ? memory_by_id(operand->memory) : NULL;
+}
+
+uint32_t front_handle(const struct front_device *d, struct backend_memory *memory)
+{
+    const struct front_object *o = memory ? object_of(d, memory) : NULL;
+
+    return o ? o->handle : 0;
+}
+
+static bool has_memory(const struct front_device *d, struct backend_memory *memory, const struct executor *x)
+{
+    const struct front_object *o = memory ? object_of(d, memory) : NULL;
+
+    return !memory || (o && front_is_present(o, x));
+}
+
+bool front_has_all(const struct front_device *d, const struct backend_job *job, const struct executor *x)
+{
+    if (!(atomic_load_explicit(&x->active, memory_order_acquire) >> d->number & 1))
+        return false;
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        const struct step *step = &job->steps[i];
+
+        if (step->plan.kind == PLAN_KERNEL && !front_is_present(front_code_of(step->plan.kernel.function), x))
+            return false;
+        for (unsigned o = 0; o < step_operands(step); o++)
+            if (!has_memory(d, memory_of(&step->operands[o]), x))
+                return false;
+    }
+    return has_memory(d, job->signal.page, x);
+}
+
+/* Opens the memory; shared host memory gets its object where the device has not met it. */
+static int open_memory_of(struct front_device *d, struct backend_memory *memory, bool attach, struct executor *x,
+                          struct error *e)
+{
+    struct front_object *o;
+
+    if (!memory)
+        return 0;
+    o = memory->kind == MEMORY_MEMFD ? make_host_object(d, memory, attach, e) : object_of(d, memory);
+    return o ? open_object(o, x, e) : -1;
+}
+
+static int open_step(struct front_device *d, const struct step *step, struct executor *x, struct error *e)
+{
+    if (step->plan.kind == PLAN_KERNEL && open_object(front_code_of(step->plan.kernel.function), x, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < step_operands(step); i++)
+        if (open_memory_of(d, memory_of(&step->operands[i]), false, x, e) < 0)
+            return -1;
+    return 0;
+}
+
+int front_open_all(struct front_device *d, const struct backend_job *job, struct executor *x, struct error *e)
+{
+    if (front_device_open(x, d->number, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (open_step(d, &job->steps[i], x, e) < 0) {
+            backend_job_blame(job, i, e);
+            return -1;
+        }
+    return open_memory_of(d, job->signal.page, true, x, e);
 }

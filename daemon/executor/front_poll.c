@@ -1,4 +1,4 @@
-/* Checks and takes an executor's records; has the backend's functions poll() and arm(). Thread: loop. */
+/* Checks and takes what an executor writes; has the backend's poll() and arm(). Thread: loop. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -6,9 +6,114 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "executor/front_policy.h"
-#include "executor/front_times.h"
+#include "executor/front.h"
 #include "util/clock.h"
+
+/* ---- times that an executor tells, checked against the daemon's own clock. What cannot be is not taken ---- */
+
+static bool is_time(double us)
+{
+    return us >= 0 && us < 1e15; /* also false for a NaN */
+}
+
+/* Whether it is a time, or a NaN: there was no copy. */
+static bool is_copy_time(double us)
+{
+    return isnan(us) || is_time(us);
+}
+
+/* Executions of a job follow each other, so together they took no longer than this process waited for their end. What
+ * is forgiven: the clock of the device, and what is added to each execution for its launch. */
+static bool can_be(double us, double wall_us)
+{
+    enum { SLACK_US = 1000, SLACK_PART = 16 };
+
+    return us <= wall_us + wall_us / SLACK_PART + SLACK_US;
+}
+
+/* The job has ended, and has all its samples: those that are no times become 0. Sets its wall_us. False: together they
+ * are longer than the executor had the job. */
+static bool accept_samples(const struct front_job *own)
+{
+    struct backend_job *job = own->job;
+    double us = 0;
+
+    for (uint32_t i = 0; i < job->n_samples; i++) {
+        if (!is_time(job->samples[i]))
+            job->samples[i] = 0;
+        us += job->samples[i];
+    }
+    job->wall_us = clock_us_between(own->submitted_ns, clock_now_ns());
+    return can_be(us, job->wall_us);
+}
+
+/* The job cannot have started before it was submitted, nor later than now. */
+static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
+{
+    uint64_t now_ns;
+
+    if (!said_ns)
+        return 0;
+    now_ns = clock_now_ns();
+    return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
+}
+
+/* Forgets a span that cannot be: nothing is on the device before it was given, or ends later than now. The clocks of
+ * GPUs are known within microseconds. */
+static void accept_span(uint64_t from_ns, uint64_t *begin_ns, uint64_t *end_ns)
+{
+    enum { FUZZ_NS = 5000 };
+    const uint64_t now_ns = clock_now_ns();
+
+    if (!from_ns || *begin_ns < from_ns - FUZZ_NS || *end_ns < *begin_ns || *end_ns > now_ns + FUZZ_NS) {
+        *begin_ns = *end_ns = 0;
+        return;
+    }
+    if (*begin_ns < from_ns)
+        *begin_ns = from_ns;
+    if (*end_ns > now_ns)
+        *end_ns = now_ns;
+}
+
+/* A time is taken once, of a job that the executor had. */
+static void expect_time(struct executor *x, const struct front_job *own, bool later)
+{
+    struct backend_job *job = own->job;
+
+    job->timed_later = later && job->timing == TIMING_STATISTIC && job->token && !job->n_samples;
+    if (job->timed_later)
+        x->expected[job->token % FRONT_EXPECTED_MAX] =
+            (struct front_expected){.token = job->token, .started_ns = own->submitted_ns};
+}
+
+static void accept_times(struct executor *x, const struct front_job *own, const struct record_done *record)
+{
+    struct backend_job *job = own->job;
+
+    job->started_ns = started_of(own, record->started_ns);
+    job->gpu_begin_ns = record->gpu_begin_ns;
+    job->gpu_end_ns = record->gpu_end_ns;
+    accept_span(job->started_ns, &job->gpu_begin_ns, &job->gpu_end_ns);
+    expect_time(x, own, record->timed_later != 0);
+    job->h2d_us = record->h2d_us;
+    job->d2h_us = record->d2h_us;
+}
+
+/* A time that comes after its job's end: tells the host, unless it was not expected. */
+static void take_time(struct executor *x, const struct record_timed *record)
+{
+    struct front_expected *expected = &x->expected[record->token % FRONT_EXPECTED_MAX];
+    struct backend_times times = record->times;
+    const struct front *f = x->front;
+
+    if (!record->token || expected->token != record->token || !is_time(times.us) ||
+        !can_be(times.us, clock_us_between(expected->started_ns, clock_now_ns())))
+        return; /* forgotten meanwhile, or made up */
+    expected->token = 0;
+    accept_span(expected->started_ns, &times.begin_ns, &times.end_ns);
+    if (f->host.timed)
+        f->host.timed(f->host.context, record->token, &times);
+}
 
 /* ---- records from the executor ---- */
 
@@ -129,7 +234,7 @@ static void end_job(struct front_job *own)
 /* Behind a job that the executor lost come others. */
 static bool is_told(const struct front_stream *s)
 {
-    const struct front_job *first = front_job_of(list_entry(list_first(&s->jobs), struct backend_job, link));
+    const struct front_job *first = front_first_of(s);
 
     return first && first->told;
 }
@@ -157,8 +262,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job = own->job;
     if (record.has_sample && job->n_samples < job->repeat)
         job->samples[job->n_samples++] = record.sample;
-    if (record.n_samples != job->n_samples || !front_is_copy_time(record.h2d_us) ||
-        !front_is_copy_time(record.d2h_us) ||
+    if (record.n_samples != job->n_samples || !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
         !take_rest(own->stream->device, job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
         break_off(x, "an end");
         return;
@@ -168,7 +272,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
         break_off(x, "an end out of order");
         return;
     }
-    if (!front_accept_samples(own) && !lost) {
+    if (!accept_samples(own) && !lost) {
         break_off(x, "times longer than it had the job");
         return;
     }
@@ -180,7 +284,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job->failed = record.failed != 0;
     job->ended = record.ended;
     job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
-    front_accept_times(x, own, &record);
+    accept_times(x, own, &record);
     learn(x->front, own, &record);
     end_job(own);
 }
@@ -194,7 +298,7 @@ static void take_timed(struct executor *x, const unsigned char *from, uint32_t s
         return;
     }
     memcpy(&record, from, sizeof(record));
-    front_take_time(x, &record);
+    take_time(x, &record);
 }
 
 static void take_lost(struct executor *x)
@@ -234,7 +338,7 @@ static void note_progress(struct front *f)
 {
     list_for_each_safe (node, after, &f->busy) {
         const struct front_stream *s = list_entry(node, struct front_stream, link);
-        struct backend_job *job = list_entry(list_first(&s->jobs), struct backend_job, link);
+        struct backend_job *job = front_job_at(list_first(&s->jobs));
         const struct front_job *own = front_job_of(job);
         const unsigned ended = own ? atomic_load_explicit(&s->on->region->ended[own->slot], memory_order_relaxed) : 0;
 
@@ -331,19 +435,14 @@ static void take_prepared(struct front *f)
     while ((node = list_pop(&prepared))) {
         struct front_stream *s = list_entry(node, struct front_stream, prepared_link);
 
-        struct error lost;
-
         s->preparing = false;
-        if (s->prepared < 0 && s->prepared_late && &s->prepare_job->link == s->unsent &&
-            ++s->prepare_job->begun_anew >= FRONT_REPEATS_MAX) {
-            error_set(&lost, ERROR_DEVICE_LOST, "the GPU's process ended whenever it opened what this work needs");
-            s->prepare_error = lost;
-            s->refused = true;
-            front_advance(s);
-            continue;
+        s->refused = s->prepared < 0 && &s->prepare_job->link == s->unsent;
+        /* An executor that was lost meanwhile is no fault of the job's, unless that goes on. */
+        if (s->refused && s->prepared_late) {
+            s->refused = ++s->prepare_job->begun_anew >= FRONT_REPEATS_MAX;
+            error_set(&s->prepare_error, ERROR_DEVICE_LOST,
+                      "the GPU's process ended whenever it opened what this work needs");
         }
-        /* An executor that was lost meanwhile is no fault of the job's. */
-        s->refused = s->prepared < 0 && !s->prepared_late && &s->prepare_job->link == s->unsent;
         front_advance(s);
     }
 }
@@ -354,7 +453,7 @@ static void end_failed(struct front *f)
 
     list_take(&failed, &f->failed);
     while ((node = list_pop(&failed))) {
-        struct backend_job *job = list_entry(node, struct backend_job, link);
+        struct backend_job *job = front_job_at(node);
 
         f->unfinished--;
         job->done(job);
@@ -429,9 +528,7 @@ enum { STREAMS_LOOKED_AT = 16 }; /* whose jobs may end soon: a look is short, wh
 /* The window of the first job that an executor has of the stream. */
 static const struct wait_window *first_window(const struct front_stream *s)
 {
-    const struct backend_job *job = list_entry(s->jobs.next, struct backend_job, link);
-
-    return s->sent ? &job->window : NULL;
+    return s->sent ? &front_job_at(s->jobs.next)->window : NULL;
 }
 
 bool front_ends_soon(const struct backend_device *device, uint64_t now_ns)

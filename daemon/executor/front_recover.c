@@ -1,12 +1,310 @@
-/* Decides about the jobs of an executor that has ended: which is at fault, which may be begun anew without harm, which
- * are lost. Thread: loop. */
+/* Jobs whose executor ends: which the daemon ends with it, since the driver has no other way to stop a kernel; and of
+ * an executor that has ended, which job is at fault, which may be begun anew without harm, which are lost. Thread:
+ * loop. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "executor/front_policy.h"
+#include "backend/memory_ids.h"
+#include "executor/front.h"
+#include "util/clock.h"
+
+/* ---- jobs that are begun anew ----
+ *
+ * The jobs of a lost executor may have run, all of them or up to any point. So a second run must find what the first
+ * one read: memory that none of them writes, or that an earlier one writes, which is begun anew before. */
+
+enum {
+    RANGES_MAX = 2048,
+    STEPS_MAX = 1 << 16,         /* looked at; the loop does nothing else meanwhile. Of more, none is begun anew */
+    STEPS_FEW = 256,             /* of a stream: always looked at */
+    GRACE_NS = 5000000,          /* for a job that ends by itself */
+    OPENING_GRACE_NS = 100000000 /* for calls of the driver: few take longer */
+};
+
+struct range {
+    uint64_t memory; /* see identity() */
+    uint64_t start, end;
+};
+
+/* Which memories of a kind there are: the first one, and whether there are others. */
+struct some {
+    uint64_t first; /* 0: none */
+    bool more;
+};
+
+/* Ranges apart from each other, in order. */
+struct ranges {
+    struct range list[RANGES_MAX];
+    unsigned n;
+    bool full;                /* there were more */
+    struct some vmm, foreign; /* foreign: VMM memory that a client allocated */
+};
+
+struct search {
+    struct ranges whole;   /* steps so far write every byte of these */
+    struct ranges touched; /* steps from here on write into these */
+    uint32_t *safe;        /* owned, for each step: operands that it reads, a bit each, which an earlier one writes */
+};
+
+/* ---- ranges ---- */
+
+/* Shared host memory may be registered several times, with an id each: its file tells. */
+static uint64_t identity(const struct step_operand *o)
+{
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    return memory && memory->file ? (uint64_t)1 << 63 | memory->file : o->memory;
+}
+
+/* An allocation can be exported, and registered, several times: nothing tells that foreign memory is not the same as
+ * other VMM memory. What the daemon allocated has one id. */
+static bool is_foreign(const struct backend_memory *memory)
+{
+    return memory->kind == MEMORY_CUDA_VMM && !memory->made;
+}
+
+static void note(struct some *some, uint64_t memory)
+{
+    some->more = some->more || (some->first && some->first != memory);
+    some->first = some->first ? some->first : memory;
+}
+
+static bool has_other(const struct some *some, uint64_t memory)
+{
+    return some->more || (some->first && some->first != memory);
+}
+
+static void note_kind(struct ranges *ranges, const struct step_operand *o)
+{
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    if (!memory || memory->kind != MEMORY_CUDA_VMM)
+        return;
+    note(&ranges->vmm, o->memory);
+    if (is_foreign(memory))
+        note(&ranges->foreign, o->memory);
+}
+
+/* Whether the operand's bytes may be in another memory of the ranges, too. */
+static bool has_alias(const struct ranges *ranges, const struct step_operand *o)
+{
+    const struct backend_memory *memory = memory_by_id(o->memory);
+
+    if (!memory || memory->kind != MEMORY_CUDA_VMM)
+        return false;
+    return has_other(is_foreign(memory) ? &ranges->vmm : &ranges->foreign, o->memory);
+}
+
+static void clear(struct ranges *ranges)
+{
+    ranges->n = 0;
+    ranges->full = false;
+    ranges->vmm = ranges->foreign = (struct some){0};
+}
+
+static bool is_before(const struct range *r, uint64_t memory, uint64_t start)
+{
+    return r->memory < memory || (r->memory == memory && r->end < start);
+}
+
+/* The first range of the memory that ends at `start` or later, or the place of one. */
+static unsigned find(const struct ranges *ranges, uint64_t memory, uint64_t start)
+{
+    unsigned low = 0, high = ranges->n;
+
+    while (low < high) {
+        const unsigned middle = (low + high) / 2;
+
+        if (is_before(&ranges->list[middle], memory, start))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds the operand, as one range with those that it touches. */
+static void add(struct ranges *ranges, const struct step_operand *o)
+{
+    struct range new = {.memory = identity(o), .start = o->offset, .end = o->offset + o->extent};
+    struct range *list = ranges->list;
+    unsigned i, last;
+
+    if (!o->memory || !o->extent)
+        return;
+    note_kind(ranges, o);
+    i = last = find(ranges, new.memory, new.start);
+    for (; last < ranges->n && list[last].memory == new.memory &&list[last].start <= new.end; last++) {
+        new.start = list[last].start < new.start ? list[last].start : new.start;
+        new.end = list[last].end > new.end ? list[last].end : new.end;
+    }
+    if (i == last && ranges->n == RANGES_MAX) {
+        ranges->full = true;
+        return;
+    }
+    if (last != i + 1)
+        memmove(&list[i + 1], &list[last], (ranges->n - last) * sizeof(list[0]));
+    list[i] = new;
+    ranges->n += 1 - (last - i);
+}
+
+/* The range that has the operand's first byte, or comes next. NULL: there is none in its memory. */
+static const struct range *range_of(const struct ranges *ranges, const struct step_operand *o)
+{
+    const uint64_t memory = identity(o);
+    const unsigned i = find(ranges, memory, o->offset + 1);
+
+    return i < ranges->n && ranges->list[i].memory == memory ? &ranges->list[i] : NULL;
+}
+
+static bool has_all(const struct ranges *ranges, const struct step_operand *o)
+{
+    const struct range *r = range_of(ranges, o);
+
+    return r && r->start <= o->offset && r->end >= o->offset + o->extent;
+}
+
+static bool has_some(const struct ranges *ranges, const struct step_operand *o)
+{
+    const struct range *r = range_of(ranges, o);
+
+    return ranges->full || has_alias(ranges, o) || (r && r->start < o->offset + o->extent);
+}
+
+/* ---- steps ---- */
+
+/* The operands that the step reads, the first ones. */
+static unsigned reads(const struct step *step)
+{
+    return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0 ? step_operands(step) : step->n_inputs;
+}
+
+/* Whether the step writes all bytes from its output's first to its last. */
+static bool is_dense(const struct step *step, const struct step_operand *out)
+{
+    const struct plan *p = &step->plan;
+    uint64_t n;
+
+    if (p->kind == PLAN_KERNEL)
+        return false;
+    n = p->kind == PLAN_GEMM ? (uint64_t)p->gemm.m * (uint64_t)p->gemm.n * p->gemm.batch_count : p->elementwise.count;
+    return n * dtype_size(p->out_dtype) == out->extent;
+}
+
+/* Forwards: what the step reads and an earlier one that is begun anew (`again`) writes. */
+static uint32_t find_safe(struct search *search, const struct step *step, bool again)
+{
+    uint32_t safe = 0;
+
+    for (unsigned i = 0; i < reads(step); i++)
+        if (has_all(&search->whole, &step->operands[i]))
+            safe |= 1U << i;
+    for (unsigned i = step->n_inputs; i < step_operands(step); i++)
+        if (again && is_dense(step, &step->operands[i]))
+            add(&search->whole, &step->operands[i]);
+    return safe;
+}
+
+/* Backwards: whether the step reads nothing else that it, or a later one, writes. */
+static bool may_repeat(struct search *search, const struct step *step, uint32_t safe)
+{
+    for (unsigned i = step->n_inputs; i < step_operands(step); i++)
+        add(&search->touched, &step->operands[i]);
+    if (step->in_place >= 0 && !(safe >> step->in_place & 1))
+        return false;
+    for (unsigned i = 0; i < reads(step); i++)
+        if (!(safe >> i & 1) && step->operands[i].extent && has_some(&search->touched, &step->operands[i]))
+            return false;
+    return step->plan.kind != PLAN_KERNEL;
+}
+
+/* ---- jobs ---- */
+
+static struct front_job *own_of(struct list *node)
+{
+    return front_job_of(front_job_at(node));
+}
+
+/* Whether the job may have begun in the lost executor, which may have said that it had not. */
+static bool may_have_run(const struct front_job *own)
+{
+    return !own->told || own->begun;
+}
+
+static unsigned count_steps(const struct front_stream *s)
+{
+    struct list *node = list_first(&s->jobs);
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < s->sent && n <= STEPS_MAX; i++, node = node->next)
+        if (may_have_run(own_of(node)))
+            n += own_of(node)->job->n_steps;
+    return n;
+}
+
+/* Takes those from the ones to begin anew that may not be. Returns whether there were any. */
+static bool look_at(struct search *search, const struct front_stream *s)
+{
+    struct list *node = list_first(&s->jobs);
+    bool fewer = false;
+    unsigned n = 0;
+
+    clear(&search->whole);
+    clear(&search->touched);
+    for (unsigned i = 0; i < s->sent; i++, node = node->next) {
+        const struct front_job *own = own_of(node);
+
+        for (unsigned k = 0; may_have_run(own) && k < own->job->n_steps; k++)
+            search->safe[n++] = find_safe(search, &own->job->steps[k], own->again);
+    }
+    for (unsigned i = 0; i < s->sent; i++) {
+        struct front_job *own = own_of(node = node->prev);
+        const bool before = own->again;
+
+        for (unsigned k = own->job->n_steps; may_have_run(own) && k > 0; k--)
+            own->again = may_repeat(search, &own->job->steps[k - 1], search->safe[--n]) && own->again;
+        fewer = fewer || own->again != before;
+    }
+    return fewer;
+}
+
+/* None that may have run is begun anew. */
+static void choose_none(const struct front_stream *s)
+{
+    struct list *node = list_first(&s->jobs);
+
+    for (unsigned i = 0; i < s->sent; i++, node = node->next)
+        own_of(node)->again = own_of(node)->again && !may_have_run(own_of(node));
+}
+
+/* Sets front_job.again of the stream's jobs that the lost executor had. *steps: those that were looked at so far. */
+static void choose_again(struct front_stream *s, const struct front_job *culprit, unsigned *steps)
+{
+    enum { LOOKS_MAX = 8 };
+    const unsigned n = count_steps(s);
+    const bool look = n <= STEPS_FEW || *steps + n <= STEPS_MAX;
+    struct search *search = look ? calloc(1, sizeof(*search)) : NULL;
+    struct list *node = list_first(&s->jobs);
+    unsigned looks = 0;
+
+    *steps += look ? n : 0;
+    for (unsigned i = 0; i < s->sent; i++, node = node->next)
+        own_of(node)->again = own_of(node) != culprit && own_of(node)->job->begun_anew < FRONT_REPEATS_MAX;
+    if (search)
+        search->safe = calloc(n + 1, sizeof(*search->safe));
+    /* What reads the output of one that is not begun anew is looked at once more. */
+    while (search && search->safe && looks < LOOKS_MAX && look_at(search, s))
+        looks++;
+    if (!search || !search->safe || looks == LOOKS_MAX)
+        choose_none(s);
+    if (search)
+        free(search->safe);
+    free(search);
+}
 
 /* ---- who is at fault ---- */
 
-bool front_has_kernel(const struct backend_job *job)
+static bool has_kernel(const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++)
         if (job->steps[i].plan.kind == PLAN_KERNEL)
@@ -28,11 +326,6 @@ static bool has_signalled(const struct front_job *own)
                job->signal.value;
 }
 
-static struct backend_job *job_of(struct list *node)
-{
-    return list_entry(node, struct backend_job, link);
-}
-
 static void end_done(struct front_stream *s, struct front_job *own)
 {
     struct backend_job *job = own->job;
@@ -52,18 +345,18 @@ static void end_signalled(struct front_stream *s)
     unsigned n = 0;
 
     for (unsigned i = 1; i <= s->sent; i++, node = node->next)
-        if (has_signalled(front_job_of(job_of(node))))
+        if (has_signalled(own_of(node)))
             n = i;
     while (n--)
-        end_done(s, front_job_of(job_of(list_first(&s->jobs))));
+        end_done(s, front_first_of(s));
 }
 
 /* Of the jobs that may have run, those with kernels of users may be at fault. */
 static bool is_suspect(const struct front_stream *s)
 {
-    struct backend_job *first = s->sent ? job_of(list_first(&s->jobs)) : NULL;
+    const struct front_job *first = front_first_of(s);
 
-    return first && front_has_kernel(first) && front_may_have_run(front_job_of(first));
+    return first && has_kernel(first->job) && may_have_run(first);
 }
 
 static unsigned count_suspects(const struct executor *x)
@@ -135,7 +428,7 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
         *ret = x->why;
         job->forced = ret->code == ERROR_CANCELLED || ret->code == ERROR_JOB_TIMEOUT;
         f->counts.ended_jobs++;
-    } else if (first && suspects && front_has_kernel(job)) {
+    } else if (first && suspects && has_kernel(job)) {
         accuse(x, own, suspects, ret);
         f->counts.faults++;
     } else {
@@ -162,19 +455,19 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
     struct list *node = list_first(&s->jobs);
     bool first = true, waits = false;
 
-    front_choose_again(s, x->culprit, steps);
+    choose_again(s, x->culprit, steps);
     s->refused = false;
     /* Those that stay are sent again, before the ones that were not sent. */
     s->unsent = &s->jobs;
     for (struct list *after; s->sent; node = after, first = false) {
-        struct backend_job *job = job_of(node);
+        struct backend_job *job = front_job_at(node);
         struct front_job *own = front_job_of(job);
         const bool again = own->again;
         struct error e;
 
         after = node->next;
         if (!again)
-            explain(x, own, first && front_may_have_run(own), suspects, &e);
+            explain(x, own, first && may_have_run(own), suspects, &e);
         front_take_back(own);
         if (again)
             begin_anew(job);
@@ -205,4 +498,141 @@ void front_recover(struct executor *x, struct list *ret_streams)
         list_remove(&s->blocked_link);
         list_append(ret_streams, &s->blocked_link);
     }
+}
+
+/* ---- jobs that must end ---- */
+
+static void end_with(struct executor *x, struct front_job *own, const struct error *why)
+{
+    if (atomic_load(&x->gone))
+        return;
+    x->culprit = own;
+    front_kill(x, why);
+}
+
+static uint64_t end_in(struct front *f, uint64_t grace_ns)
+{
+    const uint64_t end_ns = clock_now_ns() + grace_ns;
+
+    if (end_ns < f->next_end_ns)
+        f->next_end_ns = end_ns;
+    front_set_timer(f, end_ns);
+    return end_ns;
+}
+
+void front_end_soon(struct front *f, struct front_job *own)
+{
+    own->end_ns = end_in(f, GRACE_NS);
+}
+
+void front_end_opening(struct front_stream *s)
+{
+    if (!s->end_ns)
+        s->end_ns = end_in(s->device->front, OPENING_GRACE_NS);
+}
+
+/* The first job of a stream that is more likely the one that the others wait for: users' kernels may never end. */
+static const struct front_job *slower(const struct front_job *a, const struct front_job *b)
+{
+    const bool kernel = a && has_kernel(a->job), other = has_kernel(b->job);
+
+    if (!a || kernel != other)
+        return kernel ? a : b;
+    return a->first_ns <= b->first_ns ? a : b;
+}
+
+static void end_late(struct executor *x, struct front_job *own, uint64_t longest_ns)
+{
+    struct error e;
+
+    error_set(&e, ERROR_JOB_TIMEOUT,
+              "the job ran longer than %llu s while kernels of others waited for the GPU, so it was ended",
+              (unsigned long long)(longest_ns / 1000000000));
+    error_detail_number(&e, "timeout_s", (int64_t)(longest_ns / 1000000000));
+    end_with(x, own, &e);
+}
+
+void front_end_late(struct executor *x, const struct front_device *gpu, uint64_t since_ns, uint64_t longest_ns)
+{
+    const uint64_t now_ns = clock_now_ns();
+    const struct front_job *slowest = NULL;
+    bool late = false;
+
+    list_for_each_safe (node, after, &x->streams) {
+        const struct front_stream *s = list_entry(node, struct front_stream, on_link);
+        const struct front_job *first = gpu && s->device != gpu ? NULL : front_first_of(s);
+        const uint64_t begin_ns = first && first->first_ns > since_ns ? first->first_ns : since_ns;
+
+        if (!first || now_ns < begin_ns + longest_ns / 2)
+            continue;
+        late = late || now_ns >= begin_ns + longest_ns;
+        slowest = slower(slowest, first);
+    }
+    if (late)
+        end_late(x, front_job_of(slowest->job), longest_ns);
+}
+
+/* The job that is to end_with by now, or NULL; *next_ns: the earliest of the others. */
+static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t *next_ns)
+{
+    struct front_job *due = NULL;
+
+    list_for_each_safe (node, after, &x->streams) {
+        const struct front_stream *s = list_entry(node, struct front_stream, on_link);
+        struct front_job *own = front_first_of(s);
+
+        /* Only the first of a stream runs. */
+        if (own && own->end_ns && own->end_ns <= now_ns)
+            due = own;
+        else if (own && own->end_ns && own->end_ns < *next_ns)
+            *next_ns = own->end_ns;
+    }
+    return due;
+}
+
+/* Ends the executors that still open what a job needs that is to end_with by now. */
+static void end_openings(struct front *f, uint64_t now_ns, uint64_t *next_ns)
+{
+    list_for_each_safe (node, after, &f->busy) {
+        const struct front_stream *s = list_entry(node, struct front_stream, link);
+        struct executor *x = s->preparing && s->end_ns && s->domain ? s->domain->executor : NULL;
+        struct error e;
+
+        if (!x || atomic_load(&x->gone))
+            continue;
+        if (now_ns < s->end_ns) {
+            *next_ns = s->end_ns < *next_ns ? s->end_ns : *next_ns;
+            continue;
+        }
+        error_set(&e, ERROR_DEVICE_LOST, "the driver took too long to open what a cancelled job needs");
+        s->prepare_job->forced = true;
+        x->abandoned = true;
+        front_kill(x, &e);
+    }
+}
+
+void front_deadlines_turn(struct front *f)
+{
+    const uint64_t now_ns = f->next_end_ns == UINT64_MAX ? 0 : clock_now_ns();
+    uint64_t next_ns = UINT64_MAX;
+
+    if (now_ns < f->next_end_ns) {
+        if (f->next_end_ns != UINT64_MAX)
+            front_set_timer(f, f->next_end_ns); /* an earlier one may have been in its place */
+        return;
+    }
+    list_for_each_safe (node, after, &f->executors) {
+        struct executor *x = list_entry(node, struct executor, link);
+        struct front_job *due = x->domain && !x->common ? find_due(x, now_ns, &next_ns) : NULL;
+        struct error e;
+
+        if (!due)
+            continue;
+        error_set(&e, ERROR_CANCELLED, "the job was ended while it ran");
+        end_with(x, due, &e);
+    }
+    end_openings(f, now_ns, &next_ns);
+    f->next_end_ns = next_ns;
+    if (next_ns != UINT64_MAX)
+        front_set_timer(f, next_ns);
 }

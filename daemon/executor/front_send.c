@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/memory_ids.h"
-#include "executor/front_policy.h"
+#include "executor/front.h"
 #include "util/clock.h"
 
 static struct front_stream *front_stream(struct backend_stream *stream)
@@ -21,6 +21,11 @@ static void set_stream(struct backend_job *job, struct front_stream *s)
 struct front_job *front_job_of(const struct backend_job *job)
 {
     return (uintptr_t)job->impl & 1 ? NULL : job->impl;
+}
+
+struct front_job *front_first_of(const struct front_stream *s)
+{
+    return s->sent ? front_job_of(front_job_at(list_first(&s->jobs))) : NULL;
 }
 
 static struct front_stream *stream_of_unsent(const struct backend_job *job)
@@ -89,23 +94,14 @@ void front_stream_free(struct backend_stream *stream)
 
 /* ---- submission ---- */
 
-static uint32_t operands_of(const struct backend_job *job)
-{
-    uint32_t n = 0;
-
-    for (unsigned i = 0; i < job->n_steps; i++)
-        n += step_operands(&job->steps[i]);
-    return n;
-}
-
+/* How many bytes follow the job's record. */
 static uint32_t behind_record(const struct backend_job *job, bool replay)
 {
     uint32_t bytes = 0;
 
-    if (replay)
-        return operands_of(job) * (uint32_t)sizeof(struct step_operand);
     for (unsigned i = 0; i < job->n_steps; i++)
-        bytes += step_packed_bytes(&job->steps[i]);
+        bytes += replay ? step_operands(&job->steps[i]) * (uint32_t)sizeof(struct step_operand)
+                        : step_packed_bytes(&job->steps[i]);
     return bytes;
 }
 
@@ -224,11 +220,12 @@ static bool send_job(struct front_stream *s, struct backend_job *job, uint32_t g
 
 /* ---- what goes next ---- */
 
-static void wait_for(struct front_stream *s, struct front_domain *d)
+/* The stream waits for the domain. Returns false. */
+static bool wait_for(struct front_stream *s, struct front_domain *d)
 {
-    if (!list_empty(&s->blocked_link))
-        return;
-    list_append(&d->turns[s->device->number].blocked, &s->blocked_link);
+    if (list_empty(&s->blocked_link))
+        list_append(&d->turns[s->device->number].blocked, &s->blocked_link);
+    return false;
 }
 
 void front_leave_stream(struct front_stream *s, struct backend_job *job)
@@ -263,28 +260,26 @@ static void run_prepare(struct executor *x, struct front_task *task)
     struct front *f = x->front;
 
     s->prepared = front_open_all(s->device, s->prepare_job, x, &s->prepare_error);
-    s->prepared_late = atomic_load(&x->gone) || atomic_load(&x->broken);
+    s->prepared_late = front_is_lost(x);
     pthread_mutex_lock(&f->lock);
     list_append(&f->prepared, &s->prepared_link);
     pthread_mutex_unlock(&f->lock);
     front_tell(f);
 }
 
-/* The executor's keeper opens what the stream's next job needs. */
-static void prepare(struct front_stream *s, struct executor *x)
+/* The executor's keeper opens what the stream's next job needs. False: the executor is about to end; the stream goes on
+ * when it has. */
+static bool prepare(struct front_stream *s, struct executor *x)
 {
     struct front *f = s->device->front;
-    bool taken;
 
     s->prepare.run = run_prepare;
-    s->preparing = true;
     s->end_ns = 0;
-    s->prepare_job = list_entry(s->unsent, struct backend_job, link);
+    s->prepare_job = front_job_at(s->unsent);
     pthread_mutex_lock(&f->lock);
-    taken = front_task_add(x, &s->prepare);
+    s->preparing = front_task_add(x, &s->prepare);
     pthread_mutex_unlock(&f->lock);
-    if (!taken) /* the executor is about to end; the stream goes on when it has */
-        s->preparing = false;
+    return s->preparing;
 }
 
 /* An error that ends the stream's next job, once those before it have ended. False: it must wait for them. */
@@ -331,28 +326,18 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
     job->waits = !x || !x->ready || atomic_load(&x->gone);
-    if (job->waits || !list_empty(&x->overflow) || !may_go_next(s, job, d)) {
-        wait_for(s, d);
-        return false;
-    }
-    if (!front_has_all(s->device, job, x)) {
-        prepare(s, x);
-        if (!s->preparing)
-            wait_for(s, d);
-        return false;
-    }
+    if (job->waits || !list_empty(&x->overflow) || !may_go_next(s, job, d))
+        return wait_for(s, d);
+    if (!front_has_all(s->device, job, x))
+        return prepare(s, x) ? false : wait_for(s, d);
     gpus = front_load_gpus(s->device, job);
     job->waits = !front_hold_take(s, job, gpus);
-    if (job->waits) {
-        wait_for(s, d);
-        return false;
-    }
+    if (job->waits)
+        return wait_for(s, d);
     if (s->on != x)
         join(s, x);
-    if (!list_empty(&x->overflow) || !send_job(s, job, gpus)) {
-        wait_for(s, d);
-        return false;
-    }
+    if (!list_empty(&x->overflow) || !send_job(s, job, gpus))
+        return wait_for(s, d);
     s->unsent = s->unsent->next;
     s->beside = false;
     return true;
@@ -391,7 +376,7 @@ void front_advance(struct front_stream *s)
     if (s->preparing || !list_empty(&s->blocked_link))
         return;
     while (s->unsent != &s->jobs) {
-        struct backend_job *job = list_entry(s->unsent, struct backend_job, link);
+        struct backend_job *job = front_job_at(s->unsent);
         struct front_domain *d = domain_of_next(s, job);
 
         if (!d) {
@@ -491,7 +476,7 @@ void front_take_back(struct front_job *own)
     ids_give(&x->slots, own->slot);
     s->sent--;
     if (s->sent && next != &s->jobs) { /* the next one is the first now */
-        struct backend_job *first = list_entry(next, struct backend_job, link);
+        struct backend_job *first = front_job_at(next);
 
         if (front_job_of(first))
             first->started_ns = front_job_of(first)->first_ns = clock_now_ns();

@@ -1,9 +1,82 @@
-/* Turns of domains on each GPU: few of them have work on it at a time, since contexts share a GPU by time slices, and
- * every one that is busy makes the others wait longer. The one that has had least of the GPU goes next. A turn whose
- * jobs do not end in time is late. Then the next turn begins beside it: to wait for a time slice takes less time. Turns
- * on one GPU know nothing of those on others: contexts on two GPUs share nothing. Thread: loop. */
-#include "executor/front_policy.h"
+/* The jobs that executors have on each GPU, and turns of domains there: few of them have work on a GPU at a time, since
+ * contexts share it by time slices, and every one that is busy makes the others wait longer. The domain that has had
+ * least of the GPU goes next. A turn whose jobs do not end in time is late. Then the next turn begins beside it: to
+ * wait for a time slice takes less time. Turns on one GPU know nothing of those on others. Thread: loop. */
+#include "backend/memory_ids.h"
+#include "executor/front.h"
 #include "util/clock.h"
+
+/* ---- loads ---- */
+
+uint32_t front_load_gpus(const struct front_device *gpu, const struct backend_job *job)
+{
+    uint32_t gpus = 1U << gpu->number;
+
+    for (unsigned i = 0; gpu->front->n_devices > 1 && i < job->n_steps; i++)
+        for (unsigned o = 0; o < step_operands(&job->steps[i]); o++) {
+            const struct step_operand *operand = &job->steps[i].operands[o];
+            const struct backend_memory *memory = operand->extent ? memory_by_id(operand->memory) : NULL;
+
+            if (memory && memory->kind != MEMORY_MEMFD)
+                gpus |= 1U << front_device(memory->device)->number;
+        }
+    return gpus;
+}
+
+void front_load_add(struct executor *x, const struct front_job *own)
+{
+    struct front_load *load = &x->loads[own->stream->device->number];
+
+    if (!x->unfinished++)
+        x->busy_ns = own->submitted_ns;
+    if (!load->jobs++)
+        load->in_a_row = 0;
+    for (unsigned i = 0; i < x->front->n_devices; i++)
+        x->loads[i].users += own->gpus >> i & 1;
+}
+
+/* The mean of the last ones, about. */
+static void note_duration(struct front_load *load, const struct front_job *own)
+{
+    const uint64_t job_ns = clock_now_ns() - own->first_ns;
+
+    load->job_ns = load->job_ns ? (3 * load->job_ns + job_ns) / 4 : job_ns;
+}
+
+/* Whether someone waits for the GPU's end of work. */
+static bool leave_gpu(struct front_load *load, const struct front_device *gpu)
+{
+    if (--load->users)
+        return false;
+    load->used_ns = clock_now_ns();
+    return gpu->hold.holder != NULL;
+}
+
+void front_load_remove(struct executor *x, const struct front_job *own)
+{
+    struct front *f = x->front;
+    const struct front_device *gpu = own->stream->device;
+    struct front_load *load = &x->loads[gpu->number];
+    bool news = false;
+
+    load->in_a_row++;
+    if (!x->common && own->first_ns)
+        note_duration(load, own);
+    if (--load->jobs == 0)
+        news = gpu->turns.n_waiting != 0; /* another domain's turn */
+    for (unsigned i = 0; i < f->n_devices; i++)
+        if (own->gpus >> i & 1)
+            news = leave_gpu(&x->loads[i], f->devices[i]) || news;
+    if (--x->unfinished == 0) {
+        x->used_ns = load->used_ns;
+        x->device_ns += x->used_ns - x->busy_ns;
+        news = news || (x->domain && x->domain->leaving_ns); /* another domain's place */
+    }
+    if (news)
+        front_tell(f);
+}
+
+/* ---- turns ---- */
 
 enum {
     TURN_NS = 3000000,  /* a domain sends for so long while others wait; its turn ends with its last job */
@@ -13,6 +86,17 @@ enum {
     AHEAD_LEAST = 2,    /* the same where jobs last long: one follows the other at once */
     AHEAD_NS = 20000000 /* how long the jobs in an executor take together, where there are more than that */
 };
+
+uint64_t front_longest_ns(const struct front *f)
+{
+    return (f->config.executors_longest_s ? f->config.executors_longest_s : 2) * UINT64_C(1000000000);
+}
+
+/* How long others wait for a turn which is over, until they go beside it. */
+static uint64_t late_ns(const struct front *f)
+{
+    return (f->config.executors_late_ms ? f->config.executors_late_ms : 25) * UINT64_C(1000000);
+}
 
 static unsigned max_turns(const struct front *f)
 {
@@ -29,10 +113,12 @@ static struct front_turn *turn_of(struct front_domain *d, const struct front_dev
     return &d->turns[gpu->number];
 }
 
-/* What the domain has on the GPU; NULL: it has no executor. */
+/* What the domain has on the GPU: nothing without an executor. */
 static const struct front_load *load_of(const struct front_domain *d, const struct front_device *gpu)
 {
-    return d->executor ? &d->executor->loads[gpu->number] : NULL;
+    static const struct front_load none;
+
+    return d->executor ? &d->executor->loads[gpu->number] : &none;
 }
 
 /* Of the waiting domains that have an executor, the one that has had least; NULL: none. */
@@ -134,17 +220,14 @@ static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t
 
 static unsigned jobs_of(const struct front_domain *d, const struct front_device *gpu)
 {
-    const struct front_load *load = load_of(d, gpu);
-
-    return load ? load->jobs : 0;
+    return load_of(d, gpu)->jobs;
 }
 
 /* How many of its jobs the domain may have on the GPU: nobody knows how long the first ones take. */
 static unsigned ahead(const struct front_domain *d, const struct front_device *gpu, unsigned most)
 {
-    const struct front_load *load = load_of(d, gpu);
-    const uint64_t job_ns = load ? load->job_ns : 0;
-    const unsigned ended = load ? load->in_a_row : 0;
+    const uint64_t job_ns = load_of(d, gpu)->job_ns;
+    const unsigned ended = load_of(d, gpu)->in_a_row;
 
     if (ended < most && ended + AHEAD_FIRST < most)
         most = ended + AHEAD_FIRST;
@@ -207,7 +290,7 @@ void front_turn_drop(struct front *f, struct front_domain *d)
     }
 }
 
-/* Those whose jobs were cancelled meanwhile. */
+/* Domains whose jobs were cancelled meanwhile leave. */
 static void leave_lines(struct front_device *gpu, uint64_t now_ns)
 {
     list_for_each_safe (node, after, &gpu->front->domains) {
@@ -247,7 +330,7 @@ static uint64_t find_late(struct front_device *gpu, struct front_turn *turn, uin
         return until_ns;
     if (turn->late_ns || since_ns == UINT64_MAX)
         return UINT64_MAX;
-    late_at_ns = (since_ns > until_ns ? since_ns : until_ns) + front_late_ns(gpu->front);
+    late_at_ns = (since_ns > until_ns ? since_ns : until_ns) + late_ns(gpu->front);
     if (now_ns < late_at_ns)
         return late_at_ns;
     if (gpu->turns.n_late < max_turns(gpu->front)) {

@@ -1,4 +1,4 @@
-/* The executor's process: its start, its loop, its end. */
+/* The executor's process: its start, its devices, its loop, its end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,21 +10,21 @@
 #include <unistd.h>
 
 #include "core/tuning.h"
-#include "executor/arguments.h"
-#include "executor/bell.h"
 #include "executor/confine.h"
 #include "executor/executor.h"
+#include "executor/privilege.h"
 #include "executor/serve.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/signals.h"
 
 enum {
-    FEW_NEW = 8,         /* so much shorter the executor polls while a client waits for the end of what runs */
-    UNARMED_NS = 1000000 /* a sleep that no event ends: so late an end is seen at most when the forecast is wrong */
+    FEW_NEW = 8,          /* so much shorter the executor polls while a client waits for the end of what runs */
+    UNARMED_NS = 1000000, /* a sleep that no event ends: so late an end is seen at most when the forecast is wrong */
+    LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */
 };
-enum { LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */ };
 
+/* Wakes the loop from another thread. */
 void serve_wake(void *context)
 {
     struct serving *p = context;
@@ -35,30 +35,122 @@ void serve_wake(void *context)
         bell_ring(p->own_bell[1]);
 }
 
-/* ---- the start ---- */
+/* ---- devices: described at the start, made ready when the daemon first needs them ---- */
 
-static uint64_t number(const char *text)
+static void describe(struct serving *p, unsigned index)
 {
-    return strtoull(text, NULL, 10);
+    static const enum dtype dtypes[] = {
+#define X(NAME, name, value, size) DTYPE_##NAME,
+        KOPS_DTYPES(X)
+#undef X
+    };
+    struct executor_device *facts = &p->region->devices[index];
+    struct backend_device *d = p->devices[index];
+    const struct backend *backend = p->backend;
+
+    facts->info = d->info;
+    facts->signals = d->signals;
+    facts->counts = d->counts;
+    facts->memory_kinds = backend->memory_kinds ? backend->memory_kinds(d) : 0;
+    if (backend->kernel_limits)
+        backend->kernel_limits(d, &facts->limits);
+    for (unsigned i = 0; backend->can_access && i < p->n_devices; i++)
+        facts->peers |= (uint32_t)backend->can_access(d, p->devices[i]) << i;
+    for (unsigned op = 0; op < OP_COUNT; op++)
+        for (unsigned t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
+            const char *const *names = backend->variants(d, op_get((enum op_id)op), dtypes[t]);
+
+            for (unsigned i = 0; names && names[i] && i < BACKEND_MAX_VARIANTS; i++)
+                step_copy_variant(facts->variants[op][dtypes[t]][i], names[i]);
+        }
 }
+
+/* Describes the backend's devices to the daemon, without their contexts. */
+static int describe_devices(struct serving *p, const struct backend_config *config, struct error *e)
+{
+    const struct backend_host host = {.wake = serve_wake, .context = p, .timed = jobs_on_timed};
+
+    if (p->backend->open(config, &host, p->devices, BACKEND_MAX_DEVICES, &p->n_devices, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < p->n_devices; i++) {
+        p->devices[i]->index = i;
+        pthread_mutex_init(&p->activating[i], NULL);
+    }
+    for (unsigned i = 0; i < p->n_devices; i++)
+        describe(p, i);
+    p->region->n_devices = p->n_devices;
+    return 0;
+}
+
+int device_activate(struct serving *p, unsigned index, struct error *e)
+{
+    int r = 0;
+
+    pthread_mutex_lock(&p->activating[index]);
+    if (!atomic_load(&p->active[index])) {
+        r = p->gpus->activate(p->devices[index], e);
+        atomic_store(&p->active[index], r == 0);
+    }
+    pthread_mutex_unlock(&p->activating[index]);
+    return r;
+}
+
+static int take(void *context, struct error *e)
+{
+    const struct serving *p = context;
+
+    return p->gpus->counters_take(p->devices[p->counts], e);
+}
+
+/* Takes the counters of p->counts, where the driver and the daemon let it; the log says. Then no thread has a
+ * privilege, or the start fails. */
+static int take_counters(struct serving *p, struct error *e)
+{
+    struct error why;
+    int result = -1;
+
+    if (p->counts < 0)
+        return 0;
+    if (p->counts >= (int)p->n_devices)
+        return error_set(e, ERROR_INTERNAL, "there is no device %d that counts", p->counts);
+    if (device_activate(p, (unsigned)p->counts, e) < 0)
+        return -1;
+    if (p->gpus->counters_load(p->devices[p->counts], &why) < 0 ? privilege_drop(e) < 0
+                                                                : privilege_use(take, p, &result, &why, e) < 0)
+        return -1;
+    if (result < 0)
+        log_warning("counters_privilege", "state=refused why=\"%s\"", why.message);
+    else
+        log_info("counters_privilege", "state=used");
+    return 0;
+}
+
+/* The driver's connection to MPS is made with the first context: makes all, so that no socket is needed later. */
+static void connect_devices(struct serving *p)
+{
+    struct error e;
+
+    for (unsigned i = 0; i < p->n_devices; i++)
+        if (p->devices[i]->info.shared && device_activate(p, i, &e) < 0)
+            log_warning("device_unusable", "number=%u why=\"%s\"", i, e.message);
+}
+
+/* ---- the start ---- */
 
 /* From the arguments "key=value" behind the first. */
 static void read_arguments(int argc, char **argv, struct serving *p, struct backend_config *config)
 {
     for (int i = 2; i < argc; i++) {
-        char *value = strchr(argv[i], '=');
+        const char *value = confine_argument(argv[i], config);
 
         if (!value)
-            continue;
-        *value++ = '\0';
-        if (arguments_read(argv[i], value, config))
             continue;
         if (!strcmp(argv[i], "common"))
             p->common = *value == '1';
         else if (!strcmp(argv[i], "counts") && *value)
-            p->counts = (int)number(value);
+            p->counts = (int)strtoul(value, NULL, 10);
         else if (!strcmp(argv[i], "spin"))
-            p->spin_ns = number(value) * 1000;
+            p->spin_ns = strtoull(value, NULL, 10) * 1000;
     }
 }
 
@@ -128,10 +220,10 @@ static int start(struct serving *p, struct backend_config *config, struct error 
     if (confine_begin(config, what, e) < 0 || take_descriptors(p, e) < 0)
         return -1;
     config->tuning = p->tuning;
-    if (start_watch(p, e) < 0 || jobs_init(p, e) < 0 || devices_describe(p, config, e) < 0)
+    if (start_watch(p, e) < 0 || jobs_init(p, e) < 0 || describe_devices(p, config, e) < 0)
         return -1;
-    devices_connect(p);
-    if (devices_take_counters(p, e) < 0 || confine_finish(e) < 0)
+    connect_devices(p);
+    if (take_counters(p, e) < 0 || confine_finish(e) < 0)
         return -1;
     workers_init(&p->workers, p);
     return calls_start(p, e);

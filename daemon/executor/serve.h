@@ -1,4 +1,4 @@
-/* The executor's own side. Only the serve_ files and workers.c include this.
+/* The executor's own side. Only the serve files include this.
  *
  * Threads: the loop (the process's first thread) runs the backend's loop functions and owns streams, jobs and programs.
  * Each channel has a thread, which takes the daemon's calls. Workers prepare jobs. The executor trusts the daemon, and
@@ -10,7 +10,6 @@
 
 #include "executor/call.h"
 #include "executor/record.h"
-#include "executor/region.h"
 
 enum { SERVE_WORKERS_MAX = 8 };
 
@@ -106,17 +105,8 @@ struct serve_wait {
 /* Wakes the loop from another thread. */
 void serve_wake(void *serving);
 
-/* ---- serve_devices.c ---- */
-
-/* Describes the backend's devices to the daemon, without their contexts. */
-int devices_describe(struct serving *p, const struct backend_config *config, struct error *e);
 /* Makes the device's context, unless it is there. Thread: any. */
 int device_activate(struct serving *p, unsigned index, struct error *e);
-/* Takes the counters of p->counts, where the driver and the daemon let it; the log says. Then no thread has a
- * privilege, or the start fails. */
-int devices_take_counters(struct serving *p, struct error *e);
-/* The driver's connection to MPS is made with the first context: makes all, so that no socket is needed later. */
-void devices_connect(struct serving *p);
 
 /* ---- serve_calls.c ---- */
 
@@ -133,27 +123,11 @@ struct serve_wait jobs_wait(const struct serving *p, uint64_t now_ns);
 bool jobs_turn(struct serving *p);
 /* Before the loop sleeps. */
 void jobs_arm(struct serving *p);
-/* Lets the stream's jobs go as far as they can: a job that needs preparing waits for those before it, and those behind
- * it wait for it. */
-void jobs_advance(struct serving *p, struct served_stream *s);
-/* done() of every job. */
-void jobs_on_done(struct backend_job *base);
 /* host->timed() of the devices. */
 void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *times);
-/* Wakes the daemon where it sleeps. */
-void jobs_ring_bell(const struct serving *p);
 
-/* ---- serve_records.c; the loop ---- */
-
-/* Returns whether there was a record. */
-bool records_take(struct serving *p);
-
-/* ---- workers.c ---- */
+/* ---- the workers, in serve_jobs.c ---- */
 
 void workers_init(struct workers *w, struct serving *p);
-/* A worker prepares the job, and puts it into `done`; where no thread can be made, the caller does. */
-void workers_prepare(struct workers *w, struct served_job *job);
-/* The jobs prepared since the last call. */
-void workers_take(struct workers *w, struct list *ret_done);
 
 #endif

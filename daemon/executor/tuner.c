@@ -1,23 +1,73 @@
-/* The daemon's side of a tuner. */
 #include "executor/tuner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "executor/arguments.h"
 #include "executor/call.h"
 #include "executor/confine.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/signals.h"
+
+/* ---- messages ---- */
+
+enum tuner_message_kind {
+    TUNER_READY,  /* the process: devices are described; or `error` */
+    TUNER_TUNE,   /* the daemon: `uuid`, `request` */
+    TUNER_LISTED, /* the process: `result` has the candidates; the daemon: the same, with what is known of them */
+    TUNER_PAUSE,  /* the process: may it go on? */
+    TUNER_GO,     /* the daemon: it may. Its very first message, with the descriptor of the table where there is one */
+    TUNER_CANCEL, /* the daemon: it may not, the tuning is to end */
+    TUNER_DONE,   /* the process: `error`, or `result` */
+};
+
+/* Messages are as long as their kind: what follows `kind` may be left out. */
+struct tuner_message {
+    uint32_t kind, reserved;
+    union {
+        struct {
+            char uuid[48];
+            struct tuning_request request;
+        };
+        struct {
+            struct error error; /* ERROR_NONE: none */
+            struct tuning_result result;
+        };
+    };
+};
+
+/* The size of the message, which is at least `least` and brings no descriptors; -1: the other end is gone, or breaks
+ * the rules. */
+static int receive(int control, struct tuner_message *m, size_t least)
+{
+    int fds[CALL_FDS_MAX];
+    unsigned n = 0;
+    const int got = call_receive(control, m, sizeof(*m), fds, &n);
+
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+    return got >= (int)least && n == 0 ? got : -1;
+}
+
+static int send_kind(int control, enum tuner_message_kind kind)
+{
+    const uint32_t words[2] = {kind, 0};
+
+    return call_send(control, words, sizeof(words), NULL, 0);
+}
+
+/* ---- the daemon's side ---- */
 
 enum {
     ANSWER_S = 120, /* for a context to be made, or for the slowest kernel */
@@ -67,38 +117,9 @@ static int set_control(struct tuner *t, int control)
     return before;
 }
 
-static int spawn(struct tuner *t, int control, struct error *e)
-{
-    char texts[ARGUMENTS_CONFIG][ARGUMENT_BYTES];
-    char *list[ARGUMENTS_CONFIG + 3] = {(char *)(uintptr_t) "kopsd", (char *)(uintptr_t)TUNER_ARGUMENT};
-    char **environment = arguments_environment(false);
-    int r;
-
-    if (!environment)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a tuner's environment");
-    arguments_write(t->config, texts);
-    for (unsigned i = 0; i < ARGUMENTS_CONFIG; i++)
-        list[2 + i] = texts[i];
-    r = confine_spawn(t->config, list, environment, control, &t->pid);
-    free(environment);
-    return r ? error_set(e, ERROR_INTERNAL, "a tuner cannot be started: %s", strerror(r)) : 0;
-}
-
-/* The size of the message, which is at least `least`; -1: the process is gone, or breaks the rules. */
-static int receive(struct tuner *t, size_t least)
-{
-    int fds[CALL_FDS_MAX];
-    unsigned n = 0;
-    const int got = call_receive(t->control, &t->message, sizeof(t->message), fds, &n);
-
-    for (unsigned i = 0; i < n; i++)
-        close(fds[i]);
-    return got >= (int)least && n == 0 ? got : -1;
-}
-
 static int wait_until_ready(struct tuner *t, struct error *e)
 {
-    if (receive(t, offsetof(struct tuner_message, result)) < 0 || t->message.kind != TUNER_READY)
+    if (receive(t->control, &t->message, offsetof(struct tuner_message, result)) < 0 || t->message.kind != TUNER_READY)
         return lost(t, e);
     if (t->message.error.code == ERROR_NONE)
         return 0;
@@ -118,11 +139,12 @@ static int start(struct tuner *t, struct error *e)
         return error_set(e, ERROR_OUT_OF_MEMORY, "the socket of a tuner: %s", strerror(errno));
     t->used = false;
     setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    r = spawn(t, pair[1], e);
+    r = confine_spawn(t->config, TUNER_ARGUMENT, NULL, false, pair[1], &t->pid);
     close(pair[1]);
-    if (r < 0) {
+    if (r) {
         close(pair[0]);
-        return -1;
+        return error_set(e, r == ENOMEM ? ERROR_OUT_OF_MEMORY : ERROR_INTERNAL, "a tuner cannot be started: %s",
+                         strerror(r));
     }
     set_control(t, pair[0]);
     /* Where this fails the process is gone, which wait_until_ready() sees. */
@@ -176,10 +198,7 @@ void tuner_rest(struct tuner *t)
 
 static int answer_pause(struct tuner *t, struct tuning_pace *pace, struct error *e)
 {
-    const int r = pace->wait(pace, e);
-    const uint32_t words[2] = {r == 0 ? TUNER_GO : TUNER_CANCEL, 0};
-
-    return call_send(t->control, words, sizeof(words), NULL, 0);
+    return send_kind(t->control, pace->wait(pace, e) == 0 ? TUNER_GO : TUNER_CANCEL);
 }
 
 /* What a process that was taken over could say would still be a choice among what there is. */
@@ -214,12 +233,11 @@ static int finish(struct tuner *t, struct tuning_result *ret, struct error *e)
 static int answer_list(struct tuner *t, struct tuning_pace *pace, struct error *e)
 {
     struct tuner_message *m = &t->message;
-    const uint32_t cancel[2] = {TUNER_CANCEL, 0};
 
     if (check(&m->result, e) < 0)
         return -1;
     if (pace->listed(pace, &m->result, e) < 0)
-        return call_send(t->control, cancel, sizeof(cancel), NULL, 0);
+        return send_kind(t->control, TUNER_CANCEL);
     return call_send(t->control, m, sizeof(*m), NULL, 0);
 }
 
@@ -227,7 +245,7 @@ static int answer_list(struct tuner *t, struct tuning_pace *pace, struct error *
 static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_result *ret, struct error *e)
 {
     for (;;) {
-        const int got = receive(t, 2 * sizeof(uint32_t));
+        const int got = receive(t->control, &t->message, 2 * sizeof(uint32_t));
 
         if (got == (int)sizeof(t->message) && t->message.kind == TUNER_DONE)
             return finish(t, ret, e);
@@ -292,4 +310,149 @@ void tuner_free(struct tuner *t)
     tuner_rest(t);
     pthread_mutex_destroy(&t->lock);
     free(t);
+}
+
+/* ---- the process ---- */
+
+/* Thread: one. */
+
+struct tuning {
+    struct tuning_pace pace; /* first */
+    const struct gpu_backend *gpus;
+    struct backend_device *devices[BACKEND_MAX_DEVICES];
+    unsigned n_devices;
+    uint32_t active; /* devices that have a context, a bit each */
+    struct tuner_message message;
+};
+
+/* The daemon is gone where it does not answer. */
+static int wait_for_go(struct tuning_pace *pace, struct error *e)
+{
+    static struct tuner_message answer;
+
+    (void)pace;
+    if (send_kind(CALL_CONTROL_FD, TUNER_PAUSE) < 0 || receive(CALL_CONTROL_FD, &answer, 2 * sizeof(uint32_t)) < 0)
+        _exit(0);
+    return answer.kind == TUNER_GO ? 0 : error_set(e, ERROR_CANCELLED, "the tuning was cancelled");
+}
+
+static int tell_list(struct tuning_pace *pace, struct tuning_result *result, struct error *e)
+{
+    static struct tuner_message said;
+
+    (void)pace;
+    memset(&said, 0, sizeof(said));
+    said.kind = TUNER_LISTED;
+    said.result = *result;
+    if (call_send(CALL_CONTROL_FD, &said, sizeof(said), NULL, 0) < 0 ||
+        receive(CALL_CONTROL_FD, &said, 2 * sizeof(uint32_t)) < 0)
+        _exit(0);
+    if (said.kind != TUNER_LISTED)
+        return error_set(e, ERROR_CANCELLED, "the tuning was cancelled");
+    *result = said.result;
+    return 0;
+}
+
+static void no_wake(void *context)
+{
+    (void)context; /* nothing runs here but a tuning */
+}
+
+static int open_devices(struct tuning *t, const struct backend_config *config, struct error *e)
+{
+    const struct backend_host host = {.wake = no_wake, .context = t};
+
+    if (t->gpus->base.open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < t->n_devices; i++)
+        t->devices[i]->index = i;
+    return 0;
+}
+
+static int tune(struct tuning *t, const char *uuid, const struct tuning_request *request, struct tuning_result *ret,
+                struct error *e)
+{
+    struct backend_device *d = NULL;
+    unsigned i = 0;
+
+    for (; i < t->n_devices && !d; i++)
+        if (!strncmp(t->devices[i]->info.uuid, uuid, sizeof(t->devices[i]->info.uuid)))
+            d = t->devices[i];
+    if (!d)
+        return error_set(e, ERROR_INTERNAL, "the tuner has no such device");
+    if (!(t->active & 1U << d->index) && t->gpus->activate(d, e) < 0)
+        return -1;
+    t->active |= 1U << d->index;
+    return t->gpus->base.tune(d, request, &t->pace, ret, e);
+}
+
+static void serve(struct tuning *t)
+{
+    static struct tuning_request request;
+    struct tuner_message *m = &t->message;
+    char uuid[sizeof(m->uuid)];
+
+    while (receive(CALL_CONTROL_FD, m, offsetof(struct tuner_message, request) + sizeof(m->request)) >= 0 &&
+           m->kind == TUNER_TUNE) {
+        request = m->request;
+        memcpy(uuid, m->uuid, sizeof(uuid));
+        uuid[sizeof(uuid) - 1] = '\0';
+        memset(m, 0, sizeof(*m));
+        m->kind = TUNER_DONE;
+        if (tune(t, uuid, &request, &m->result, &m->error) == 0)
+            m->error.code = ERROR_NONE;
+        if (call_send(CALL_CONTROL_FD, m, sizeof(*m), NULL, 0) < 0)
+            return;
+    }
+}
+
+bool tuner_wanted(int argc, char **argv)
+{
+    return argc > 1 && !strcmp(argv[1], TUNER_ARGUMENT);
+}
+
+static int take_table(struct backend_config *config, struct error *e)
+{
+    uint32_t words[2];
+    int fds[CALL_FDS_MAX], r = 0;
+    unsigned n = 0;
+
+    if (call_receive(CALL_CONTROL_FD, words, sizeof(words), fds, &n) < 0)
+        return error_set(e, ERROR_INTERNAL, "the daemon said nothing");
+    if (n > 0)
+        r = tuning_table_map(fds[0], &config->tuning, e);
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+    return r;
+}
+
+static int prepare_here(struct tuning *t, struct backend_config *config, struct error *e)
+{
+    const struct confine_what what = {.common = false};
+
+    if (confine_begin(config, what, e) < 0 || take_table(config, e) < 0 || open_devices(t, config, e) < 0)
+        return -1;
+    return confine_finish(e);
+}
+
+int tuner_main(int argc, char **argv, const struct gpu_backend *local)
+{
+    static struct tuning t;
+    struct backend_config config = {0};
+    struct tuner_message *m = &t.message;
+
+    if (fcntl(CALL_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
+        return 2; /* not started by a daemon */
+    prctl(PR_SET_NAME, "kopsd-tuner");
+    signals_prepare_helper();
+    for (int i = 2; i < argc; i++)
+        confine_argument(argv[i], &config);
+    t.gpus = local;
+    t.pace = (struct tuning_pace){.wait = wait_for_go, .listed = tell_list};
+    m->kind = TUNER_READY;
+    if (prepare_here(&t, &config, &m->error) == 0)
+        m->error.code = ERROR_NONE;
+    if (call_send(CALL_CONTROL_FD, m, offsetof(struct tuner_message, result), NULL, 0) == 0 && !m->error.code)
+        serve(&t);
+    _exit(0); /* the driver's own handlers of exit() would wait */
 }

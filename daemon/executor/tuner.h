@@ -45,31 +45,4 @@ bool tuner_wanted(int argc, char **argv);
 /* Its life; returns the status to end with. To be called before anything else in main(). */
 int tuner_main(int argc, char **argv, const struct gpu_backend *local);
 
-/* ---- between both ---- */
-
-enum tuner_message_kind {
-    TUNER_READY,  /* the process: devices are described; or `error` */
-    TUNER_TUNE,   /* the daemon: `uuid`, `request` */
-    TUNER_LISTED, /* the process: `result` has the candidates; the daemon: the same, with what is known of them */
-    TUNER_PAUSE,  /* the process: may it go on? */
-    TUNER_GO,     /* the daemon: it may. Its very first message, with the descriptor of the table where there is one */
-    TUNER_CANCEL, /* the daemon: it may not, the tuning is to end */
-    TUNER_DONE,   /* the process: `error`, or `result` */
-};
-
-/* Messages are as long as their kind: what follows `kind` may be left out. */
-struct tuner_message {
-    uint32_t kind, reserved;
-    union {
-        struct {
-            char uuid[48];
-            struct tuning_request request;
-        };
-        struct {
-            struct error error; /* ERROR_NONE: none */
-            struct tuning_result result;
-        };
-    };
-};
-
 #endif

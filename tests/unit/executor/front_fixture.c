@@ -4,8 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "executor/bell.h"
-#include "executor/front_policy.h"
+#include "executor/front.h"
 
 static struct front_fixture *now;
 

@@ -3,7 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "executor/front_policy.h"
+#include "executor/front.h"
 #include "front_fixture.h"
 #include "tests/support/unit.h"
 #include "util/clock.h"

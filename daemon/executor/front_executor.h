@@ -1,0 +1,177 @@
+/* One executor: its process, its keeper, calls into it and records to it. */
+#ifndef KOPS_EXECUTOR_FRONT_EXECUTOR_H
+#define KOPS_EXECUTOR_FRONT_EXECUTOR_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "executor/call.h"
+#include "executor/front_domain.h"
+#include "executor/ids.h"
+#include "executor/record.h"
+
+enum { EXECUTORS_MAX = 60 /* a bit each in front_object.present */, FRONT_EXPECTED_MAX = 1024 };
+
+struct front;
+struct front_stream;
+
+/* Work for an executor's keeper. */
+struct front_task {
+    struct list link;
+    void (*run)(struct executor *x, struct front_task *task); /* on the keeper; calls fail once x->gone */
+};
+
+/* A job that an executor has. */
+struct front_job {
+    struct backend_job *job; /* NULL: the slot is free */
+    struct front_stream *stream;
+    uint64_t submitted_ns, first_ns; /* first_ns: no job of its stream was before it any more */
+    uint32_t slot, serial;           /* the serial tells the slot's jobs apart */
+    uint32_t gpus;                   /* that it works on, or with whose memory; a bit each */
+    bool alone;                      /* it is exclusive, and no other job was on its GPU so far */
+    bool told, begun;                /* the executor said that it lost the job (job->error), and that it had begun */
+    bool again;                      /* the next executor gets it, see front_recover.c */
+    uint64_t end_ns;                 /* it is to end by then; 0: no haste */
+    uint64_t kind;                   /* the forecast's key; 0: none */
+};
+
+/* What a call has shown. */
+enum front_broken {
+    FRONT_SOUND,
+    FRONT_BROKEN_CONTEXT, /* the reply says that a context is broken; the executor will say so, too */
+    FRONT_BROKEN_SOCKET,  /* the executor has ended, or does not keep to the rules */
+    FRONT_BROKEN_TIME     /* there was no reply in time */
+};
+
+/* A job whose time comes later. */
+struct front_expected {
+    uint64_t token, started_ns;
+};
+
+struct executor {
+    struct list link; /* in front.executors; changed by the loop under front.lock */
+    struct front *front;
+    struct front_domain *domain; /* NULL: a spare. Changed by the loop under front.lock */
+    unsigned bit;
+    bool common;
+    int counts;   /* a device's number: it takes that one's counters by a privilege, counts once, and ends; -1: none */
+    uint64_t key; /* of the domain that it serves or served */
+
+    /* Under front.lock. */
+    enum backend_process_state state;
+    bool ended;               /* the process was reaped */
+    bool stop;                /* ends in order, when its tasks are done */
+    unsigned users;           /* threads in calls; it is freed after the last */
+    struct list tasks;        /* struct front_task */
+    pthread_cond_t wanted;    /* a task, or the end */
+    struct error start_error; /* where it never got ready */
+    bool silent;              /* and ended without saying why */
+    int pidfd;
+
+    pid_t pid;
+    pthread_t keeper;
+    int control; /* its end is the executor's */
+    int bell;    /* see call.h */
+    struct executor_region *region;
+
+    /* Calls. Thread: any. */
+    pthread_mutex_t lock;
+    pthread_cond_t channel_free;
+    int channels[CALL_CHANNELS];
+    bool channel_busy[CALL_CHANNELS];
+    atomic_uint broken; /* enum front_broken: the loop will kill the executor */
+    atomic_bool gone;   /* the process has ended or is ending: calls fail, nothing is sent */
+
+    /* Devices that have a context there, a bit each, and the lock of those who make one. Thread: keeper, pool. */
+    atomic_uint active;
+    pthread_mutex_t activating;
+
+    bool ready; /* the loop has seen that it is */
+    struct ring out, in;
+    struct list overflow; /* struct overflow: small records that wait for room in the ring */
+    struct list streams;  /* struct front_stream.on_link: those that it knows */
+    struct ids slots;
+    struct front_job *jobs;                             /* by slot */
+    struct front_expected expected[FRONT_EXPECTED_MAX]; /* by token */
+    unsigned unfinished;                                /* jobs that it has */
+    unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
+    unsigned rings;            /* of its bell since the last record */
+    bool broke;                /* it said that a context of its GPUs is broken */
+    bool vanished;             /* its socket closed before the daemon told it to end */
+    bool killed;               /* it vanished by a SIGKILL that was not the daemon's, for example of the OOM killer */
+    bool nonsense;             /* it broke the rules: nothing of it is read any more */
+    uint32_t n_described;      /* devices that it said it has */
+    struct error why;          /* why it is gone */
+    bool useful;               /* a job has ended there */
+    bool abandoned;            /* none of its jobs is at fault, or the server knows the culprit */
+    struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
+    uint64_t broken_ns;        /* since when the loop knows of `broken`; 0: it does not */
+    uint64_t ready_ns;         /* since when it could have jobs */
+    uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
+    struct front_load loads[BACKEND_MAX_DEVICES];     /* by the device's number */
+};
+
+/* The executor has ended, or will: what failed in it may do in the next one. Thread: any. */
+static inline bool front_is_lost(const struct executor *x)
+{
+    return atomic_load(&x->gone) || atomic_load(&x->broken);
+}
+
+/* ---- the process ---- */
+
+/* An executor without a process. NULL: *e. */
+struct executor *front_process_new(struct front *f, bool common, int counts, struct error *e);
+/* Kills the process, or leaves that to the keeper, which reaps it. */
+void front_kill(struct executor *x, const struct error *why);
+/* Kills it without a line in the log: the daemon ends. */
+void front_abort(struct executor *x);
+/* Looks whether the executor is still there and answers. */
+void front_check(struct executor *x);
+
+/* ---- the keeper ---- */
+
+/* Starts an executor with its keeper. NULL: *e. */
+struct executor *front_executor_start(struct front *f, bool common, int counts, struct error *e);
+/* Lets it end in order; it takes no more jobs. */
+void front_executor_stop(struct executor *x);
+/* A thread is done with an executor that it counts among x->users. Thread: any. */
+void front_executor_release(struct executor *x);
+/* Ends all executors, in order where they do so in time. Thread: any, without others. */
+void front_executors_end(struct front *f);
+/* Waits for the threads of an executor that has ended: the keeper, and those in calls, which fail. */
+void front_executor_join(struct executor *x);
+/* Frees it when they are gone; its bit is another one's from now on. */
+void front_executor_free(struct executor *x);
+/* Gives the keeper a task. False: it takes none any more. Thread: any, with front.lock held. */
+bool front_task_add(struct executor *x, struct front_task *task);
+
+/* ---- calls. Thread: any ---- */
+
+/* A call and its reply. `fds`: of the request; *ret_fd: the reply's only descriptor, NULL where it has none. */
+int front_call(struct executor *x, struct call_request *request, const char *text, const int *fds,
+               struct call_reply *ret_reply, int *ret_fd, struct error *e);
+/* Ends the executor, which said what cannot be: *e. Returns -1. */
+int front_distrust(struct executor *x, struct error *e);
+/* Makes the device's context there, unless it has one. */
+int front_device_open(struct executor *x, uint32_t number, struct error *e);
+
+/* ---- records ---- */
+
+/* Sends a small record now or, when the ring is full, before everything that follows. */
+void front_send_record(struct executor *x, const void *record, uint32_t size);
+/* Sends the record `kind` about a number. */
+void front_send_number(struct executor *x, enum record_kind kind, uint32_t number, uint32_t serial);
+/* After a record was written: wakes the executor where it sleeps. */
+void front_ring_doorbell(const struct executor *x);
+/* Sends what waits for room, as far as there is some. */
+void front_send_overflow(struct executor *x);
+
+/* ---- front_mps.c: executors that are clients of MPS; see deploy/README.md ---- */
+
+/* The common executor, where the driver said that it reaches a GPU through MPS. Its end by a signal may take other
+ * clients of MPS along. Thread: loop, keeper. */
+bool front_mps_is_client(const struct executor *x);
+/* Tells MPS to end the client's work; returns when MPS has answered, or has not in time. Thread: keeper. */
+void front_mps_terminate(pid_t client);
+
+#endif
