@@ -107,11 +107,6 @@ int call_receive_request(int socket, struct call_request *ret, char text[CALL_TE
     return 0;
 }
 
-int call_send_reply(int socket, const struct call_reply *reply, const int *fds)
-{
-    return call_send(socket, reply, sizeof(*reply), fds, reply->n_fds);
-}
-
 int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds)
 {
     unsigned n = 0;

@@ -54,7 +54,6 @@ struct call_reply {
  * descriptors; the receiver owns those it gets. ret_fds has room for CALL_FDS_MAX. */
 int call_send_request(int socket, const struct call_request *request, const char *text, const int *fds);
 int call_receive_request(int socket, struct call_request *ret, char text[CALL_TEXT_MAX], int *ret_fds);
-int call_send_reply(int socket, const struct call_reply *reply, const int *fds);
 /* Where this process has no room for the reply's descriptors, ret->n_fds is 0. */
 int call_receive_reply(int socket, struct call_reply *ret, int *ret_fds);
 

@@ -27,6 +27,8 @@
 #include "util/log.h"
 #include "util/packages.h"
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
 /* ---- files: those that a driver reads ----
  *
  * Not /dev/shm, but for MPS: all executors have one user, so what one makes there others could open; and each driver
@@ -51,7 +53,6 @@ static const struct {
     {"/etc/ld.so.preload", FILES_READ},
     {"/etc/nvidia", FILES_READ},
     {"/etc/localtime", FILES_READ},
-    /* The machine. */
     {"/sys", FILES_READ},
     {"/dev/null", FILES_READ | FILES_WRITE},
     {"/dev/zero", FILES_READ | FILES_WRITE},
@@ -59,12 +60,12 @@ static const struct {
     {"/dev/urandom", FILES_READ},
 };
 
-/* Of /proc all that is about the machine, and the process itself. */
+/* Files of /proc that are about the machine, and the process itself. */
 static const char *const of_proc[] = {"/proc/self",    "/proc/cpuinfo",    "/proc/devices", "/proc/driver",
                                       "/proc/meminfo", "/proc/modules",    "/proc/stat",    "/proc/sys",
                                       "/proc/version", "/proc/filesystems"};
 
-/* What is not there need not be allowed. */
+/* A file that is not there need not be allowed. */
 static int allow(struct files *f, const char *path, unsigned what, int *ret_fd, struct error *e)
 {
     if (files_allow(f, path, what, ret_fd) == 0 || errno == ENOENT || errno == ENOTDIR || errno == EACCES)
@@ -76,10 +77,10 @@ static int allow_places(struct files *f, struct error *e)
 {
     int kept = -1; /* never closed, see files.h */
 
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+    for (size_t i = 0; i < COUNT(places); i++)
         if (allow(f, places[i].path, places[i].what, NULL, e) < 0)
             return -1;
-    for (size_t i = 0; i < sizeof(of_proc) / sizeof(of_proc[0]); i++)
+    for (size_t i = 0; i < COUNT(of_proc); i++)
         if (allow(f, of_proc[i], FILES_READ, &kept, e) < 0)
             return -1;
     return allow(f, "/proc/self/task", FILES_READ | FILES_WRITE, &kept, e); /* a driver names its threads there */
@@ -108,7 +109,7 @@ static int allow_devices(struct files *f, struct error *e)
     return r;
 }
 
-/* The folder of a library that is named by its path: the library's own needs may be beside it. */
+/* Allows the folder of a library that is named by its path: libraries that it needs may be beside it. */
 static int allow_library(struct files *f, const char *path, struct error *e)
 {
     char real[PATH_MAX], *slash;
@@ -120,7 +121,6 @@ static int allow_library(struct files *f, const char *path, struct error *e)
     return allow(f, real, FILES_READ, NULL, e);
 }
 
-/* The folders of a list with colons. */
 static int allow_list(struct files *f, const char *list, struct error *e)
 {
     char path[PATH_MAX];
@@ -198,7 +198,6 @@ static const int always[] = {
     NUMBER_PROCESS_MADVISE, NUMBER_PROCESS_MRELEASE,
     /* New processes and namespaces; clone() is below. */
     SCMP_SYS(fork), SCMP_SYS(vfork), SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(unshare), SCMP_SYS(setns),
-    /* Mounts. */
     SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot), SCMP_SYS(move_mount),
     SCMP_SYS(open_tree), SCMP_SYS(fsopen), SCMP_SYS(fsconfig), SCMP_SYS(fsmount), SCMP_SYS(fspick),
     NUMBER_MOUNT_SETATTR, NUMBER_OPEN_TREE_ATTR,
@@ -219,7 +218,7 @@ static const int always[] = {
     SCMP_SYS(swapon), SCMP_SYS(swapoff), SCMP_SYS(settimeofday), SCMP_SYS(clock_settime), SCMP_SYS(clock_adjtime),
     SCMP_SYS(adjtimex), SCMP_SYS(sethostname), SCMP_SYS(setdomainname), SCMP_SYS(iopl), SCMP_SYS(ioperm)};
 
-/* Shared memory and semaphores of System V: those of its user's other programs. */
+/* Shared memory and semaphores of System V may be those of the user's other programs. */
 static const int without_mps[] = {SCMP_SYS(shmget), SCMP_SYS(shmat),  SCMP_SYS(shmctl),    SCMP_SYS(semget),
                                   SCMP_SYS(semop),  SCMP_SYS(semctl), SCMP_SYS(msgget),    SCMP_SYS(msgsnd),
                                   SCMP_SYS(msgrcv), SCMP_SYS(msgctl), SCMP_SYS(semtimedop)};
@@ -227,72 +226,71 @@ static const int without_mps[] = {SCMP_SYS(shmget), SCMP_SYS(shmat),  SCMP_SYS(s
 static const int sockets[] = {SCMP_SYS(socket), SCMP_SYS(connect), SCMP_SYS(bind),
                               SCMP_SYS(listen), SCMP_SYS(accept),  SCMP_SYS(accept4)};
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+/* Calls that are refused with some arguments: where all comparisons hold. */
+struct rule {
+    int call;
+    unsigned n;
+    struct scmp_arg_cmp compare[2];
+};
 
-/* Their first argument is a process, or a thread: 0 is the one that calls. */
-static const int with_itself_first[] = {SCMP_SYS(prlimit64),      SCMP_SYS(sched_setaffinity),
-                                        SCMP_SYS(sched_setparam), SCMP_SYS(sched_setscheduler),
-                                        SCMP_SYS(sched_setattr),  SCMP_SYS(move_pages)};
-/* Their first argument is a process. */
-static const int with_own_process_first[] = {SCMP_SYS(tgkill), SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo),
-                                             SCMP_SYS(kcmp)};
+#define RULE(call, ...)                                                                                                \
+    {                                                                                                                  \
+        SCMP_SYS(call), 1,                                                                                             \
+        {                                                                                                              \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+#define NOT(call, at, x) RULE(call, SCMP_A##at(SCMP_CMP_NE, x))
+/* The kernel looks at 32 bits. */
+#define IS(call, at, x) RULE(call, SCMP_A##at(SCMP_CMP_MASKED_EQ, UINT32_MAX, x))
 
-/* Calls that have processes as arguments: with none but itself. */
-static int refuse_processes(scmp_filter_ctx filter)
+static int refuse(scmp_filter_ctx filter, const struct rule *rules, size_t n)
 {
-    const scmp_datum_t self = (scmp_datum_t)getpid();
     int r = 0;
 
-    for (size_t i = 0; r == 0 && i < COUNT(with_itself_first); i++)
-        r = seccomp_rule_add(filter, LISTED, with_itself_first[i], 1, SCMP_A0(SCMP_CMP_NE, 0));
-    for (size_t i = 0; r == 0 && i < COUNT(with_own_process_first); i++)
-        r = seccomp_rule_add(filter, LISTED, with_own_process_first[i], 1, SCMP_A0(SCMP_CMP_NE, self));
-    /* Whether two descriptors of its own are one file, as of an exported pool. */
-    if (r == 0)
-        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kcmp), 1, SCMP_A1(SCMP_CMP_NE, self));
-    /* Signal 0 only asks whether a process is there, as a driver may about one that shares memory. */
-    if (r == 0)
-        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kill), 2, SCMP_A0(SCMP_CMP_NE, self), SCMP_A1(SCMP_CMP_NE, 0));
-    return r;
-}
-
-static int refuse_priorities(scmp_filter_ctx filter)
-{
-    enum { OF_PROCESS = 1 /* IOPRIO_WHO_PROCESS */ };
-    int r = seccomp_rule_add(filter, LISTED, SCMP_SYS(setpriority), 1, SCMP_A0(SCMP_CMP_NE, PRIO_PROCESS));
-
-    if (r == 0)
-        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(setpriority), 1, SCMP_A1(SCMP_CMP_NE, 0));
-    if (r == 0)
-        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(ioprio_set), 1, SCMP_A0(SCMP_CMP_NE, OF_PROCESS));
-    return r ? r : seccomp_rule_add(filter, LISTED, SCMP_SYS(ioprio_set), 1, SCMP_A1(SCMP_CMP_NE, 0));
-}
-
-/* Threads only. Of clone3() a filter sees no flags: the C library takes clone() where the kernel does not have it. */
-static int refuse_forks(scmp_filter_ctx filter)
-{
-    int r = seccomp_rule_add(filter, LISTED, SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
-
-    return r ? r : seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
-}
-
-/* Signals to others when a file is ready, bytes typed into a terminal. */
-static int refuse_controls(scmp_filter_ctx filter)
-{
-    static const unsigned of_files[] = {F_SETOWN, F_SETOWN_EX},
-                          of_devices[] = {FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX};
-    int r = 0;
-
-    for (size_t i = 0; r == 0 && i < COUNT(of_files); i++)
-        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(fcntl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, of_files[i]));
-    for (size_t i = 0; r == 0 && i < COUNT(of_devices); i++)
-        r = seccomp_rule_add(filter, LISTED, SCMP_SYS(ioctl), 1,
-                             SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, of_devices[i]));
+    for (size_t i = 0; r == 0 && i < n; i++)
+        r = seccomp_rule_add_array(filter, LISTED, rules[i].call, rules[i].n, rules[i].compare);
     return r;
 }
 
 int confine_calls(bool mps, struct error *e)
 {
+    enum { OF_PROCESS = 1 /* IOPRIO_WHO_PROCESS */ };
+    const scmp_datum_t self = (scmp_datum_t)getpid();
+    const struct rule rules[] = {
+        /* The first argument is a process, or a thread: 0 is the one that calls. */
+        NOT(prlimit64, 0, 0),
+        NOT(sched_setaffinity, 0, 0),
+        NOT(sched_setparam, 0, 0),
+        NOT(sched_setscheduler, 0, 0),
+        NOT(sched_setattr, 0, 0),
+        NOT(move_pages, 0, 0),
+        /* The first argument is a process. kcmp() tells whether two descriptors are one file, as of an exported pool.
+         */
+        NOT(tgkill, 0, self),
+        NOT(rt_sigqueueinfo, 0, self),
+        NOT(rt_tgsigqueueinfo, 0, self),
+        NOT(kcmp, 0, self),
+        NOT(kcmp, 1, self),
+        /* Signal 0 only asks whether a process is there, as a driver may about one that shares memory. */
+        {SCMP_SYS(kill), 2, {SCMP_A0(SCMP_CMP_NE, self), SCMP_A1(SCMP_CMP_NE, 0)}},
+        /* Priorities of others. */
+        NOT(setpriority, 0, PRIO_PROCESS),
+        NOT(setpriority, 1, 0),
+        NOT(ioprio_set, 0, OF_PROCESS),
+        NOT(ioprio_set, 1, 0),
+        /* New processes; threads are allowed. */
+        RULE(clone, SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)),
+        /* Signals to others when a file is ready, bytes typed into a terminal. */
+        IS(fcntl, 1, F_SETOWN),
+        IS(fcntl, 1, F_SETOWN_EX),
+        IS(ioctl, 1, FIOSETOWN),
+        IS(ioctl, 1, SIOCSPGRP),
+        IS(ioctl, 1, TIOCSTI),
+        IS(ioctl, 1, TIOCLINUX),
+        /* Sockets of the network; the daemon's end is to be the executor's. */
+        NOT(socket, 0, AF_UNIX),
+        IS(prctl, 0, PR_SET_PDEATHSIG)};
     scmp_filter_ctx filter = calls_new(OTHERWISE);
     int r = 0;
 
@@ -301,43 +299,33 @@ int confine_calls(bool mps, struct error *e)
         if (r == 0 && !mps)
             r = calls_add(filter, LISTED, without_mps, COUNT(without_mps));
         if (r == 0)
-            r = refuse_processes(filter);
-        if (r == 0)
-            r = refuse_priorities(filter);
-        if (r == 0)
-            r = refuse_forks(filter);
-        if (r == 0)
-            r = refuse_controls(filter);
-        if (r == 0)
-            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
-        if (r == 0) /* the daemon's end is to be the executor's */
-            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(prctl), 1,
-                                 SCMP_A0(SCMP_CMP_MASKED_EQ, UINT32_MAX, PR_SET_PDEATHSIG));
+            r = refuse(filter, rules, COUNT(rules));
+        if (r ==
+            0) /* a filter sees no flags of clone3(): the C library takes clone() where the kernel has no clone3() */
+            r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
     }
     return calls_enter(filter, r, true, e);
 }
 
-/* A datagram socket of a pair could send to any other's name. */
+/* A datagram socket of a pair could send to the name of any other socket. */
 int confine_sockets(struct error *e)
 {
     enum { TYPES = 0xf };
+    const struct rule rules[] = {RULE(socketpair, SCMP_A1(SCMP_CMP_MASKED_EQ, TYPES, SOCK_DGRAM)), NOT(sendto, 4, 0)};
     scmp_filter_ctx filter = calls_new(OTHERWISE);
     int r = 0;
 
     if (filter) {
         r = calls_add(filter, LISTED, sockets, COUNT(sockets));
         if (r == 0)
-            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(socketpair), 1,
-                                 SCMP_A1(SCMP_CMP_MASKED_EQ, TYPES, SOCK_DGRAM));
-        if (r == 0)
-            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(sendto), 1, SCMP_A4(SCMP_CMP_NE, 0));
+            r = refuse(filter, rules, COUNT(rules));
     }
     return calls_enter(filter, r, true, e);
 }
 
 /* ---- the process ---- */
 
-/* The first of these that there is, where no user is configured. */
+/* Where no user is configured, the first of these users that exists. */
 static const char *const usual_users[] = {"kops-executor", "nobody"};
 
 struct confinement {
@@ -360,7 +348,7 @@ static struct confinement read_variable(void)
     return c;
 }
 
-/* Of a part that is not to be had: an error where all are required. */
+/* A part is not to be had: an error where all are required. */
 static int lack(struct confinement *c, const struct error *why, struct error *e)
 {
     if (c->mode == EXECUTOR_SANDBOX_REQUIRED) {
@@ -375,7 +363,7 @@ static int lack(struct confinement *c, const struct error *why, struct error *e)
 /* ---- device files ---- */
 
 /* The driver makes missing device files by a program that takes root's rights, which an executor cannot have. So the
- * program runs before they are given up. */
+ * program runs before this process gives them up. */
 static void make_devices(const struct backend_config *config)
 {
     static char program[] = "/usr/bin/nvidia-modprobe", uvm[] = "-u", all[] = "-c=0";
@@ -401,17 +389,17 @@ static int become_other(const struct confinement *c, struct error *e)
     setrlimit(RLIMIT_MEMLOCK, &unlimited); /* root may pin any memory, also memory that clients share */
     if (c->user)
         return process_become(c->user, true, e);
-    for (size_t i = 0; r < 0 && i < sizeof(usual_users) / sizeof(usual_users[0]); i++)
+    for (size_t i = 0; r < 0 && i < COUNT(usual_users); i++)
         r = process_become(usual_users[i], true, e);
     return r;
 }
 
-/* The privilege of one that counts stays, and no other. */
+/* Drops all capabilities, but for the privilege of a process that counts. */
 static int drop_capabilities(struct confinement *c, struct error *e)
 {
     struct error why;
 
-    if (c->keeps && privilege_keep(&why) < 0) {
+    if (c->keeps && process_keep_one(PRIVILEGE, &why) < 0) {
         log_warning("counters_privilege", "state=missing why=\"%s\"", why.message);
         c->keeps = false;
     }
@@ -425,7 +413,7 @@ static int change_identity(struct confinement *c, struct error *e)
 {
     struct error why;
 
-    if (c->keeps && privilege_keep_over_users(&why) < 0)
+    if (c->keeps && process_keep_over_users(&why) < 0)
         c->keeps = false;
     if (geteuid() == 0 && (!c->user || strcmp(c->user, "none") != 0) && become_other(c, &why) < 0) {
         error_prefix(&why, "executors.user: ");
@@ -441,7 +429,7 @@ static int change_identity(struct confinement *c, struct error *e)
     return process_refuse_privileges(e);
 }
 
-/* As change_identity(). The new user may not enter a folder above NVIDIA's packages, such as root's home. */
+/* The new user may not enter a folder above NVIDIA's packages, such as root's home. */
 static int change_identity_and_reach(struct confinement *c, struct error *e)
 {
     static char path[PATH_MAX];
@@ -460,7 +448,7 @@ static int change_identity_and_reach(struct confinement *c, struct error *e)
 
 /* ---- what it has ---- */
 
-/* Also the connection to a name service that looking up a user may have left. */
+/* Closes also the connection to a name service that looking up a user may have left. */
 static void close_others(void)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -476,7 +464,7 @@ static int set_limits(struct error *e)
 {
     static const int none[] = {RLIMIT_CORE, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO};
 
-    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+    for (size_t i = 0; i < COUNT(none); i++)
         if (process_limit(none[i], 0) < 0)
             return error_set(e, ERROR_INTERNAL, "the limits of an executor: %s", strerror(errno));
     return 0;
@@ -492,7 +480,7 @@ static bool mps_is_there(void)
     return stat(path, &st) == 0;
 }
 
-/* A thread that is there already would keep its files. Threads of sanitizers make no calls of ours. */
+/* A thread that exists already would keep its files. Threads of sanitizers make no calls of ours. */
 static int check_threads(struct error *e)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -518,32 +506,15 @@ static void log_sandbox(const struct confinement *c)
                  c->namespace ? "yes" : "no", files_version());
 }
 
-/* The common executor ends its jobs first. */
-static void bind_to_daemon(bool common)
-{
-    if (!common)
-        process_bind_to_parent(getppid());
-}
-
-/* Whether the privilege is there, and a sandbox that does without a user namespace. */
 static bool can_keep(void)
 {
-    const char *why = !privilege_is_here()                     ? "the daemon has no CAP_PERFMON"
+    const char *why = !process_may_keep(PRIVILEGE)             ? "the daemon has no CAP_PERFMON"
                       : !files_version() || !calls_available() ? "this system has no Landlock, or no seccomp"
                                                                : NULL;
 
     if (why)
         log_warning("counters_privilege", "state=missing why=\"%s\"", why);
     return !why;
-}
-
-/* With less than a whole sandbox there is no such process. */
-static int begin_privilege(const struct confinement *c, struct error *e)
-{
-    if (!c->keeps || !c->lacks.code)
-        return c->keeps ? privilege_hand_over(e) : 0;
-    *e = c->lacks;
-    return error_prefix(e, "no counters by a privilege without a whole sandbox: ");
 }
 
 static int enter(struct confinement *c, const struct backend_config *config, bool common, struct error *e)
@@ -557,13 +528,17 @@ static int enter(struct confinement *c, const struct backend_config *config, boo
     process_go_first();
     if (set_limits(e) < 0 || change_identity_and_reach(c, e) < 0)
         return -1;
-    bind_to_daemon(common); /* the kernel forgets it when a process changes its user */
+    if (!common)                           /* the common executor ends its jobs first */
+        process_bind_to_parent(getppid()); /* the kernel forgets it when a process changes its user */
     close_others();
     if (confine_files(config, mps, &why) < 0 && lack(c, &why, e) < 0)
         return -1;
     if (confine_calls(mps, &why) < 0 && lack(c, &why, e) < 0)
         return -1;
-    return begin_privilege(c, e);
+    if (!c->keeps || !c->lacks.code)
+        return c->keeps ? privilege_hand_over(e) : 0;
+    *e = c->lacks;
+    return error_prefix(e, "no counters by a privilege without a whole sandbox: ");
 }
 
 int confine_begin(const struct backend_config *config, struct confine_what what, struct error *e)
@@ -573,13 +548,14 @@ int confine_begin(const struct backend_config *config, struct confine_what what,
 
     if (c.mode == EXECUTOR_SANDBOX_OFF) {
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        bind_to_daemon(what.common);
+        if (!what.common)
+            process_bind_to_parent(getppid());
         return 0;
     }
     c.keeps = what.counts && can_keep();
     if (enter(&c, config, what.common, e) < 0) {
-        /* The daemon's first message. The end of a process that has not read it would reset the socket, and the daemon
-         * would not read the error that this one is about to send. */
+        /* Reads the daemon's first message: the end of a process that has not read it would reset the socket, and the
+         * daemon would not read the error that follows. */
         while (recv(CALL_CONTROL_FD, first, sizeof(first), 0) < 0 && errno == EINTR)
             ;
         return -1;

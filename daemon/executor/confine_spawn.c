@@ -48,7 +48,7 @@ static void say(struct says *s, const char *text, size_t length)
                  log_quote(quoted, sizeof(quoted), text, length));
 }
 
-/* A line that finds no room is said in pieces. */
+/* A line that finds no room is logged in pieces. */
 static void *listen_to(void *argument)
 {
     struct says says = *(struct says *)argument;
@@ -72,7 +72,6 @@ static void *listen_to(void *argument)
     return NULL;
 }
 
-/* Takes `fd`. Where it fails, the lines are lost. */
 static void start_listening(int fd, pid_t pid)
 {
     struct says *says = malloc(sizeof(*says));
@@ -136,8 +135,8 @@ const char *confine_argument(char *argument, struct backend_config *config)
 static char *const without_mps[] = {(char[]){"CUDA_MPS_PIPE_DIRECTORY=/nonexistent"},
                                     (char[]){"CUDA_DEVICE_MAX_CONNECTIONS=2"}};
 
-/* Beginnings of the variables that drivers, the C library and sanitizers read. The daemon's own may be told to the
- * service manager, or be secrets of its user. */
+/* Beginnings of the variables that drivers, the C library and sanitizers read. Other variables may be secrets of the
+ * daemon's user. */
 static const char *const wanted[] = {"CUDA_", "CUBLAS", "NVIDIA_",       "LD_",   "LANG=",  "LC_",   "TZ=",
                                      "PATH=", "GLIBC_", "KOPS_STANDIN_", "ASAN_", "UBSAN_", "TSAN_", "LSAN_"};
 
@@ -193,8 +192,8 @@ static int start(const struct backend_config *config, char *const *arguments, ch
         return spawn_process(program, arguments, environment, fds, 1, ret_pid);
     if (pipe2(ends, O_CLOEXEC) < 0)
         return errno;
-    /* Landlock keeps an executor of the daemon's user from the daemon's memory. So does this, at the price that nobody
-     * can debug the daemon. */
+    /* Landlock keeps an executor of the daemon's user from the daemon's memory. Without it this call does, but nobody
+     * can debug the daemon then. */
     if (!files_version())
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     fds[1].fd = ends[1];

@@ -41,7 +41,6 @@ static void accept_bool(bool *b)
     *b = value != 0;
 }
 
-/* Copies the facts, and makes their texts end. */
 static void take_facts(struct front_device *d, const struct executor_device *from)
 {
     struct executor_device *facts = &d->facts;
@@ -157,7 +156,7 @@ struct front *front_new(const struct backend_config *config, const struct backen
     return NULL;
 }
 
-/* Starts the common executor and waits until it has described its devices. Once more where it has ended without a word.
+/* Starts the common executor and waits until it has described its devices; tries again where it ended without a word.
  */
 static int start_common(struct front *f, struct executor **ret_executor, struct error *e)
 {
@@ -253,7 +252,7 @@ static void front_kernel_limits(struct backend_device *base, struct kernel_limit
     *ret_limits = front_device(base)->facts.limits;
 }
 
-/* A job of the common executor does not end. */
+/* A job of the common executor does not end: kills the executor. */
 static void front_abandon(struct backend_device *base, const struct error *why)
 {
     struct front *f = front_device(base)->front;
@@ -273,9 +272,7 @@ static void front_end_processes(struct backend_device *base, bool all)
     f->closing = f->closing || all;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if ((x->common && !all) || atomic_load(&x->gone))
             continue;
         error_set(&x->why, ERROR_DEVICE_LOST, "the daemon ends");
@@ -291,9 +288,7 @@ static unsigned front_processes(struct backend_device *base, struct backend_proc
 
     *ret_counts = f->counts;
     pthread_mutex_lock(&f->lock);
-    list_for_each_safe (node, after, &f->executors) {
-        const struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (n == max)
             break;
         ret[n++] = (struct backend_process){.pid = x->ready ? x->pid : 0,

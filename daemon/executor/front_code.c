@@ -24,10 +24,9 @@ struct front_code {
     unsigned n_entries;
 };
 
-/* By the function's number. Written by pool threads; the loop reads numbers that it was given before. */
+/* Code by the number of its function. Pool threads write it; the loop reads numbers that it was given before. */
 static struct front_code *_Atomic functions[EXECUTOR_FUNCTIONS_MAX + 1];
 
-/* A descriptor of the bytes; the caller's. */
 static int in_memory(const unsigned char *bytes, size_t size, int *ret_fd, struct error *e)
 {
     int fd = memfd_create("kopsd-code", MFD_CLOEXEC);
@@ -47,11 +46,6 @@ static int in_memory(const unsigned char *bytes, size_t size, int *ret_fd, struc
     }
     *ret_fd = fd;
     return 0;
-}
-
-static struct front_code *code_of(struct backend_code *code)
-{
-    return (struct front_code *)(void *)code;
 }
 
 struct front_object *front_code_of(uint64_t function)
@@ -76,7 +70,7 @@ static int load_function(struct front_code *c, const struct entry *entry, struct
     return 0;
 }
 
-/* With the lock held. */
+/* Loads the code, with its lock held. */
 static int load(struct front_code *c, struct executor *x, struct error *e)
 {
     struct call_request request = {
@@ -87,9 +81,7 @@ static int load(struct front_code *c, struct executor *x, struct error *e)
 
     if (front_is_present(&c->base, x))
         return 0;
-    if (front_device_open(x, c->base.device->number, e) < 0)
-        return -1;
-    if (in_memory(c->image, c->size, &fd, e) < 0)
+    if (front_device_open(x, c->base.device->number, e) < 0 || in_memory(c->image, c->size, &fd, e) < 0)
         return -1;
     r = front_call(x, &request, NULL, &fd, &reply, NULL, e);
     close(fd);
@@ -137,15 +129,13 @@ int front_code_load(struct backend_device *device, uint64_t domain, const void *
             "%s is in compute mode EXCLUSIVE_PROCESS, which leaves no room for an executor with kernels of "
             "users: set its compute mode to DEFAULT, or executors.isolate to none",
             device->info.uuid);
-    c = calloc(1, sizeof(*c));
+    c = front_object_new(sizeof(*c), FRONT_CODE, front_device(device), e);
     if (!c)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a module's record");
+        return -1;
     pthread_mutex_init(&c->lock, NULL);
     c->domain = domain;
     c->image = binary;
     c->size = size;
-    if (front_object_add(&c->base, FRONT_CODE, front_device(device), e) < 0)
-        return -1;
     count_code(c, 1);
     *ret_code = (struct backend_code *)(void *)c;
     if (front_open_in(&c->base, domain, e) == 0)
@@ -156,7 +146,7 @@ int front_code_load(struct backend_device *device, uint64_t domain, const void *
 
 void front_code_unload(struct backend_device *device, struct backend_code *code)
 {
-    struct front_code *c = code_of(code);
+    struct front_code *c = (struct front_code *)(void *)code;
     struct front *f = front_device(device)->front;
 
     count_code(c, -1);
@@ -172,19 +162,20 @@ void front_code_unload(struct backend_device *device, struct backend_code *code)
     front_tell(f); /* the domain may be over */
 }
 
-/* Room for one more entry, with its number. */
 static struct entry *new_entry(struct front_code *c, const char *lowered, struct error *e)
 {
     struct front *f = c->base.device->front;
     struct entry *entries = realloc(c->entries, (c->n_entries + 1) * sizeof(*entries)), *entry;
 
-    if (!entries)
-        goto no_memory;
-    c->entries = entries;
-    entry = &entries[c->n_entries];
-    entry->lowered = strdup(lowered);
-    if (!entry->lowered)
-        goto no_memory;
+    if (entries) {
+        c->entries = entries;
+        entry = &entries[c->n_entries];
+        entry->lowered = strdup(lowered);
+    }
+    if (!entries || !entry->lowered) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a function's record");
+        return NULL;
+    }
     pthread_mutex_lock(&f->lock);
     entry->number = ids_take(&f->functions);
     pthread_mutex_unlock(&f->lock);
@@ -192,10 +183,6 @@ static struct entry *new_entry(struct front_code *c, const char *lowered, struct
         return entry;
     free(entry->lowered);
     error_set(e, ERROR_LIMIT_EXCEEDED, "executors have as many functions as they can");
-    return NULL;
-
-no_memory:
-    error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a function's record");
     return NULL;
 }
 
@@ -226,7 +213,7 @@ static int add_function(struct front_code *c, const char *lowered, struct execut
 int front_code_function(struct backend_device *device, struct backend_code *code, const char *lowered,
                         struct backend_function *ret_function, struct error *e)
 {
-    struct front_code *c = code_of(code);
+    struct front_code *c = (struct front_code *)(void *)code;
     int r = -1;
 
     if (strlen(lowered) >= CALL_TEXT_MAX)
@@ -294,7 +281,6 @@ void front_program_free(struct backend_device *device, struct backend_program *p
 
 void front_programs_forget(struct front *f, unsigned bit)
 {
-    list_for_each_safe (node, after, &f->programs) {
-        list_entry(node, struct front_program, link)->present &= ~(1ULL << bit);
-    }
+    list_each (struct front_program, p, link, &f->programs)
+        p->present &= ~(1ULL << bit);
 }

@@ -21,7 +21,6 @@
 
 /* ---- calls. Thread: any ---- */
 
-/* The number of a socket that no other call uses; waits for one. */
 static unsigned take_channel(struct executor *x)
 {
     unsigned i = 0;
@@ -37,19 +36,6 @@ static unsigned take_channel(struct executor *x)
     return i;
 }
 
-static void give_channel(struct executor *x, unsigned i)
-{
-    pthread_mutex_lock(&x->lock);
-    x->channel_busy[i] = false;
-    pthread_cond_signal(&x->channel_free);
-    pthread_mutex_unlock(&x->lock);
-}
-
-static int lost(struct error *e)
-{
-    return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
-}
-
 /* Fails a call without a reply, or one of a broken context. The daemon cannot know whether the executor did the work,
  * so the loop ends it. */
 static int broken(struct executor *x, enum front_broken why, struct error *e)
@@ -58,7 +44,7 @@ static int broken(struct executor *x, enum front_broken why, struct error *e)
 
     if (!atomic_load(&x->gone) && atomic_compare_exchange_strong(&x->broken, &before, why))
         front_tell(x->front);
-    return lost(e);
+    return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
 }
 
 int front_distrust(struct executor *x, struct error *e)
@@ -66,7 +52,6 @@ int front_distrust(struct executor *x, struct error *e)
     return broken(x, FRONT_BROKEN_SOCKET, e);
 }
 
-/* Takes the descriptors that belong to the reply and closes the others. */
 static int take_reply(const struct call_reply *reply, const int *fds, int *ret_fd)
 {
     const bool wanted = ret_fd && reply->n_fds == 1 && reply->result == 0;
@@ -87,14 +72,17 @@ int front_call(struct executor *x, struct call_request *request, const char *tex
     bool late;
 
     if (front_is_lost(x))
-        return lost(e);
+        return error_set(e, ERROR_DEVICE_LOST, "the executor of the GPU has ended");
     channel = take_channel(x);
     r = call_send_request(x->channels[channel], request, text, fds);
     errno = 0;
     if (r == 0)
         r = call_receive_reply(x->channels[channel], ret_reply, reply_fds);
     late = errno == EAGAIN || errno == EWOULDBLOCK;
-    give_channel(x, channel);
+    pthread_mutex_lock(&x->lock);
+    x->channel_busy[channel] = false;
+    pthread_cond_signal(&x->channel_free);
+    pthread_mutex_unlock(&x->lock);
     if (r < 0)
         return broken(x, late ? FRONT_BROKEN_TIME : FRONT_BROKEN_SOCKET, e);
     if (take_reply(ret_reply, reply_fds, ret_fd) < 0)
@@ -135,7 +123,7 @@ struct overflow {
 
 void front_ring_doorbell(const struct executor *x)
 {
-    /* The record's word was stored before; the executor stores its own and then looks at the ring again. */
+    /* The record's word was stored before; the executor stores its own word and then looks at the ring again. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&x->region->executor_sleeps, memory_order_relaxed) &&
         atomic_exchange(&x->region->executor_sleeps, 0))
@@ -181,22 +169,12 @@ void front_send_number(struct executor *x, enum record_kind kind, uint32_t numbe
 
 void front_send_overflow(struct executor *x)
 {
-    while (!list_empty(&x->overflow)) {
-        struct overflow *next = list_entry(list_first(&x->overflow), struct overflow, link);
-
+    list_each (struct overflow, next, link, &x->overflow) {
         if (!send_now(x, next->bytes, next->size))
             return;
         list_remove(&next->link);
         free(next);
     }
-}
-
-static void drop_overflow(struct executor *x)
-{
-    struct list *first;
-
-    while ((first = list_pop(&x->overflow)))
-        free(list_entry(first, struct overflow, link));
 }
 
 enum {
@@ -232,7 +210,6 @@ static int spawn(struct executor *x, int control, struct error *e)
                      strerror(r));
 }
 
-/* Waits for the process' end. False: it has not ended in time. */
 static bool wait_for_end(const struct executor *x, int ms)
 {
     struct pollfd ended = {.fd = x->pidfd, .events = POLLIN};
@@ -252,7 +229,8 @@ static void close_one(int *fd)
 
 static void process_free(struct executor *x)
 {
-    drop_overflow(x);
+    list_each (struct overflow, record, link, &x->overflow)
+        free(record);
     close_one(&x->control);
     close_one(&x->bell);
     close_one(&x->pidfd);
@@ -297,7 +275,7 @@ struct executor *front_process_new(struct front *f, bool common, int counts, str
     return x;
 }
 
-/* Makes all descriptors. theirs: those of the executor, in the order of its first message. */
+/* Makes all descriptors. theirs: the executor's ends, in the order of its first message. */
 static int make_shared(struct executor *x, int *ret_control, int theirs[CALL_FDS_MAX], struct error *e)
 {
     const struct timeval limit = {.tv_sec = CALL_S};
@@ -335,7 +313,6 @@ fail:
     return error_set(e, ERROR_OUT_OF_MEMORY, "the descriptors of an executor: %s", strerror(errno));
 }
 
-/* Waits for the executor's word that its devices are open. */
 static int wait_until_ready(struct executor *x, struct error *e)
 {
     const struct timeval limit = {.tv_sec = READY_S};
@@ -397,7 +374,6 @@ close_theirs:
     return r;
 }
 
-/* The log says how it has ended, if it has. */
 static void log_end(const struct executor *x)
 {
     siginfo_t how = {.si_pid = 0};
@@ -431,7 +407,7 @@ static bool end_client(const struct executor *x, bool hurried)
     return ended;
 }
 
-/* A process that the driver does not let go of writes on, so nobody may be told that its jobs have ended: then only the
+/* A process that the driver does not let go of writes on, so nobody may be told that its jobs have ended: only the
  * daemon's own end helps. */
 static void wait_for_death(struct executor *x)
 {
@@ -509,7 +485,7 @@ void front_kill(struct executor *x, const struct error *why)
     front_abort(x);
 }
 
-/* Whether the executor, which says that its context is broken, has had the time to say what became of its jobs. */
+/* Whether an executor whose context is broken has had the time to say what became of its jobs. */
 static bool has_said(struct executor *x)
 {
     const uint64_t now_ns = clock_now_ns();
@@ -570,7 +546,7 @@ static void note_start(struct executor *x, int result, const struct error *e)
     front_tell(f);
 }
 
-/* The next task; NULL: the executor is to end, and takes no more of them. */
+/* The next task; NULL: the executor is to end, and takes no more tasks. */
 static struct front_task *next_task(struct executor *x)
 {
     struct list *node;
@@ -618,15 +594,19 @@ static void *keep(void *argument)
     return NULL;
 }
 
-static bool take_bit(struct front *f, struct executor *x)
+static bool add_locked(struct executor *x)
 {
-    for (unsigned i = 0; i < EXECUTORS_MAX; i++)
-        if (!f->by_bit[i]) {
-            x->bit = i;
-            f->by_bit[i] = x;
-            return true;
-        }
-    return false;
+    struct front *f = x->front;
+
+    pthread_mutex_lock(&f->lock);
+    while (x->bit < EXECUTORS_MAX && f->by_bit[x->bit])
+        x->bit++;
+    if (x->bit < EXECUTORS_MAX) {
+        f->by_bit[x->bit] = x;
+        list_append(&f->executors, &x->link);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return x->bit < EXECUTORS_MAX;
 }
 
 static void remove_locked(struct executor *x)
@@ -647,11 +627,7 @@ struct executor *front_executor_start(struct front *f, bool common, int counts, 
     x->state = PROCESS_STARTING;
     x->start_error.code = ERROR_NONE;
     x->started_ns = x->used_ns = clock_now_ns();
-    pthread_mutex_lock(&f->lock);
-    added = take_bit(f, x);
-    if (added)
-        list_append(&f->executors, &x->link);
-    pthread_mutex_unlock(&f->lock);
+    added = add_locked(x);
     if (!added || pthread_create(&x->keeper, NULL, keep, x) != 0) {
         if (added)
             remove_locked(x);
@@ -680,24 +656,12 @@ void front_executor_release(struct executor *x)
     pthread_mutex_unlock(&x->front->lock);
 }
 
-static void wait_until_ended(struct executor *x, uint64_t until_ns)
-{
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000)};
-    struct front *f = x->front;
-
-    pthread_mutex_lock(&f->lock);
-    while (!x->ended && clock_now_ns() < until_ns)
-        pthread_cond_timedwait(&f->changed, &f->lock, &until);
-    pthread_mutex_unlock(&f->lock);
-}
-
 void front_executors_end(struct front *f)
 {
     const uint64_t until_ns = clock_now_ns() + LAST_CALLS_NS;
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000)};
 
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (x->common && x->ready)
             front_executor_stop(x);
         else
@@ -706,7 +670,10 @@ void front_executors_end(struct front *f)
     while (!list_empty(&f->executors)) {
         struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
 
-        wait_until_ended(x, until_ns);
+        pthread_mutex_lock(&f->lock);
+        while (!x->ended && clock_now_ns() < until_ns)
+            pthread_cond_timedwait(&f->changed, &f->lock, &until);
+        pthread_mutex_unlock(&f->lock);
         front_abort(x);
         front_domain_lose(x);
         front_executor_join(x);

@@ -31,11 +31,9 @@ struct front_domain *front_domain_get(struct front *f, uint64_t key)
     struct front_domain *d;
 
     for (unsigned i = 0; i < 2; i++)
-        list_for_each_safe (node, after, lists[i]) {
-            d = list_entry(node, struct front_domain, link);
-            if (d->key == key)
-                return d;
-        }
+        list_each (struct front_domain, known, link, lists[i])
+            if (known->key == key)
+                return known;
     d = calloc(1, sizeof(*d));
     if (!d)
         return NULL;
@@ -188,7 +186,6 @@ int front_work(struct backend_device *device, uint64_t key, struct backend_work 
     return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for work of a domain");
 }
 
-/* Gives the keeper of the domain's executor what waits, where that is ready. */
 static void give_work(struct front_domain *d)
 {
     struct executor *x = d->executor;
@@ -211,14 +208,11 @@ static void give_work(struct front_domain *d)
 
 static void refuse_work(struct front *f, struct front_domain *d, const struct error *why)
 {
-    struct list *node;
-
     pthread_mutex_lock(&f->lock);
-    while ((node = list_pop(&d->work))) {
-        struct given *g = list_entry(node, struct given, link);
-
+    list_each (struct given, g, link, &d->work) {
         g->refused = true;
         g->why = *why;
+        list_remove(&g->link);
         list_append(&f->worked, &g->link);
     }
     pthread_mutex_unlock(&f->lock);
@@ -230,9 +224,8 @@ void front_work_done(struct front *f)
 
     pthread_mutex_lock(&f->lock);
     list_take(&worked, &f->worked);
-    list_for_each_safe (one, after, &worked) {
-        list_entry(one, struct given, link)->domain->n_work--;
-    }
+    list_each (struct given, g, link, &worked)
+        g->domain->n_work--;
     pthread_mutex_unlock(&f->lock);
     while ((node = list_pop(&worked))) {
         struct given *g = list_entry(node, struct given, link);
@@ -245,18 +238,12 @@ void front_work_done(struct front *f)
 /* ---- places: how many executors there may be, and which domain has one. The executor that had no job for longest
  * makes room. Where all have jobs, the one that its domain has had for longest gets no more ---- */
 
-/* Executors of one user, or of all. */
 struct places {
     unsigned n;
     bool one_ends;            /* there will be a place */
     struct front_domain *old; /* has had its executor for longest; NULL: none has one that could go */
     struct executor *idle;    /* had its last job before the others that have none; NULL: all have some */
 };
-
-static bool is_idle(const struct executor *x)
-{
-    return !x->domain->streams && !x->domain->n_work && !x->unfinished;
-}
 
 static void look_at(struct places *p, struct executor *x)
 {
@@ -271,19 +258,17 @@ static void look_at(struct places *p, struct executor *x)
         return;
     if (!p->old || d->place_ns < p->old->place_ns)
         p->old = d;
-    if (is_idle(x) && (!p->idle || x->used_ns < p->idle->used_ns))
+    if (!d->streams && !d->n_work && !x->unfinished && (!p->idle || x->used_ns < p->idle->used_ns))
         p->idle = x;
 }
 
-/* `of`: a domain of the user; NULL: of all. */
+/* Counts the executors of the user that the domain `of` belongs to; NULL: of all. */
 static struct places count_places(struct front *f, const struct front_domain *of)
 {
     struct places p = {0};
 
     pthread_mutex_lock(&f->lock);
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (!of || (!x->common && x->key && domain_owner(x->key) == domain_owner(of->key)))
             look_at(&p, x);
     }
@@ -331,12 +316,9 @@ static void free_one(struct front *f, const struct places *p)
     }
 }
 
-/* Whether another domain has waited longer for the place. */
 static bool is_before(struct front *f, const struct front_domain *d)
 {
-    list_for_each_safe (node, after, &f->domains) {
-        const struct front_domain *other = list_entry(node, struct front_domain, link);
-
+    list_each (struct front_domain, other, link, &f->domains) {
         if (other == d || !other->room_ns || other->room_ns >= d->room_ns)
             continue;
         if (domain_owner(other->key) == domain_owner(d->key) || count_places(f, other).n < max_of_user(f))
@@ -366,7 +348,6 @@ static bool take_place(struct front *f, struct front_domain *d, bool spare)
     return false;
 }
 
-/* Whether there may be one more executor. */
 static bool has_place(struct front *f)
 {
     return count_places(f, NULL).n < max_of_all(f);
@@ -394,9 +375,7 @@ void front_domain_give(struct front_domain *d, struct executor *x)
 {
     struct front *f = x->front;
 
-    list_for_each_safe (node, after, &f->busy) {
-        struct front_stream *s = list_entry(node, struct front_stream, link);
-
+    list_each (struct front_stream, s, link, &f->busy) {
         if (s->domain == d)
             s->end_ns = 0; /* it was meant for the executor before */
     }
@@ -418,9 +397,7 @@ static struct executor *find_spare(struct front *f)
 {
     struct executor *starting = NULL;
 
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (x->domain || x->common || x->stop || atomic_load(&x->gone))
             continue;
         if (x->ready)
@@ -430,7 +407,6 @@ static struct executor *find_spare(struct front *f)
     return starting;
 }
 
-/* The domain's executor is not started for a while. */
 static void note_delay(struct front_domain *d, struct front *f, const struct error *why)
 {
     pthread_mutex_lock(&f->lock);
@@ -443,19 +419,6 @@ static void note_delay(struct front_domain *d, struct front *f, const struct err
     front_set_timer(f, d->retry_ns);
 }
 
-/* A place for a process that is no spare: one makes room where there are no others. */
-static bool take_new_place(struct front *f, struct front_domain *d)
-{
-    struct executor *spare;
-
-    if (take_place(f, d, false))
-        return true;
-    spare = has_place(f) ? NULL : find_spare(f);
-    if (spare)
-        front_executor_stop(spare);
-    return false;
-}
-
 /* The domain's process, a spare or a new one. NULL: none yet, or *e. */
 static struct executor *find_process(struct front_domain *d, struct front *f, struct error *e)
 {
@@ -463,10 +426,15 @@ static struct executor *find_process(struct front_domain *d, struct front *f, st
     struct executor *x = d->key == DOMAIN_COMMON || counts >= 0 ? NULL : find_spare(f);
 
     e->code = ERROR_NONE;
-    if (counts >= 0 && (!front_privilege_is_free(f) || !take_new_place(f, d)))
+    if (counts >= 0 && !front_privilege_is_free(f))
         return NULL;
-    if (counts < 0 && d->key != DOMAIN_COMMON && !take_place(f, d, x != NULL))
+    if (d->key != DOMAIN_COMMON && !take_place(f, d, x != NULL)) {
+        struct executor *spare = counts < 0 || has_place(f) ? NULL : find_spare(f);
+
+        if (spare) /* no process that counts, but it makes room for one */
+            front_executor_stop(spare);
         return NULL;
+    }
     if (x)
         return x;
     x = front_executor_start(f, d->key == DOMAIN_COMMON, counts, e);
@@ -512,7 +480,6 @@ static bool has_same_devices(const struct front *f, const struct executor *x)
     return same;
 }
 
-/* Its process has described its devices. */
 static void note_ready(struct executor *x)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = x};
@@ -545,20 +512,6 @@ static void note_ready(struct executor *x)
     front_advance_domain(f, x->domain);
 }
 
-/* The executor ended before it was ready. */
-static void note_failure(struct executor *x)
-{
-    struct front *f = x->front;
-
-    if (f->ending)
-        return;
-    log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
-    if (x->domain)
-        note_delay(x->domain, f, &x->start_error);
-    else
-        f->last_start_ns = clock_now_ns() + 10000000000U; /* a spare: not at once again */
-}
-
 static void note_end(struct executor *x)
 {
     struct front *f = x->front;
@@ -566,10 +519,15 @@ static void note_end(struct executor *x)
     const bool started = x->start_error.code == ERROR_NONE;
     struct list streams, *node;
 
-    if (!started)
-        note_failure(x);
-    else if (d)
+    if (!started && !f->ending) {
+        log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
+        if (d)
+            note_delay(d, f, &x->start_error);
+        else /* a spare: not at once again */
+            f->last_start_ns = clock_now_ns() + 10000000000U;
+    } else if (started && d) {
         f->counts.replaced++;
+    }
     if (started && d && !x->useful && !x->broke && !x->culprit && !x->stop)
         note_delay(d, f, &x->why); /* it ended before it did anything: the next one may, too */
     front_recover(x, &streams);
@@ -585,13 +543,12 @@ static void note_end(struct executor *x)
         front_advance_domain(f, d);
 }
 
-/* Nothing needs it: no job, no code, no work, no thread that waits for it. */
 static bool is_over(const struct front *f, const struct front_domain *d)
 {
     return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && !front_is_blocked(f, d);
 }
 
-/* Unless a thread of the pool has come to need the domain meanwhile. */
+/* Frees the domain, unless a thread of the pool has come to need it meanwhile. */
 static void forget(struct front *f, struct front_domain *d)
 {
     bool over;
@@ -606,7 +563,7 @@ static void forget(struct front *f, struct front_domain *d)
         free(d);
 }
 
-/* The one who profiles does so again: what was made to count stays for a while. */
+/* Users who profile do so again: the executor that was made to count stays for a while. */
 static bool lingers(const struct front_domain *d)
 {
     const struct executor *x = d->executor;
@@ -652,16 +609,13 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     }
 }
 
-/* Spares are made when nobody else waits for an executor. */
 static void keep_spares(struct front *f)
 {
     const uint64_t now_ns = clock_now_ns();
     unsigned n = 0;
     struct error e;
 
-    list_for_each_safe (node, after, &f->executors) {
-        const struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (!x->ready && !atomic_load(&x->gone))
             return; /* one starts */
         n += !x->domain && !x->common && !x->stop;
@@ -680,8 +634,7 @@ static void keep_spares(struct front *f)
 
 void front_domains_turn(struct front *f)
 {
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
+    list_each (struct executor, x, link, &f->executors) {
         bool started, ended;
 
         pthread_mutex_lock(&f->lock);
@@ -697,8 +650,7 @@ void front_domains_turn(struct front *f)
         return;
     front_domains_take(f);
     f->wants_room = false;
-    list_for_each_safe (node, after, &f->domains) {
-        look_at_domain(f, list_entry(node, struct front_domain, link));
-    }
+    list_each (struct front_domain, d, link, &f->domains)
+        look_at_domain(f, d);
     keep_spares(f);
 }

@@ -20,11 +20,6 @@ enum {
 
 /* ---- exclusive jobs that wait: whose turn it is among users, and which have waited long enough ---- */
 
-static uint64_t owner_of(const struct front_stream *s)
-{
-    return front_job_at(s->unsent)->owner;
-}
-
 /* When the user's last exclusive job began; 0: it is not remembered. */
 static uint64_t last_of(const struct front_hold *h, uint64_t owner)
 {
@@ -34,20 +29,13 @@ static uint64_t last_of(const struct front_hold *h, uint64_t owner)
     return 0;
 }
 
-/* A user's exclusive job begins. */
 static void note_user(struct front_hold *h, uint64_t owner, uint64_t now_ns)
 {
-    struct front_hold_user *at = &h->users[0];
+    struct front_hold_user *at = &h->users[0], *user = at;
 
-    for (unsigned i = 0; i < FRONT_HOLD_USERS; i++) {
-        struct front_hold_user *user = &h->users[i];
-
-        if (user->last_ns && user->owner == owner) {
-            at = user;
-            break;
-        }
+    for (; user < h->users + FRONT_HOLD_USERS && !(user->last_ns && user->owner == owner); user++)
         at = user->last_ns < at->last_ns ? user : at;
-    }
+    at = user < h->users + FRONT_HOLD_USERS ? user : at;
     *at = (struct front_hold_user){.owner = owner, .last_ns = now_ns};
 }
 
@@ -59,16 +47,15 @@ static bool can_begin(const struct front_stream *s)
     return x && x->ready && !atomic_load(&x->gone);
 }
 
-/* Of the streams, that of the user whose last one was the longest ago; of those, the one that waits for longest. */
+/* The stream of the user whose last exclusive job was the longest ago; of those, the one that waits for longest. */
 static struct front_stream *choose(const struct front_hold *h)
 {
     struct front_stream *next = NULL;
     uint64_t least_ns = UINT64_MAX;
     unsigned n = 0;
 
-    list_for_each_safe (node, after, &h->alone) {
-        struct front_stream *s = list_entry(node, struct front_stream, alone_link);
-        const uint64_t last_ns = can_begin(s) ? last_of(h, owner_of(s)) : UINT64_MAX;
+    list_each (struct front_stream, s, alone_link, &h->alone) {
+        const uint64_t last_ns = can_begin(s) ? last_of(h, front_job_at(s->unsent)->owner) : UINT64_MAX;
 
         if (last_ns < least_ns) {
             next = s;
@@ -80,25 +67,6 @@ static struct front_stream *choose(const struct front_hold *h)
     return next;
 }
 
-/* Whether it is the turn of the stream, of those that wait. */
-static bool is_next(const struct front_stream *s)
-{
-    struct front_hold *h = &s->device->hold;
-
-    if (!h->next || !can_begin(h->next))
-        h->next = choose(h);
-    return h->next == s;
-}
-
-static void wait_alone(struct front_stream *s, uint64_t now_ns)
-{
-    if (!list_empty(&s->alone_link))
-        return;
-    s->alone_ns = now_ns;
-    list_append(&s->device->hold.alone, &s->alone_link);
-    front_set_timer(s->device->front, now_ns + PATIENCE_NS);
-}
-
 static void leave_alone(struct front_stream *s)
 {
     struct front_hold *h = &s->device->hold;
@@ -108,7 +76,7 @@ static void leave_alone(struct front_stream *s)
         h->next = NULL;
 }
 
-/* Lets those go that have waited for long, beside others. Whether there were any. */
+/* Streams that have waited for long go, beside others. Whether there were any. */
 static bool give_up_waiting(struct front_device *gpu, uint64_t now_ns)
 {
     bool any = false;
@@ -135,7 +103,7 @@ void front_hold_init(struct front_hold *h)
     list_init(&h->alone);
 }
 
-/* How long jobs of other users wait at most for an exclusive one, from when the first of them could go on. */
+/* How long jobs of other users wait at most for an exclusive job, from when the first of them could go on. */
 static uint64_t exclusive_ns(const struct front_device *gpu)
 {
     const unsigned ms = gpu->front->config.executors_exclusive_ms;
@@ -143,18 +111,16 @@ static uint64_t exclusive_ns(const struct front_device *gpu)
     return (ms ? ms : DEFAULT_EXCLUSIVE_MS) * UINT64_C(1000000);
 }
 
-static bool is_quiet(const struct front_device *gpu)
+/* Whether an executor but `except` has work on the GPU, or had some since then. */
+static bool is_used(const struct front_device *gpu, const struct executor *except, uint64_t since_ns)
 {
-    list_for_each_safe (node, after, &gpu->front->executors) {
-        const struct executor *x = list_entry(node, struct executor, link);
-
-        if (x->loads[gpu->number].users)
-            return false;
-    }
-    return true;
+    list_each (struct executor, x, link, &gpu->front->executors)
+        if (x != except && (x->loads[gpu->number].users || x->loads[gpu->number].used_ns > since_ns))
+            return true;
+    return false;
 }
 
-/* The job goes on, if it runs yet, and others beside it. */
+/* The hold of an exclusive job ends: the job goes on, if it still runs, and others beside it. */
 static void end_alone(struct front_device *gpu, uint64_t now_ns)
 {
     struct front_stream *s = gpu->hold.stream;
@@ -168,25 +134,11 @@ static void end_alone(struct front_device *gpu, uint64_t now_ns)
     front_set_timer(gpu->front, now_ns);
 }
 
-/* Whether another executor has work there, or had some just now. */
-static bool has_others(const struct front_device *gpu, const struct executor *x, uint64_t now_ns)
-{
-    list_for_each_safe (node, after, &gpu->front->executors) {
-        const struct executor *other = list_entry(node, struct executor, link);
-        const struct front_load *load = &other->loads[gpu->number];
-
-        if (other != x && (load->users || now_ns < load->used_ns + JUST_NOW_NS))
-            return true;
-    }
-    return false;
-}
-
 /* Exclusive jobs that outlast their hold last no longer beside others than jobs may while somebody waits. */
 static void end_outlasting(struct front_device *gpu, uint64_t now_ns)
 {
     gpu->hold.outlasted = false;
-    list_for_each_safe (node, after, &gpu->front->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
+    list_each (struct executor, x, link, &gpu->front->executors) {
         struct front_load *load = &x->loads[gpu->number];
 
         if (!load->outlasts_ns)
@@ -195,7 +147,7 @@ static void end_outlasting(struct front_device *gpu, uint64_t now_ns)
             load->outlasts_ns = 0;
             continue;
         }
-        if (!has_others(gpu, x, now_ns))
+        if (!is_used(gpu, x, now_ns - JUST_NOW_NS))
             load->outlasts_ns = now_ns;
         else if (!x->common)
             front_end_late(x, gpu, load->outlasts_ns, front_longest_ns(gpu->front));
@@ -204,7 +156,8 @@ static void end_outlasting(struct front_device *gpu, uint64_t now_ns)
     }
 }
 
-/* The others go on. For as long as they waited no one holds them again; where none waited, the next one may at once. */
+/* Ends the hold. For as long as jobs waited for it nobody holds them again; where none waited, the next hold may begin
+ * at once. */
 static void release(struct front_device *gpu)
 {
     struct front_hold *h = &gpu->hold;
@@ -225,24 +178,19 @@ bool front_hold_is_wanted(const struct front_stream *s, const struct backend_job
     return job->counters || (job->exclusive && !s->beside);
 }
 
-/* Jobs of its own user in its own executor bound no exclusive one. */
-static bool is_of_another(const struct front_hold *h, const struct front_stream *s, const struct backend_job *job)
-{
-    return job->owner != h->owner || s->domain->key != h->key;
-}
-
-/* A job waits for the end of a hold. */
+/* A job waits for the end of a hold. Jobs of the same user in the same executor bound no exclusive one. */
 static void note_waiting(const struct front_device *gpu, const struct front_stream *s, const struct backend_job *job,
                          uint64_t *since_ns, uint64_t now_ns)
 {
-    if (*since_ns || (gpu->hold.exclusive && !is_of_another(&gpu->hold, s, job)))
+    const bool own = job->owner == gpu->hold.owner && s->domain->key == gpu->hold.key;
+
+    if (*since_ns || (gpu->hold.exclusive && own))
         return;
     *since_ns = now_ns;
     if (gpu->hold.exclusive)
         front_set_timer(gpu->front, now_ns + exclusive_ns(gpu) / 2);
 }
 
-/* Whether one of the GPUs is held, so that the job waits. */
 static bool is_kept(struct front *f, const struct front_stream *s, const struct backend_job *job, uint32_t gpus)
 {
     bool kept = false;
@@ -258,13 +206,14 @@ static bool is_kept(struct front *f, const struct front_stream *s, const struct 
     return kept;
 }
 
-/* Begins a hold of the stream's GPU for the stream's job, if there may be one now. */
 static bool begin(struct front_stream *s, const struct backend_job *job, uint64_t now_ns)
 {
     struct front *f = s->device->front;
     struct front_hold *h = &s->device->hold;
 
-    if (!job->counters && !is_next(s))
+    if (!job->counters && (!h->next || !can_begin(h->next)))
+        h->next = choose(h);
+    if (!job->counters && h->next != s)
         return false;
     if (now_ns < h->again_ns) {
         front_set_timer(f, h->again_ns);
@@ -291,17 +240,20 @@ bool front_hold_take(struct front_stream *s, const struct backend_job *job, uint
     if (!front_hold_is_wanted(s, job))
         return !is_kept(gpu->front, s, job, gpus);
     now_ns = clock_now_ns();
-    if (!job->counters)
-        wait_alone(s, now_ns);
+    if (!job->counters && list_empty(&s->alone_link)) {
+        s->alone_ns = now_ns;
+        list_append(&h->alone, &s->alone_link);
+        front_set_timer(gpu->front, now_ns + PATIENCE_NS);
+    }
     if (h->holder && h->stream != s) {
         note_waiting(gpu, s, job, &h->asked_ns, now_ns);
         return false;
     }
-    /* It may disturb one that is alone on another GPU. Only one that is not kept begins a hold: no two wait for each
-     * other's end. */
+    /* The job may disturb one that is alone on another GPU. Only a job that is not kept begins a hold: no two wait for
+     * each other's end. */
     if (is_kept(gpu->front, s, job, gpus & ~(1U << gpu->number)))
         return false;
-    if ((!h->holder && !begin(s, job, now_ns)) || !is_quiet(gpu))
+    if ((!h->holder && !begin(s, job, now_ns)) || is_used(gpu, NULL, UINT64_MAX))
         return false;
     h->counting = true;
     h->since_ns = now_ns;
@@ -345,47 +297,35 @@ void front_hold_forget(struct front_stream *s)
     front_tell(s->device->front);
 }
 
-/* One that may read counters by a privilege is beside no work of others on its GPU as long as it lives. */
+/* An executor that may read counters by a privilege never works beside others on its GPU. */
 static bool ends_after(const struct executor *x)
 {
     return x->counts >= 0;
 }
 
-/* Whether the holder has ended, or has lost its domain. */
 static bool is_gone(const struct front_device *gpu)
 {
     const struct front_hold *h = &gpu->hold;
 
-    list_for_each_safe (node, after, &gpu->front->executors) {
-        const struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &gpu->front->executors) {
         if (x == h->holder)
             return !ends_after(x) && (!x->domain || x->key != h->key || atomic_load(&x->gone));
     }
     return true;
 }
 
-/* Since when others wait for an exclusive job; UINT64_MAX: none does. */
-static uint64_t waiting_since(const struct front_hold *h)
-{
-    const uint64_t kept_ns = h->kept_ns ? h->kept_ns : UINT64_MAX;
-    const uint64_t asked_ns = h->asked_ns ? h->asked_ns : UINT64_MAX;
-
-    return kept_ns < asked_ns ? kept_ns : asked_ns;
-}
-
-/* When an exclusive job has no hold any more. Half of the time that others may wait is for those jobs that had begun.
- */
+/* When an exclusive job has no hold any more; UINT64_MAX: as long as nobody waits. Half of the time that others may
+ * wait is for the jobs that had begun before. */
 static uint64_t exclusive_until(const struct front_device *gpu)
 {
     const struct front_hold *h = &gpu->hold;
-    const uint64_t since_ns = waiting_since(h), longest_ns = h->counting ? exclusive_ns(gpu) : exclusive_ns(gpu) / 2;
-    const uint64_t bound_ns = since_ns == UINT64_MAX ? UINT64_MAX : since_ns + longest_ns;
+    const bool asked = h->asked_ns && (!h->kept_ns || h->asked_ns < h->kept_ns);
+    const uint64_t since_ns = asked ? h->asked_ns : h->kept_ns;
+    const uint64_t bound_ns = since_ns ? since_ns + exclusive_ns(gpu) / (h->counting ? 1 : 2) : UINT64_MAX;
 
     return !h->counting && h->since_ns + QUIET_NS < bound_ns ? h->since_ns + QUIET_NS : bound_ns;
 }
 
-/* Nothing is left to hold for, or it took too long. */
 static bool is_over(const struct front_device *gpu, uint64_t now_ns)
 {
     const struct front_hold *h = &gpu->hold;
@@ -398,24 +338,22 @@ static bool is_over(const struct front_device *gpu, uint64_t now_ns)
         return false;
     if (h->counting)
         return !h->holder->loads[gpu->number].users;
-    /* Without a stream that waits, the job was cancelled. */
+    /* No stream waits: the job was cancelled. */
     return list_empty(&h->holder->domain->turns[gpu->number].blocked) || now_ns >= h->since_ns + QUIET_NS;
 }
 
-/* Looks after a hold that goes on: ends what takes too long, sends its job, sets the timer. */
 static void keep(struct front_device *gpu, uint64_t now_ns)
 {
     const struct front_hold *h = &gpu->hold;
     struct executor *x = h->holder;
 
-    if (h->counting && !h->exclusive && ends_after(x) && !x->unfinished) {
-        if (x->domain)
-            front_executor_dismiss(x);
-        return;
-    }
     if (h->counting && !h->exclusive) {
-        front_end_late(x, gpu, h->since_ns, COUNTING_NS);
-        front_set_timer(gpu->front, now_ns + COUNTING_NS / 8);
+        if (!ends_after(x) || x->unfinished) {
+            front_end_late(x, gpu, h->since_ns, COUNTING_NS);
+            front_set_timer(gpu->front, now_ns + COUNTING_NS / 8);
+        } else if (x->domain) {
+            front_executor_dismiss(x);
+        }
         return;
     }
     if (!h->exclusive)
@@ -426,7 +364,7 @@ static void keep(struct front_device *gpu, uint64_t now_ns)
         front_advance_on(x->domain, gpu);
 }
 
-/* Returns whether streams may go on that waited for the GPU's hold. */
+/* Returns whether streams that waited for the GPU's hold may go on. */
 static bool turn_of_gpu(struct front_device *gpu)
 {
     struct front_hold *h = &gpu->hold;
@@ -459,9 +397,8 @@ void front_hold_turn(struct front *f)
         go_on = turn_of_gpu(f->devices[i]) || go_on;
     if (!go_on)
         return;
-    list_for_each_safe (node, after, &f->domains) {
-        front_advance_domain(f, list_entry(node, struct front_domain, link));
-    }
+    list_each (struct front_domain, d, link, &f->domains)
+        front_advance_domain(f, d);
 }
 
 void front_hold_end(const struct executor *x)
@@ -478,9 +415,7 @@ void front_hold_end(const struct executor *x)
 /* The device of the domain's next job; -1: it has none. */
 static int device_of_next(const struct front *f, const struct front_domain *d)
 {
-    list_for_each_safe (node, after, &f->busy) {
-        const struct front_stream *s = list_entry(node, struct front_stream, link);
-
+    list_each (struct front_stream, s, link, &f->busy) {
         if (s->domain == d && s->unsent != &s->jobs)
             return (int)s->device->number;
     }
@@ -507,9 +442,8 @@ bool front_privilege_is_spent(const struct front *f, const struct front_domain *
 
 bool front_privilege_is_free(const struct front *f)
 {
-    list_for_each_safe (node, after, &f->executors) {
-        if (list_entry(node, struct executor, link)->counts >= 0)
+    list_each (struct executor, x, link, &f->executors)
+        if (x->counts >= 0)
             return false;
-    }
     return true;
 }

@@ -12,15 +12,18 @@
 
 /* ---- objects ---- */
 
-int front_object_add(struct front_object *o, enum front_kind kind, struct front_device *device, struct error *e)
+void *front_object_new(size_t size, enum front_kind kind, struct front_device *device, struct error *e)
 {
+    struct front_object *o = calloc(1, size);
     struct front *f = device->front;
 
+    if (!o) {
+        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a %s's record", kind == FRONT_CODE ? "module" : "mapping");
+        return NULL;
+    }
     list_init(&o->link);
     o->kind = kind;
     o->device = device;
-    atomic_init(&o->present, 0);
-    atomic_init(&o->opened, 0);
     atomic_init(&o->closing, 1);
     pthread_mutex_lock(&f->lock);
     o->handle = ids_take(kind == FRONT_CODE ? &f->codes : &f->handles);
@@ -28,9 +31,10 @@ int front_object_add(struct front_object *o, enum front_kind kind, struct front_
         list_append(&f->objects, &o->link);
     pthread_mutex_unlock(&f->lock);
     if (o->handle)
-        return 0;
+        return o;
     free(o);
-    return error_set(e, ERROR_OUT_OF_MEMORY, "executors have as many objects as they can");
+    error_set(e, ERROR_OUT_OF_MEMORY, "executors have as many objects as they can");
+    return NULL;
 }
 
 void front_object_set_present(struct front_object *o, const struct executor *x)
@@ -78,8 +82,8 @@ static int close_in(const struct front_object *o, struct executor *x)
     return front_call(x, &request, NULL, NULL, &reply, NULL, &ignored);
 }
 
-/* One of those that close it has ended: the last one frees it. A number that may still be open in an executor, which
- * then is about to be killed, is not given to another object before that. */
+/* The last of the threads that close the object, and of its owner, frees it. A number that may still be open in an
+ * executor, which then is about to be killed, is not given to another object before that. */
 static void end_close(struct front_object *o)
 {
     struct front *f = o->device->front;
@@ -154,12 +158,12 @@ void front_object_close(struct front_object *o)
 
 /* ---- device memory ---- */
 
-/* Descriptors are the memory's own, so that every executor can open it. */
 struct front_memory {
     struct backend_memory base; /* first */
     struct front_memory_object *object;
 };
 
+/* Descriptors are the object's own, so that every executor can open it. */
 struct front_memory_object {
     struct front_object base;       /* first */
     pthread_mutex_t lock;           /* of the rest; never held during a call, which may take long */
@@ -174,11 +178,6 @@ static struct front_memory_object *object_of_memory(struct backend_memory *memor
     return ((struct front_memory *)(void *)memory)->object;
 }
 
-static struct front_memory_object *memory_object(struct front_object *o)
-{
-    return (struct front_memory_object *)(void *)o;
-}
-
 static void close_fds(struct backend_import *import)
 {
     for (unsigned i = 0; i < import->n_fds; i++)
@@ -186,8 +185,8 @@ static void close_fds(struct backend_import *import)
     import->n_fds = 0;
 }
 
-/* Only what a driver makes, and shared memory: closing a file of some other file systems waits for a process of their
- * user's. Asks nothing that such a file system answers itself. */
+/* Accepts only descriptors that a driver makes, and shared memory: closing a file of some other file systems waits for
+ * a process of their user. Asks nothing that such a file system answers itself. */
 static int check_descriptor(int fd, struct error *e)
 {
     struct statx about;
@@ -200,7 +199,6 @@ static int check_descriptor(int fd, struct error *e)
     return error_set(e, ERROR_INVALID_FD, "the descriptor is none that a CUDA driver exports");
 }
 
-/* A copy with descriptors of its own. */
 static int keep(const struct backend_import *import, struct backend_import *ret, struct error *e)
 {
     *ret = *import;
@@ -220,7 +218,6 @@ static int keep(const struct backend_import *import, struct backend_import *ret,
     return 0;
 }
 
-/* Makes room for one more import. */
 static int make_room(struct front_memory_object *o, struct error *e)
 {
     struct backend_import *more;
@@ -241,35 +238,26 @@ static int add_import(struct front_memory_object *o, const struct backend_import
     return 0;
 }
 
-static void drop_imports(struct front_memory_object *o)
+static struct front_memory_object *new_object(struct front_device *d, struct error *e)
+{
+    struct front_memory_object *o = front_object_new(sizeof(*o), FRONT_MEMORY, d, e);
+
+    if (o)
+        pthread_mutex_init(&o->lock, NULL);
+    return o;
+}
+
+static void end_object(struct front_memory_object *o)
 {
     for (unsigned i = 0; i < o->n_imports; i++)
         close_fds(&o->imports[i]);
     free(o->imports);
     o->imports = NULL;
     o->n_imports = 0;
-}
-
-static struct front_memory_object *new_object(struct front_device *d, struct error *e)
-{
-    struct front_memory_object *o = calloc(1, sizeof(*o));
-
-    if (!o) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
-        return NULL;
-    }
-    pthread_mutex_init(&o->lock, NULL);
-    return front_object_add(&o->base, FRONT_MEMORY, d, e) == 0 ? o : NULL;
-}
-
-/* Closes it where it is open. */
-static void end_object(struct front_memory_object *o)
-{
-    drop_imports(o);
     front_object_close(&o->base);
 }
 
-/* Whether the size that an executor says is one that the device can have, and the one that others have said. */
+/* Checks the size that an executor says: one that the device can have, and not less than before. */
 static int take_size(struct front_memory_object *o, const struct call_reply *reply, struct error *e)
 {
     if (!reply->size || reply->size > o->base.device->base.info.memory_bytes)
@@ -293,17 +281,7 @@ static int call_with(const struct front_memory_object *o, struct executor *x, en
     return front_call(x, &request, NULL, import->fds, ret_reply, NULL, e);
 }
 
-/* Whether the executor has done all imports; *ret: the next one. With the object's lock held. */
-static bool is_complete(const struct front_memory_object *o, const struct executor *x, struct backend_import *ret)
-{
-    const unsigned there = o->there[x->bit];
-
-    if (there < o->n_imports)
-        *ret = o->imports[there];
-    return there == o->n_imports;
-}
-
-/* The executor has done all, and has said how much memory that is. With the object's lock held. */
+/* The executor has done all imports, and has said how much memory that is. With the object's lock held. */
 static void note_done(struct front_memory_object *o, const struct executor *x, const struct call_reply *reply)
 {
     if (x->common) {
@@ -313,15 +291,14 @@ static void note_done(struct front_memory_object *o, const struct executor *x, c
     front_object_set_present(&o->base, x);
 }
 
-/* Does those of the imports that the executor has not done yet. */
 static int catch_up(struct front_memory_object *o, struct executor *x, struct error *e)
 {
-    struct backend_import import;
     struct call_reply reply = {0};
     int r = 0;
 
     pthread_mutex_lock(&o->lock);
-    while (r == 0 && !is_complete(o, x, &import)) {
+    while (r == 0 && o->there[x->bit] < o->n_imports) {
+        const struct backend_import import = o->imports[o->there[x->bit]];
         const enum call_kind kind = o->there[x->bit] ? CALL_EXTEND : CALL_IMPORT;
 
         pthread_mutex_unlock(&o->lock);
@@ -344,40 +321,25 @@ static int open_memory(struct front_object *base, struct executor *x, struct err
     if (!begin_opening(base, x))
         return 0;
     atomic_fetch_or(&base->opened, 1ULL << x->bit); /* whatever comes now: it may be open there */
-    r = catch_up(memory_object(base), x, e);
+    r = catch_up((struct front_memory_object *)(void *)base, x, e);
     end_opening(base, x);
     return r;
 }
 
 /* ---- shared host memory ---- */
 
-/* A memfd on one device: backend_memory.attached. */
+/* A memfd on one device: backend_memory.attached. Keepers make attachments while the loop looks. */
 struct front_host {
     struct front_object base; /* first */
     struct backend_memory *memory;
     bool attach; /* for signals */
 };
 
-/* Guards backend_memory.attached. */
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 
-/* Keepers make attachments while the loop looks. */
 static struct front_object *host_object(const struct front_device *d, const struct backend_memory *memory)
 {
     return __atomic_load_n(&memory->attached[d->base.index], __ATOMIC_ACQUIRE);
-}
-
-static struct front_host *host_new(struct front_device *d, struct backend_memory *memory, bool attach, struct error *e)
-{
-    struct front_host *h = calloc(1, sizeof(*h));
-
-    if (!h) {
-        error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a mapping's record");
-        return NULL;
-    }
-    h->memory = memory;
-    h->attach = attach;
-    return front_object_add(&h->base, FRONT_HOST, d, e) == 0 ? h : NULL;
 }
 
 /* The memfd's object on the device, made at first use. NULL: *e. */
@@ -385,13 +347,15 @@ static struct front_object *make_host_object(struct front_device *d, struct back
                                              struct error *e)
 {
     struct front_object *o;
+    struct front_host *h;
 
     pthread_mutex_lock(&attaching);
     o = host_object(d, memory);
-    if (!o) {
-        struct front_host *h = host_new(d, memory, attach, e);
-
-        o = h ? &h->base : NULL;
+    h = o ? NULL : front_object_new(sizeof(*h), FRONT_HOST, d, e);
+    if (h) {
+        h->memory = memory;
+        h->attach = attach;
+        o = &h->base;
         __atomic_store_n(&memory->attached[d->base.index], o, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&attaching);
@@ -407,11 +371,11 @@ static int open_host(struct front_object *o, struct executor *x, struct error *e
                                    .handle = o->handle,
                                    .attach = h->attach,
                                    .size = memory->size,
+                                   .import.writable = memory->writable,
                                    .n_fds = 1};
     struct call_reply reply;
     int r;
 
-    request.import.writable = memory->writable;
     if (!begin_opening(o, x))
         return 0;
     r = front_call(x, &request, NULL, &memory->fd, &reply, NULL, e);
@@ -452,13 +416,11 @@ int front_open_in(struct front_object *o, uint64_t domain, struct error *e)
 void front_objects_forget(struct front *f, unsigned bit)
 {
     pthread_mutex_lock(&f->lock);
-    list_for_each_safe (node, after, &f->objects) {
-        struct front_object *o = list_entry(node, struct front_object, link);
-
+    list_each (struct front_object, o, link, &f->objects) {
         atomic_fetch_and(&o->present, ~(1ULL << bit));
         atomic_fetch_and(&o->opened, ~(1ULL << bit));
         if (o->kind == FRONT_MEMORY)
-            memory_object(o)->there[bit] = 0;
+            ((struct front_memory_object *)(void *)o)->there[bit] = 0;
     }
     pthread_mutex_unlock(&f->lock);
 }
@@ -503,7 +465,6 @@ int front_memory_import(struct backend_device *device, const struct backend_impo
     return r;
 }
 
-/* The executor's new memory and its descriptor. */
 static int call_alloc(struct front_memory_object *o, struct executor *x, uint64_t size, int *ret_fd, struct error *e)
 {
     struct call_request request = {
@@ -526,26 +487,18 @@ static int call_alloc(struct front_memory_object *o, struct executor *x, uint64_
     return 0;
 }
 
-/* In the common executor. */
-static int alloc_in_common(struct front_memory_object *o, uint64_t size, int *ret_fd, struct error *e)
-{
-    int r = -1;
-
-    for (struct front_try t = {.front = o->base.device->front, .key = DOMAIN_COMMON}; front_try_next(&t, r, e);)
-        r = call_alloc(o, t.x, size, ret_fd, e);
-    return r;
-}
-
 int front_memory_alloc(struct backend_device *device, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
                        struct error *e)
 {
     struct front_memory_object *o = new_object(front_device(device), e);
     struct backend_import again = {.kind = MEMORY_CUDA_VMM, .writable = true, .n_fds = 1};
-    int fd;
+    int fd, r = -1;
 
     if (!o)
         return -1;
-    if (alloc_in_common(o, size, &fd, e) < 0)
+    for (struct front_try t = {.front = o->base.device->front, .key = DOMAIN_COMMON}; front_try_next(&t, r, e);)
+        r = call_alloc(o, t.x, size, &fd, e);
+    if (r < 0)
         goto end_object;
     again.size = o->size;
     again.fds[0] = fd;
@@ -567,8 +520,8 @@ void front_memory_close(struct backend_memory *memory)
     free(memory);
 }
 
-/* Extends the memory in the common executor; others extend theirs when a job next needs it. `more` is kept, there is
- * room for it. */
+/* Extends the memory in the common executor; others extend theirs when a job next needs it. `more` is kept, and has
+ * room in o->imports. */
 static int extend_in(struct front_memory_object *o, struct executor *x, const struct backend_import *more,
                      uint64_t *ret_size, struct error *e)
 {
@@ -653,7 +606,6 @@ static struct front_object *object_of(const struct front_device *d, struct backe
     return memory->kind == MEMORY_MEMFD ? host_object(d, memory) : &object_of_memory(memory)->base;
 }
 
-/* The memory that a step needs for the operand; NULL: none. */
 static struct backend_memory *memory_of(const struct step_operand *operand)
 {
     return operand->extent ? memory_by_id(operand->memory) : NULL;
@@ -701,24 +653,20 @@ static int open_memory_of(struct front_device *d, struct backend_memory *memory,
     return o ? open_object(o, x, e) : -1;
 }
 
-static int open_step(struct front_device *d, const struct step *step, struct executor *x, struct error *e)
-{
-    if (step->plan.kind == PLAN_KERNEL && open_object(front_code_of(step->plan.kernel.function), x, e) < 0)
-        return -1;
-    for (unsigned i = 0; i < step_operands(step); i++)
-        if (open_memory_of(d, memory_of(&step->operands[i]), false, x, e) < 0)
-            return -1;
-    return 0;
-}
-
 int front_open_all(struct front_device *d, const struct backend_job *job, struct executor *x, struct error *e)
 {
     if (front_device_open(x, d->number, e) < 0)
         return -1;
-    for (unsigned i = 0; i < job->n_steps; i++)
-        if (open_step(d, &job->steps[i], x, e) < 0) {
+    for (unsigned i = 0; i < job->n_steps; i++) {
+        const struct step *step = &job->steps[i];
+        int r = step->plan.kind == PLAN_KERNEL ? open_object(front_code_of(step->plan.kernel.function), x, e) : 0;
+
+        for (unsigned o = 0; r == 0 && o < step_operands(step); o++)
+            r = open_memory_of(d, memory_of(&step->operands[o]), false, x, e);
+        if (r < 0) {
             backend_job_blame(job, i, e);
             return -1;
         }
+    }
     return open_memory_of(d, job->signal.page, true, x, e);
 }

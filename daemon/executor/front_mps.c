@@ -1,5 +1,5 @@
 /* Ends clients of MPS, CUDA's Multi-Process Service, through its control program. A client that is killed while its
- * kernels run breaks the context of the other clients, too; one that MPS ends does not. Thread: keeper. */
+ * kernels run breaks the context of the other clients, too; a client that MPS ends does not. Thread: keeper. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,14 +27,6 @@ enum {
 
 extern char **environ;
 
-/* The control program while it runs, and the beginning of its output. */
-struct control {
-    pid_t pid;
-    int pidfd, out;
-    char text[OUTPUT_BYTES];
-    size_t length;
-};
-
 bool front_mps_is_client(const struct executor *x)
 {
     const struct executor_region *region = x->region;
@@ -47,94 +40,69 @@ bool front_mps_is_client(const struct executor *x)
 
 /* ---- the program ---- */
 
-/* Starts it with the commands as its input: they fit into a pipe. */
-static int start(struct control *c, const char *commands, struct error *e)
+/* Waits for the program's end. False: it has not ended in time. */
+static bool wait_for_end(pid_t pid, uint64_t end_ns)
 {
-    static char program[] = "nvidia-cuda-mps-control";
-    char *const arguments[] = {program, NULL};
-    int in[2] = {-1, -1}, out[2] = {-1, -1}, r = 0;
+    struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    int r = 0;
 
-    if (pipe2(in, O_CLOEXEC) < 0 || pipe2(out, O_CLOEXEC) < 0 || fcntl(out[0], F_SETFL, O_NONBLOCK) < 0 ||
-        write(in[1], commands, strlen(commands)) < 0)
-        r = errno;
-    if (!r) {
-        const struct spawn_fd fds[] = {{in[0], STDIN_FILENO}, {out[1], STDOUT_FILENO}, {out[1], STDERR_FILENO}};
+    for (uint64_t now_ns; r == 0 && (now_ns = clock_now_ns()) < end_ns;) {
+        r = poll(&ended, 1, (int)((end_ns - now_ns) / 1000000) + 1);
+        if (r < 0 && errno == EINTR)
+            r = 0;
+    }
+    if (ended.fd >= 0)
+        close(ended.fd);
+    return r > 0;
+}
 
-        close(in[1]); /* the input ends there */
-        in[1] = -1;
-        r = spawn_process(program, arguments, environ, fds, 3, &c->pid);
-    }
-    for (unsigned i = 0; i < 2; i++)
-        if (in[i] >= 0)
-            close(in[i]);
-    if (out[1] >= 0)
-        close(out[1]);
-    c->out = out[0];
-    if (r) {
-        if (c->out >= 0)
-            close(c->out);
-        return error_set(e, ERROR_INTERNAL, "%s: %s", program, strerror(r));
-    }
-    c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+/* Files in memory: the program's input with the commands, and one for its output, which cannot grow. Returns an errno.
+ */
+static int make_files(const char *commands, int *in, int *out)
+{
+    *in = memfd_create("kopsd-mps", MFD_CLOEXEC);
+    *out = memfd_create("kopsd-mps", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*in < 0 || *out < 0 || write(*in, commands, strlen(commands)) < 0 || lseek(*in, 0, SEEK_SET) < 0 ||
+        ftruncate(*out, OUTPUT_BYTES) < 0 || fcntl(*out, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) < 0)
+        return errno;
     return 0;
 }
 
-/* What finds no room is dropped. Returns as read() does. */
-static ssize_t take(struct control *c)
+/* Runs the program with the commands. `text` is what it has said. */
+static int tell(const char *commands, uint64_t end_ns, char text[OUTPUT_BYTES], struct error *e)
 {
-    char rest[256];
-    const size_t room = sizeof(c->text) - 1 - c->length;
-    const ssize_t n = room ? read(c->out, c->text + c->length, room) : read(c->out, rest, sizeof(rest));
-
-    if (n > 0 && room)
-        c->length += (size_t)n;
-    return n;
-}
-
-/* Reads its output until it has ended. False: not in time. */
-static bool wait_for_end(struct control *c, uint64_t end_ns)
-{
-    struct pollfd fds[] = {{.fd = c->out, .events = POLLIN}, {.fd = c->pidfd, .events = POLLIN}};
-
-    for (uint64_t now_ns; (now_ns = clock_now_ns()) < end_ns;) {
-        const int r = poll(fds, 2, (int)((end_ns - now_ns) / 1000000) + 1);
-
-        if (r < 0 && errno != EINTR)
-            return false;
-        if (r <= 0)
-            continue;
-        if (fds[1].revents) {
-            while (c->length < sizeof(c->text) - 1 && take(c) > 0)
-                ;
-            return true;
-        }
-        if (take(c) == 0)
-            fds[0].fd = -1; /* it has closed its output */
-    }
-    return false;
-}
-
-/* Runs the program with the commands. Its output is in c->text. */
-static int tell(struct control *c, const char *commands, uint64_t end_ns, struct error *e)
-{
+    static char program[] = "nvidia-cuda-mps-control";
+    char *const arguments[] = {program, NULL};
+    int in, out, status = 0, r = make_files(commands, &in, &out);
+    const struct spawn_fd fds[] = {{in, STDIN_FILENO}, {out, STDOUT_FILENO}, {out, STDERR_FILENO}};
     bool ended;
-    int status = 0;
+    pid_t pid;
 
-    c->length = 0;
-    if (start(c, commands, e) < 0)
-        return -1;
-    ended = wait_for_end(c, end_ns);
+    memset(text, 0, OUTPUT_BYTES);
+    if (r == 0)
+        r = spawn_process(program, arguments, environ, fds, 3, &pid);
+    if (r) {
+        r = error_set(e, ERROR_INTERNAL, "%s: %s", program, strerror(r));
+        goto close_files;
+    }
+    ended = wait_for_end(pid, end_ns);
     if (!ended)
-        kill(-c->pid, SIGKILL); /* it has a session of its own */
-    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
+        kill(-pid, SIGKILL); /* it has a session of its own */
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    if (c->pidfd >= 0)
-        close(c->pidfd);
-    close(c->out);
-    c->text[c->length] = '\0';
+    if (pread(out, text, OUTPUT_BYTES - 1, 0) < 0)
+        *text = '\0';
     if (!ended)
-        return error_set(e, ERROR_INTERNAL, "MPS did not answer in %d ms", LIMIT_MS);
-    return status ? error_set(e, ERROR_INTERNAL, "MPS was not reached, status %d", status) : 0;
+        r = error_set(e, ERROR_INTERNAL, "MPS did not answer in %d ms", LIMIT_MS);
+    else if (status)
+        r = error_set(e, ERROR_INTERNAL, "MPS was not reached, status %d", status);
+
+close_files:
+    if (in >= 0)
+        close(in);
+    if (out >= 0)
+        close(out);
+    return r;
 }
 
 /* ---- the commands ---- */
@@ -157,7 +125,7 @@ static bool is_server(pid_t pid)
     return n > 0 && memmem(line, (size_t)n, name, strlen(name));
 }
 
-/* From a list of servers, a line each, the commands that end the client. Returns their number. */
+/* Writes the commands that end the client, for a list of servers, a line each. Returns their number. */
 static unsigned write_commands(char *list, pid_t client, char *commands, size_t size)
 {
     unsigned n = 0;
@@ -180,16 +148,16 @@ void front_mps_terminate(pid_t client)
 {
     const uint64_t start_ns = clock_now_ns(), end_ns = start_ns + (uint64_t)LIMIT_MS * 1000000;
     char commands[SERVERS_MAX * COMMAND_BYTES] = "", quoted[OUTPUT_BYTES / 2];
-    struct control c = {.text = ""};
+    char text[OUTPUT_BYTES];
     unsigned n = 0;
     struct error e;
-    int r = tell(&c, "get_server_list\n", end_ns, &e);
+    int r = tell("get_server_list\n", end_ns, text, &e);
 
     if (r == 0) {
-        n = write_commands(c.text, client, commands, sizeof(commands));
-        r = n ? tell(&c, commands, end_ns, &e) : error_set(&e, ERROR_INTERNAL, "MPS names no server that is here");
+        n = write_commands(text, client, commands, sizeof(commands));
+        r = n ? tell(commands, end_ns, text, &e) : error_set(&e, ERROR_INTERNAL, "MPS names no server that is here");
     }
-    log_quote(quoted, sizeof(quoted), c.text, strlen(c.text));
+    log_quote(quoted, sizeof(quoted), text, strlen(text));
     if (r < 0)
         log_warning("mps_terminate_client", "pid=%d why=\"%s\" said=%s", (int)client, e.message, quoted);
     else

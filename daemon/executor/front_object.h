@@ -24,9 +24,8 @@ static inline bool front_is_present(const struct front_object *o, const struct e
 
 /* ---- front_memory.c. Thread: any ---- */
 
-/* Adds a new object: the struct that it begins is the caller's, from calloc(), until front_object_close(). Where no
- * number is left, the struct is freed: -1, *e. */
-int front_object_add(struct front_object *o, enum front_kind kind, struct front_device *device, struct error *e);
+/* A new struct of `size` bytes, which an object begins; the caller's until front_object_close(). NULL: *e. */
+void *front_object_new(size_t size, enum front_kind kind, struct front_device *device, struct error *e);
 void front_object_set_present(struct front_object *o, const struct executor *x);
 /* Takes it off the list, closes it in every executor that has it, and frees the struct. In the common executor it is
  * closed before this returns; keepers close it in the others. Thread: pool. */

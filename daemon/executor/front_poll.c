@@ -16,14 +16,13 @@ static bool is_time(double us)
     return us >= 0 && us < 1e15; /* also false for a NaN */
 }
 
-/* Whether it is a time, or a NaN: there was no copy. */
 static bool is_copy_time(double us)
 {
     return isnan(us) || is_time(us);
 }
 
-/* Executions of a job follow each other, so together they took no longer than this process waited for their end. What
- * is forgiven: the clock of the device, and what is added to each execution for its launch. */
+/* Executions of a job follow each other, so together they took no longer than this process waited for their end. The
+ * slack is for the clock of the device, and for the launch that is added to each execution. */
 static bool can_be(double us, double wall_us)
 {
     enum { SLACK_US = 1000, SLACK_PART = 16 };
@@ -31,7 +30,7 @@ static bool can_be(double us, double wall_us)
     return us <= wall_us + wall_us / SLACK_PART + SLACK_US;
 }
 
-/* The job has ended, and has all its samples: those that are no times become 0. Sets its wall_us. False: together they
+/* Checks the samples of a job that has ended: those that are no times become 0. Sets its wall_us. False: together they
  * are longer than the executor had the job. */
 static bool accept_samples(const struct front_job *own)
 {
@@ -47,18 +46,7 @@ static bool accept_samples(const struct front_job *own)
     return can_be(us, job->wall_us);
 }
 
-/* The job cannot have started before it was submitted, nor later than now. */
-static uint64_t started_of(const struct front_job *own, uint64_t said_ns)
-{
-    uint64_t now_ns;
-
-    if (!said_ns)
-        return 0;
-    now_ns = clock_now_ns();
-    return said_ns < own->submitted_ns ? own->submitted_ns : said_ns > now_ns ? now_ns : said_ns;
-}
-
-/* Forgets a span that cannot be: nothing is on the device before it was given, or ends later than now. The clocks of
+/* Forgets a span that cannot be: no job is on the device before it was given, or ends later than now. The clocks of
  * GPUs are known within microseconds. */
 static void accept_span(uint64_t from_ns, uint64_t *begin_ns, uint64_t *end_ns)
 {
@@ -75,31 +63,28 @@ static void accept_span(uint64_t from_ns, uint64_t *begin_ns, uint64_t *end_ns)
         *end_ns = now_ns;
 }
 
-/* A time is taken once, of a job that the executor had. */
-static void expect_time(struct executor *x, const struct front_job *own, bool later)
-{
-    struct backend_job *job = own->job;
-
-    job->timed_later = later && job->timing == TIMING_STATISTIC && job->token && !job->n_samples;
-    if (job->timed_later)
-        x->expected[job->token % FRONT_EXPECTED_MAX] =
-            (struct front_expected){.token = job->token, .started_ns = own->submitted_ns};
-}
-
 static void accept_times(struct executor *x, const struct front_job *own, const struct record_done *record)
 {
     struct backend_job *job = own->job;
+    const uint64_t said_ns = record->started_ns, now_ns = said_ns ? clock_now_ns() : 0;
 
-    job->started_ns = started_of(own, record->started_ns);
+    /* It cannot have started before it was submitted, nor later than now. */
+    job->started_ns = said_ns > now_ns ? now_ns : said_ns;
+    if (said_ns && said_ns < own->submitted_ns)
+        job->started_ns = own->submitted_ns;
     job->gpu_begin_ns = record->gpu_begin_ns;
     job->gpu_end_ns = record->gpu_end_ns;
     accept_span(job->started_ns, &job->gpu_begin_ns, &job->gpu_end_ns);
-    expect_time(x, own, record->timed_later != 0);
+    /* A time is taken once, of a job that the executor had. */
+    job->timed_later = record->timed_later && job->timing == TIMING_STATISTIC && job->token && !job->n_samples;
+    if (job->timed_later)
+        x->expected[job->token % FRONT_EXPECTED_MAX] =
+            (struct front_expected){.token = job->token, .started_ns = own->submitted_ns};
     job->h2d_us = record->h2d_us;
     job->d2h_us = record->d2h_us;
 }
 
-/* A time that comes after its job's end: tells the host, unless it was not expected. */
+/* Tells the host of a time that comes after its job's end, unless it was not expected. */
 static void take_time(struct executor *x, const struct record_timed *record)
 {
     struct front_expected *expected = &x->expected[record->token % FRONT_EXPECTED_MAX];
@@ -162,32 +147,25 @@ static void take_samples(struct executor *x, const unsigned char *from, uint32_t
     job->n_samples += record.n;
 }
 
-/* Of the processes that have the device, executors and the server of MPS are no others. */
-static void subtract_own(const struct front_device *d, struct backend_counters *c)
-{
-    uint32_t own = d->base.info.shared;
-
-    list_for_each_safe (node, after, &d->front->executors) {
-        own += atomic_load(&list_entry(node, struct executor, link)->active) >> d->number & 1;
-    }
-    c->others -= own < c->others ? own : c->others;
-}
-
-/* A job that counted and has not failed has its counters behind all else; other jobs have none. */
+/* A job that counted and has not failed has its counters at the record's end; other jobs have none. */
 static bool take_counters(const struct front_device *d, struct backend_job *job, const struct record_done *record,
                           const unsigned char *from, uint32_t size)
 {
+    uint32_t own = d->base.info.shared;
+
     if (!record->counted)
         return !job->counters || record->failed;
     if (!job->counters || size < sizeof(*job->counters))
         return false;
     memcpy(job->counters, from, sizeof(*job->counters));
     counters_accept(job->counters);
-    subtract_own(d, job->counters);
+    /* Executors and the server of MPS are no other processes that have the device. */
+    list_each (struct executor, x, link, &d->front->executors)
+        own += atomic_load(&x->active) >> d->number & 1;
+    job->counters->others -= own < job->counters->others ? own : job->counters->others;
     return true;
 }
 
-/* Takes the error, the variants and the counters behind the record. */
 static bool take_rest(const struct front_device *d, struct backend_job *job, const struct record_done *record,
                       const unsigned char *from, uint32_t size)
 {
@@ -213,7 +191,6 @@ static bool take_rest(const struct front_device *d, struct backend_job *job, con
     return take_counters(d, job, record, from + variants_end, (uint32_t)(size - variants_end));
 }
 
-/* The job has ended in the executor. */
 static void end_job(struct front_job *own)
 {
     struct front_stream *s = own->stream;
@@ -231,15 +208,6 @@ static void end_job(struct front_job *own)
     job->done(job);
 }
 
-/* Behind a job that the executor lost come others. */
-static bool is_told(const struct front_stream *s)
-{
-    const struct front_job *first = front_first_of(s);
-
-    return first && first->told;
-}
-
-/* How long such work takes. */
 static void learn(struct front *f, const struct front_job *own, const struct record_done *record)
 {
     if (!own->kind || !own->first_ns || own->job->failed || record->prepared)
@@ -254,6 +222,7 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
 {
     struct record_done record;
     struct front_job *own = read_record(x, from, size, &record, sizeof(record));
+    const struct front_job *first;
     struct backend_job *job;
     bool lost;
 
@@ -268,7 +237,8 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
         return;
     }
     lost = record.failed && job->error.code == ERROR_DEVICE_LOST;
-    if (list_first(&own->stream->jobs) != &job->link && !(lost && is_told(own->stream))) {
+    first = front_first_of(own->stream);
+    if (first != own && !(lost && first && first->told)) {
         break_off(x, "an end out of order");
         return;
     }
@@ -301,55 +271,47 @@ static void take_timed(struct executor *x, const unsigned char *from, uint32_t s
     take_time(x, &record);
 }
 
-static void take_lost(struct executor *x)
-{
-    struct error e;
-
-    error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
-    x->broke = true;
-    front_kill(x, &e);
-}
-
 static void take_record(struct executor *x, const unsigned char *from, uint32_t size)
 {
-    uint32_t kind;
+    uint32_t kind = UINT32_MAX;
+    struct error e;
 
-    if (size < sizeof(kind)) {
-        break_off(x, "a record");
-        return;
-    }
-    memcpy(&kind, from, sizeof(kind));
-    if (kind == RECORD_SAMPLES)
+    if (size >= sizeof(kind))
+        memcpy(&kind, from, sizeof(kind));
+    if (kind == RECORD_SAMPLES) {
         take_samples(x, from, size);
-    else if (kind == RECORD_DONE)
+    } else if (kind == RECORD_DONE) {
         take_done(x, from, size);
-    else if (kind == RECORD_TIMED)
+    } else if (kind == RECORD_TIMED) {
         take_timed(x, from, size);
-    else if (kind == RECORD_LOST)
-        take_lost(x);
-    else
+    } else if (kind == RECORD_LOST) {
+        error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
+        x->broke = true;
+        front_kill(x, &e);
+    } else {
         break_off(x, "a record");
+    }
 }
 
 /* ---- the loop's entries ---- */
 
-/* Copies how far the oldest job of each stream is, for those who watch whether it goes on. */
+/* Copies how far the oldest job of each stream is, so that the watchdog sees whether it goes on. */
 static void note_progress(struct front *f)
 {
-    list_for_each_safe (node, after, &f->busy) {
-        const struct front_stream *s = list_entry(node, struct front_stream, link);
+    list_each (struct front_stream, s, link, &f->busy) {
         struct backend_job *job = front_job_at(list_first(&s->jobs));
         const struct front_job *own = front_job_of(job);
         const unsigned ended = own ? atomic_load_explicit(&s->on->region->ended[own->slot], memory_order_relaxed) : 0;
 
-        /* It only grows, up to the executions that there are: else a job that hangs could look alive for ever. */
+        /* The number only grows, up to the executions that there are: else a job that hangs could look alive for ever.
+         */
         if (own && ended > job->ended && ended <= job->warmup + job->repeat)
             job->ended = ended;
     }
 }
 
-/* Takes records, as many as a ring holds at most: an executor that writes as fast as this reads gets no more of the
- * loop's time. */
+/* Takes records, as many as a ring holds at most: an executor that writes as fast as the daemon reads gets no more of
+ * the loop's time. */
 static void take_records(struct executor *x)
 {
     const uint64_t begin = x->in.position;
@@ -371,7 +333,7 @@ void front_take_rest(struct executor *x)
         take_records(x);
 }
 
-/* Those whose domain has its turn on their GPU: the others' comes with front_turns_turn(). */
+/* Advances streams whose domain has its turn on their GPU; front_turns_turn() advances the others. */
 static void advance_blocked(const struct executor *x)
 {
     const struct front *f = x->front;
@@ -397,34 +359,29 @@ static void poll_executor(struct executor *x, struct backend_device *device)
     advance_blocked(x);
 }
 
-/* Looks which executors have rung, or have ended, and how far jobs are. */
 static void look_after(struct front *f)
 {
     enum { AT_ONCE = 16, RINGS_MAX = 10000 };
     struct epoll_event events[AT_ONCE];
     const int n = epoll_wait(f->watch, events, AT_ONCE, 0);
 
-    for (int i = 0; i < n; i++)
-        if (events[i].data.ptr) { /* else it is the timer */
-            struct executor *x = events[i].data.ptr;
+    for (int i = 0; i < n; i++) {
+        struct executor *x = events[i].data.ptr; /* NULL: the timer */
 
+        if (x)
             front_check(x);
-            if (++x->rings == RINGS_MAX && !atomic_load(&x->gone))
-                break_off(x, "rings for nothing");
-        }
+        if (x && ++x->rings == RINGS_MAX && !atomic_load(&x->gone))
+            break_off(x, "rings for nothing");
+    }
     note_progress(f);
     if (!f->slept)
         return;
     f->slept = false;
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors)
         if (x->ready)
             atomic_store(&x->region->daemon_sleeps, 0);
-    }
 }
 
-/* Streams whose next job's objects were opened, or could not be. */
 static void take_prepared(struct front *f)
 {
     struct list prepared, *node;
@@ -437,7 +394,7 @@ static void take_prepared(struct front *f)
 
         s->preparing = false;
         s->refused = s->prepared < 0 && &s->prepare_job->link == s->unsent;
-        /* An executor that was lost meanwhile is no fault of the job's, unless that goes on. */
+        /* The end of an executor is no fault of the job's, unless it happens again and again. */
         if (s->refused && s->prepared_late) {
             s->refused = ++s->prepare_job->begun_anew >= FRONT_REPEATS_MAX;
             error_set(&s->prepare_error, ERROR_DEVICE_LOST,
@@ -473,24 +430,14 @@ static bool read_timer(struct front *f)
     return read(f->timer, &times, sizeof(times)) > 0 || errno == EAGAIN;
 }
 
-/* Calls that failed on their way are told by their threads. */
-static void check_broken(struct front *f)
-{
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
-        if (atomic_load(&x->broken))
-            front_check(x);
-    }
-}
-
-/* What only other threads or the clock bring, and what follows from it. */
 static void turn(struct front *f)
 {
     const bool due = read_timer(f);
 
     if (atomic_exchange(&f->news, false) || due) {
-        check_broken(f);
+        list_each (struct executor, x, link, &f->executors)
+            if (atomic_load(&x->broken)) /* a thread tells of a call that failed on its way */
+                front_check(x);
         take_prepared(f);
         front_domains_turn(f);
         front_work_done(f);
@@ -498,7 +445,7 @@ static void turn(struct front *f)
     front_hold_turn(f);
     front_turns_turn(f);
     front_deadlines_turn(f);
-    /* Before jobs are told so: their errors say whether the daemon goes on. */
+    /* Set before jobs end: their errors say whether the daemon goes on. */
     if (f->lost.code != ERROR_NONE)
         for (unsigned i = 0; i < f->n_devices; i++)
             f->devices[i]->base.lost = true;
@@ -512,9 +459,7 @@ unsigned front_poll(struct backend_device *device)
 
     if (f->slept || !f->unfinished || ++f->polls % POLLS_A_LOOK == 0)
         look_after(f);
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (x->ready && !atomic_load_explicit(&x->gone, memory_order_relaxed))
             poll_executor(x, device);
     }
@@ -525,7 +470,6 @@ unsigned front_poll(struct backend_device *device)
 
 enum { STREAMS_LOOKED_AT = 16 }; /* whose jobs may end soon: a look is short, whatever there is */
 
-/* The window of the first job that an executor has of the stream. */
 static const struct wait_window *first_window(const struct front_stream *s)
 {
     return s->sent ? &front_job_at(s->jobs.next)->window : NULL;
@@ -536,8 +480,8 @@ bool front_ends_soon(const struct backend_device *device, uint64_t now_ns)
     const struct front *f = ((const struct front_device *)(const void *)device)->front;
     unsigned n = 0;
 
-    list_for_each_safe (node, after, &f->busy) {
-        const struct wait_window *w = first_window(list_entry(node, struct front_stream, link));
+    list_each (struct front_stream, s, link, &f->busy) {
+        const struct wait_window *w = first_window(s);
 
         if (w && wait_is_known(w) && wait_polls(w, now_ns))
             return true;
@@ -547,15 +491,14 @@ bool front_ends_soon(const struct backend_device *device, uint64_t now_ns)
     return false;
 }
 
-/* The loop wakes when the next window begins. */
 static void arm_for_windows(struct front *f)
 {
     const uint64_t now_ns = clock_now_ns();
     uint64_t next_ns = UINT64_MAX;
     unsigned n = 0;
 
-    list_for_each_safe (node, after, &f->busy) {
-        const struct wait_window *w = first_window(list_entry(node, struct front_stream, link));
+    list_each (struct front_stream, s, link, &f->busy) {
+        const struct wait_window *w = first_window(s);
 
         if (w && wait_sleeps_first(w, now_ns) && wait_sleep_end(w, now_ns) < next_ns)
             next_ns = wait_sleep_end(w, now_ns);
@@ -565,13 +508,13 @@ static void arm_for_windows(struct front *f)
     front_set_timer(f, next_ns);
 }
 
-/* Whether something came between the last look and the word that says that the daemon sleeps. */
+/* Whether something came between the last look and the word which says that the daemon sleeps. */
 static bool arm_executor(struct executor *x)
 {
     atomic_store(&x->region->wants_room,
                  !list_empty(&x->overflow) || (x->domain && front_is_blocked(x->front, x->domain)));
     atomic_store(&x->region->daemon_sleeps, 1);
-    /* The executor stores its words before it looks at these. */
+    /* The executor stores its words before it looks at these words. */
     atomic_thread_fence(memory_order_seq_cst);
     return ring_has_record(&x->in) || (atomic_load(&x->region->wants_room) && ring_read_on(&x->out)) ||
            (atomic_load(&x->broken) && !x->broken_ns);
@@ -583,9 +526,7 @@ void front_arm(struct backend_device *device)
     bool more = atomic_load(&f->news);
 
     f->slept = true;
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
-
+    list_each (struct executor, x, link, &f->executors) {
         if (x->ready && !atomic_load_explicit(&x->gone, memory_order_relaxed))
             more = arm_executor(x) || more;
     }

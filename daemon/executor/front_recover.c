@@ -1,6 +1,6 @@
-/* Jobs whose executor ends: which the daemon ends with it, since the driver has no other way to stop a kernel; and of
- * an executor that has ended, which job is at fault, which may be begun anew without harm, which are lost. Thread:
- * loop. */
+/* Jobs that end with their executor. The daemon kills an executor to end a job, since the driver has no other way to
+ * stop a kernel. Of an executor that has ended, this decides which job is at fault, which jobs may be begun anew
+ * without harm, and which are lost. Thread: loop. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ struct range {
     uint64_t start, end;
 };
 
-/* Which memories of a kind there are: the first one, and whether there are others. */
+/* Memories of a kind: the first one, and whether there are others. */
 struct some {
     uint64_t first; /* 0: none */
     bool more;
@@ -48,7 +48,7 @@ struct search {
 
 /* ---- ranges ---- */
 
-/* Shared host memory may be registered several times, with an id each: its file tells. */
+/* Shared host memory may be registered several times, with an id each: the file tells. */
 static uint64_t identity(const struct step_operand *o)
 {
     const struct backend_memory *memory = memory_by_id(o->memory);
@@ -56,8 +56,8 @@ static uint64_t identity(const struct step_operand *o)
     return memory && memory->file ? (uint64_t)1 << 63 | memory->file : o->memory;
 }
 
-/* An allocation can be exported, and registered, several times: nothing tells that foreign memory is not the same as
- * other VMM memory. What the daemon allocated has one id. */
+/* An allocation can be exported, and registered, several times, so foreign memory may be the same as other VMM memory.
+ * Memory that the daemon allocated has one id. */
 static bool is_foreign(const struct backend_memory *memory)
 {
     return memory->kind == MEMORY_CUDA_VMM && !memory->made;
@@ -67,11 +67,6 @@ static void note(struct some *some, uint64_t memory)
 {
     some->more = some->more || (some->first && some->first != memory);
     some->first = some->first ? some->first : memory;
-}
-
-static bool has_other(const struct some *some, uint64_t memory)
-{
-    return some->more || (some->first && some->first != memory);
 }
 
 static void note_kind(struct ranges *ranges, const struct step_operand *o)
@@ -89,10 +84,9 @@ static void note_kind(struct ranges *ranges, const struct step_operand *o)
 static bool has_alias(const struct ranges *ranges, const struct step_operand *o)
 {
     const struct backend_memory *memory = memory_by_id(o->memory);
+    const struct some *some = memory && is_foreign(memory) ? &ranges->vmm : &ranges->foreign;
 
-    if (!memory || memory->kind != MEMORY_CUDA_VMM)
-        return false;
-    return has_other(is_foreign(memory) ? &ranges->vmm : &ranges->foreign, o->memory);
+    return memory && memory->kind == MEMORY_CUDA_VMM && (some->more || (some->first && some->first != o->memory));
 }
 
 static void clear(struct ranges *ranges)
@@ -102,11 +96,6 @@ static void clear(struct ranges *ranges)
     ranges->vmm = ranges->foreign = (struct some){0};
 }
 
-static bool is_before(const struct range *r, uint64_t memory, uint64_t start)
-{
-    return r->memory < memory || (r->memory == memory && r->end < start);
-}
-
 /* The first range of the memory that ends at `start` or later, or the place of one. */
 static unsigned find(const struct ranges *ranges, uint64_t memory, uint64_t start)
 {
@@ -114,8 +103,9 @@ static unsigned find(const struct ranges *ranges, uint64_t memory, uint64_t star
 
     while (low < high) {
         const unsigned middle = (low + high) / 2;
+        const struct range *r = &ranges->list[middle];
 
-        if (is_before(&ranges->list[middle], memory, start))
+        if (r->memory < memory || (r->memory == memory && r->end < start))
             low = middle + 1;
         else
             high = middle;
@@ -123,7 +113,7 @@ static unsigned find(const struct ranges *ranges, uint64_t memory, uint64_t star
     return low;
 }
 
-/* Adds the operand, as one range with those that it touches. */
+/* Adds the operand, and joins it with the ranges that it touches. */
 static void add(struct ranges *ranges, const struct step_operand *o)
 {
     struct range new = {.memory = identity(o), .start = o->offset, .end = o->offset + o->extent};
@@ -148,7 +138,7 @@ static void add(struct ranges *ranges, const struct step_operand *o)
     ranges->n += 1 - (last - i);
 }
 
-/* The range that has the operand's first byte, or comes next. NULL: there is none in its memory. */
+/* The range that has the operand's first byte, or comes next in its memory. NULL: there is none. */
 static const struct range *range_of(const struct ranges *ranges, const struct step_operand *o)
 {
     const uint64_t memory = identity(o);
@@ -173,7 +163,6 @@ static bool has_some(const struct ranges *ranges, const struct step_operand *o)
 
 /* ---- steps ---- */
 
-/* The operands that the step reads, the first ones. */
 static unsigned reads(const struct step *step)
 {
     return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0 ? step_operands(step) : step->n_inputs;
@@ -191,7 +180,7 @@ static bool is_dense(const struct step *step, const struct step_operand *out)
     return n * dtype_size(p->out_dtype) == out->extent;
 }
 
-/* Forwards: what the step reads and an earlier one that is begun anew (`again`) writes. */
+/* Forwards: operands that the step reads and that an earlier step, which is begun anew (`again`), writes. */
 static uint32_t find_safe(struct search *search, const struct step *step, bool again)
 {
     uint32_t safe = 0;
@@ -205,7 +194,7 @@ static uint32_t find_safe(struct search *search, const struct step *step, bool a
     return safe;
 }
 
-/* Backwards: whether the step reads nothing else that it, or a later one, writes. */
+/* Backwards: whether the step reads nothing else that it, or a later step, writes. */
 static bool may_repeat(struct search *search, const struct step *step, uint32_t safe)
 {
     for (unsigned i = step->n_inputs; i < step_operands(step); i++)
@@ -242,7 +231,7 @@ static unsigned count_steps(const struct front_stream *s)
     return n;
 }
 
-/* Takes those from the ones to begin anew that may not be. Returns whether there were any. */
+/* Clears front_job.again of jobs that may not be begun anew. Returns whether there were any. */
 static bool look_at(struct search *search, const struct front_stream *s)
 {
     struct list *node = list_first(&s->jobs);
@@ -268,16 +257,7 @@ static bool look_at(struct search *search, const struct front_stream *s)
     return fewer;
 }
 
-/* None that may have run is begun anew. */
-static void choose_none(const struct front_stream *s)
-{
-    struct list *node = list_first(&s->jobs);
-
-    for (unsigned i = 0; i < s->sent; i++, node = node->next)
-        own_of(node)->again = own_of(node)->again && !may_have_run(own_of(node));
-}
-
-/* Sets front_job.again of the stream's jobs that the lost executor had. *steps: those that were looked at so far. */
+/* Sets front_job.again of the stream's jobs that the lost executor had. *steps: steps that were looked at so far. */
 static void choose_again(struct front_stream *s, const struct front_job *culprit, unsigned *steps)
 {
     enum { LOOKS_MAX = 8 };
@@ -292,11 +272,15 @@ static void choose_again(struct front_stream *s, const struct front_job *culprit
         own_of(node)->again = own_of(node) != culprit && own_of(node)->job->begun_anew < FRONT_REPEATS_MAX;
     if (search)
         search->safe = calloc(n + 1, sizeof(*search->safe));
-    /* What reads the output of one that is not begun anew is looked at once more. */
+    /* Jobs that read the output of one that is not begun anew are looked at once more. */
     while (search && search->safe && looks < LOOKS_MAX && look_at(search, s))
         looks++;
-    if (!search || !search->safe || looks == LOOKS_MAX)
-        choose_none(s);
+    if (!search || !search->safe || looks == LOOKS_MAX) {
+        /* No job that may have run is begun anew. */
+        node = list_first(&s->jobs);
+        for (unsigned i = 0; i < s->sent; i++, node = node->next)
+            own_of(node)->again = own_of(node)->again && !may_have_run(own_of(node));
+    }
     if (search)
         free(search->safe);
     free(search);
@@ -312,7 +296,7 @@ static bool has_kernel(const struct backend_job *job)
     return false;
 }
 
-/* The job's word, which the GPU writes behind the work, says that it was done. */
+/* Whether the job's word, which the GPU writes behind the work, says that it was done. */
 static bool has_signalled(const struct front_job *own)
 {
     const struct backend_job *job = own->job;
@@ -338,7 +322,7 @@ static void end_done(struct front_stream *s, struct front_job *own)
     front_end(s, job, NULL);
 }
 
-/* Ends the stream's jobs that were done: those up to the last one that has signalled. */
+/* Ends the stream's jobs up to the last one that has signalled: they were done. */
 static void end_signalled(struct front_stream *s)
 {
     struct list *node = list_first(&s->jobs);
@@ -351,25 +335,19 @@ static void end_signalled(struct front_stream *s)
         end_done(s, front_first_of(s));
 }
 
-/* Of the jobs that may have run, those with kernels of users may be at fault. */
-static bool is_suspect(const struct front_stream *s)
-{
-    const struct front_job *first = front_first_of(s);
-
-    return first && has_kernel(first->job) && may_have_run(first);
-}
-
+/* Counts the streams whose first job may have run, and has a kernel of a user, which may be at fault. */
 static unsigned count_suspects(const struct executor *x)
 {
     unsigned n = 0;
 
-    list_for_each_safe (node, after, &x->streams) {
-        n += is_suspect(list_entry(node, struct front_stream, on_link));
+    list_each (struct front_stream, s, on_link, &x->streams) {
+        const struct front_job *first = front_first_of(s);
+
+        n += first && has_kernel(first->job) && may_have_run(first);
     }
     return n;
 }
 
-/* Names the only kernel of several steps. */
 static void blame_kernel(const struct backend_job *job, struct error *e)
 {
     unsigned n = 0, last = 0;
@@ -407,17 +385,6 @@ static void accuse(const struct executor *x, const struct front_job *own, unsign
     blame_kernel(job, ret);
 }
 
-/* ---- the decision ---- */
-
-static void begin_anew(struct backend_job *job)
-{
-    job->started_ns = 0;
-    job->ended = 0;
-    job->n_samples = 0;
-    job->begun_anew++;
-}
-
-/* Why the job of the executor cannot go on. */
 static void explain(const struct executor *x, const struct front_job *own, bool first, unsigned suspects,
                     struct error *ret)
 {
@@ -439,17 +406,6 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
     }
 }
 
-/* Ends the job, which is lost: after those before it that are begun anew. */
-static void lose(struct front_stream *s, struct backend_job *job, bool waits, const struct error *why)
-{
-    if (!waits) {
-        front_end(s, job, why);
-        return;
-    }
-    job->failed = true;
-    job->error = *why;
-}
-
 static void recover_stream(struct executor *x, struct front_stream *s, unsigned suspects, unsigned *steps)
 {
     struct list *node = list_first(&s->jobs);
@@ -457,7 +413,7 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
 
     choose_again(s, x->culprit, steps);
     s->refused = false;
-    /* Those that stay are sent again, before the ones that were not sent. */
+    /* Jobs that stay are sent again, before those that were not sent. */
     s->unsent = &s->jobs;
     for (struct list *after; s->sent; node = after, first = false) {
         struct backend_job *job = front_job_at(node);
@@ -469,10 +425,16 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
         if (!again)
             explain(x, own, first && may_have_run(own), suspects, &e);
         front_take_back(own);
-        if (again)
-            begin_anew(job);
-        else
-            lose(s, job, waits, &e);
+        if (again) {
+            job->started_ns = 0;
+            job->ended = job->n_samples = 0;
+            job->begun_anew++;
+        } else if (waits) { /* it ends after the jobs before it */
+            job->failed = true;
+            job->error = e;
+        } else {
+            front_end(s, job, &e);
+        }
         waits = waits || again;
     }
     s->unsent = list_empty(&s->jobs) ? &s->jobs : list_first(&s->jobs);
@@ -486,9 +448,8 @@ void front_recover(struct executor *x, struct list *ret_streams)
     struct list *node;
 
     front_take_rest(x);
-    list_for_each_safe (stream, after, &x->streams) {
-        end_signalled(list_entry(stream, struct front_stream, on_link));
-    }
+    list_each (struct front_stream, s, on_link, &x->streams)
+        end_signalled(s);
     suspects = x->culprit || x->abandoned || x->killed ? 0 : count_suspects(x);
     list_init(ret_streams);
     while ((node = list_first(&x->streams))) {
@@ -531,7 +492,7 @@ void front_end_opening(struct front_stream *s)
         s->end_ns = end_in(s->device->front, OPENING_GRACE_NS);
 }
 
-/* The first job of a stream that is more likely the one that the others wait for: users' kernels may never end. */
+/* The first job of a stream that more likely keeps the others waiting: users' kernels may never end. */
 static const struct front_job *slower(const struct front_job *a, const struct front_job *b)
 {
     const bool kernel = a && has_kernel(a->job), other = has_kernel(b->job);
@@ -541,25 +502,14 @@ static const struct front_job *slower(const struct front_job *a, const struct fr
     return a->first_ns <= b->first_ns ? a : b;
 }
 
-static void end_late(struct executor *x, struct front_job *own, uint64_t longest_ns)
-{
-    struct error e;
-
-    error_set(&e, ERROR_JOB_TIMEOUT,
-              "the job ran longer than %llu s while kernels of others waited for the GPU, so it was ended",
-              (unsigned long long)(longest_ns / 1000000000));
-    error_detail_number(&e, "timeout_s", (int64_t)(longest_ns / 1000000000));
-    end_with(x, own, &e);
-}
-
 void front_end_late(struct executor *x, const struct front_device *gpu, uint64_t since_ns, uint64_t longest_ns)
 {
     const uint64_t now_ns = clock_now_ns();
     const struct front_job *slowest = NULL;
     bool late = false;
+    struct error e;
 
-    list_for_each_safe (node, after, &x->streams) {
-        const struct front_stream *s = list_entry(node, struct front_stream, on_link);
+    list_each (struct front_stream, s, on_link, &x->streams) {
         const struct front_job *first = gpu && s->device != gpu ? NULL : front_first_of(s);
         const uint64_t begin_ns = first && first->first_ns > since_ns ? first->first_ns : since_ns;
 
@@ -568,20 +518,24 @@ void front_end_late(struct executor *x, const struct front_device *gpu, uint64_t
         late = late || now_ns >= begin_ns + longest_ns;
         slowest = slower(slowest, first);
     }
-    if (late)
-        end_late(x, front_job_of(slowest->job), longest_ns);
+    if (!late)
+        return;
+    error_set(&e, ERROR_JOB_TIMEOUT,
+              "the job ran longer than %llu s while kernels of others waited for the GPU, so it was ended",
+              (unsigned long long)(longest_ns / 1000000000));
+    error_detail_number(&e, "timeout_s", (int64_t)(longest_ns / 1000000000));
+    end_with(x, front_job_of(slowest->job), &e);
 }
 
-/* The job that is to end_with by now, or NULL; *next_ns: the earliest of the others. */
+/* The job that is to end by now, or NULL; *next_ns: the earliest end of the others. */
 static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t *next_ns)
 {
     struct front_job *due = NULL;
 
-    list_for_each_safe (node, after, &x->streams) {
-        const struct front_stream *s = list_entry(node, struct front_stream, on_link);
+    list_each (struct front_stream, s, on_link, &x->streams) {
         struct front_job *own = front_first_of(s);
 
-        /* Only the first of a stream runs. */
+        /* Only the first job of a stream runs. */
         if (own && own->end_ns && own->end_ns <= now_ns)
             due = own;
         else if (own && own->end_ns && own->end_ns < *next_ns)
@@ -590,11 +544,10 @@ static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t 
     return due;
 }
 
-/* Ends the executors that still open what a job needs that is to end_with by now. */
+/* Ends the executors that still open objects for a job that is to end by now. */
 static void end_openings(struct front *f, uint64_t now_ns, uint64_t *next_ns)
 {
-    list_for_each_safe (node, after, &f->busy) {
-        const struct front_stream *s = list_entry(node, struct front_stream, link);
+    list_each (struct front_stream, s, link, &f->busy) {
         struct executor *x = s->preparing && s->end_ns && s->domain ? s->domain->executor : NULL;
         struct error e;
 
@@ -621,8 +574,7 @@ void front_deadlines_turn(struct front *f)
             front_set_timer(f, f->next_end_ns); /* an earlier one may have been in its place */
         return;
     }
-    list_for_each_safe (node, after, &f->executors) {
-        struct executor *x = list_entry(node, struct executor, link);
+    list_each (struct executor, x, link, &f->executors) {
         struct front_job *due = x->domain && !x->common ? find_due(x, now_ns, &next_ns) : NULL;
         struct error e;
 

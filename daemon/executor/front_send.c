@@ -7,12 +7,7 @@
 #include "executor/front.h"
 #include "util/clock.h"
 
-static struct front_stream *front_stream(struct backend_stream *stream)
-{
-    return (struct front_stream *)(void *)stream;
-}
-
-/* backend_job.impl is a struct front_job while an executor has the job, and else its stream's address plus one. */
+/* backend_job.impl is a struct front_job while an executor has the job; else its stream's address plus one. */
 static void set_stream(struct backend_job *job, struct front_stream *s)
 {
     job->impl = (char *)s + 1;
@@ -26,11 +21,6 @@ struct front_job *front_job_of(const struct backend_job *job)
 struct front_job *front_first_of(const struct front_stream *s)
 {
     return s->sent ? front_job_of(front_job_at(list_first(&s->jobs))) : NULL;
-}
-
-static struct front_stream *stream_of_unsent(const struct backend_job *job)
-{
-    return (struct front_stream *)(void *)((char *)job->impl - 1);
 }
 
 /* ---- streams ---- */
@@ -85,7 +75,7 @@ static void join(struct front_stream *s, struct executor *x)
 
 void front_stream_free(struct backend_stream *stream)
 {
-    struct front_stream *s = front_stream(stream);
+    struct front_stream *s = (struct front_stream *)(void *)stream;
 
     front_stream_leave(s);
     ids_give(&s->device->front->stream_ids, s->number);
@@ -94,7 +84,6 @@ void front_stream_free(struct backend_stream *stream)
 
 /* ---- submission ---- */
 
-/* How many bytes follow the job's record. */
 static uint32_t behind_record(const struct backend_job *job, bool replay)
 {
     uint32_t bytes = 0;
@@ -150,8 +139,8 @@ static void fill_record(const struct front_stream *s, const struct backend_job *
     }
 }
 
-/* When the job is likely to end. A job whose end is not known is waited for from when it begins, so what comes behind
- * it is not known either. */
+/* Forecasts when the job will end. A job whose end is not known is waited for from its beginning, so the end of the
+ * jobs behind it is not known either. */
 static void forecast(struct front_stream *s, struct front_job *own, uint32_t program)
 {
     struct front *f = s->device->front;
@@ -282,7 +271,7 @@ static bool prepare(struct front_stream *s, struct executor *x)
     return s->preparing;
 }
 
-/* An error that ends the stream's next job, once those before it have ended. False: it must wait for them. */
+/* Ends the stream's next job, once the jobs before it have ended. False: it must wait for them. */
 static bool end_next(struct front_stream *s, struct backend_job *job, const struct error *why)
 {
     if (s->sent)
@@ -291,7 +280,7 @@ static bool end_next(struct front_stream *s, struct backend_job *job, const stru
     return true;
 }
 
-/* Whether the job is not kept by the turns of domains: one that is alone needs none. */
+/* Whether turns of domains let the job go: a job that is alone needs no turn. */
 static bool may_go_next(const struct front_stream *s, const struct backend_job *job, struct front_domain *d)
 {
     if (front_hold_is_wanted(s, job))
@@ -343,7 +332,6 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     return true;
 }
 
-/* The domain of the stream's next job. */
 static struct front_domain *domain_of_next(struct front_stream *s, const struct backend_job *job)
 {
     struct front *f = s->device->front;
@@ -397,7 +385,7 @@ void front_advance_on(struct front_domain *d, const struct front_device *gpu)
 {
     struct list again, *node;
 
-    /* Each stream gets one look; one that must wait on enters the list again. */
+    /* Each stream gets one look; a stream that must wait on enters the list again. */
     list_take(&again, &d->turns[gpu->number].blocked);
     while ((node = list_pop(&again)))
         front_advance(list_entry(node, struct front_stream, blocked_link));
@@ -419,7 +407,7 @@ bool front_is_blocked(const struct front *f, const struct front_domain *d)
 
 void front_submit(struct backend_stream *stream, struct backend_job *job)
 {
-    struct front_stream *s = front_stream(stream);
+    struct front_stream *s = (struct front_stream *)(void *)stream;
     struct front *f = s->device->front;
 
     job->failed = false;
@@ -449,7 +437,7 @@ void front_cancel(struct backend_job *job)
 
     if (!job->impl) /* it has ended: done() follows */
         return;
-    s = own ? own->stream : stream_of_unsent(job);
+    s = own ? own->stream : (struct front_stream *)(void *)((char *)job->impl - 1);
     if (!own) { /* it ends when those before it have ended */
         if (s->preparing && s->prepare_job == job && atomic_load(&job->end_now) && job->domain != DOMAIN_COMMON)
             front_end_opening(s);

@@ -35,38 +35,24 @@ void front_load_add(struct executor *x, const struct front_job *own)
         x->loads[i].users += own->gpus >> i & 1;
 }
 
-/* The mean of the last ones, about. */
-static void note_duration(struct front_load *load, const struct front_job *own)
-{
-    const uint64_t job_ns = clock_now_ns() - own->first_ns;
-
-    load->job_ns = load->job_ns ? (3 * load->job_ns + job_ns) / 4 : job_ns;
-}
-
-/* Whether someone waits for the GPU's end of work. */
-static bool leave_gpu(struct front_load *load, const struct front_device *gpu)
-{
-    if (--load->users)
-        return false;
-    load->used_ns = clock_now_ns();
-    return gpu->hold.holder != NULL;
-}
-
 void front_load_remove(struct executor *x, const struct front_job *own)
 {
     struct front *f = x->front;
     const struct front_device *gpu = own->stream->device;
     struct front_load *load = &x->loads[gpu->number];
+    const uint64_t now_ns = clock_now_ns(), job_ns = now_ns - own->first_ns;
     bool news = false;
 
     load->in_a_row++;
-    if (!x->common && own->first_ns)
-        note_duration(load, own);
+    if (!x->common && own->first_ns) /* about the mean of the last jobs */
+        load->job_ns = load->job_ns ? (3 * load->job_ns + job_ns) / 4 : job_ns;
     if (--load->jobs == 0)
         news = gpu->turns.n_waiting != 0; /* another domain's turn */
     for (unsigned i = 0; i < f->n_devices; i++)
-        if (own->gpus >> i & 1)
-            news = leave_gpu(&x->loads[i], f->devices[i]) || news;
+        if (own->gpus >> i & 1 && --x->loads[i].users == 0) {
+            x->loads[i].used_ns = now_ns;
+            news = news || f->devices[i]->hold.holder;
+        }
     if (--x->unfinished == 0) {
         x->used_ns = load->used_ns;
         x->device_ns += x->used_ns - x->busy_ns;
@@ -79,12 +65,13 @@ void front_load_remove(struct executor *x, const struct front_job *own)
 /* ---- turns ---- */
 
 enum {
-    TURN_NS = 3000000,  /* a domain sends for so long while others wait; its turn ends with its last job */
-    AHEAD = 8,          /* jobs that a domain has in its executor while others wait */
-    AHEAD_ALONE = 32,   /* the same while none waits: what is there when one comes goes on */
-    AHEAD_FIRST = 4,    /* the same before the first one of them has ended: each that ends makes it one more */
-    AHEAD_LEAST = 2,    /* the same where jobs last long: one follows the other at once */
-    AHEAD_NS = 20000000 /* how long the jobs in an executor take together, where there are more than that */
+    TURN_NS = 3000000, /* a domain sends for so long while others wait; its turn ends with its last job */
+    /* How many jobs a domain has in its executor: */
+    AHEAD = 8,          /* while others wait */
+    AHEAD_ALONE = 32,   /* while none waits: these jobs go on when one comes */
+    AHEAD_FIRST = 4,    /* before the first of them has ended: each that ends makes it one more */
+    AHEAD_LEAST = 2,    /* where jobs last long: one follows the other at once */
+    AHEAD_NS = 20000000 /* how long the jobs take together, where there are more than AHEAD_LEAST */
 };
 
 uint64_t front_longest_ns(const struct front *f)
@@ -113,7 +100,6 @@ static struct front_turn *turn_of(struct front_domain *d, const struct front_dev
     return &d->turns[gpu->number];
 }
 
-/* What the domain has on the GPU: nothing without an executor. */
 static const struct front_load *load_of(const struct front_domain *d, const struct front_device *gpu)
 {
     static const struct front_load none;
@@ -121,13 +107,12 @@ static const struct front_load *load_of(const struct front_domain *d, const stru
     return d->executor ? &d->executor->loads[gpu->number] : &none;
 }
 
-/* Of the waiting domains that have an executor, the one that has had least; NULL: none. */
+/* The domain that has had least of those that wait and have an executor; NULL: none. */
 static struct front_domain *next_of(const struct front_device *gpu)
 {
     struct front_domain *next = NULL;
 
-    list_for_each_safe (node, after, &gpu->front->domains) {
-        struct front_domain *d = list_entry(node, struct front_domain, link);
+    list_each (struct front_domain, d, link, &gpu->front->domains) {
         const struct front_turn *turn = turn_of(d, gpu);
 
         if (turn->waiting_ns && has_executor(d) && (!next || turn->had_ns < turn_of(next, gpu)->had_ns))
@@ -136,13 +121,13 @@ static struct front_domain *next_of(const struct front_device *gpu)
     return next;
 }
 
-/* There are more turns than there would be without late ones. */
+/* Whether there are more turns than there would be without late ones. */
 static bool has_more_turns(const struct front_device *gpu)
 {
     return gpu->turns.n > max_turns(gpu->front);
 }
 
-/* Before the number of turns, or of those that wait, changes. */
+/* To be called before the number of turns, or of domains that wait, changes. */
 static void count_time(struct front_device *gpu, uint64_t now_ns)
 {
     if (gpu->turns.n_waiting || has_more_turns(gpu))
@@ -176,8 +161,8 @@ static void leave_line(struct front_device *gpu, struct front_turn *turn, uint64
     gpu->turns.n_waiting--;
 }
 
-/* Others who pause for less than this still count as working beside a late turn. Longer than the time between two
- * looks. */
+/* Domains that pause for less than this still count as working beside a late turn. It is longer than the time between
+ * two looks. */
 static uint64_t gap_ns(const struct front *f)
 {
     return front_longest_ns(f) / 4;
@@ -207,7 +192,7 @@ static void begin_turn(struct front_device *gpu, struct front_turn *turn, uint64
         front_set_timer(gpu->front, now_ns + TURN_NS);
 }
 
-/* Charges the domain only for time in which others wanted the GPU: an idle turn takes nothing from anybody. */
+/* Charges the domain only for time in which others wanted the GPU: an idle turn costs nobody anything. */
 static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t now_ns)
 {
     count_time(gpu, now_ns);
@@ -242,14 +227,15 @@ static bool has_free_turn(const struct front_device *gpu)
     return gpu->turns.n - gpu->turns.n_late < max_turns(gpu->front);
 }
 
-/* Whether the domain, which has the turn, sends on. */
 static bool goes_on(const struct front_device *gpu, const struct front_domain *d)
 {
-    if (d->turns[gpu->number].late_ns && (gpu->turns.n_waiting || has_more_turns(gpu)))
+    const struct front_turn *turn = &d->turns[gpu->number];
+
+    if (turn->late_ns && (gpu->turns.n_waiting || has_more_turns(gpu)))
         return false;
     if (!gpu->turns.n_waiting)
         return jobs_of(d, gpu) < ahead(d, gpu, AHEAD_ALONE);
-    return jobs_of(d, gpu) < ahead(d, gpu, AHEAD) && clock_now_ns() < d->turns[gpu->number].since_ns + TURN_NS;
+    return jobs_of(d, gpu) < ahead(d, gpu, AHEAD) && clock_now_ns() < turn->since_ns + TURN_NS;
 }
 
 bool front_turn_take(struct front_device *gpu, struct front_domain *d)
@@ -290,24 +276,12 @@ void front_turn_drop(struct front *f, struct front_domain *d)
     }
 }
 
-/* Domains whose jobs were cancelled meanwhile leave. */
-static void leave_lines(struct front_device *gpu, uint64_t now_ns)
-{
-    list_for_each_safe (node, after, &gpu->front->domains) {
-        struct front_turn *turn = turn_of(list_entry(node, struct front_domain, link), gpu);
-
-        if (list_empty(&turn->blocked))
-            leave_line(gpu, turn, now_ns);
-    }
-}
-
-/* Since when a domain waits that could go on. */
+/* Since when a domain waits that could go on; UINT64_MAX: none does. */
 static uint64_t waiting_since(const struct front_device *gpu)
 {
     uint64_t since_ns = UINT64_MAX;
 
-    list_for_each_safe (node, after, &gpu->front->domains) {
-        const struct front_domain *d = list_entry(node, struct front_domain, link);
+    list_each (struct front_domain, d, link, &gpu->front->domains) {
         uint64_t own_ns = d->turns[gpu->number].waiting_ns;
 
         if (!own_ns || !has_executor(d))
@@ -319,8 +293,8 @@ static uint64_t waiting_since(const struct front_device *gpu)
     return since_ns;
 }
 
-/* Others go beside a turn whose jobs do not end in time. `since_ns`: others wait, UINT64_MAX: none does. Returns when
- * to look again for that; UINT64_MAX: need not. */
+/* Finds out whether the turn is late: its jobs do not end in time, and others, who wait since `since_ns` (UINT64_MAX:
+ * nobody does), go beside it. Returns when to look again; UINT64_MAX: need not. */
 static uint64_t find_late(struct front_device *gpu, struct front_turn *turn, uint64_t since_ns, uint64_t now_ns)
 {
     const uint64_t until_ns = turn->since_ns + TURN_NS;
@@ -340,8 +314,8 @@ static uint64_t find_late(struct front_device *gpu, struct front_turn *turn, uin
     return UINT64_MAX;
 }
 
-/* A turn whose jobs go on. After a long time in which others waited, or worked beside them, the longest one is ended.
- */
+/* Looks after a turn whose jobs go on. After a long time in which others waited, or worked beside them, the longest job
+ * is ended. */
 static void keep_turn(struct front_device *gpu, struct front_domain *d, uint64_t since_ns, uint64_t now_ns)
 {
     struct front_turn *turn = turn_of(d, gpu);
@@ -358,15 +332,13 @@ static void keep_turn(struct front_device *gpu, struct front_domain *d, uint64_t
     front_set_timer(gpu->front, late_look_ns < look_ns ? late_look_ns : look_ns);
 }
 
-/* Ends turns that are over; looks for jobs that last too long. */
 static void end_turns(struct front_device *gpu, uint64_t now_ns)
 {
     const uint64_t since_ns = waiting_since(gpu);
 
     if (since_ns != UINT64_MAX)
         note_others(gpu, now_ns);
-    list_for_each_safe (node, after, &gpu->front->domains) {
-        struct front_domain *d = list_entry(node, struct front_domain, link);
+    list_each (struct front_domain, d, link, &gpu->front->domains) {
         struct front_turn *turn = turn_of(d, gpu);
 
         if (!turn->has)
@@ -387,7 +359,9 @@ static void turn_of_gpu(struct front_device *gpu)
 {
     if (!gpu->turns.n_waiting && !gpu->turns.n_late)
         return;
-    leave_lines(gpu, clock_now_ns());
+    list_each (struct front_domain, d, link, &gpu->front->domains)
+        if (list_empty(&turn_of(d, gpu)->blocked)) /* its jobs were cancelled meanwhile */
+            leave_line(gpu, turn_of(d, gpu), clock_now_ns());
     end_turns(gpu, clock_now_ns());
     while (gpu->turns.n_waiting && has_free_turn(gpu)) {
         struct front_domain *d = next_of(gpu);

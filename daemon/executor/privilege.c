@@ -1,7 +1,6 @@
 #include "executor/privilege.h"
 
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -10,8 +9,6 @@
 
 #include "sandbox/process.h"
 #include "sandbox/threads.h"
-
-enum { PERFMON = 38 /* CAP_PERFMON, for headers before Linux 5.8 */ };
 
 bool privilege_is_needed(const char *parameters)
 {
@@ -29,21 +26,6 @@ bool privilege_is_needed(const char *parameters)
     text[length] = '\0';
     at = strstr(text, name);
     return n >= 0 && at && strtol(at + strlen(name), NULL, 10) != 0;
-}
-
-bool privilege_is_here(void)
-{
-    return process_may_keep(PERFMON);
-}
-
-int privilege_keep_over_users(struct error *e)
-{
-    return process_keep_over_users(e);
-}
-
-int privilege_keep(struct error *e)
-{
-    return process_keep_one(PERFMON, e);
 }
 
 /* ---- the thread that has it ---- */
@@ -66,7 +48,7 @@ static void *use_it(void *argument)
     while (sem_wait(&user.wanted) < 0)
         ;
     if (user.use)
-        user.result = process_use_one(PERFMON, &user.why);
+        user.result = process_use_one(PRIVILEGE, &user.why);
     if (user.use && user.result == 0)
         user.result = user.use(user.context, &user.why);
     process_drop_capabilities(&ignored); /* a look at all threads follows */
@@ -83,7 +65,7 @@ int privilege_hand_over(struct error *e)
     return user.started ? 0 : error_set(e, ERROR_OUT_OF_MEMORY, "a thread for reading counters cannot be made");
 }
 
-/* The thread's work, and its end; threads of libraries may have been started on the way. */
+/* Lets the thread work and end. Libraries may have started threads on the way. */
 static int finish(struct error *e)
 {
     sem_post(&user.wanted);
@@ -99,7 +81,7 @@ int privilege_use(int (*use)(void *context, struct error *e), void *context, int
 
     *ret = -1;
     if (!user.started)
-        return error_set(why, ERROR_PERMISSION_DENIED, "the process has no CAP_PERFMON, or no whole sandbox"), 0;
+        return error_set(why, ERROR_PERMISSION_DENIED, "the process has no CAP_PRIVILEGE, or no whole sandbox"), 0;
     user.use = use;
     user.context = context;
     r = finish(e);

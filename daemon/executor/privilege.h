@@ -16,18 +16,14 @@
 
 #include "util/error.h"
 
+enum { PRIVILEGE = 38 /* CAP_PERFMON, for headers before Linux 5.8 */ };
+
 #define PRIVILEGE_PARAMETERS "/proc/driver/nvidia/params"
 
 /* Whether the driver's parameters, a file, say that counters are for administrators. False where it cannot be read. */
 bool privilege_is_needed(const char *parameters);
 
-/* ---- the executor's side, for confine.c ---- */
-
-/* Whether this process has it. */
-bool privilege_is_here(void);
-/* Before and after the process becomes another user. */
-int privilege_keep_over_users(struct error *e);
-int privilege_keep(struct error *e);
+/* ---- the executor's side ---- */
 
 /* To be called in the sandbox, by the process's only thread: from now on one new thread can use the privilege, and the
  * caller cannot. */

@@ -68,7 +68,7 @@ struct packed {
     char variant[STEP_VARIANT_BYTES];
 };
 
-/* Of an elementwise plan, before the shape and the strides of its operands. */
+/* An elementwise plan, before the shape and the strides of its operands. */
 struct packed_elementwise {
     uint64_t count;
     uint64_t contiguous;

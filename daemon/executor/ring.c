@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Before each record. A record never wraps: where it would, a padding fills the ring's end. */
+/* Before each record. A record never wraps: where it would, padding fills the ring's end. */
 struct head {
     uint32_t size;   /* of the record, without the head */
     uint32_t filler; /* 1: this is padding */
@@ -45,7 +45,6 @@ bool ring_read_on(struct ring *r)
     return true;
 }
 
-/* Whether `bytes` are free, as far as the reader's word can be believed. */
 static bool has_room(struct ring *r, uint64_t bytes)
 {
     if (RING_BYTES - (r->position - r->other) < bytes)
@@ -72,7 +71,6 @@ void ring_publish(struct ring *r)
     atomic_store_explicit(&r->words->written, r->position, memory_order_release);
 }
 
-/* Reads the head at the position. False: there is none, or it is nonsense. */
 static bool read_head(struct ring *r, uint64_t position, struct head *ret)
 {
     const uint64_t there = r->other - position;

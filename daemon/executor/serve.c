@@ -24,12 +24,11 @@ enum {
     LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */
 };
 
-/* Wakes the loop from another thread. */
 void serve_wake(void *context)
 {
     struct serving *p = context;
 
-    /* Kept, for the loop may be about to sleep. */
+    /* The word stays set: the loop may be about to sleep. */
     atomic_store(&p->woken, true);
     if (atomic_exchange(&p->region->executor_sleeps, 0))
         bell_ring(p->own_bell[1]);
@@ -102,8 +101,8 @@ static int take(void *context, struct error *e)
     return p->gpus->counters_take(p->devices[p->counts], e);
 }
 
-/* Takes the counters of p->counts, where the driver and the daemon let it; the log says. Then no thread has a
- * privilege, or the start fails. */
+/* Takes the counters of p->counts, where the driver and the daemon let it. Then no thread has a privilege, or the start
+ * fails. */
 static int take_counters(struct serving *p, struct error *e)
 {
     struct error why;
@@ -125,7 +124,8 @@ static int take_counters(struct serving *p, struct error *e)
     return 0;
 }
 
-/* The driver's connection to MPS is made with the first context: makes all, so that no socket is needed later. */
+/* Makes all contexts of devices under MPS: the driver connects to MPS with the first context, and no socket is made
+ * later. */
 static void connect_devices(struct serving *p)
 {
     struct error e;
@@ -137,7 +137,6 @@ static void connect_devices(struct serving *p)
 
 /* ---- the start ---- */
 
-/* From the arguments "key=value" behind the first. */
 static void read_arguments(int argc, char **argv, struct serving *p, struct backend_config *config)
 {
     for (int i = 2; i < argc; i++) {
@@ -154,7 +153,8 @@ static void read_arguments(int argc, char **argv, struct serving *p, struct back
     }
 }
 
-/* The daemon ends it by the end of the control socket, never by a signal to the whole service: jobs may still run. */
+/* The daemon ends the process by the end of the control socket. A signal to the whole service does not end it: jobs may
+ * still run. */
 static void prepare_process(void)
 {
     prctl(PR_SET_NAME, "kopsd-executor");
@@ -187,8 +187,8 @@ static int take_descriptors(struct serving *p, struct error *e)
     return 0;
 }
 
-/* The loop may be in a call of the driver when the daemon ends: then this thread ends the process. Nothing more is sent
- * on the control socket once the descriptors have come. */
+/* Ends the process when the daemon ends: the loop may be in a call of the driver. Nothing more is sent on the control
+ * socket once the descriptors have come. */
 static void *watch_daemon(void *argument)
 {
     const struct serving *p = argument;
@@ -243,7 +243,7 @@ static bool sleep_until_needed(struct serving *p, const struct serve_wait *wait,
     const bool retry = !list_empty(&p->unreported); /* nobody tells of room in the ring to the daemon */
 
     atomic_store(&p->region->executor_sleeps, 1);
-    /* The daemon stores a record before it looks at the word; so does who wakes. */
+    /* The daemon, and threads that wake the loop, store first and look at the word then. */
     atomic_thread_fence(memory_order_seq_cst);
     if (!ring_has_record(&p->in) && !atomic_load(&p->work_done) && !atomic_load(&p->woken)) {
         p->overslept = wait->all_later && left_ns <= UNARMED_NS;
@@ -290,7 +290,7 @@ static void serve(struct serving *p)
     }
 }
 
-/* Under MPS the end of a process in the middle of its work would take the other clients along. */
+/* Under MPS the end of a process in the middle of its work would break the other clients. */
 static void finish_jobs(struct serving *p)
 {
     const uint64_t end_ns = clock_now_ns() + LAST_JOBS_NS;

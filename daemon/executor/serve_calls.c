@@ -1,4 +1,4 @@
-/* Takes the daemon's calls: what may block. */
+/* Takes the daemon's calls, which may block. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,7 +11,6 @@
 #include "executor/serve.h"
 #include "util/log.h"
 
-/* A channel's thread and the call that it is in. */
 struct taker {
     struct serving *serving;
     int socket;
@@ -27,18 +26,23 @@ static struct backend_device *device_of(const struct taker *t)
     return t->serving->devices[t->request.device];
 }
 
-static int open_memory(struct taker *t, struct error *e)
+/* Keeps the memory under the request's handle. */
+static int keep(struct taker *t, struct backend_memory *memory)
 {
-    struct backend_import *import = &t->request.import;
-    struct backend_memory *memory;
-
-    memcpy(import->fds, t->fds, sizeof(import->fds));
-    if (t->serving->backend->memory_import(device_of(t), import, &memory, e) < 0)
-        return -1;
     t->reply.size = memory->size;
     t->reply.address = memory->address;
     memory_id_set(t->request.handle, memory);
     return 0;
+}
+
+static int import(struct taker *t, struct error *e)
+{
+    struct backend_memory *memory;
+
+    memcpy(t->request.import.fds, t->fds, sizeof(t->request.import.fds));
+    if (t->serving->backend->memory_import(device_of(t), &t->request.import, &memory, e) < 0)
+        return -1;
+    return keep(t, memory);
 }
 
 static int allocate(struct taker *t, struct error *e)
@@ -48,10 +52,7 @@ static int allocate(struct taker *t, struct error *e)
     if (t->serving->backend->memory_alloc(device_of(t), t->request.size, &memory, &t->reply_fd, e) < 0)
         return -1;
     t->reply.n_fds = 1;
-    t->reply.size = memory->size;
-    t->reply.address = memory->address;
-    memory_id_set(t->request.handle, memory);
-    return 0;
+    return keep(t, memory);
 }
 
 static void detach(const struct serving *p, struct backend_memory *memory)
@@ -75,8 +76,7 @@ static int map_host(struct taker *t, struct error *e)
         memfd_unmap(memory);
         return -1;
     }
-    memory_id_set(t->request.handle, memory);
-    return 0;
+    return keep(t, memory);
 }
 
 static int extend(struct taker *t, struct error *e)
@@ -90,19 +90,19 @@ static int extend(struct taker *t, struct error *e)
     return 0;
 }
 
-static void close_memory(struct taker *t)
+static int close_memory(struct taker *t, struct error *e)
 {
     struct backend_memory *memory = memory_by_id(t->request.handle);
 
-    if (!memory)
-        return;
+    (void)e;
     memory_id_set(t->request.handle, NULL);
-    if (memory->kind != MEMORY_MEMFD) {
+    if (memory && memory->kind != MEMORY_MEMFD) {
         t->serving->backend->memory_close(memory);
-        return;
+    } else if (memory) {
+        detach(t->serving, memory);
+        memfd_unmap(memory);
     }
-    detach(t->serving, memory);
-    memfd_unmap(memory);
+    return 0;
 }
 
 static int load_code(struct taker *t, struct error *e)
@@ -140,53 +140,43 @@ static int find_function(struct taker *t, struct error *e)
     return 0;
 }
 
-/* Behind the records that were written before: one of them may free a program that launches the code. */
-static void unload_code(const struct taker *t)
+/* Unloads behind the records that were written before: one of them may free a program that launches the code. */
+static int unload_code(struct taker *t, struct error *e)
 {
     const struct timespec moment = {.tv_nsec = 50000};
 
+    (void)e;
     while (atomic_load(&t->serving->region->to_executor.read) < t->request.position)
         nanosleep(&moment, NULL);
     if (!code_of(t))
-        return;
+        return 0;
     t->serving->backend->code_unload(device_of(t), code_of(t));
     t->serving->codes[t->request.code] = NULL;
+    return 0;
 }
 
-static int dispatch(struct taker *t, struct error *e)
+static int activate(struct taker *t, struct error *e)
+{
+    return device_activate(t->serving, t->request.device, e);
+}
+
+static int tell_free_memory(struct taker *t, struct error *e)
 {
     const struct backend *backend = t->serving->backend;
 
-    switch ((enum call_kind)t->request.kind) {
-    case CALL_ACTIVATE:
-        return device_activate(t->serving, t->request.device, e);
-    case CALL_IMPORT:
-        return open_memory(t, e);
-    case CALL_ALLOC:
-        return allocate(t, e);
-    case CALL_MAP_HOST:
-        return map_host(t, e);
-    case CALL_EXTEND:
-        return extend(t, e);
-    case CALL_CLOSE:
-        close_memory(t);
+    if (backend->memory_free && backend->memory_free(device_of(t), &t->reply.size) == 0)
         return 0;
-    case CALL_CODE_LOAD:
-        return load_code(t, e);
-    case CALL_CODE_UNLOAD:
-        unload_code(t);
-        return 0;
-    case CALL_CODE_FUNCTION:
-        return find_function(t, e);
-    case CALL_MEMORY_FREE:
-        if (backend->memory_free && backend->memory_free(device_of(t), &t->reply.size) == 0)
-            return 0;
-        return error_set(e, ERROR_UNSUPPORTED, "the device does not tell its free memory");
-    }
-    return error_set(e, ERROR_INTERNAL, "a call that the executor does not know");
+    return error_set(e, ERROR_UNSUPPORTED, "the device does not tell its free memory");
 }
 
-/* The daemon waits for a reply: it hears of the end instead. Where the daemon is gone, the loop ends the process. */
+static int (*const calls[])(struct taker *t, struct error *e) = {
+    [CALL_ACTIVATE] = activate,           [CALL_IMPORT] = import,           [CALL_ALLOC] = allocate,
+    [CALL_MAP_HOST] = map_host,           [CALL_EXTEND] = extend,           [CALL_CLOSE] = close_memory,
+    [CALL_CODE_LOAD] = load_code,         [CALL_CODE_UNLOAD] = unload_code, [CALL_CODE_FUNCTION] = find_function,
+    [CALL_MEMORY_FREE] = tell_free_memory};
+
+/* A call cannot be answered: the process ends, and the daemon hears of that. Where the daemon is gone, the loop ends
+ * the process. */
 static void give_up(const struct taker *t, const char *why)
 {
     char byte;
@@ -206,11 +196,13 @@ static void answer(struct taker *t)
         t->reply.result = error_set(&t->reply.error, ERROR_INTERNAL, "the executor has no such device");
     else if (t->request.kind != CALL_ACTIVATE && !atomic_load(&t->serving->active[t->request.device]))
         t->reply.result = error_set(&t->reply.error, ERROR_UNSUPPORTED, "nothing has used the device yet");
+    else if (t->request.kind >= sizeof(calls) / sizeof(calls[0]))
+        t->reply.result = error_set(&t->reply.error, ERROR_INTERNAL, "a call that the executor does not know");
     else
-        t->reply.result = dispatch(t, &t->reply.error);
+        t->reply.result = calls[t->request.kind](t, &t->reply.error);
     for (unsigned i = 0; i < t->request.n_fds; i++)
         close(t->fds[i]);
-    if (call_send_reply(t->socket, &t->reply, &t->reply_fd) < 0)
+    if (call_send(t->socket, &t->reply, sizeof(t->reply), &t->reply_fd, t->reply.n_fds) < 0)
         give_up(t, "a reply cannot be sent");
     if (t->reply_fd >= 0)
         close(t->reply_fd);

@@ -10,9 +10,14 @@
 
 /* ---- workers: threads that prepare jobs ---- */
 
+/* Called with the lock held, which is free meanwhile. */
 static void prepare(struct workers *w, struct served_job *job)
 {
+    pthread_mutex_unlock(&w->lock);
     job->base.failed = w->serving->gpus->prepare(job->stream->local, &job->base, &job->base.error) < 0;
+    pthread_mutex_lock(&w->lock);
+    list_append(&w->done, &job->work_link);
+    atomic_store(&w->serving->work_done, true);
 }
 
 static void *work(void *argument)
@@ -30,11 +35,7 @@ static void *work(void *argument)
         }
         job = list_entry(list_first(&w->waiting), struct served_job, work_link);
         list_remove(&job->work_link);
-        pthread_mutex_unlock(&w->lock);
         prepare(w, job);
-        pthread_mutex_lock(&w->lock);
-        list_append(&w->done, &job->work_link);
-        atomic_store(&w->serving->work_done, true);
         serve_wake(w->serving);
     }
     return NULL;
@@ -51,7 +52,6 @@ void workers_init(struct workers *w, struct serving *p)
 
 static void workers_prepare(struct workers *w, struct served_job *job)
 {
-    bool own = false;
     pthread_t thread;
 
     pthread_mutex_lock(&w->lock);
@@ -60,31 +60,17 @@ static void workers_prepare(struct workers *w, struct served_job *job)
         pthread_detach(thread);
         w->n_threads++;
     }
-    own = !w->n_threads;
-    if (own)
+    if (w->n_threads) {
+        pthread_cond_signal(&w->wanted);
+    } else {
         list_remove(&job->work_link);
-    pthread_cond_signal(&w->wanted);
-    pthread_mutex_unlock(&w->lock);
-    if (!own)
-        return;
-    prepare(w, job);
-    pthread_mutex_lock(&w->lock);
-    list_append(&w->done, &job->work_link);
-    pthread_mutex_unlock(&w->lock);
-    atomic_store(&w->serving->work_done, true);
-}
-
-static void workers_take(struct workers *w, struct list *ret_done)
-{
-    atomic_store(&w->serving->work_done, false);
-    pthread_mutex_lock(&w->lock);
-    list_take(ret_done, &w->done);
+        prepare(w, job);
+    }
     pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- reports ---- */
 
-/* Wakes the daemon where it sleeps. */
 static void ring_bell(const struct serving *p)
 {
     atomic_thread_fence(memory_order_seq_cst);
@@ -170,12 +156,12 @@ static void free_job(struct served_job *job)
     job->state = SERVED_FREE;
 }
 
-/* Tells the daemon. False: there is no room now. */
+/* Reports the job's end. False: there is no room now. */
 static bool report(struct serving *p, struct served_job *job)
 {
     if (job->base.n_samples != 1 && !report_samples(p, job))
         return false;
-    /* Before the record: behind it the slot may have its next job. */
+    /* Removed before the record: behind it the slot may have its next job. */
     list_remove(&job->stream_link);
     if (!report_end(p, job))
         return false;
@@ -191,7 +177,7 @@ static void end(struct serving *p, struct served_job *job)
         list_append(&p->unreported, &job->list_link);
 }
 
-/* A statistic: where there is no room now, it is lost. */
+/* The time is a statistic: where there is no room now, it is lost. */
 void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *times)
 {
     struct serving *p = serving;
@@ -223,7 +209,6 @@ static bool report_rest(struct serving *p)
 
 static void advance(struct serving *p, struct served_stream *s);
 
-/* done() of every job. */
 static void on_done(struct backend_job *base)
 {
     struct served_job *job = (struct served_job *)(void *)base;
@@ -247,7 +232,6 @@ static void submit(struct serving *p, struct served_stream *s, struct served_job
     p->backend->submit(s->local, &job->base);
 }
 
-/* Ends the stream's next job without the backend. */
 static void refuse(struct serving *p, struct served_stream *s, struct served_job *job, const struct error *why)
 {
     s->next = s->next->next;
@@ -257,8 +241,8 @@ static void refuse(struct serving *p, struct served_stream *s, struct served_job
     end(p, job);
 }
 
-/* Lets the stream's jobs go as far as they can: a job that needs preparing waits for those before it, and those behind
- * it wait for it. */
+/* Lets the stream's jobs go as far as they can. A job that needs preparing waits for the jobs before it, and the jobs
+ * behind it wait for it. */
 static void advance(struct serving *p, struct served_stream *s)
 {
     while (s->next != &s->jobs) {
@@ -292,7 +276,10 @@ static bool take_prepared(struct serving *p)
 
     if (!atomic_load_explicit(&p->work_done, memory_order_relaxed))
         return false;
-    workers_take(&p->workers, &done);
+    atomic_store(&p->work_done, false);
+    pthread_mutex_lock(&p->workers.lock);
+    list_take(&done, &p->workers.done);
+    pthread_mutex_unlock(&p->workers.lock);
     while ((first = list_pop(&done))) {
         struct served_job *job = list_entry(first, struct served_job, work_link);
 
@@ -304,7 +291,7 @@ static bool take_prepared(struct serving *p)
 
 /* ---- the daemon's records ---- */
 
-/* The daemon and this process are one program: a record that makes no sense is a fault that nothing can repair. */
+/* The daemon and this process are one program: nothing can repair a record that makes no sense. */
 static void give_up(const char *what)
 {
     log_error("executor", "why=\"the daemon's record makes no sense: %s\"", what);
@@ -342,33 +329,26 @@ static struct served_job *new_job(struct serving *p, const struct record_submit 
     return job;
 }
 
-/* The backend's own function in place of its number. */
-static void translate(const struct serving *p, struct step *step)
-{
-    struct plan_kernel *kernel = &step->plan.kernel;
-
-    if (step->plan.kind != PLAN_KERNEL)
-        return;
-    if (kernel->function > EXECUTOR_FUNCTIONS_MAX || !p->functions[kernel->function])
-        give_up("function");
-    kernel->function = p->functions[kernel->function];
-}
-
 static void unpack(const struct serving *p, struct step *steps, uint32_t n, const unsigned char *from, uint32_t size)
 {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t bytes = step_unpack(from, size, &steps[i]);
+        uint64_t *function = &steps[i].plan.kernel.function;
 
         if (!bytes)
             give_up("steps");
-        translate(p, &steps[i]);
+        if (steps[i].plan.kind == PLAN_KERNEL) {
+            if (*function > EXECUTOR_FUNCTIONS_MAX || !p->functions[*function])
+                give_up("function");
+            *function = p->functions[*function]; /* the backend's own, in place of its number */
+        }
         from += bytes;
         size -= bytes;
     }
 }
 
 /* A run of a program has steps of its own: earlier runs may be under way on other memory. The slot may have the steps
- * from an earlier run. */
+ * of an earlier run. */
 static void bind(struct served_job *job, const struct served_program *program, const unsigned char *from, uint32_t size)
 {
     struct step *steps = job->steps;
@@ -389,7 +369,7 @@ static void bind(struct served_job *job, const struct served_program *program, c
     }
 }
 
-/* Room for the job's steps. Few are kept for the slot's next job. */
+/* Makes room for the job's steps. Few are kept for the slot's next job. */
 static struct step *room_for(struct served_job *job, uint32_t n)
 {
     if (n > job->room) {
@@ -561,28 +541,20 @@ static void take_record(struct serving *p, const unsigned char *from, uint32_t s
     uint32_t kind;
 
     memcpy(&kind, from, sizeof(kind));
-    switch ((enum record_kind)kind) {
-    case RECORD_STREAM_NEW:
+    if (kind == RECORD_STREAM_NEW)
         take_stream_new(p, from);
-        return;
-    case RECORD_STREAM_FREE:
+    else if (kind == RECORD_STREAM_FREE)
         take_stream_free(p, from);
-        return;
-    case RECORD_SUBMIT:
+    else if (kind == RECORD_SUBMIT)
         take_submit(p, from, size);
-        return;
-    case RECORD_CANCEL:
+    else if (kind == RECORD_CANCEL)
         take_cancel(p, from);
-        return;
-    case RECORD_PROGRAM_FREE:
+    else if (kind == RECORD_PROGRAM_FREE)
         take_program_free(p, from);
-        return;
-    default:
+    else
         give_up("kind");
-    }
 }
 
-/* Returns whether there was a record. */
 static bool take_records(struct serving *p)
 {
     const void *record;
@@ -631,9 +603,7 @@ static void tell_of_times(struct serving *p)
 
 static void note_progress(struct serving *p)
 {
-    list_for_each_safe (node, after, &p->running) {
-        const struct served_job *job = list_entry(node, struct served_job, list_link);
-
+    list_each (struct served_job, job, list_link, &p->running) {
         atomic_store_explicit(&p->region->ended[job->slot], job->base.ended, memory_order_relaxed);
     }
 }
@@ -697,8 +667,8 @@ struct serve_wait jobs_wait(const struct serving *p, uint64_t now_ns)
     struct serve_wait wait = {.until_ns = UINT64_MAX, .all_later = true};
     unsigned n = 0;
 
-    list_for_each_safe (node, after, &p->running) {
-        const struct wait_window *w = &list_entry(node, struct served_job, list_link)->base.window;
+    list_each (struct served_job, job, list_link, &p->running) {
+        const struct wait_window *w = &job->base.window;
 
         if (wait_is_known(w) && wait_polls(w, now_ns)) {
             wait.poll = true;

@@ -105,7 +105,6 @@ static int lost(const struct tuner *t, struct error *e)
 
 /* ---- the process ---- */
 
-/* Returns the socket as it was. */
 static int set_control(struct tuner *t, int control)
 {
     int before;
@@ -147,7 +146,7 @@ static int start(struct tuner *t, struct error *e)
                          strerror(r));
     }
     set_control(t, pair[0]);
-    /* Where this fails the process is gone, which wait_until_ready() sees. */
+    /* Where this fails the process has ended, which wait_until_ready() sees. */
     call_send(pair[0], words, sizeof(words), &t->config->tuning_fd, t->config->tuning ? 1 : 0);
     if (wait_until_ready(t, e) < 0) {
         tuner_rest(t);
@@ -201,7 +200,7 @@ static int answer_pause(struct tuner *t, struct tuning_pace *pace, struct error 
     return send_kind(t->control, pace->wait(pace, e) == 0 ? TUNER_GO : TUNER_CANCEL);
 }
 
-/* What a process that was taken over could say would still be a choice among what there is. */
+/* Checks a result. A process that was taken over could still say no more than a choice among the candidates. */
 static int check(struct tuning_result *r, struct error *e)
 {
     bool sound = r->n > 0 && r->n <= TUNING_CANDIDATES_MAX && r->usual < r->n && r->before < r->n && r->best < r->n &&
@@ -218,18 +217,7 @@ static int check(struct tuning_result *r, struct error *e)
     return sound ? 0 : error_set(e, ERROR_INTERNAL, "the process that tunes says what cannot be");
 }
 
-static int finish(struct tuner *t, struct tuning_result *ret, struct error *e)
-{
-    if (t->message.error.code != ERROR_NONE) {
-        *e = t->message.error;
-        error_accept(e);
-        return -1;
-    }
-    *ret = t->message.result;
-    return check(ret, e);
-}
-
-/* As answer_pause(). */
+/* Sends the candidates with what is known of them. Returns as answer_pause(). */
 static int answer_list(struct tuner *t, struct tuning_pace *pace, struct error *e)
 {
     struct tuner_message *m = &t->message;
@@ -247,8 +235,14 @@ static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_res
     for (;;) {
         const int got = receive(t->control, &t->message, 2 * sizeof(uint32_t));
 
-        if (got == (int)sizeof(t->message) && t->message.kind == TUNER_DONE)
-            return finish(t, ret, e);
+        if (got == (int)sizeof(t->message) && t->message.kind == TUNER_DONE) {
+            *ret = t->message.result;
+            if (t->message.error.code == ERROR_NONE)
+                return check(ret, e);
+            *e = t->message.error;
+            error_accept(e);
+            return -1;
+        }
         if (got == (int)sizeof(t->message) && t->message.kind == TUNER_LISTED && answer_list(t, pace, e) >= 0)
             continue;
         if (got < 0 || t->message.kind != TUNER_PAUSE || answer_pause(t, pace, e) < 0) {
@@ -258,7 +252,7 @@ static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_res
     }
 }
 
-/* As converse(). */
+/* Returns as converse(). */
 static int ask(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
                struct tuning_result *ret, struct error *e)
 {
@@ -314,8 +308,6 @@ void tuner_free(struct tuner *t)
 
 /* ---- the process ---- */
 
-/* Thread: one. */
-
 struct tuning {
     struct tuning_pace pace; /* first */
     const struct gpu_backend *gpus;
@@ -325,7 +317,7 @@ struct tuning {
     struct tuner_message message;
 };
 
-/* The daemon is gone where it does not answer. */
+/* Asks whether to go on. Where the daemon does not answer it has ended. */
 static int wait_for_go(struct tuning_pace *pace, struct error *e)
 {
     static struct tuner_message answer;
@@ -358,24 +350,12 @@ static void no_wake(void *context)
     (void)context; /* nothing runs here but a tuning */
 }
 
-static int open_devices(struct tuning *t, const struct backend_config *config, struct error *e)
-{
-    const struct backend_host host = {.wake = no_wake, .context = t};
-
-    if (t->gpus->base.open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
-        return -1;
-    for (unsigned i = 0; i < t->n_devices; i++)
-        t->devices[i]->index = i;
-    return 0;
-}
-
 static int tune(struct tuning *t, const char *uuid, const struct tuning_request *request, struct tuning_result *ret,
                 struct error *e)
 {
     struct backend_device *d = NULL;
-    unsigned i = 0;
 
-    for (; i < t->n_devices && !d; i++)
+    for (unsigned i = 0; i < t->n_devices && !d; i++)
         if (!strncmp(t->devices[i]->info.uuid, uuid, sizeof(t->devices[i]->info.uuid)))
             d = t->devices[i];
     if (!d)
@@ -428,10 +408,14 @@ static int take_table(struct backend_config *config, struct error *e)
 
 static int prepare_here(struct tuning *t, struct backend_config *config, struct error *e)
 {
+    const struct backend_host host = {.wake = no_wake, .context = t};
     const struct confine_what what = {.common = false};
 
-    if (confine_begin(config, what, e) < 0 || take_table(config, e) < 0 || open_devices(t, config, e) < 0)
+    if (confine_begin(config, what, e) < 0 || take_table(config, e) < 0 ||
+        t->gpus->base.open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
         return -1;
+    for (unsigned i = 0; i < t->n_devices; i++)
+        t->devices[i]->index = i;
     return confine_finish(e);
 }
 

@@ -16,6 +16,13 @@ struct list {
 #define list_for_each_safe(node, after, head)                                                                          \
     for (struct list *node = (head)->next, *after = node->next; node != (head); node = after, after = node->next)
 
+/* Iterates over the structs that the nodes are in; `name` may be removed, and freed, in the body. */
+#define list_each(type, name, member, head)                                                                            \
+    for (type *name = list_entry((head)->next, type, member),                                                          \
+              *name##_after = list_entry(name->member.next, type, member);                                             \
+         &name->member != (head);                                                                                      \
+         name = name##_after, name##_after = list_entry(name->member.next, type, member))
+
 static inline void list_init(struct list *l)
 {
     l->prev = l->next = l;

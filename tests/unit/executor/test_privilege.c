@@ -14,7 +14,7 @@
 #include "tests/support/folder.h"
 #include "tests/support/unit.h"
 
-enum { PERFMON = 38, NOT_HERE = 77 };
+enum { NOT_HERE = 77 };
 
 static bool needed(const char *text)
 {
@@ -100,8 +100,8 @@ static int use_with_deaf_thread(void *context, struct error *e)
 
 static bool keep(struct error *e)
 {
-    return privilege_is_here() && privilege_keep_over_users(e) == 0 && process_become("nobody", true, e) == 0 &&
-           privilege_keep(e) == 0 && process_refuse_privileges(e) == 0;
+    return process_may_keep(PRIVILEGE) && process_keep_over_users(e) == 0 && process_become("nobody", true, e) == 0 &&
+           process_keep_one(PRIVILEGE, e) == 0 && process_refuse_privileges(e) == 0;
 }
 
 static bool one_thread_has_it(void)
@@ -112,12 +112,12 @@ static bool one_thread_has_it(void)
     if (!keep(&e))
         return false;
     look();
-    if (permitted != UINT64_C(1) << PERFMON || in_effect || privilege_hand_over(&e) < 0)
+    if (permitted != UINT64_C(1) << PRIVILEGE || in_effect || privilege_hand_over(&e) < 0)
         return false;
     look();
     if (permitted || threads_check_no_capabilities(&e) == 0 || !strstr(e.message, "has a capability left"))
         return false;
-    if (privilege_use(use, &answer, &result, &why, &e) < 0 || result != 0 || in_effect != UINT64_C(1) << PERFMON)
+    if (privilege_use(use, &answer, &result, &why, &e) < 0 || result != 0 || in_effect != UINT64_C(1) << PRIVILEGE)
         return false;
     look();
     return !permitted && threads_check_no_capabilities(&e) == 0 && getuid() != 0;
@@ -181,7 +181,7 @@ static void check(bool (*probe)(void))
     int status;
 
     if (pid == 0)
-        _exit(geteuid() != 0 || !privilege_is_here() ? NOT_HERE : probe() ? 0 : 1);
+        _exit(geteuid() != 0 || !process_may_keep(PRIVILEGE) ? NOT_HERE : probe() ? 0 : 1);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) == NOT_HERE)
