@@ -32,15 +32,11 @@ static int send_parts(int socket, struct iovec *parts, unsigned n_parts, const i
     return sent < 0 ? -1 : 0;
 }
 
-static void take_fds(struct msghdr *m, int *ret_fds, unsigned *ret_n)
+static int drop(const int *fds, unsigned n)
 {
-    *ret_n = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        *ret_n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(ret_fds, CMSG_DATA(c), *ret_n * sizeof(int));
-    }
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+    return -1;
 }
 
 static int receive_parts(int socket, struct iovec *parts, unsigned n_parts, int *ret_fds, unsigned *ret_n)
@@ -55,12 +51,17 @@ static int receive_parts(int socket, struct iovec *parts, unsigned n_parts, int 
     while (got < 0 && errno == EINTR);
     if (got <= 0)
         return -1;
-    take_fds(&m, ret_fds, ret_n);
+    *ret_n = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        *ret_n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(ret_fds, CMSG_DATA(c), *ret_n * sizeof(int));
+    }
     if (!(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
         return (int)got;
     /* MSG_CTRUNC: this process has no descriptors left, and some of the message's are lost. */
-    for (unsigned i = 0; i < *ret_n; i++)
-        close(ret_fds[i]);
+    drop(ret_fds, *ret_n);
     *ret_n = 0;
     return m.msg_flags & MSG_TRUNC ? -1 : (int)got;
 }
@@ -85,13 +86,6 @@ int call_send_request(int socket, const struct call_request *request, const char
                              {.iov_base = (void *)(uintptr_t)text, .iov_len = request->text_size}};
 
     return send_parts(socket, parts, request->text_size ? 2 : 1, fds, request->n_fds);
-}
-
-static int drop(const int *fds, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        close(fds[i]);
-    return -1;
 }
 
 int call_receive_request(int socket, struct call_request *ret, char text[CALL_TEXT_MAX], int *ret_fds)

@@ -226,30 +226,28 @@ static const int without_mps[] = {SCMP_SYS(shmget), SCMP_SYS(shmat),  SCMP_SYS(s
 static const int sockets[] = {SCMP_SYS(socket), SCMP_SYS(connect), SCMP_SYS(bind),
                               SCMP_SYS(listen), SCMP_SYS(accept),  SCMP_SYS(accept4)};
 
-/* Calls that are refused with some arguments: where all comparisons hold. */
+/* A call that is refused where its argument `at` compares. */
 struct rule {
     int call;
-    unsigned n;
-    struct scmp_arg_cmp compare[2];
+    unsigned at;
+    enum scmp_compare how;
+    scmp_datum_t a, b;
 };
 
-#define RULE(call, ...)                                                                                                \
-    {                                                                                                                  \
-        SCMP_SYS(call), 1,                                                                                             \
-        {                                                                                                              \
-            __VA_ARGS__                                                                                                \
-        }                                                                                                              \
-    }
-#define NOT(call, at, x) RULE(call, SCMP_A##at(SCMP_CMP_NE, x))
-/* The kernel looks at 32 bits. */
-#define IS(call, at, x) RULE(call, SCMP_A##at(SCMP_CMP_MASKED_EQ, UINT32_MAX, x))
+#define NOT(call, at, x) ((struct rule){SCMP_SYS(call), at, SCMP_CMP_NE, x, 0})
+/* The bits of the mask are as in x. The kernel looks at 32 bits of most arguments. */
+#define MASKED(call, at, mask, x) ((struct rule){SCMP_SYS(call), at, SCMP_CMP_MASKED_EQ, mask, x})
+#define IS(call, at, x)           MASKED(call, at, UINT32_MAX, x)
 
 static int refuse(scmp_filter_ctx filter, const struct rule *rules, size_t n)
 {
     int r = 0;
 
-    for (size_t i = 0; r == 0 && i < n; i++)
-        r = seccomp_rule_add_array(filter, LISTED, rules[i].call, rules[i].n, rules[i].compare);
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        const struct scmp_arg_cmp compare = {rules[i].at, rules[i].how, rules[i].a, rules[i].b};
+
+        r = seccomp_rule_add_array(filter, LISTED, rules[i].call, 1, &compare);
+    }
     return r;
 }
 
@@ -259,38 +257,21 @@ int confine_calls(bool mps, struct error *e)
     const scmp_datum_t self = (scmp_datum_t)getpid();
     const struct rule rules[] = {
         /* The first argument is a process, or a thread: 0 is the one that calls. */
-        NOT(prlimit64, 0, 0),
-        NOT(sched_setaffinity, 0, 0),
-        NOT(sched_setparam, 0, 0),
-        NOT(sched_setscheduler, 0, 0),
-        NOT(sched_setattr, 0, 0),
-        NOT(move_pages, 0, 0),
-        /* The first argument is a process. kcmp() tells whether two descriptors are one file, as of an exported pool.
-         */
-        NOT(tgkill, 0, self),
-        NOT(rt_sigqueueinfo, 0, self),
-        NOT(rt_tgsigqueueinfo, 0, self),
-        NOT(kcmp, 0, self),
+        NOT(prlimit64, 0, 0), NOT(sched_setaffinity, 0, 0), NOT(sched_setparam, 0, 0), NOT(sched_setscheduler, 0, 0),
+        NOT(sched_setattr, 0, 0), NOT(move_pages, 0, 0),
+        /* The first argument is a process. kcmp() tells whether two descriptors are one file. */
+        NOT(tgkill, 0, self), NOT(rt_sigqueueinfo, 0, self), NOT(rt_tgsigqueueinfo, 0, self), NOT(kcmp, 0, self),
         NOT(kcmp, 1, self),
-        /* Signal 0 only asks whether a process is there, as a driver may about one that shares memory. */
-        {SCMP_SYS(kill), 2, {SCMP_A0(SCMP_CMP_NE, self), SCMP_A1(SCMP_CMP_NE, 0)}},
         /* Priorities of others. */
-        NOT(setpriority, 0, PRIO_PROCESS),
-        NOT(setpriority, 1, 0),
-        NOT(ioprio_set, 0, OF_PROCESS),
+        NOT(setpriority, 0, PRIO_PROCESS), NOT(setpriority, 1, 0), NOT(ioprio_set, 0, OF_PROCESS),
         NOT(ioprio_set, 1, 0),
         /* New processes; threads are allowed. */
-        RULE(clone, SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)),
+        MASKED(clone, 0, CLONE_THREAD, 0),
         /* Signals to others when a file is ready, bytes typed into a terminal. */
-        IS(fcntl, 1, F_SETOWN),
-        IS(fcntl, 1, F_SETOWN_EX),
-        IS(ioctl, 1, FIOSETOWN),
-        IS(ioctl, 1, SIOCSPGRP),
-        IS(ioctl, 1, TIOCSTI),
-        IS(ioctl, 1, TIOCLINUX),
+        IS(fcntl, 1, F_SETOWN), IS(fcntl, 1, F_SETOWN_EX), IS(ioctl, 1, FIOSETOWN), IS(ioctl, 1, SIOCSPGRP),
+        IS(ioctl, 1, TIOCSTI), IS(ioctl, 1, TIOCLINUX),
         /* Sockets of the network; the daemon's end is to be the executor's. */
-        NOT(socket, 0, AF_UNIX),
-        IS(prctl, 0, PR_SET_PDEATHSIG)};
+        NOT(socket, 0, AF_UNIX), IS(prctl, 0, PR_SET_PDEATHSIG)};
     scmp_filter_ctx filter = calls_new(OTHERWISE);
     int r = 0;
 
@@ -300,8 +281,12 @@ int confine_calls(bool mps, struct error *e)
             r = calls_add(filter, LISTED, without_mps, COUNT(without_mps));
         if (r == 0)
             r = refuse(filter, rules, COUNT(rules));
-        if (r ==
-            0) /* a filter sees no flags of clone3(): the C library takes clone() where the kernel has no clone3() */
+        /* Signal 0 only asks whether a process is there, as a driver may about one that shares memory. */
+        if (r == 0)
+            r = seccomp_rule_add(filter, LISTED, SCMP_SYS(kill), 2, SCMP_A0(SCMP_CMP_NE, self),
+                                 SCMP_A1(SCMP_CMP_NE, 0));
+        /* A filter sees no flags of clone3(): the C library takes clone() where the kernel has no clone3(). */
+        if (r == 0)
             r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
     }
     return calls_enter(filter, r, true, e);
@@ -311,7 +296,7 @@ int confine_calls(bool mps, struct error *e)
 int confine_sockets(struct error *e)
 {
     enum { TYPES = 0xf };
-    const struct rule rules[] = {RULE(socketpair, SCMP_A1(SCMP_CMP_MASKED_EQ, TYPES, SOCK_DGRAM)), NOT(sendto, 4, 0)};
+    const struct rule rules[] = {MASKED(socketpair, 1, TYPES, SOCK_DGRAM), NOT(sendto, 4, 0)};
     scmp_filter_ctx filter = calls_new(OTHERWISE);
     int r = 0;
 
@@ -460,16 +445,6 @@ static void close_others(void)
     reach_close_others(CALL_CONTROL_FD + 1);
 }
 
-static int set_limits(struct error *e)
-{
-    static const int none[] = {RLIMIT_CORE, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO};
-
-    for (size_t i = 0; i < COUNT(none); i++)
-        if (process_limit(none[i], 0) < 0)
-            return error_set(e, ERROR_INTERNAL, "the limits of an executor: %s", strerror(errno));
-    return 0;
-}
-
 static bool mps_is_there(void)
 {
     const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -519,6 +494,7 @@ static bool can_keep(void)
 
 static int enter(struct confinement *c, const struct backend_config *config, bool common, struct error *e)
 {
+    static const int none[] = {RLIMIT_CORE, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO};
     const bool mps = mps_is_there();
     struct error why;
 
@@ -526,7 +502,10 @@ static int enter(struct confinement *c, const struct backend_config *config, boo
         return -1;
     make_devices(config);
     process_go_first();
-    if (set_limits(e) < 0 || change_identity_and_reach(c, e) < 0)
+    for (size_t i = 0; i < COUNT(none); i++)
+        if (process_limit(none[i], 0) < 0)
+            return error_set(e, ERROR_INTERNAL, "the limits of an executor: %s", strerror(errno));
+    if (change_identity_and_reach(c, e) < 0)
         return -1;
     if (!common)                           /* the common executor ends its jobs first */
         process_bind_to_parent(getppid()); /* the kernel forgets it when a process changes its user */

@@ -130,8 +130,8 @@ const char *confine_argument(char *argument, struct backend_config *config)
 }
 
 /* Processes that have, or may have, users' kernels, and the tuner, are never clients of MPS, since their end would
- * break programs that share a context; a directory without MPS is necessary, because the driver also looks into one of
- * its own. They have few channels, since there may be many of them. */
+ * break programs that share a context. Without a directory the driver would look into its own. They have few channels,
+ * since there may be many of them. */
 static char *const without_mps[] = {(char[]){"CUDA_MPS_PIPE_DIRECTORY=/nonexistent"},
                                     (char[]){"CUDA_DEVICE_MAX_CONNECTIONS=2"}};
 

@@ -15,14 +15,6 @@ static uint64_t mix_gemm(uint64_t hash, const struct plan_gemm *g)
                          (uint64_t)g->has_bias);
 }
 
-static uint64_t mix_kernel(uint64_t hash, const struct plan_kernel *k)
-{
-    hash = mix(mix(hash, k->function), k->shared_bytes);
-    for (unsigned i = 0; i < 3; i++)
-        hash = mix(hash, (uint64_t)k->grid[i] << 32 | k->block[i]);
-    return hash;
-}
-
 static uint64_t mix_step(uint64_t hash, const struct step *step)
 {
     const struct backend_memory *memory = step_operands(step) ? memory_by_id(step->operands[0].memory) : NULL;
@@ -34,7 +26,12 @@ static uint64_t mix_step(uint64_t hash, const struct step *step)
     hash = mix(hash, memory && memory->kind == MEMORY_MEMFD);
     if (p->kind == PLAN_ELEMENTWISE)
         return mix(hash, p->elementwise.count << 1 | p->elementwise.contiguous);
-    return p->kind == PLAN_GEMM ? mix_gemm(hash, &p->gemm) : mix_kernel(hash, &p->kernel);
+    if (p->kind == PLAN_GEMM)
+        return mix_gemm(hash, &p->gemm);
+    hash = mix(mix(hash, p->kernel.function), p->kernel.shared_bytes);
+    for (unsigned i = 0; i < 3; i++)
+        hash = mix(hash, (uint64_t)p->kernel.grid[i] << 32 | p->kernel.block[i]);
+    return hash;
 }
 
 uint64_t forecast_key(const struct backend_job *job, uint32_t program)

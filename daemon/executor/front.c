@@ -36,9 +36,7 @@ void front_set_timer(struct front *f, uint64_t at_ns)
 /* A bool of another process may have any value. */
 static void accept_bool(bool *b)
 {
-    const unsigned char value = *(const unsigned char *)b;
-
-    *b = value != 0;
+    *b = *(const unsigned char *)b != 0;
 }
 
 static void take_facts(struct front_device *d, const struct executor_device *from)

@@ -125,9 +125,8 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
 void front_stream_free(struct backend_stream *stream);
 void front_submit(struct backend_stream *stream, struct backend_job *job);
 void front_cancel(struct backend_job *job);
-/* The job in its executor; NULL: no executor has it. */
+/* NULL: no executor has the job. */
 struct front_job *front_job_of(const struct backend_job *job);
-/* The job of a link in front_stream.jobs. */
 static inline struct backend_job *front_job_at(struct list *node)
 {
     return list_entry(node, struct backend_job, link);
@@ -137,13 +136,10 @@ struct front_job *front_first_of(const struct front_stream *s);
 
 /* Sends the stream's jobs in order, as many as may go now; the stream waits where it must. */
 void front_advance(struct front_stream *s);
-/* Advances all streams of the GPU that wait for the domain. */
+/* Advances the streams that wait for the domain, on one GPU or on all. */
 void front_advance_on(struct front_domain *d, const struct front_device *gpu);
-/* Advances them on all GPUs. */
 void front_advance_domain(const struct front *f, struct front_domain *d);
-/* Whether a stream waits for the domain. */
 bool front_is_blocked(const struct front *f, const struct front_domain *d);
-/* The executor forgets the stream. */
 void front_stream_leave(struct front_stream *s);
 /* Ends a job that no executor has: takes it off its stream. done() comes from poll(). `why` it failed; NULL: it was
  * done. */
@@ -158,13 +154,11 @@ void front_leave_stream(struct front_stream *s, struct backend_job *job);
 unsigned front_poll(struct backend_device *device);
 void front_arm(struct backend_device *device);
 bool front_ends_soon(const struct backend_device *device, uint64_t now_ns);
-/* Takes all that an executor that has ended had said. */
 void front_take_rest(struct executor *x);
 
 /* ---- front_recover.c: jobs that end with their executor ---- */
 
-/* The executor was reaped: decides about the jobs that it had. ret_streams: struct front_stream.blocked_link of those
- * that are to go on. */
+/* The executor was reaped: decides about its jobs. ret_streams: struct front_stream.blocked_link of those to go on. */
 void front_recover(struct executor *x, struct list *ret_streams);
 /* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
 void front_end_soon(struct front *f, struct front_job *own);
@@ -173,7 +167,6 @@ void front_end_opening(struct front_stream *s);
 /* Kills the executor where the first job of a stream has run for longer since others wait (`since_ns`). `gpu`: of one
  * of its streams; NULL: of any. */
 void front_end_late(struct executor *x, const struct front_device *gpu, uint64_t since_ns, uint64_t longest_ns);
-/* Kills executors whose job had its time. */
 void front_deadlines_turn(struct front *f);
 
 #endif

@@ -1,5 +1,4 @@
-/* Domains: which executor serves one, and how they share the GPUs: a GPU's turns and its hold, which know nothing of
- * other GPUs, and what domains and executors have on each GPU. */
+/* Domains: which executor serves one, and how domains share the GPUs, each by itself: turns, holds, loads. */
 #ifndef KOPS_EXECUTOR_FRONT_DOMAIN_H
 #define KOPS_EXECUTOR_FRONT_DOMAIN_H
 
@@ -19,8 +18,7 @@ struct front_turn {
     bool has;
     uint64_t since_ns, waiting_ns, had_ns; /* since when it has it; since when it waits, 0: it does not; in all */
     uint64_t wanted_at_ns;                 /* front_turns.wanted_ns when it began */
-    uint64_t late_ns; /* its jobs do not end: since when others go beside it, and it sends only where they do nothing;
-                         0: it is not late */
+    uint64_t late_ns; /* since when others go beside it, as its jobs do not end; 0: it is not late */
 };
 
 /* The turns on one GPU. */
@@ -94,7 +92,6 @@ struct front_domain {
 
 /* The domain of that key, made at first use. NULL: no memory. Thread: any, with front.lock held. */
 struct front_domain *front_domain_get(struct front *f, uint64_t key);
-/* The loop gets to know new domains. */
 void front_domains_take(struct front *f);
 /* A ready executor of the domain; waits for one. NULL: *e. Its calls may fail at any time. To be given back by
  * front_executor_release(). Thread: pool. */
@@ -112,7 +109,7 @@ struct front_try {
 /* Whether to call, again or for the first time: `r` is what the call returned, and -1 at first. Thread: pool. */
 bool front_try_next(struct front_try *t, int r, struct error *e);
 
-/* Makes sure that the domain has an executor, or will have one. -1: *e, it cannot. */
+/* The domain has an executor, or will have one. -1: *e, it cannot. */
 int front_domain_serve(struct front_domain *d, struct front *f, struct error *e);
 /* The executor, a spare or a new one, serves the domain from now on. */
 void front_domain_give(struct front_domain *d, struct executor *x);
@@ -135,35 +132,29 @@ uint64_t front_longest_ns(const struct front *f);
 bool front_turn_take(struct front_device *gpu, struct front_domain *d);
 /* A domain's executor has no job on a GPU any more, or time has passed: turns go on. */
 void front_turns_turn(struct front *f);
-/* The domain is gone. */
 void front_turn_drop(struct front *f, struct front_domain *d);
 
 /* The GPUs that a job of `gpu` works on, or with whose memory, a bit each. */
 uint32_t front_load_gpus(const struct front_device *gpu, const struct backend_job *job);
-/* The executor has the job from now on. */
 void front_load_add(struct executor *x, const struct front_job *own);
-/* The executor no longer has the job. */
 void front_load_remove(struct executor *x, const struct front_job *own);
 
 /* ---- front_hold.c: work that is alone on its GPU ---- */
 
-/* Nobody holds the GPU. */
 void front_hold_init(struct front_hold *h);
 /* Whether the stream's next job counts, or is to be alone. */
 bool front_hold_is_wanted(const struct front_stream *s, const struct backend_job *job);
-/* Whether the stream's next job, which works on or with `gpus`, may be sent now; its domain has an executor, which has
- * all that the job needs. One that counts, or is exclusive, waits until no executor has a job on or with its GPU, and
- * holds the others until it has ended, or, exclusive, for as long as others may wait. */
+/* Whether the stream's next job, which works on or with `gpus`, may be sent now to its domain's executor. A job that
+ * counts, or is exclusive, waits until no executor has a job on or with its GPU, and holds the others until it has
+ * ended, or, exclusive, for as long as others may wait. */
 bool front_hold_take(struct front_stream *s, const struct backend_job *job, uint32_t gpus);
-/* The job was sent. */
 void front_hold_sent(const struct front_stream *s, struct front_job *own);
-/* The executor no longer has the job. */
 void front_hold_took_back(const struct front_job *own);
 /* The stream's first unsent job ends, or goes. */
 void front_hold_forget(struct front_stream *s);
 /* Holds that are over, or last too long, end. */
 void front_hold_turn(struct front *f);
-/* The executor is about to be freed. */
+/* The executor ends its holds: it is about to be freed. */
 void front_hold_end(const struct executor *x);
 
 /* The device whose counters the domain's new process is to take by a privilege, see privilege.h; -1: none, or no

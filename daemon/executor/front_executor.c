@@ -485,39 +485,33 @@ void front_kill(struct executor *x, const struct error *why)
     front_abort(x);
 }
 
-/* Whether an executor whose context is broken has had the time to say what became of its jobs. */
-static bool has_said(struct executor *x)
-{
-    const uint64_t now_ns = clock_now_ns();
-
-    if (!x->broken_ns)
-        x->broken_ns = now_ns;
-    if (!x->unfinished || now_ns >= x->broken_ns + SAY_NS)
-        return true;
-    front_set_timer(x->front, x->broken_ns + SAY_NS);
-    return false;
-}
-
 void front_check(struct executor *x)
 {
     struct pollfd control = {.fd = x->control, .events = POLLIN};
     const enum front_broken broken = (enum front_broken)atomic_load(&x->broken);
+    const uint64_t now_ns = clock_now_ns();
     struct error e;
 
     if (atomic_load(&x->gone) || !x->ready || x->stop) /* one that is told to end does */
         return;
     bell_silence(x->bell);
+    if (broken == FRONT_BROKEN_CONTEXT && !x->broken_ns)
+        x->broken_ns = now_ns;
     /* The socket is readable when the process has ended. */
     x->vanished = poll(&control, 1, 0) > 0 || broken == FRONT_BROKEN_SOCKET;
     if (x->vanished)
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU ended unexpectedly");
     else if (broken == FRONT_BROKEN_TIME)
         error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU did not answer a call within %d s", CALL_S);
-    else if (broken == FRONT_BROKEN_CONTEXT && has_said(x))
+    else if (broken == FRONT_BROKEN_CONTEXT)
         error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
     else
         return;
-    front_kill(x, &e);
+    /* An executor whose context is broken gets the time to say what became of its jobs. */
+    if (broken == FRONT_BROKEN_CONTEXT && !x->vanished && x->unfinished && now_ns < x->broken_ns + SAY_NS)
+        front_set_timer(x->front, x->broken_ns + SAY_NS);
+    else
+        front_kill(x, &e);
 }
 
 /* ---- the keeper ---- */
@@ -529,21 +523,6 @@ bool front_task_add(struct executor *x, struct front_task *task)
     list_append(&x->tasks, &task->link);
     pthread_cond_signal(&x->wanted);
     return true;
-}
-
-static void note_start(struct executor *x, int result, const struct error *e)
-{
-    struct front *f = x->front;
-
-    pthread_mutex_lock(&f->lock);
-    x->start_error.code = ERROR_NONE;
-    if (result < 0)
-        x->start_error = *e;
-    if (x->state == PROCESS_STARTING)
-        x->state = result < 0 ? PROCESS_ENDING : PROCESS_SPARE;
-    pthread_cond_broadcast(&f->changed);
-    pthread_mutex_unlock(&f->lock);
-    front_tell(f);
 }
 
 /* The next task; NULL: the executor is to end, and takes no more tasks. */
@@ -574,23 +553,32 @@ static void warm_up(struct executor *x)
 static void *keep(void *argument)
 {
     struct executor *x = argument;
+    struct front *f = x->front;
     struct front_task *task;
     struct error e = {.code = ERROR_NONE};
     const int r = process_start(x, &e);
 
     if (r == 0 && !x->common)
         warm_up(x);
-    note_start(x, r, &e);
+    pthread_mutex_lock(&f->lock);
+    x->start_error.code = ERROR_NONE;
+    if (r < 0)
+        x->start_error = e;
+    if (x->state == PROCESS_STARTING)
+        x->state = r < 0 ? PROCESS_ENDING : PROCESS_SPARE;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
     if (r == 0 && x->common) /* the daemon is ready before */
         warm_up(x);
     while ((task = next_task(x)))
         task->run(x, task);
     process_end(x);
-    pthread_mutex_lock(&x->front->lock);
+    pthread_mutex_lock(&f->lock);
     x->ended = true;
-    pthread_cond_broadcast(&x->front->changed);
-    pthread_mutex_unlock(&x->front->lock);
-    front_tell(x->front);
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
     return NULL;
 }
 

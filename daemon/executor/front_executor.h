@@ -21,7 +21,6 @@ struct front_task {
     void (*run)(struct executor *x, struct front_task *task); /* on the keeper; calls fail once x->gone */
 };
 
-/* A job that an executor has. */
 struct front_job {
     struct backend_job *job; /* NULL: the slot is free */
     struct front_stream *stream;
@@ -35,7 +34,6 @@ struct front_job {
     uint64_t kind;                   /* the forecast's key; 0: none */
 };
 
-/* What a call has shown. */
 enum front_broken {
     FRONT_SOUND,
     FRONT_BROKEN_CONTEXT, /* the reply says that a context is broken; the executor will say so, too */
@@ -82,7 +80,7 @@ struct executor {
     atomic_uint broken; /* enum front_broken: the loop will kill the executor */
     atomic_bool gone;   /* the process has ended or is ending: calls fail, nothing is sent */
 
-    /* Devices that have a context there, a bit each, and the lock of those who make one. Thread: keeper, pool. */
+    /* Devices that have a context there, a bit each, and the lock for making one. Thread: keeper, pool. */
     atomic_uint active;
     pthread_mutex_t activating;
 
@@ -125,7 +123,7 @@ struct executor *front_process_new(struct front *f, bool common, int counts, str
 void front_kill(struct executor *x, const struct error *why);
 /* Kills it without a line in the log: the daemon ends. */
 void front_abort(struct executor *x);
-/* Looks whether the executor is still there and answers. */
+/* Kills an executor that has ended, or does not answer. */
 void front_check(struct executor *x);
 
 /* ---- the keeper ---- */
@@ -159,7 +157,6 @@ int front_device_open(struct executor *x, uint32_t number, struct error *e);
 
 /* Sends a small record now or, when the ring is full, before everything that follows. */
 void front_send_record(struct executor *x, const void *record, uint32_t size);
-/* Sends the record `kind` about a number. */
 void front_send_number(struct executor *x, enum record_kind kind, uint32_t number, uint32_t serial);
 /* After a record was written: wakes the executor where it sleeps. */
 void front_ring_doorbell(const struct executor *x);

@@ -235,8 +235,8 @@ void front_work_done(struct front *f)
     }
 }
 
-/* ---- places: how many executors there may be, and which domain has one. The executor that had no job for longest
- * makes room. Where all have jobs, the one that its domain has had for longest gets no more ---- */
+/* ---- places for executors: the executor that had no job for longest makes room. Where all have jobs, the one that its
+ * domain has had for longest gets no more ---- */
 
 struct places {
     unsigned n;
@@ -351,22 +351,6 @@ static bool take_place(struct front *f, struct front_domain *d, bool spare)
 static bool has_place(struct front *f)
 {
     return count_places(f, NULL).n < max_of_all(f);
-}
-
-/* The domain's executor goes, where it is to and has no job any more. */
-static void leave_place(struct front_domain *d)
-{
-    struct executor *x = d->executor;
-    const uint64_t since_ns = d->leaving_ns;
-
-    if (!since_ns || !x)
-        return;
-    if (x->unfinished) {
-        front_end_late(x, NULL, since_ns, front_longest_ns(x->front));
-        front_set_timer(x->front, clock_now_ns() + front_longest_ns(x->front) / 8);
-    } else if (!d->n_given) {
-        front_executor_dismiss(x);
-    }
 }
 
 /* ---- which executors there are ---- */
@@ -548,21 +532,6 @@ static bool is_over(const struct front *f, const struct front_domain *d)
     return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && !front_is_blocked(f, d);
 }
 
-/* Frees the domain, unless a thread of the pool has come to need it meanwhile. */
-static void forget(struct front *f, struct front_domain *d)
-{
-    bool over;
-
-    front_turn_drop(f, d);
-    pthread_mutex_lock(&f->lock);
-    over = is_over(f, d);
-    if (over)
-        list_remove(&d->link);
-    pthread_mutex_unlock(&f->lock);
-    if (over)
-        free(d);
-}
-
 /* Users who profile do so again: the executor that was made to count stays for a while. */
 static bool lingers(const struct front_domain *d)
 {
@@ -576,6 +545,7 @@ static bool lingers(const struct front_domain *d)
 
 static void look_at_domain(struct front *f, struct front_domain *d)
 {
+    struct executor *x;
     struct error e;
     bool wanted, over;
 
@@ -585,9 +555,22 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     pthread_mutex_unlock(&f->lock);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
         front_executor_dismiss(d->executor);
-    leave_place(d);
+    x = d->executor; /* it goes, where it is to and has no job any more */
+    if (d->leaving_ns && x && x->unfinished) {
+        front_end_late(x, NULL, d->leaving_ns, front_longest_ns(f));
+        front_set_timer(f, clock_now_ns() + front_longest_ns(f) / 8);
+    } else if (d->leaving_ns && x && !d->n_given) {
+        front_executor_dismiss(x);
+    }
     if (over && !d->executor) {
-        forget(f, d);
+        front_turn_drop(f, d);
+        pthread_mutex_lock(&f->lock);
+        over = is_over(f, d); /* a thread of the pool may have come to need it meanwhile */
+        if (over)
+            list_remove(&d->link);
+        pthread_mutex_unlock(&f->lock);
+        if (over)
+            free(d);
         return;
     }
     if (!wanted)

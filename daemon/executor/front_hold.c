@@ -297,23 +297,6 @@ void front_hold_forget(struct front_stream *s)
     front_tell(s->device->front);
 }
 
-/* An executor that may read counters by a privilege never works beside others on its GPU. */
-static bool ends_after(const struct executor *x)
-{
-    return x->counts >= 0;
-}
-
-static bool is_gone(const struct front_device *gpu)
-{
-    const struct front_hold *h = &gpu->hold;
-
-    list_each (struct executor, x, link, &gpu->front->executors) {
-        if (x == h->holder)
-            return !ends_after(x) && (!x->domain || x->key != h->key || atomic_load(&x->gone));
-    }
-    return true;
-}
-
 /* When an exclusive job has no hold any more; UINT64_MAX: as long as nobody waits. Half of the time that others may
  * wait is for the jobs that had begun before. */
 static uint64_t exclusive_until(const struct front_device *gpu)
@@ -329,17 +312,20 @@ static uint64_t exclusive_until(const struct front_device *gpu)
 static bool is_over(const struct front_device *gpu, uint64_t now_ns)
 {
     const struct front_hold *h = &gpu->hold;
+    const struct executor *x = h->holder; /* front_hold_end() comes before it is freed */
+    /* An executor that may read counters by a privilege never works beside others on its GPU. */
+    const bool privileged = x->counts >= 0;
 
-    if (is_gone(gpu))
+    if (!privileged && (!x->domain || x->key != h->key || atomic_load(&x->gone)))
         return true;
     if (h->exclusive)
-        return (h->counting ? !h->holder->loads[gpu->number].users : !h->stream) || now_ns >= exclusive_until(gpu);
-    if (ends_after(h->holder) && (h->counting || !h->holder->domain))
+        return (h->counting ? !x->loads[gpu->number].users : !h->stream) || now_ns >= exclusive_until(gpu);
+    if (privileged && (h->counting || !x->domain))
         return false;
     if (h->counting)
-        return !h->holder->loads[gpu->number].users;
+        return !x->loads[gpu->number].users;
     /* No stream waits: the job was cancelled. */
-    return list_empty(&h->holder->domain->turns[gpu->number].blocked) || now_ns >= h->since_ns + QUIET_NS;
+    return list_empty(&x->domain->turns[gpu->number].blocked) || now_ns >= h->since_ns + QUIET_NS;
 }
 
 static void keep(struct front_device *gpu, uint64_t now_ns)
@@ -348,7 +334,7 @@ static void keep(struct front_device *gpu, uint64_t now_ns)
     struct executor *x = h->holder;
 
     if (h->counting && !h->exclusive) {
-        if (!ends_after(x) || x->unfinished) {
+        if (x->counts < 0 || x->unfinished) {
             front_end_late(x, gpu, h->since_ns, COUNTING_NS);
             front_set_timer(gpu->front, now_ns + COUNTING_NS / 8);
         } else if (x->domain) {

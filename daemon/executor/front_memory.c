@@ -82,8 +82,8 @@ static int close_in(const struct front_object *o, struct executor *x)
     return front_call(x, &request, NULL, NULL, &reply, NULL, &ignored);
 }
 
-/* The last of the threads that close the object, and of its owner, frees it. A number that may still be open in an
- * executor, which then is about to be killed, is not given to another object before that. */
+/* The last of the threads that close the object, and of its owner, frees it, and its number: an executor that may still
+ * have the number open is about to be killed. */
 static void end_close(struct front_object *o)
 {
     struct front *f = o->device->front;
@@ -385,23 +385,15 @@ static int open_host(struct front_object *o, struct executor *x, struct error *e
     return r;
 }
 
-/* ---- opening ---- */
-
 static int open_object(struct front_object *o, struct executor *x, struct error *e)
 {
     if (front_is_present(o, x))
         return 0;
     if (front_device_open(x, o->device->number, e) < 0)
         return -1;
-    switch (o->kind) {
-    case FRONT_MEMORY:
-        return open_memory(o, x, e);
-    case FRONT_HOST:
-        return open_host(o, x, e);
-    case FRONT_CODE:
+    if (o->kind == FRONT_CODE)
         return front_code_open(o, x, e);
-    }
-    return 0;
+    return o->kind == FRONT_HOST ? open_host(o, x, e) : open_memory(o, x, e);
 }
 
 int front_open_in(struct front_object *o, uint64_t domain, struct error *e)

@@ -30,7 +30,7 @@ void front_object_set_present(struct front_object *o, const struct executor *x);
 /* Takes it off the list, closes it in every executor that has it, and frees the struct. In the common executor it is
  * closed before this returns; keepers close it in the others. Thread: pool. */
 void front_object_close(struct front_object *o);
-/* No executor has the bit any more. Thread: loop. */
+/* The executor with that bit is gone. Thread: loop. */
 void front_objects_forget(struct front *f, unsigned bit);
 /* Opens an object in the domain's executor, or, where that is lost, in the next one. Thread: pool. */
 int front_open_in(struct front_object *o, uint64_t domain, struct error *e);

@@ -208,16 +208,6 @@ static void end_job(struct front_job *own)
     job->done(job);
 }
 
-static void learn(struct front *f, const struct front_job *own, const struct record_done *record)
-{
-    if (!own->kind || !own->first_ns || own->job->failed || record->prepared)
-        return;
-    if (record->overslept)
-        forecast_learn_less(&f->forecast, own->kind);
-    else
-        forecast_learn(&f->forecast, own->kind, own->job, clock_now_ns() - own->first_ns);
-}
-
 static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
 {
     struct record_done record;
@@ -255,7 +245,12 @@ static void take_done(struct executor *x, const unsigned char *from, uint32_t si
     job->ended = record.ended;
     job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
     accept_times(x, own, &record);
-    learn(x->front, own, &record);
+    if (own->kind && own->first_ns && !job->failed && !record.prepared) {
+        if (record.overslept)
+            forecast_learn_less(&x->front->forecast, own->kind);
+        else
+            forecast_learn(&x->front->forecast, own->kind, job, clock_now_ns() - own->first_ns);
+    }
     end_job(own);
 }
 
@@ -404,19 +399,6 @@ static void take_prepared(struct front *f)
     }
 }
 
-static void end_failed(struct front *f)
-{
-    struct list failed, *node;
-
-    list_take(&failed, &f->failed);
-    while ((node = list_pop(&failed))) {
-        struct backend_job *job = front_job_at(node);
-
-        f->unfinished--;
-        job->done(job);
-    }
-}
-
 /* Whether the timer is due. Disarms it then: its descriptor would stay readable, and the loop would never sleep. */
 static bool read_timer(struct front *f)
 {
@@ -433,6 +415,7 @@ static bool read_timer(struct front *f)
 static void turn(struct front *f)
 {
     const bool due = read_timer(f);
+    struct list failed, *node;
 
     if (atomic_exchange(&f->news, false) || due) {
         list_each (struct executor, x, link, &f->executors)
@@ -449,7 +432,11 @@ static void turn(struct front *f)
     if (f->lost.code != ERROR_NONE)
         for (unsigned i = 0; i < f->n_devices; i++)
             f->devices[i]->base.lost = true;
-    end_failed(f);
+    list_take(&failed, &f->failed);
+    while ((node = list_pop(&failed))) {
+        f->unfinished--;
+        front_job_at(node)->done(front_job_at(node));
+    }
 }
 
 unsigned front_poll(struct backend_device *device)
@@ -508,18 +495,6 @@ static void arm_for_windows(struct front *f)
     front_set_timer(f, next_ns);
 }
 
-/* Whether something came between the last look and the word which says that the daemon sleeps. */
-static bool arm_executor(struct executor *x)
-{
-    atomic_store(&x->region->wants_room,
-                 !list_empty(&x->overflow) || (x->domain && front_is_blocked(x->front, x->domain)));
-    atomic_store(&x->region->daemon_sleeps, 1);
-    /* The executor stores its words before it looks at these words. */
-    atomic_thread_fence(memory_order_seq_cst);
-    return ring_has_record(&x->in) || (atomic_load(&x->region->wants_room) && ring_read_on(&x->out)) ||
-           (atomic_load(&x->broken) && !x->broken_ns);
-}
-
 void front_arm(struct backend_device *device)
 {
     struct front *f = front_device(device)->front;
@@ -527,8 +502,15 @@ void front_arm(struct backend_device *device)
 
     f->slept = true;
     list_each (struct executor, x, link, &f->executors) {
-        if (x->ready && !atomic_load_explicit(&x->gone, memory_order_relaxed))
-            more = arm_executor(x) || more;
+        if (!x->ready || atomic_load_explicit(&x->gone, memory_order_relaxed))
+            continue;
+        atomic_store(&x->region->wants_room,
+                     !list_empty(&x->overflow) || (x->domain && front_is_blocked(f, x->domain)));
+        atomic_store(&x->region->daemon_sleeps, 1);
+        /* The executor stores its words before it looks at these words. Something may have come since the last look. */
+        atomic_thread_fence(memory_order_seq_cst);
+        more = ring_has_record(&x->in) || (atomic_load(&x->region->wants_room) && ring_read_on(&x->out)) ||
+               (atomic_load(&x->broken) && !x->broken_ns) || more;
     }
     if (more)
         f->host.wake(f->host.context);

@@ -10,8 +10,8 @@
 
 /* ---- jobs that are begun anew ----
  *
- * The jobs of a lost executor may have run, all of them or up to any point. So a second run must find what the first
- * one read: memory that none of them writes, or that an earlier one writes, which is begun anew before. */
+ * The jobs of a lost executor may have run up to any point. A second run must find the bytes that the first one read:
+ * in memory that no job writes, or that an earlier job writes, which is begun anew before. */
 
 enum {
     RANGES_MAX = 2048,
@@ -46,8 +46,6 @@ struct search {
     uint32_t *safe;        /* owned, for each step: operands that it reads, a bit each, which an earlier one writes */
 };
 
-/* ---- ranges ---- */
-
 /* Shared host memory may be registered several times, with an id each: the file tells. */
 static uint64_t identity(const struct step_operand *o)
 {
@@ -67,17 +65,6 @@ static void note(struct some *some, uint64_t memory)
 {
     some->more = some->more || (some->first && some->first != memory);
     some->first = some->first ? some->first : memory;
-}
-
-static void note_kind(struct ranges *ranges, const struct step_operand *o)
-{
-    const struct backend_memory *memory = memory_by_id(o->memory);
-
-    if (!memory || memory->kind != MEMORY_CUDA_VMM)
-        return;
-    note(&ranges->vmm, o->memory);
-    if (is_foreign(memory))
-        note(&ranges->foreign, o->memory);
 }
 
 /* Whether the operand's bytes may be in another memory of the ranges, too. */
@@ -116,13 +103,18 @@ static unsigned find(const struct ranges *ranges, uint64_t memory, uint64_t star
 /* Adds the operand, and joins it with the ranges that it touches. */
 static void add(struct ranges *ranges, const struct step_operand *o)
 {
+    const struct backend_memory *memory = memory_by_id(o->memory);
     struct range new = {.memory = identity(o), .start = o->offset, .end = o->offset + o->extent};
     struct range *list = ranges->list;
     unsigned i, last;
 
     if (!o->memory || !o->extent)
         return;
-    note_kind(ranges, o);
+    if (memory && memory->kind == MEMORY_CUDA_VMM) {
+        note(&ranges->vmm, o->memory);
+        if (is_foreign(memory))
+            note(&ranges->foreign, o->memory);
+    }
     i = last = find(ranges, new.memory, new.start);
     for (; last < ranges->n && list[last].memory == new.memory &&list[last].start <= new.end; last++) {
         new.start = list[last].start < new.start ? list[last].start : new.start;
@@ -145,13 +137,6 @@ static const struct range *range_of(const struct ranges *ranges, const struct st
     const unsigned i = find(ranges, memory, o->offset + 1);
 
     return i < ranges->n && ranges->list[i].memory == memory ? &ranges->list[i] : NULL;
-}
-
-static bool has_all(const struct ranges *ranges, const struct step_operand *o)
-{
-    const struct range *r = range_of(ranges, o);
-
-    return r && r->start <= o->offset && r->end >= o->offset + o->extent;
 }
 
 static bool has_some(const struct ranges *ranges, const struct step_operand *o)
@@ -185,9 +170,13 @@ static uint32_t find_safe(struct search *search, const struct step *step, bool a
 {
     uint32_t safe = 0;
 
-    for (unsigned i = 0; i < reads(step); i++)
-        if (has_all(&search->whole, &step->operands[i]))
+    for (unsigned i = 0; i < reads(step); i++) {
+        const struct step_operand *o = &step->operands[i];
+        const struct range *r = range_of(&search->whole, o);
+
+        if (r && r->start <= o->offset && r->end >= o->offset + o->extent)
             safe |= 1U << i;
+    }
     for (unsigned i = step->n_inputs; i < step_operands(step); i++)
         if (again && is_dense(step, &step->operands[i]))
             add(&search->whole, &step->operands[i]);

@@ -94,18 +94,6 @@ static uint32_t behind_record(const struct backend_job *job, bool replay)
     return bytes;
 }
 
-static unsigned char *write_operands(const struct step *step, const uint32_t *handles, unsigned char *at)
-{
-    for (unsigned o = 0; o < step_operands(step); o++) {
-        struct step_operand operand = step->operands[o];
-
-        operand.memory = handles[o];
-        memcpy(at, &operand, sizeof(operand));
-        at += sizeof(operand);
-    }
-    return at;
-}
-
 static void write_steps(const struct front_device *d, const struct backend_job *job, bool replay, unsigned char *at)
 {
     uint32_t handles[STEP_MAX_OPERANDS];
@@ -113,29 +101,17 @@ static void write_steps(const struct front_device *d, const struct backend_job *
     for (unsigned i = 0; i < job->n_steps; i++) {
         const struct step *step = &job->steps[i];
 
-        for (unsigned o = 0; o < step_operands(step); o++)
-            handles[o] = front_handle(d, memory_by_id(step->operands[o].memory));
-        at = replay ? write_operands(step, handles, at) : at + step_pack(step, handles, at);
-    }
-}
+        for (unsigned o = 0; o < step_operands(step); o++) {
+            struct step_operand operand = step->operands[o];
 
-static void fill_record(const struct front_stream *s, const struct backend_job *job, struct record_submit *record)
-{
-    *record = (struct record_submit){.kind = RECORD_SUBMIT,
-                                     .stream = s->number,
-                                     .n_steps = job->n_steps,
-                                     .warmup = job->warmup,
-                                     .repeat = job->repeat,
-                                     .timing = (uint8_t)job->timing,
-                                     .counts = job->counters != NULL,
-                                     .warm = job->counters && job->counters->warm,
-                                     .owner = job->owner,
-                                     .token = job->token,
-                                     .window = job->window};
-    if (job->signal.page) {
-        record->signal_page = front_handle(s->device, job->signal.page);
-        record->signal_offset = job->signal.offset;
-        record->signal_value = job->signal.value;
+            handles[o] = operand.memory = front_handle(d, memory_by_id(operand.memory));
+            if (replay) {
+                memcpy(at, &operand, sizeof(operand));
+                at += sizeof(operand);
+            }
+        }
+        if (!replay)
+            at += step_pack(step, handles, at);
     }
 }
 
@@ -192,11 +168,26 @@ static bool send_job(struct front_stream *s, struct backend_job *job, uint32_t g
     front_hold_sent(s, own);
     forecast(s, own, program);
     job->started_ns = own->first_ns; /* until the executor says it better */
-    fill_record(s, job, &record);
-    record.slot = slot;
-    record.serial = own->serial;
-    record.program = program;
-    record.replay = replay;
+    record = (struct record_submit){.kind = RECORD_SUBMIT,
+                                    .slot = slot,
+                                    .serial = own->serial,
+                                    .stream = s->number,
+                                    .n_steps = job->n_steps,
+                                    .warmup = job->warmup,
+                                    .repeat = job->repeat,
+                                    .program = program,
+                                    .timing = (uint8_t)job->timing,
+                                    .replay = replay,
+                                    .counts = job->counters != NULL,
+                                    .warm = job->counters && job->counters->warm,
+                                    .owner = job->owner,
+                                    .token = job->token,
+                                    .window = job->window};
+    if (job->signal.page) {
+        record.signal_page = front_handle(s->device, job->signal.page);
+        record.signal_offset = job->signal.offset;
+        record.signal_value = job->signal.value;
+    }
     memcpy(at, &record, sizeof(record));
     write_steps(s->device, job, replay, at + sizeof(record));
     atomic_store_explicit(&x->region->ended[slot], 0, memory_order_relaxed);
@@ -280,14 +271,6 @@ static bool end_next(struct front_stream *s, struct backend_job *job, const stru
     return true;
 }
 
-/* Whether turns of domains let the job go: a job that is alone needs no turn. */
-static bool may_go_next(const struct front_stream *s, const struct backend_job *job, struct front_domain *d)
-{
-    if (front_hold_is_wanted(s, job))
-        return job->counters || !d->leaving_ns;
-    return front_turn_take(s->device, d);
-}
-
 /* Sends the stream's next job, or ends it. False: the stream waits. */
 static bool advance_one(struct front_stream *s, struct backend_job *job, struct front_domain *d)
 {
@@ -315,7 +298,10 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
     job->waits = !x || !x->ready || atomic_load(&x->gone);
-    if (job->waits || !list_empty(&x->overflow) || !may_go_next(s, job, d))
+    if (job->waits || !list_empty(&x->overflow))
+        return wait_for(s, d);
+    /* A job that is alone needs no turn. */
+    if (front_hold_is_wanted(s, job) ? d->leaving_ns && !job->counters : !front_turn_take(s->device, d))
         return wait_for(s, d);
     if (!front_has_all(s->device, job, x))
         return prepare(s, x) ? false : wait_for(s, d);
@@ -330,19 +316,6 @@ static bool advance_one(struct front_stream *s, struct backend_job *job, struct 
     s->unsent = s->unsent->next;
     s->beside = false;
     return true;
-}
-
-static struct front_domain *domain_of_next(struct front_stream *s, const struct backend_job *job)
-{
-    struct front *f = s->device->front;
-    struct front_domain *d = s->domain;
-
-    if (d && d->key == job->domain)
-        return d;
-    pthread_mutex_lock(&f->lock);
-    d = front_domain_get(f, job->domain);
-    pthread_mutex_unlock(&f->lock);
-    return d;
 }
 
 /* A stream is of the domain of its first unsent job, or else of the last one's. */
@@ -365,8 +338,13 @@ void front_advance(struct front_stream *s)
         return;
     while (s->unsent != &s->jobs) {
         struct backend_job *job = front_job_at(s->unsent);
-        struct front_domain *d = domain_of_next(s, job);
+        struct front_domain *d = s->domain;
 
+        if (!d || d->key != job->domain) {
+            pthread_mutex_lock(&s->device->front->lock);
+            d = front_domain_get(s->device->front, job->domain);
+            pthread_mutex_unlock(&s->device->front->lock);
+        }
         if (!d) {
             error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a domain");
             if (!end_next(s, job, &e))

@@ -1,7 +1,6 @@
-/* The jobs that executors have on each GPU, and turns of domains there: few of them have work on a GPU at a time, since
- * contexts share it by time slices, and every one that is busy makes the others wait longer. The domain that has had
- * least of the GPU goes next. A turn whose jobs do not end in time is late. Then the next turn begins beside it: to
- * wait for a time slice takes less time. Turns on one GPU know nothing of those on others. Thread: loop. */
+/* The jobs that executors have on each GPU, and turns of domains there. Few domains have work on a GPU at a time, since
+ * contexts share it by time slices. The domain that has had least of the GPU goes next. A turn whose jobs do not end in
+ * time is late: the next turn begins beside it. Thread: loop. */
 #include "backend/memory_ids.h"
 #include "executor/front.h"
 #include "util/clock.h"
@@ -90,11 +89,6 @@ static unsigned max_turns(const struct front *f)
     return f->config.executors_active ? f->config.executors_active : 1;
 }
 
-static bool has_executor(const struct front_domain *d)
-{
-    return d->executor && d->executor->ready;
-}
-
 static struct front_turn *turn_of(struct front_domain *d, const struct front_device *gpu)
 {
     return &d->turns[gpu->number];
@@ -115,7 +109,8 @@ static struct front_domain *next_of(const struct front_device *gpu)
     list_each (struct front_domain, d, link, &gpu->front->domains) {
         const struct front_turn *turn = turn_of(d, gpu);
 
-        if (turn->waiting_ns && has_executor(d) && (!next || turn->had_ns < turn_of(next, gpu)->had_ns))
+        if (turn->waiting_ns && d->executor && d->executor->ready &&
+            (!next || turn->had_ns < turn_of(next, gpu)->had_ns))
             next = d;
     }
     return next;
@@ -203,11 +198,6 @@ static void end_turn(struct front_device *gpu, struct front_turn *turn, uint64_t
     gpu->turns.n--;
 }
 
-static unsigned jobs_of(const struct front_domain *d, const struct front_device *gpu)
-{
-    return load_of(d, gpu)->jobs;
-}
-
 /* How many of its jobs the domain may have on the GPU: nobody knows how long the first ones take. */
 static unsigned ahead(const struct front_domain *d, const struct front_device *gpu, unsigned most)
 {
@@ -234,8 +224,8 @@ static bool goes_on(const struct front_device *gpu, const struct front_domain *d
     if (turn->late_ns && (gpu->turns.n_waiting || has_more_turns(gpu)))
         return false;
     if (!gpu->turns.n_waiting)
-        return jobs_of(d, gpu) < ahead(d, gpu, AHEAD_ALONE);
-    return jobs_of(d, gpu) < ahead(d, gpu, AHEAD) && clock_now_ns() < turn->since_ns + TURN_NS;
+        return load_of(d, gpu)->jobs < ahead(d, gpu, AHEAD_ALONE);
+    return load_of(d, gpu)->jobs < ahead(d, gpu, AHEAD) && clock_now_ns() < turn->since_ns + TURN_NS;
 }
 
 bool front_turn_take(struct front_device *gpu, struct front_domain *d)
@@ -246,7 +236,7 @@ bool front_turn_take(struct front_device *gpu, struct front_domain *d)
         return true;
     if (d->leaving_ns)
         return false;
-    if (turn->late_ns && !jobs_of(d, gpu))
+    if (turn->late_ns && !load_of(d, gpu)->jobs)
         end_turn(gpu, turn, clock_now_ns());
     if (turn->has && goes_on(gpu, d)) {
         if (!turn->late_ns && has_more_turns(gpu))
@@ -284,7 +274,7 @@ static uint64_t waiting_since(const struct front_device *gpu)
     list_each (struct front_domain, d, link, &gpu->front->domains) {
         uint64_t own_ns = d->turns[gpu->number].waiting_ns;
 
-        if (!own_ns || !has_executor(d))
+        if (!own_ns || !d->executor || !d->executor->ready)
             continue;
         own_ns = d->place_ns > own_ns ? d->place_ns : own_ns;
         own_ns = d->executor->ready_ns > own_ns ? d->executor->ready_ns : own_ns;
@@ -343,7 +333,8 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
 
         if (!turn->has)
             continue;
-        if (!jobs_of(d, gpu) && (list_empty(&turn->blocked) || now_ns >= turn->since_ns + TURN_NS || !d->executor)) {
+        if (!load_of(d, gpu)->jobs &&
+            (list_empty(&turn->blocked) || now_ns >= turn->since_ns + TURN_NS || !d->executor)) {
             end_turn(gpu, turn, now_ns);
             if (!list_empty(&turn->blocked))
                 wait_in_line(gpu, turn, now_ns);

@@ -45,18 +45,13 @@ bool ring_read_on(struct ring *r)
     return true;
 }
 
-static bool has_room(struct ring *r, uint64_t bytes)
-{
-    if (RING_BYTES - (r->position - r->other) < bytes)
-        ring_read_on(r);
-    return RING_BYTES - (r->position - r->other) >= bytes;
-}
-
 void *ring_reserve(struct ring *r, uint32_t size)
 {
     const uint64_t bytes = whole(size), left = to_end(r->position), padding = left < bytes ? left : 0;
 
-    if (size > RING_RECORD_MAX || !has_room(r, padding + bytes))
+    if (RING_BYTES - (r->position - r->other) < padding + bytes)
+        ring_read_on(r);
+    if (size > RING_RECORD_MAX || RING_BYTES - (r->position - r->other) < padding + bytes)
         return NULL;
     if (padding)
         write_head(r, r->position, (uint32_t)(padding - sizeof(struct head)), 1);

@@ -137,33 +137,6 @@ static void connect_devices(struct serving *p)
 
 /* ---- the start ---- */
 
-static void read_arguments(int argc, char **argv, struct serving *p, struct backend_config *config)
-{
-    for (int i = 2; i < argc; i++) {
-        const char *value = confine_argument(argv[i], config);
-
-        if (!value)
-            continue;
-        if (!strcmp(argv[i], "common"))
-            p->common = *value == '1';
-        else if (!strcmp(argv[i], "counts") && *value)
-            p->counts = (int)strtoul(value, NULL, 10);
-        else if (!strcmp(argv[i], "spin"))
-            p->spin_ns = strtoull(value, NULL, 10) * 1000;
-    }
-}
-
-/* The daemon ends the process by the end of the control socket. A signal to the whole service does not end it: jobs may
- * still run. */
-static void prepare_process(void)
-{
-    prctl(PR_SET_NAME, "kopsd-executor");
-    prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep ends when work is likely to end */
-    signals_prepare_helper();
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-}
-
 static int take_descriptors(struct serving *p, struct error *e)
 {
     int fds[CALL_FDS_MAX];
@@ -201,31 +174,24 @@ static void *watch_daemon(void *argument)
     _exit(0);
 }
 
-static int start_watch(struct serving *p, struct error *e)
-{
-    pthread_t thread;
-
-    if (bell_new(p->own_bell) < 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's own bell: %s", strerror(errno));
-    if (pthread_create(&thread, NULL, watch_daemon, p) != 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's threads cannot be made");
-    pthread_detach(thread);
-    return 0;
-}
-
 static int start(struct serving *p, struct backend_config *config, struct error *e)
 {
     const struct confine_what what = {.common = p->common, .counts = p->counts >= 0};
+    pthread_t watch;
 
     if (confine_begin(config, what, e) < 0 || take_descriptors(p, e) < 0)
         return -1;
     config->tuning = p->tuning;
-    if (start_watch(p, e) < 0 || jobs_init(p, e) < 0 || describe_devices(p, config, e) < 0)
+    if (bell_new(p->own_bell) < 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's own bell: %s", strerror(errno));
+    if (pthread_create(&watch, NULL, watch_daemon, p) != 0)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "an executor's threads cannot be made");
+    pthread_detach(watch);
+    if (jobs_init(p, e) < 0 || describe_devices(p, config, e) < 0)
         return -1;
     connect_devices(p);
     if (take_counters(p, e) < 0 || confine_finish(e) < 0)
         return -1;
-    workers_init(&p->workers, p);
     return calls_start(p, e);
 }
 
@@ -258,13 +224,6 @@ static bool sleep_until_needed(struct serving *p, const struct serve_wait *wait,
     return !fds[0].revents;
 }
 
-static void pause_a_moment(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 static void serve(struct serving *p)
 {
     uint64_t last_ns = clock_now_ns();
@@ -281,22 +240,15 @@ static void serve(struct serving *p)
         now_ns = clock_now_ns();
         wait = jobs_wait(p, now_ns);
         if (wait.poll || now_ns - last_ns < (wait.all_later ? p->spin_ns / FEW_NEW : p->spin_ns)) {
-            pause_a_moment();
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
             continue;
         }
         if (!sleep_until_needed(p, &wait, now_ns))
             return;
         last_ns = clock_now_ns();
     }
-}
-
-/* Under MPS the end of a process in the middle of its work would break the other clients. */
-static void finish_jobs(struct serving *p)
-{
-    const uint64_t end_ns = clock_now_ns() + LAST_JOBS_NS;
-
-    while (p->unfinished && clock_now_ns() < end_ns)
-        jobs_turn(p);
 }
 
 bool executor_wanted(int argc, char **argv)
@@ -313,12 +265,27 @@ int executor_main(int argc, char **argv, const struct gpu_backend *local)
 
     if (!p || fcntl(CALL_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
         return 2; /* not started by a daemon */
-    prepare_process();
+    prctl(PR_SET_NAME, "kopsd-executor");
+    prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep ends when work is likely to end */
+    signals_prepare_helper();
+    /* The daemon ends the process by the end of the control socket. A signal to the whole service does not end it: jobs
+     * may still run. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
     p->gpus = local;
     p->backend = &local->base;
     p->control = CALL_CONTROL_FD;
     p->counts = -1;
-    read_arguments(argc, argv, p, &config);
+    for (int i = 2; i < argc; i++) {
+        const char *value = confine_argument(argv[i], &config);
+
+        if (value && !strcmp(argv[i], "common"))
+            p->common = *value == '1';
+        else if (value && *value && !strcmp(argv[i], "counts"))
+            p->counts = (int)strtoul(value, NULL, 10);
+        else if (value && !strcmp(argv[i], "spin"))
+            p->spin_ns = strtoull(value, NULL, 10) * 1000;
+    }
     config.cuda_blaslt_late = config.cuda_cupti_early = !p->common; /* a spare has time until a user's kernel comes */
     if (start(p, &config, &e) < 0) {
         said = e;
@@ -326,7 +293,9 @@ int executor_main(int argc, char **argv, const struct gpu_backend *local)
     }
     if (call_send(p->control, &said, sizeof(said), NULL, 0) == 0 && status == 0) {
         serve(p);
-        finish_jobs(p);
+        /* Under MPS the end of a process in the middle of its work would break the other clients. */
+        for (uint64_t end_ns = clock_now_ns() + LAST_JOBS_NS; p->unfinished && clock_now_ns() < end_ns;)
+            jobs_turn(p);
     }
     /* Threads may be in calls of the driver, for which exit() would wait. */
     _exit(status);

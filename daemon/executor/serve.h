@@ -102,7 +102,6 @@ struct serve_wait {
     uint64_t until_ns; /* UINT64_MAX: not known */
 };
 
-/* Wakes the loop from another thread. */
 void serve_wake(void *serving);
 
 /* Makes the device's context, unless it is there. Thread: any. */
@@ -125,9 +124,5 @@ bool jobs_turn(struct serving *p);
 void jobs_arm(struct serving *p);
 /* host->timed() of the devices. */
 void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *times);
-
-/* ---- the workers, in serve_jobs.c ---- */
-
-void workers_init(struct workers *w, struct serving *p);
 
 #endif

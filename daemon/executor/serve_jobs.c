@@ -41,7 +41,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-void workers_init(struct workers *w, struct serving *p)
+static void workers_init(struct workers *w, struct serving *p)
 {
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wanted, NULL);
@@ -190,21 +190,6 @@ void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *ti
     p->timed = true;
 }
 
-static bool report_rest(struct serving *p)
-{
-    bool any = false;
-
-    while (!list_empty(&p->unreported)) {
-        struct served_job *job = list_entry(list_first(&p->unreported), struct served_job, list_link);
-
-        if (!report(p, job))
-            break;
-        list_remove(&job->list_link);
-        any = true;
-    }
-    return any;
-}
-
 /* ---- jobs ---- */
 
 static void advance(struct serving *p, struct served_stream *s);
@@ -220,16 +205,6 @@ static void on_done(struct backend_job *base)
     list_remove(&job->list_link);
     end(p, job);
     advance(p, s);
-}
-
-static void submit(struct serving *p, struct served_stream *s, struct served_job *job)
-{
-    s->next = s->next->next;
-    s->submitted++;
-    p->unfinished++;
-    job->state = SERVED_SUBMITTED;
-    list_append(&p->running, &job->list_link);
-    p->backend->submit(s->local, &job->base);
 }
 
 static void refuse(struct serving *p, struct served_stream *s, struct served_job *job, const struct error *why)
@@ -266,7 +241,12 @@ static void advance(struct serving *p, struct served_stream *s)
             workers_prepare(&p->workers, job);
             return;
         }
-        submit(p, s, job);
+        s->next = s->next->next;
+        s->submitted++;
+        p->unfinished++;
+        job->state = SERVED_SUBMITTED;
+        list_append(&p->running, &job->list_link);
+        p->backend->submit(s->local, &job->base);
     }
 }
 
@@ -369,20 +349,6 @@ static void bind(struct served_job *job, const struct served_program *program, c
     }
 }
 
-/* Makes room for the job's steps. Few are kept for the slot's next job. */
-static struct step *room_for(struct served_job *job, uint32_t n)
-{
-    if (n > job->room) {
-        free(job->steps);
-        job->steps = malloc(n * sizeof(*job->steps));
-        job->room = n;
-        job->bound = 0;
-    }
-    if (!job->steps)
-        give_up("no memory for its steps");
-    return job->steps;
-}
-
 static struct served_program *new_program(struct serving *p, const struct served_job *job, uint32_t number, uint32_t n)
 {
     struct served_program *program = p->programs[number] = calloc(1, sizeof(*program));
@@ -401,9 +367,16 @@ static struct served_program *new_program(struct serving *p, const struct served
 static void take_steps(struct serving *p, struct served_job *job, const struct record_submit *record,
                        const unsigned char *from, uint32_t size)
 {
-    struct step *steps = room_for(job, record->n_steps);
     struct served_program *program = NULL;
 
+    if (record->n_steps > job->room) {
+        free(job->steps);
+        job->steps = malloc(record->n_steps * sizeof(*job->steps));
+        job->room = record->n_steps;
+        job->bound = 0;
+    }
+    if (!job->steps)
+        give_up("no memory for its steps");
     if (record->program > EXECUTOR_PROGRAMS_MAX || !record->n_steps)
         give_up("program");
     if (record->replay) {
@@ -413,23 +386,11 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
         bind(job, program, from, size);
     } else {
         job->bound = 0;
-        unpack(p, steps, record->n_steps, from, size);
+        unpack(p, job->steps, record->n_steps, from, size);
         if (record->program)
             program = new_program(p, job, record->program, record->n_steps);
     }
     job->base.program = program ? &program->local : NULL;
-}
-
-static void take_counts(struct served_job *job, const struct record_submit *record)
-{
-    if (record->counts) {
-        job->counters = malloc(sizeof(*job->counters));
-        if (!job->counters)
-            give_up("no memory for its counters");
-        job->counters->warm = record->warm;
-        counters_clear(job->counters);
-    }
-    job->base.counters = job->counters;
 }
 
 static void take_submit(struct serving *p, const unsigned char *from, uint32_t size)
@@ -454,7 +415,14 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     job->base.timing = (enum backend_timing)record.timing;
     job->base.token = record.token;
     job->base.window = record.window;
-    take_counts(job, &record);
+    if (record.counts) {
+        job->counters = malloc(sizeof(*job->counters));
+        if (!job->counters)
+            give_up("no memory for its counters");
+        job->counters->warm = record.warm;
+        counters_clear(job->counters);
+    }
+    job->base.counters = job->counters;
     job->base.owner = record.owner;
     job->base.samples = job->samples;
     job->base.signal = (struct backend_signal){.offset = record.signal_offset, .value = record.signal_value};
@@ -580,6 +548,7 @@ static bool take_records(struct serving *p)
 
 int jobs_init(struct serving *p, struct error *e)
 {
+    workers_init(&p->workers, p);
     list_init(&p->running);
     list_init(&p->unreported);
     p->streams = calloc(EXECUTOR_STREAMS_MAX + 1, sizeof(*p->streams));
@@ -644,8 +613,12 @@ bool jobs_turn(struct serving *p)
             p->backend->poll(p->devices[i]);
     tell_of_times(p);
     any = any || p->unfinished != before;
-    if (!list_empty(&p->unreported))
-        any = report_rest(p) || any;
+    list_each (struct served_job, job, list_link, &p->unreported) {
+        if (!report(p, job))
+            break;
+        list_remove(&job->list_link);
+        any = true;
+    }
     report_lost(p);
     if (p->unfinished && ++p->turns % TURNS_A_NOTE == 0)
         note_progress(p);

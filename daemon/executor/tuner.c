@@ -103,34 +103,11 @@ static int lost(const struct tuner *t, struct error *e)
     return error_set(e, ERROR_DEVICE_LOST, "the process that tunes has ended, or does not answer");
 }
 
-/* ---- the process ---- */
-
-static int set_control(struct tuner *t, int control)
-{
-    int before;
-
-    pthread_mutex_lock(&t->lock);
-    before = t->control;
-    t->control = control;
-    pthread_mutex_unlock(&t->lock);
-    return before;
-}
-
-static int wait_until_ready(struct tuner *t, struct error *e)
-{
-    if (receive(t->control, &t->message, offsetof(struct tuner_message, result)) < 0 || t->message.kind != TUNER_READY)
-        return lost(t, e);
-    if (t->message.error.code == ERROR_NONE)
-        return 0;
-    *e = t->message.error;
-    error_accept(e);
-    return -1;
-}
-
 static int start(struct tuner *t, struct error *e)
 {
     const struct timeval limit = {.tv_sec = ANSWER_S};
     const uint32_t words[2] = {TUNER_GO, 0};
+    struct tuner_message *m = &t->message;
     const uint64_t begin_ns = clock_now_ns();
     int pair[2], r;
 
@@ -145,16 +122,27 @@ static int start(struct tuner *t, struct error *e)
         return error_set(e, r == ENOMEM ? ERROR_OUT_OF_MEMORY : ERROR_INTERNAL, "a tuner cannot be started: %s",
                          strerror(r));
     }
-    set_control(t, pair[0]);
-    /* Where this fails the process has ended, which wait_until_ready() sees. */
+    pthread_mutex_lock(&t->lock);
+    t->control = pair[0];
+    pthread_mutex_unlock(&t->lock);
+    /* Where this fails the process has ended, which receive() sees. */
     call_send(pair[0], words, sizeof(words), &t->config->tuning_fd, t->config->tuning ? 1 : 0);
-    if (wait_until_ready(t, e) < 0) {
-        tuner_rest(t);
-        return -1;
+    if (receive(t->control, m, offsetof(struct tuner_message, result)) < 0 || m->kind != TUNER_READY) {
+        lost(t, e);
+        goto rest;
+    }
+    if (m->error.code != ERROR_NONE) {
+        *e = m->error;
+        error_accept(e);
+        goto rest;
     }
     log_info("tuner", "pid=%d ready_ms=%llu", (int)t->pid,
              (unsigned long long)(clock_now_ns() - begin_ns) / (1000 * 1000));
     return 0;
+
+rest:
+    tuner_rest(t);
+    return -1;
 }
 
 int tuner_prepare(struct tuner *t, struct error *e)
@@ -171,10 +159,13 @@ bool tuner_has_context(const struct tuner *t)
 
 void tuner_rest(struct tuner *t)
 {
-    const int control = set_control(t, -1);
     const struct timespec moment = {.tv_nsec = 1000000};
+    const int control = t->control;
     pid_t ended = 0;
 
+    pthread_mutex_lock(&t->lock);
+    t->control = -1;
+    pthread_mutex_unlock(&t->lock);
     if (t->pid <= 0)
         return;
     if (control >= 0) {
@@ -191,13 +182,6 @@ void tuner_rest(struct tuner *t)
             ;
     }
     t->pid = 0;
-}
-
-/* ---- one tuning ---- */
-
-static int answer_pause(struct tuner *t, struct tuning_pace *pace, struct error *e)
-{
-    return send_kind(t->control, pace->wait(pace, e) == 0 ? TUNER_GO : TUNER_CANCEL);
 }
 
 /* Checks a result. A process that was taken over could still say no more than a choice among the candidates. */
@@ -217,7 +201,7 @@ static int check(struct tuning_result *r, struct error *e)
     return sound ? 0 : error_set(e, ERROR_INTERNAL, "the process that tunes says what cannot be");
 }
 
-/* Sends the candidates with what is known of them. Returns as answer_pause(). */
+/* Sends the candidates with what is known of them. -1: the process is of no use any more. */
 static int answer_list(struct tuner *t, struct tuning_pace *pace, struct error *e)
 {
     struct tuner_message *m = &t->message;
@@ -245,43 +229,35 @@ static int converse(struct tuner *t, struct tuning_pace *pace, struct tuning_res
         }
         if (got == (int)sizeof(t->message) && t->message.kind == TUNER_LISTED && answer_list(t, pace, e) >= 0)
             continue;
-        if (got < 0 || t->message.kind != TUNER_PAUSE || answer_pause(t, pace, e) < 0) {
+        if (got < 0 || t->message.kind != TUNER_PAUSE ||
+            send_kind(t->control, pace->wait(pace, e) == 0 ? TUNER_GO : TUNER_CANCEL) < 0) {
             lost(t, e);
             return 1;
         }
     }
 }
 
-/* Returns as converse(). */
-static int ask(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
-               struct tuning_result *ret, struct error *e)
-{
-    struct tuner_message *m = &t->message;
-
-    memset(m, 0, sizeof(*m));
-    m->kind = TUNER_TUNE;
-    strncpy(m->uuid, uuid, sizeof(m->uuid) - 1);
-    m->request = *request;
-    t->used = true;
-    if (call_send(t->control, m, offsetof(struct tuner_message, request) + sizeof(m->request), NULL, 0) < 0) {
-        lost(t, e);
-        return 1;
-    }
-    return converse(t, pace, ret, e);
-}
-
 int tuner_tune(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
                struct tuning_result *ret, struct error *e)
 {
     struct pollfd gone = {.fd = t->control, .events = POLLIN};
-    int r;
+    struct tuner_message *m = &t->message;
+    int r = 1;
 
     /* A process that was kept ready says nothing unless it has ended. */
     if (t->control >= 0 && poll(&gone, 1, 0) > 0)
         tuner_rest(t);
     if (tuner_prepare(t, e) < 0)
         return -1;
-    r = ask(t, uuid, request, pace, ret, e);
+    memset(m, 0, sizeof(*m));
+    m->kind = TUNER_TUNE;
+    strncpy(m->uuid, uuid, sizeof(m->uuid) - 1);
+    m->request = *request;
+    t->used = true;
+    if (call_send(t->control, m, offsetof(struct tuner_message, request) + sizeof(m->request), NULL, 0) < 0)
+        lost(t, e);
+    else
+        r = converse(t, pace, ret, e);
     /* A context that is broken is not used again. */
     if (r > 0 || (r < 0 && (e->code == ERROR_DEVICE_LOST || e->code == ERROR_INTERNAL)))
         tuner_rest(t);
@@ -306,7 +282,7 @@ void tuner_free(struct tuner *t)
     free(t);
 }
 
-/* ---- the process ---- */
+/* ---- the process's side. Thread: one ---- */
 
 struct tuning {
     struct tuning_pace pace; /* first */
@@ -391,28 +367,23 @@ bool tuner_wanted(int argc, char **argv)
     return argc > 1 && !strcmp(argv[1], TUNER_ARGUMENT);
 }
 
-static int take_table(struct backend_config *config, struct error *e)
+static int prepare_here(struct tuning *t, struct backend_config *config, struct error *e)
 {
+    const struct backend_host host = {.wake = no_wake, .context = t};
+    const struct confine_what what = {.common = false};
     uint32_t words[2];
     int fds[CALL_FDS_MAX], r = 0;
     unsigned n = 0;
 
+    if (confine_begin(config, what, e) < 0)
+        return -1;
     if (call_receive(CALL_CONTROL_FD, words, sizeof(words), fds, &n) < 0)
         return error_set(e, ERROR_INTERNAL, "the daemon said nothing");
     if (n > 0)
         r = tuning_table_map(fds[0], &config->tuning, e);
     for (unsigned i = 0; i < n; i++)
         close(fds[i]);
-    return r;
-}
-
-static int prepare_here(struct tuning *t, struct backend_config *config, struct error *e)
-{
-    const struct backend_host host = {.wake = no_wake, .context = t};
-    const struct confine_what what = {.common = false};
-
-    if (confine_begin(config, what, e) < 0 || take_table(config, e) < 0 ||
-        t->gpus->base.open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
+    if (r < 0 || t->gpus->base.open(config, &host, t->devices, BACKEND_MAX_DEVICES, &t->n_devices, e) < 0)
         return -1;
     for (unsigned i = 0; i < t->n_devices; i++)
         t->devices[i]->index = i;

@@ -20,8 +20,7 @@ struct list {
 #define list_each(type, name, member, head)                                                                            \
     for (type *name = list_entry((head)->next, type, member),                                                          \
               *name##_after = list_entry(name->member.next, type, member);                                             \
-         &name->member != (head);                                                                                      \
-         name = name##_after, name##_after = list_entry(name->member.next, type, member))
+         &name->member != (head); name = name##_after, name##_after = list_entry(name->member.next, type, member))
 
 static inline void list_init(struct list *l)
 {
