@@ -1,5 +1,5 @@
 /* Owns the cuBLASLt library. */
-#include "library.h"
+#include "plan.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

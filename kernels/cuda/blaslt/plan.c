@@ -1,10 +1,16 @@
 /* Owns one plan: its descriptors, the choice among the library's candidates, and running it. */
 #include "plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/scratch.h"
+#include "driver/device.h"
+
+enum {
+    BLASLT_CANDIDATES = 8,  /* where the first usable one is taken */
+    BLASLT_TUNED_FROM = 32, /* a workspace, where they are measured */
+};
 
 struct types {
     cudaDataType_t scale;
@@ -170,8 +176,8 @@ static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t w
     return CUBLAS_STATUS_SUCCESS;
 }
 
-int blaslt_plan_describe(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
-                         struct blaslt_plan **ret_plan, struct error *e)
+static int plan_new(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                    struct blaslt_plan **ret_plan, struct error *e)
 {
     struct blaslt_plan *p = calloc(1, sizeof(*p));
     cublasStatus_t status;
@@ -193,8 +199,8 @@ int blaslt_plan_describe(struct cuda_device *d, cublasLtHandle_t handle, const s
     return 0;
 }
 
-cublasStatus_t blaslt_plan_ask(const struct blaslt_plan *p, uint64_t workspace_bytes, int max,
-                               cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
+static cublasStatus_t ask(const struct blaslt_plan *p, uint64_t workspace_bytes, int max,
+                          cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
 {
     cublasLtMatmulPreference_t preference;
     cublasStatus_t status;
@@ -225,7 +231,7 @@ static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
     cublasStatus_t status;
     int n;
 
-    status = blaslt_plan_ask(p, workspace_bytes, BLASLT_CANDIDATES, candidates, &n);
+    status = ask(p, workspace_bytes, BLASLT_CANDIDATES, candidates, &n);
     p->has_algorithm = status == CUBLAS_STATUS_SUCCESS && n > 0;
     if (p->has_algorithm)
         p->algorithm = candidates[0];
@@ -259,7 +265,7 @@ int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struc
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     struct blaslt_plan *p;
 
-    if (blaslt_plan_describe(d, handle, problem, &p, e) < 0)
+    if (plan_new(d, handle, problem, &p, e) < 0)
         return -1;
     if (!choice || !take(p, choice, workspace_bytes))
         status = choose(p, workspace_bytes);
@@ -395,7 +401,7 @@ static bool run_small(const struct blaslt_plan *p, CUstream stream)
     CUdeviceptr at;
     bool ran = false;
 
-    if (blaslt_plan_describe(p->device, p->handle, &problem, &q, &ignored) < 0)
+    if (plan_new(p->device, p->handle, &problem, &q, &ignored) < 0)
         return false;
     q->algorithm = p->algorithm;
     if (blaslt_on(p->device)->MatmulAlgoCheck(q->handle, q->operation, q->layouts[BLASLT_A], q->layouts[BLASLT_B],
@@ -437,7 +443,53 @@ void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint
 
     if (CUDA_CALL(p->device, &ignored, StreamCreate, &stream, CU_STREAM_NON_BLOCKING) < 0)
         return;
-    if (p->problem.has_bias || p->problem.scales || !cuda_scratch_is_there(p->device) || !run_small(p, stream))
+    if (p->problem.has_bias || p->problem.scales || !p->device->has_pools || !run_small(p, stream))
         record(p, plan, addresses, stream);
     cuda_on(p->device)->StreamDestroy(stream);
+}
+
+/* ---- candidates ---- */
+
+/* Adds those of the list that are not there yet. */
+static unsigned add_candidates(const cublasLtMatmulHeuristicResult_t *from, int n_from, struct tuning_candidate *ret,
+                               unsigned n, unsigned max)
+{
+    for (int i = 0; i < n_from && n < max; i++) {
+        struct tuning_candidate c = {
+            .choice = {.workspace_bytes = (uint32_t)from[i].workspaceSize, .has_algorithm = 1}};
+        unsigned known = 0;
+
+        step_copy_variant(c.choice.variant, "cublaslt");
+        memcpy(c.choice.algorithm, &from[i].algo, sizeof(from[i].algo));
+        snprintf(c.text, sizeof(c.text), "cublaslt %u, scratch %u KiB", n + 1, c.choice.workspace_bytes >> 10);
+        while (known < n && memcmp(ret[known].choice.algorithm, c.choice.algorithm, sizeof(c.choice.algorithm)) != 0)
+            known++;
+        if (known == n)
+            ret[n++] = c;
+    }
+    return n;
+}
+
+int blaslt_plan_candidates(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
+                           uint64_t workspace_bytes, struct tuning_candidate *ret, unsigned max, unsigned *ret_n,
+                           struct error *e)
+{
+    /* Those with little scratch are others than the first of those with much. */
+    const uint64_t workspaces[] = {workspace_bytes, workspace_bytes / 8, 0};
+    cublasLtMatmulHeuristicResult_t found[BLASLT_TUNED_FROM];
+    struct blaslt_plan *p = NULL;
+    cublasStatus_t status;
+    int n;
+
+    *ret_n = 0;
+    if (plan_new(d, handle, problem, &p, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < sizeof(workspaces) / sizeof(workspaces[0]); i++) {
+        status = ask(p, workspaces[i], BLASLT_TUNED_FROM, found, &n);
+        if (status != CUBLAS_STATUS_SUCCESS)
+            break;
+        *ret_n = add_candidates(found, n, ret, *ret_n, max);
+    }
+    blaslt_plan_unref(p);
+    return *ret_n || status == CUBLAS_STATUS_SUCCESS ? 0 : blaslt_fail(status, "cublasLtMatmulAlgoGetHeuristic", e);
 }

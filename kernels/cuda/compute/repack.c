@@ -8,7 +8,6 @@
 #include "driver/device.h"
 #include "kernels.h"
 #include "repack_sketch.h"
-#include "tuned.h"
 
 /* An action's means. */
 struct means {
@@ -46,12 +45,18 @@ static int prepare_launch(const struct cuda_kernels *k, struct repack_action *a,
     return 0;
 }
 
+static bool find_algorithm(const struct cuda_kernels *k, const struct repack_action *a, bool may_block,
+                           struct tuning_choice *ret)
+{
+    return cuda_tuned_find(k, &a->product.plan, a->product.addresses, may_block, ret) && ret->has_algorithm;
+}
+
 /* The scratch memory lies on a boundary of 256 bytes, so offsets in it tell the alignment. */
 static int prepare_product(const struct cuda_kernels *k, struct cuda_repack *r, const struct repack_action *a,
                            struct means *m, struct error *e)
 {
     struct tuning_choice choice;
-    const bool tuned = cuda_tuned_find_algorithm(k, &a->product.plan, a->product.addresses, true, &choice);
+    const bool tuned = find_algorithm(k, a, true, &choice);
 
     if (blaslt_plan_get(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL, &m->blaslt, e) < 0)
         return -1;
@@ -102,7 +107,7 @@ free_repack:
 static bool product_is_ready(const struct cuda_kernels *k, const struct repack_action *a)
 {
     struct tuning_choice choice;
-    const bool tuned = cuda_tuned_find_algorithm(k, &a->product.plan, a->product.addresses, false, &choice);
+    const bool tuned = find_algorithm(k, a, false, &choice);
 
     return blaslt_plan_is_cached(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL);
 }

@@ -1,5 +1,5 @@
 /* Chooses which operands of a panel are copied, and the layout of the copies. */
-#include "repack_layout.h"
+#include "repack_sketch.h"
 
 enum {
     ALIGNMENT_BYTES = 16, /* that the fast kernels need of rows and extents */

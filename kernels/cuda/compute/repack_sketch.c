@@ -5,6 +5,110 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blaslt/blaslt.h"
+
+/* ---- activated ---- */
+
+/* Below, the second launch costs more than the library's product gains. */
+static const double LEAST_WORK = 0x1p26;
+
+static struct plan product_of(const struct plan *plan)
+{
+    struct plan product = *plan;
+
+    product.gemm.activation = PLAN_NONE;
+    return product;
+}
+
+static int check_activated(const struct plan *plan, struct error *e)
+{
+    const bool fits = plan->kind == PLAN_GEMM && !plan_is_empty(plan) && plan->gemm.has_bias &&
+                      plan->gemm.activation == PLAN_GELU && plan->dtype == plan->out_dtype &&
+                      (plan->dtype == DTYPE_F32 || plan->dtype == DTYPE_F64);
+    struct plan product;
+
+    if (fits) {
+        product = product_of(plan);
+        return blaslt_check(&product, e);
+    }
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "variant \"%s\" is for a bias and activation \"gelu\" with f32 or f64; leave the variant out",
+              repack_activated);
+    return error_detail_text(e, "variant", repack_activated);
+}
+
+bool repack_should_activate(const struct plan *plan)
+{
+    const struct plan_gemm *g = &plan->gemm;
+    struct error ignored;
+
+    return 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count >= LEAST_WORK && g->m > 16 &&
+           g->n > 16 && check_activated(plan, &ignored) == 0;
+}
+
+static void add_dimension(struct plan_elementwise *p, int64_t size, int64_t stride)
+{
+    if (size == 1)
+        return;
+    p->shape[p->rank] = size;
+    p->strides[0][p->rank] = p->strides[1][p->rank] = stride;
+    p->rank++;
+}
+
+/* All of out. The library's results are never broadcast, and neighbours that lie behind each other are one dimension:
+ * so what has no gaps is a vector. */
+static struct plan_elementwise all_of_out(const struct plan_gemm *g)
+{
+    const bool by_rows = g->out.column == 1 || g->n == 1;
+    struct plan_elementwise p = {.count = (uint64_t)g->m * (uint64_t)g->n * g->batch_count};
+    unsigned kept = 0;
+
+    for (unsigned d = 0; d < g->batch_rank; d++)
+        add_dimension(&p, g->batch_shape[d], g->out.batch[d]);
+    add_dimension(&p, by_rows ? g->m : g->n, by_rows ? g->out.row : g->out.column);
+    add_dimension(&p, by_rows ? g->n : g->m, by_rows ? g->out.column : g->out.row);
+    if (p.rank == 0) {
+        p.rank = 1;
+        p.shape[0] = p.strides[0][0] = p.strides[1][0] = 1;
+    }
+    for (unsigned d = 1; d < p.rank; d++) {
+        if (p.strides[0][kept] == p.shape[d] * p.strides[0][d]) {
+            p.shape[kept] *= p.shape[d];
+        } else {
+            kept++;
+            p.shape[kept] = p.shape[d];
+        }
+        p.strides[0][kept] = p.strides[1][kept] = p.strides[0][d];
+    }
+    p.rank = kept + 1;
+    p.contiguous = p.rank == 1 && p.strides[0][0] == 1;
+    return p;
+}
+
+static int sketch_activated(const struct plan *plan, const uint64_t *addresses, struct repack_sketch *ret_sketch,
+                            struct error *e)
+{
+    struct repack_action *actions;
+
+    if (check_activated(plan, e) < 0)
+        return -1;
+    actions = calloc(2, sizeof(*actions));
+    if (!actions)
+        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the parts of a gemm");
+    actions[0].kind = REPACK_PRODUCT;
+    actions[0].product.plan = product_of(plan);
+    for (unsigned i = 0; i < PLAN_MAX_OPERANDS; i++)
+        actions[0].product.addresses[i] = addresses[i];
+    actions[1].kind = REPACK_GELU;
+    actions[1].gelu.all = all_of_out(&plan->gemm);
+    actions[1].gelu.dtype = plan->dtype;
+    actions[1].gelu.address = addresses[plan_gemm_out(&plan->gemm)];
+    *ret_sketch = (struct repack_sketch){.variant = repack_activated, .n = 2, .actions = actions};
+    return 0;
+}
+
+/* ---- copies ---- */
+
 const char repack_padded[] = "padded", repack_bf16x3[] = "bf16x3", repack_bf16x6[] = "bf16x6",
            repack_activated[] = "activated";
 
@@ -64,7 +168,7 @@ int repack_check(const struct plan *plan, const char *variant, struct error *e)
     const struct repack_mode *mode;
 
     if (strcmp(variant, repack_activated) == 0)
-        return repack_check_activated(plan, e);
+        return check_activated(plan, e);
     mode = repack_mode(variant);
     if (plan->kind != PLAN_GEMM || plan_is_empty(plan) || plan->gemm.k == 0)
         return refuse(e, variant, "is for products of matrices that are not empty");
@@ -383,7 +487,7 @@ int repack_sketch(const struct plan *plan, const uint64_t *addresses, const char
     struct repack_extents size, at;
 
     if (strcmp(variant, repack_activated) == 0)
-        return repack_sketch_activated(plan, addresses, ret_sketch, e);
+        return sketch_activated(plan, addresses, ret_sketch, e);
     mode = repack_mode(variant);
     s.variant = mode->name;
     if (repack_check(plan, variant, e) < 0 || choose_panels(plan, mode, addresses, scratch_max, &size, e) < 0)
@@ -421,4 +525,52 @@ void repack_sketch_free(struct repack_sketch *s)
     free(s->actions);
     s->actions = NULL;
     s->n = 0;
+}
+
+/* ---- whether copies pay ---- */
+
+/* What an H100 takes, as measured from 512 to 8192: a floor, and a rate of 2·m·n·k operations, or of bytes that copies
+ * read and write; f64 is an H200's. Misaligned products of more than 4096 are up to 1.7 times as fast, and copies pay
+ * all the same. Another device is slower in all of these but f64 by much the same factor, so the choice is the same. */
+#define FLOOR  10e-6 /* seconds, of products that use no fast kernel */
+#define LAUNCH 4e-6  /* from one launch to the next */
+#define F32    41e12
+#define COPIED 2.5e12
+
+/* By the bytes of an element; f32 as tf32. */
+static const struct rates {
+    double misaligned, aligned;
+} rates[] = {[2] = {90e12, 650e12}, [4] = {85e12, 270e12}, [8] = {41e12, 54e12}};
+
+/* Copies, and as many products with all of out written or, after the first, read and written. */
+static double seconds(const struct repack_panel *p, unsigned products, double work, double rate)
+{
+    const double out = (double)(p->g.m * p->g.n) * (double)p->g.batch_count * (double)repack_out_size(p->plan);
+
+    return LAUNCH * (products + 1 + p->out_is_copied + p->bias_is_copied) + 2 * (double)p->bytes / COPIED +
+           work / rate + (products - 1) * 3 * out / COPIED;
+}
+
+const char *repack_estimate(const struct plan *plan, const uint64_t *addresses)
+{
+    const struct plan_gemm *g = &plan->gemm;
+    const double work = 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
+    const bool is_f32 = plan->dtype == DTYPE_F32, in_pieces = is_f32 && g->in_pieces && g->high_precision_only;
+    const char *variant = in_pieces ? repack_bf16x3 : repack_padded;
+    const struct repack_extents all = {repack_batch(plan), g->m, g->n};
+    const struct rates *of;
+    struct error ignored;
+    struct repack_panel p;
+
+    if (repack_should_activate(plan))
+        return repack_activated;
+    if ((is_f32 && g->high_precision_only && !in_pieces) || repack_check(plan, variant, &ignored) < 0)
+        return NULL;
+    p = repack_lay_out(plan, repack_mode(variant), addresses, (struct repack_extents){0, 0, 0}, all);
+    if (in_pieces)
+        return seconds(&p, 2, 3 * work, rates[2].aligned) < FLOOR + work / F32 ? variant : NULL;
+    if (p.bytes == 0)
+        return NULL;
+    of = &rates[dtype_size(plan->dtype)];
+    return seconds(&p, 1, work, of->aligned) < FLOOR + work / of->misaligned ? variant : NULL;
 }

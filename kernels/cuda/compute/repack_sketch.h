@@ -6,23 +6,25 @@
  * behind its columns.
  *
  * "bf16x3", "bf16x6": each f32 is split into 2 or 3 numbers of bf16, its pieces (ops/params.h), of which piece p counts
- * 2^(-7p). The products of pieces p of a and q of b with p + q < the number of pieces are added up in f32; those left
- * out are smaller than what was rounded away. a's pieces lie behind each other along k, and b's in the opposite order:
- * all products with p + q = s are so one product with s + 1 times the k. The smallest come first. The products of the
- * first pieces are made of a few steps along k, each of which is added in f32 to out: tensor cores add with fewer bits
- * than f32 has, and cut them off.
- *
- * "activated" copies nothing: see repack_activate.c.
+ * 2^(-7p). The products of pieces p of a and q of b with p + q < the number of pieces are added up in f32; the products
+ * left out are smaller than what was rounded away. a's pieces lie behind each other along k, and b's in the opposite
+ * order: all products with p + q = s are so one product with s + 1 times the k. The smallest come first. The products
+ * of the first pieces are made of a few steps along k, each of which is added in f32 to out: tensor cores add with
+ * fewer bits than f32 has, and cut them off.
  *
  * An infinite or NaN element is in its last piece, the others are 0: there it meets the other operand's first pieces
  * alone, which are 0 only where the element is 0 (or below 2^-134), so that no infinity is multiplied by a 0 that f32
- * would not have. Only an infinity times an infinity becomes NaN instead. */
+ * would not have. Only an infinity times an infinity becomes NaN instead.
+ *
+ * "activated" copies nothing: the library's product with the bias, and gelu over it in place, for which the library has
+ * no epilogue. Products of f32 and f64 lose nothing by it: what is stored between both is of the type of the sums. */
 #ifndef KOPS_CUDA_REPACK_SKETCH_H
 #define KOPS_CUDA_REPACK_SKETCH_H
 
 #include "ops/launch.h"
 #include "ops/params.h"
-#include "repack_layout.h"
+
+extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[], repack_activated[];
 
 enum repack_action_kind { REPACK_COPY, REPACK_PRODUCT, REPACK_GELU };
 
@@ -55,22 +57,14 @@ struct repack_sketch {
     struct repack_action *actions;
 };
 
-extern const char repack_padded[], repack_bf16x3[], repack_bf16x6[], repack_activated[];
-
-/* `variant` is one of the first three. */
-const struct repack_mode *repack_mode(const char *variant);
-
 /* Names of the op's variants for a dtype, NULL-terminated. */
 const char *const *repack_variants(enum op_id op, enum dtype dtype);
 
 /* invalid_argument when the variant cannot serve the plan, wherever its operands lie. */
 int repack_check(const struct plan *plan, const char *variant, struct error *e);
 
-/* repack_activate.c: the same of "activated"; whether the plan is large enough for it; the sketch. */
-int repack_check_activated(const struct plan *plan, struct error *e);
+/* Whether "activated" serves the plan, and the plan is large enough for it. */
 bool repack_should_activate(const struct plan *plan);
-int repack_sketch_activated(const struct plan *plan, const uint64_t *addresses, struct repack_sketch *ret_sketch,
-                            struct error *e);
 
 /* Whether "bf16x6" has at most twice the error of f32. It has that of f32 that is added up in order; but products of
  * fewer than 1024 steps along k are for kernels that add up in parts, which is more exact. */
@@ -83,5 +77,71 @@ const char *repack_estimate(const struct plan *plan, const uint64_t *addresses);
 int repack_sketch(const struct plan *plan, const uint64_t *addresses, const char *variant, uint64_t scratch_max,
                   struct repack_sketch *ret_sketch, struct error *e);
 void repack_sketch_free(struct repack_sketch *s);
+
+/* ---- one panel of a gemm: which operands are copied, and where the copies lie ---- */
+
+struct repack_mode {
+    const char *name;
+    unsigned pieces; /* 0: bits are copied */
+    enum cuda_ops_repack_kind kind;
+};
+
+/* An operand: x is m of a, and n of b. */
+struct repack_side {
+    const struct plan_matrix *source;
+    int64_t x, x_stride, k_stride;
+    bool along_k; /* its rows, and its copy's, lie along k */
+    bool is_copied;
+    /* The copy: `rows` of `columns`, a piece; `ld` from row to row; `matrix` elements of all pieces of one matrix. */
+    uint64_t offset;
+    int64_t rows, columns, ld, matrix;
+};
+
+struct repack_panel {
+    const struct plan *plan;
+    const struct repack_mode *mode;
+    struct plan_gemm g;
+    uint64_t addresses[PLAN_MAX_OPERANDS];
+    struct repack_side a, b;
+    bool out_is_copied, out_is_wide; /* wide: its rows lie along n */
+    bool bias_is_copied;
+    int64_t m, n, k;            /* of the product, with zeros; k of one piece */
+    int64_t out_ld, out_matrix; /* of out's copy */
+    uint64_t out_offset, bias_offset, bytes;
+};
+
+/* Extents of a panel: of the outermost batch dimension, of m and of n. */
+struct repack_extents {
+    int64_t batch, m, n;
+};
+
+static inline int64_t repack_round_up(int64_t x, int64_t step)
+{
+    return (x + step - 1) / step * step;
+}
+
+static inline size_t repack_out_size(const struct plan *plan)
+{
+    return dtype_size(plan->out_dtype);
+}
+
+/* Of an element that is multiplied. */
+static inline size_t repack_in_size(const struct repack_panel *p)
+{
+    return p->mode->pieces ? 2 : dtype_size(p->plan->dtype);
+}
+
+/* The plan's outermost batch dimension. */
+static inline int64_t repack_batch(const struct plan *plan)
+{
+    return plan->gemm.batch_rank ? plan->gemm.batch_shape[0] : 1;
+}
+
+/* The mode of a variant that copies. */
+const struct repack_mode *repack_mode(const char *variant);
+
+/* The panel at that place, of that size, or what is left of it. */
+struct repack_panel repack_lay_out(const struct plan *plan, const struct repack_mode *mode, const uint64_t *addresses,
+                                   struct repack_extents at, struct repack_extents size);
 
 #endif

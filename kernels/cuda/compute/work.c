@@ -5,12 +5,81 @@
 
 #include "blaslt/blaslt.h"
 #include "driver/device.h"
+#include "embedded.h"
 #include "kernels.h"
+#include "memory/operand.h"
+#include "memory/registration.h"
 #include "repack.h"
 #include "repack_sketch.h"
-#include "transfer.h"
-#include "tuned.h"
 #include "user_kernel.h"
+
+/* ---- transfers ---- */
+
+const char cuda_variant_transfer[] = "transfer";
+
+/* The operand in host memory; the other one is on the device. */
+static const struct step_operand *on_host(const struct step *step)
+{
+    return cuda_operand_is_staged(&step->operands[0]) ? &step->operands[0] : &step->operands[1];
+}
+
+static bool transfer_is_forced(const struct step *step)
+{
+    return step_variant(step) && strcmp(step_variant(step), cuda_variant_transfer) == 0;
+}
+
+static int refuse_transfer(struct error *e)
+{
+    error_set(e, ERROR_INVALID_ARGUMENT,
+              "variant \"%s\" is for a tensor in host memory and one on the device, both contiguous; leave it out",
+              cuda_variant_transfer);
+    return error_detail_text(e, "variant", cuda_variant_transfer);
+}
+
+bool cuda_transfer_fits(const struct step *step)
+{
+    if (step->op != OP_COPY || !step->plan.elementwise.contiguous || plan_is_empty(&step->plan))
+        return false;
+    if (step_variant(step) && !transfer_is_forced(step))
+        return false;
+    return cuda_operand_is_staged(&step->operands[0]) != cuda_operand_is_staged(&step->operands[1]);
+}
+
+bool cuda_transfer_is_ready(const struct cuda_device *d, const struct step *step)
+{
+    return cuda_is_registered(d, cuda_operand_memory(on_host(step)));
+}
+
+int cuda_transfer_take(struct cuda_device *d, const struct step *step, struct cuda_work *work, struct error *e)
+{
+    const struct step_operand *host = on_host(step);
+    struct backend_memory *memory = cuda_operand_memory(host);
+    struct cuda_registered registered;
+
+    if (!cuda_transfer_fits(step))
+        return 0;
+    if (cuda_register(d, memory, &registered, e) < 0)
+        return -1;
+    if (!registered.registered) /* such a copy would block */
+        return transfer_is_forced(step)
+                   ? error_set(e, ERROR_UNSUPPORTED, "%s cannot register host memory that is only to be read",
+                               d->base.info.name)
+                   : 0;
+    work->host = memory->host + host->offset;
+    work->host_bytes = host->extent;
+    work->to_device = host == &step->operands[0];
+    work->variant = cuda_variant_transfer;
+    return 1;
+}
+
+static int issue_transfer(const struct cuda_queue *q, const struct cuda_work *work, struct error *e)
+{
+    if (work->to_device)
+        return CUDA_CALL(q->device, e, MemcpyHtoDAsync, work->addresses[1], work->host, work->host_bytes, q->stream);
+    return CUDA_CALL(q->device, e, MemcpyDtoHAsync, work->host, work->addresses[0], work->host_bytes, q->stream);
+}
+
+/* ---- the choice ---- */
 
 /* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
 static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, const struct plan *plan)
@@ -52,8 +121,8 @@ static int prepare_own(const struct cuda_kernels *k, const struct step *step, co
         work->variant = cuda_variant_user;
         return 0;
     }
-    if (cuda_transfer_is_forced(step))
-        return cuda_transfer_refuse(e);
+    if (transfer_is_forced(step))
+        return refuse_transfer(e);
     if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, variant, &device, &work->launch, e) < 0)
         return -1;
     work->function = cuda_embedded_find(&k->embedded, work->launch.kernel);
@@ -182,7 +251,7 @@ unsigned cuda_work_launches(const struct cuda_work *work)
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e)
 {
     if (work->host)
-        return cuda_transfer_issue(q, work, e);
+        return issue_transfer(q, work, e);
     if (work->plan->kind == PLAN_KERNEL)
         return cuda_user_issue(q, &work->plan->kernel, work->early, &work->launch, e);
     if (work->repack)
@@ -196,4 +265,36 @@ void cuda_work_release(struct cuda_work *work)
 {
     work->blaslt = blaslt_plan_unref(work->blaslt);
     work->repack = cuda_repack_free(work->repack);
+}
+
+/* ---- checks before a step is queued ---- */
+
+/* A forced variant must be able to run this plan. Memory that is not mapped yet is taken to be aligned as allocations
+ * are. */
+static int check_forced(const struct backend_device_info *info, const struct step *step, struct error *e)
+{
+    const struct cuda_ops_device device = cuda_embedded_device(info);
+    uint64_t addresses[STEP_MAX_OPERANDS];
+    struct cuda_launch launch;
+
+    if (strcmp(step_variant(step), cuda_variant_blaslt) == 0)
+        return blaslt_check(&step->plan, e);
+    if (cuda_repack_variant(step_variant(step)))
+        return repack_check(&step->plan, step_variant(step), e);
+    /* Where the operands lie is seen when their memory is open. */
+    if (transfer_is_forced(step))
+        return step->plan.elementwise.contiguous ? 0 : refuse_transfer(e);
+    cuda_step_alignments(step, addresses);
+    return cuda_ops_launch((enum op_id)step->op, &step->plan, addresses, step_variant(step), &device, &launch, e);
+}
+
+int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e)
+{
+    const struct backend_device_info *info = &base->info;
+
+    if (step->plan.kind == PLAN_KERNEL && cuda_user_check(info, &step->plan, e) < 0)
+        return -1;
+    if (plan_is_empty(&step->plan))
+        return 0;
+    return step_variant(step) && step->plan.kind != PLAN_KERNEL ? check_forced(info, step, e) : 0;
 }

@@ -9,6 +9,7 @@
 #include "ops/launch.h"
 
 struct blaslt_plan;
+struct cuda_device;
 struct cuda_kernels;
 struct cuda_queue;
 struct cuda_repack;
@@ -32,26 +33,25 @@ struct cuda_work {
     bool to_device;
 };
 
-/* Chooses the variant and prepares its launch; the plan is not empty, the context current.
- * Thread: any; it may block when cuda_work_is_ready() says no. */
-int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e);
+/* check() of struct backend: the client hears of a mistake before the step is queued. Needs no driver. Thread: any. */
+int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e);
 
-/* The same without a look at what tuning has chosen. */
+/* Chooses the variant and prepares its launch: what tuning has chosen, or the usual variant. The plan is not empty, the
+ * context current. Each of these functions releases what was prepared before. Thread: any; may block where
+ * cuda_work_is_ready() says no. */
+int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e);
+/* Without a look at what tuning has chosen. */
 int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                             struct error *e);
-
-/* The same with what tuning has chosen, or is measuring. May block. An error where the choice does not fit the step. */
+/* With this choice, or an error where it does not fit the step. May block. */
 int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *step, const struct tuning_choice *choice,
                              struct cuda_work *work, struct error *e);
-
-/* The same without copies of operands. Releases what was prepared before. */
+/* Without copies of operands. */
 int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                             struct error *e);
-
-/* The same without cuBLASLt, either. Releases what was prepared before. Never blocks. */
+/* Without copies and without cuBLASLt. Never blocks. */
 int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                           struct error *e);
-
 /* Whether cuda_work_prepare() will not block. */
 bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses);
 
@@ -71,7 +71,21 @@ unsigned cuda_work_launches(const struct cuda_work *work);
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);
 
-/* Gives back the reference of cuda_work_prepare(). Harmless on zeroes and twice. */
+/* Gives back what cuda_work_prepare() took. Harmless on zeroes and twice. */
 void cuda_work_release(struct cuda_work *work);
+
+/* ---- transfers: the op copy between host memory and the device, by the GPU's copy engines ---- */
+
+extern const char cuda_variant_transfer[];
+
+/* Whether the step may be a transfer: it copies between contiguous bytes in host memory and as many on the device. */
+bool cuda_transfer_fits(const struct step *step);
+
+/* Whether cuda_transfer_take() will not block. Only where the step fits. */
+bool cuda_transfer_is_ready(const struct cuda_device *d, const struct step *step);
+
+/* Makes the work a transfer, where the step fits and its host memory can be registered. 1: it is one; 0: the work is as
+ * it was; -1: an error. The context is current. */
+int cuda_transfer_take(struct cuda_device *d, const struct step *step, struct cuda_work *work, struct error *e);
 
 #endif

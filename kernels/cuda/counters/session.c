@@ -1,8 +1,48 @@
+/* Drives CUPTI's range profiler. */
 #include "session.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- metrics ---- */
+
+#define OF_PEAK_ELAPSED ".avg.pct_of_peak_sustained_elapsed"
+#define OF_PEAK_ACTIVE  ".avg.pct_of_peak_sustained_active"
+
+static const struct cuda_metric metrics[METRICS_MAX] = {
+    [COUNTER_DURATION] = {"gpu__time_duration.sum", 1e-3},
+    [COUNTER_CYCLES] = {"sm__cycles_elapsed.max", 1},
+    [COUNTER_SM] = {"sm__throughput" OF_PEAK_ELAPSED, 1},
+    [COUNTER_MEMORY] = {"gpu__compute_memory_throughput" OF_PEAK_ELAPSED, 1},
+    [COUNTER_DRAM] = {"dram__throughput" OF_PEAK_ELAPSED, 1},
+    [COUNTER_L2] = {"lts__throughput" OF_PEAK_ELAPSED, 1},
+    [COUNTER_L1] = {"l1tex__throughput" OF_PEAK_ACTIVE, 1},
+    [COUNTER_L2_HIT] = {"lts__t_sector_hit_rate.pct", 1},
+    [COUNTER_L1_HIT] = {"l1tex__t_sector_hit_rate.pct", 1},
+    [COUNTER_DRAM_READ] = {"dram__bytes_read.sum", 1},
+    [COUNTER_DRAM_WRITE] = {"dram__bytes_write.sum", 1},
+    [COUNTER_TENSOR] = {"sm__pipe_tensor_cycles_active" OF_PEAK_ACTIVE, 1},
+    [COUNTER_ISSUE] = {"smsp__issue_active" OF_PEAK_ACTIVE, 1},
+    [COUNTER_OCCUPANCY] = {"sm__warps_active" OF_PEAK_ACTIVE, 1},
+    [COUNTER_INSTRUCTIONS] = {"smsp__inst_executed.sum", 1},
+    [COUNTER_BANK_CONFLICTS] = {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1},
+    [COUNTER_SHARED_WAVEFRONTS] = {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1},
+#define X(NAME, key, what)                                                                                             \
+    [(int)COUNTER_COUNT + (int)STALL_##NAME] = {"smsp__average_warps_issue_stalled_" #key "_per_issue_active.ratio", 1},
+    COUNTER_STALLS(X)
+#undef X
+};
+
+const struct cuda_metric *cuda_metric(unsigned i)
+{
+    return &metrics[i];
+}
+
+static double *metric_place(struct backend_counters *c, unsigned i)
+{
+    return i < COUNTER_COUNT ? &c->values[i] : &c->stalls[i - COUNTER_COUNT];
+}
 
 /* One call: CALL(s, e, start, cupti_profiler, profiler, .profiler = …). `last` is the struct's last member. */
 #define CALL(s, e, function, params) check((s)->cupti->function(params), "CUPTI's " #function, e)
@@ -120,6 +160,15 @@ int cuda_session_load(struct cuda_session *s, const struct cuda_device *d, struc
     return -1;
 }
 
+static void session_close(struct cuda_session *s)
+{
+    cuda_session_end(s);
+    free(s->config);
+    free(s->counters);
+    free(s->availability);
+    memset(s, 0, sizeof(*s));
+}
+
 int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e)
 {
     if (s->config)
@@ -137,17 +186,8 @@ int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struc
         return 0;
 
 close:
-    cuda_session_close(s);
+    session_close(s);
     return -1;
-}
-
-void cuda_session_close(struct cuda_session *s)
-{
-    cuda_session_end(s);
-    free(s->config);
-    free(s->counters);
-    free(s->availability);
-    memset(s, 0, sizeof(*s));
 }
 
 /* ---- passes ---- */
@@ -216,7 +256,7 @@ static int evaluate(struct cuda_session *s, size_t range, struct backend_counter
     if (CALL(s, e, evaluate, &ask) < 0)
         return -1;
     for (unsigned i = 0; i < s->n; i++)
-        *cuda_metric_place(ret, s->which[i]) = values[i] * cuda_metric(s->which[i])->scale;
+        *metric_place(ret, s->which[i]) = values[i] * cuda_metric(s->which[i])->scale;
     return 0;
 }
 

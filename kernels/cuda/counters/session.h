@@ -4,12 +4,22 @@
 #ifndef KOPS_CUDA_SESSION_H
 #define KOPS_CUDA_SESSION_H
 
-#include "metrics.h"
+#include "core/counters.h"
 #include "profiler.h"
 
-/* Of a pass, whose last one is read: the others leave its code, page tables and data where a GPU that works has them.
- * What begins a pass empties all caches. */
+/* Executions of a pass, of which the last is read: the others leave code, page tables and data where a GPU that works
+ * has them. The beginning of a pass empties all caches. */
 enum { SESSION_EXECUTIONS = 2 };
+
+enum { METRICS_MAX = (int)COUNTER_COUNT + (int)STALL_COUNT };
+
+struct cuda_metric {
+    const char *name;
+    double scale; /* what the metric's value is multiplied with */
+};
+
+/* CUPTI's metric of a counter, or, behind COUNTER_COUNT, of a stall. i < METRICS_MAX */
+const struct cuda_metric *cuda_metric(unsigned i);
 
 struct cuda_session {
     const struct cupti_profiling *cupti; /* NULL: not loaded */
@@ -21,7 +31,7 @@ struct cuda_session {
     size_t config_size, counters_size;
     unsigned n; /* metrics that the device has */
     const char *names[METRICS_MAX];
-    unsigned which[METRICS_MAX]; /* their numbers in metrics.h */
+    unsigned which[METRICS_MAX]; /* their numbers */
 };
 
 /* Loads the library and has it initialise itself: what needs no privilege, wherever counters are the administrator's.
@@ -29,7 +39,6 @@ struct cuda_session {
 int cuda_session_load(struct cuda_session *s, const struct cuda_device *d, struct error *e);
 /* Makes what is made once. Harmless on an open session. After a failure it is not open. */
 int cuda_session_open(struct cuda_session *s, const struct cuda_device *d, struct error *e);
-void cuda_session_close(struct cuda_session *s);
 
 /* Begins a series of passes. Until cuda_session_end() no other profiler can have the counters. Harmless where one has
  * begun. The driver asks here, and not later, whether the calling thread may read counters. */

@@ -1,31 +1,46 @@
-/* One GPU: its primary context, and how results of driver calls become errors.
+/* One GPU: its primary context, its events and scratch memory, and how results of driver calls become errors.
  *
  * cuda_device_describe() fills in what is known without a context, cuda_device_activate() the rest. A struct
- * cuda_device is fixed from then on, but for `fault`, which is atomic, and the pool of events, which has its own lock.
- */
+ * cuda_device is fixed from then on, but for `fault` and `repack_used`, which are atomic, and the events, which have a
+ * lock. Thread: any. */
 #ifndef KOPS_CUDA_DEVICE_H
 #define KOPS_CUDA_DEVICE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend/backend.h"
 #include "driver.h"
-#include "events.h"
+#include "util/error.h"
+
+/* A thread can sleep until an event of the kinds "end" has happened. */
+enum cuda_event_kind { EVENT_TIMED, EVENT_TIMED_END, EVENT_PLAIN_END, EVENT_KINDS };
+
+/* A pool of driver events: a job in steady state makes and destroys none. */
+struct cuda_events {
+    pthread_mutex_t lock;
+    struct cuda_event_stack {
+        CUevent *items;
+        size_t count, capacity; /* capacity ≥ made, so a return never allocates */
+        size_t made;
+    } free[EVENT_KINDS];
+};
 
 struct cuda_device {
     struct backend_device base; /* first: the server's view */
     struct backend_host host;
     CUdevice ordinal;
     bool registers_read_only;
-    bool has_pools;        /* of memory in stream order: scratch.h has one */
+    bool has_pools;        /* of memory in stream order */
     uint64_t repack_bytes; /* scratch memory for copies of operands, for all queues together; 0: none */
 
     /* Of an active device. */
     CUcontext context;         /* primary, retained; NULL: the device is not active */
     atomic_int fault;          /* the sticky CUresult that broke the context, or 0 */
-    CUmemoryPool pool;         /* for scratch.h; NULL where the device has no pools */
+    CUmemoryPool pool;         /* of scratch memory; NULL where the device has no pools */
     atomic_ullong repack_used; /* of repack_bytes */
     CUstream service;          /* for work outside jobs, such as zeroing new memory */
     struct cuda_events events;
@@ -50,7 +65,7 @@ static inline struct cuda_device *cuda_device(struct backend_device *base)
 int cuda_device_describe(struct cuda_device *d, int number, const struct backend_host *host, struct error *e);
 /* Makes the context, which is current in the calling thread afterwards. After a failure the device is not active. */
 int cuda_device_activate(struct cuda_device *d, struct error *e);
-/* Gives the context back. On a broken context every call of the driver fails, which is harmless. */
+/* Gives the context back. All events were returned, except on a broken context, where every call fails harmlessly. */
 void cuda_device_deactivate(struct cuda_device *d);
 
 static inline bool cuda_device_is_active(const struct cuda_device *d)
@@ -60,8 +75,6 @@ static inline bool cuda_device_is_active(const struct cuda_device *d)
 
 /* 0 for an attribute that the driver does not know. */
 int cuda_device_attribute(const struct cuda_device *d, CUdevice_attribute which);
-
-/* Bytes of device memory that are free now. */
 int cuda_device_memory_free(struct cuda_device *d, uint64_t *ret_bytes);
 
 /* Makes the device's context current in the calling thread. Error: device_lost. */
@@ -75,7 +88,7 @@ static inline const struct cuda_context_driver *cuda_on(const struct cuda_device
 
 /* ---- faults ---- */
 
-/* Any thread: notes a sticky fault and makes the loop poll, which then fails all unfinished jobs. */
+/* Notes a sticky fault and makes the loop poll, which then fails all unfinished jobs. */
 void cuda_device_break(struct cuda_device *d, CUresult result);
 
 static inline bool cuda_device_is_broken(const struct cuda_device *d)
@@ -86,21 +99,46 @@ static inline bool cuda_device_is_broken(const struct cuda_device *d)
 /* Fills `e` with device_lost for a broken device; returns -1. */
 int cuda_device_lost(const struct cuda_device *d, struct error *e);
 
-/* Fills `e` for a failed call and returns -1. A sticky result also marks `device` (may be NULL) as broken. */
-int cuda_fail(struct cuda_device *device, CUresult result, const char *call, struct error *e);
+/* Fills `e` for a failed call and returns -1. A sticky result also marks `d` (may be NULL) as broken. */
+int cuda_fail(struct cuda_device *d, CUresult result, const char *call, struct error *e);
 
-static inline int cuda_check(struct cuda_device *device, CUresult result, const char *call, struct error *e)
+static inline int cuda_check(struct cuda_device *d, CUresult result, const char *call, struct error *e)
 {
-    return __builtin_expect(result == CUDA_SUCCESS, 1) ? 0 : cuda_fail(device, result, call, e);
+    return __builtin_expect(result == CUDA_SUCCESS, 1) ? 0 : cuda_fail(d, result, call, e);
 }
 
 /* One driver call on a device as a fallible function: CUDA_CALL(device, e, MemUnmap, address, size). */
 #define CUDA_CALL(device, e, Name, ...) cuda_check((device), cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
 
-/* The same while the device becomes active: no user has the device yet, so a sticky result breaks nothing. */
+/* While the device becomes active nobody uses it yet, so a sticky result breaks nothing. */
 #define CUDA_OPEN_CALL(device, e, Name, ...) cuda_check(NULL, cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
 
 /* A call that needs no context. */
 #define CUDA_DRIVER_CALL(e, Name, ...) cuda_check(NULL, cuda.Name(__VA_ARGS__), "cu" #Name, (e))
+
+/* ---- events ---- */
+
+/* An event that nothing else uses, recorded on the stream. */
+int cuda_event_mark(struct cuda_device *d, enum cuda_event_kind kind, CUstream stream, CUevent *ret_event,
+                    struct error *e);
+/* NULL is allowed. */
+void cuda_event_return(struct cuda_device *d, enum cuda_event_kind kind, CUevent event);
+/* Microseconds between two events that have happened; NAN where either is NULL or the driver has no answer. */
+double cuda_event_us(struct cuda_device *d, CUevent from, CUevent to);
+
+/* ---- scratch memory: the device has pools ---- */
+
+/* Memory for work behind this call on the stream. */
+int cuda_scratch_alloc(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address,
+                       struct error *e);
+/* Frees memory behind the work that is on the stream now. 0 is allowed. */
+void cuda_scratch_free(const struct cuda_device *d, CUstream stream, CUdeviceptr address);
+
+/* Scratch memory for copies of operands, out of `repack_bytes`. Error: out_of_memory, also where the share is used up.
+ */
+int cuda_scratch_take(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address,
+                      struct error *e);
+/* Address 0 is allowed. */
+void cuda_scratch_give(struct cuda_device *d, CUstream stream, CUdeviceptr address, uint64_t bytes);
 
 #endif

@@ -1,10 +1,9 @@
 /* Sees executions and jobs end: measures them and takes them off their streams. */
-#include "completion.h"
+#include "executor.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "timed.h"
 #include "util/clock.h"
 #include "util/log.h"
 

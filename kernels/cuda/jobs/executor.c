@@ -1,7 +1,8 @@
-/* Opens and closes the executor of one device. */
+/* Opens and closes the executor of one device, and makes progress on its streams. */
 #include "executor.h"
 
 #include "compute/kernels.h"
+#include "util/clock.h"
 
 int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const struct cuda_kernels *kernels,
                        struct error *e)
@@ -43,13 +44,125 @@ void cuda_executor_close(struct cuda_executor *x)
     cuda_capture_close(&x->capture);
 }
 
-int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority priority,
-                             struct backend_stream **ret_stream, struct error *e)
-{
-    struct cuda_stream *s;
+/* ---- the loop's entries ---- */
 
-    if (cuda_stream_new(&x->streams, priority, x, &s, e) < 0)
-        return -1;
-    *ret_stream = (struct backend_stream *)(void *)s;
-    return 0;
+enum { HEALTH_NS = 1000 * 1000, POLLS_A_CLOCK = 64 };
+
+static void advance_stream(struct cuda_stream *s, struct list *finished)
+{
+    /* Twice: an execution that has ended makes room in the windows, and jobs issued there may end at once. No more
+     * often, because other streams wait. */
+    for (unsigned round = 0; round < 2; round++) {
+        if (s->next != &s->jobs)
+            cuda_stream_issue(s);
+        cuda_stream_finish(s, finished);
+        if (s->next == &s->jobs)
+            return;
+    }
+}
+
+/* In a context that broke no flag is written, and one that a kernel wrote tells nothing: the driver is asked about the
+ * context, and a stream, now and then. Reading the clock at each poll would cost more than the poll. */
+static void check_health(struct cuda_executor *x)
+{
+    struct list *node = list_first(&x->busy);
+    uint64_t now;
+
+    if (!node || ++x->polls % POLLS_A_CLOCK)
+        return;
+    now = clock_now_ns();
+    if (now - x->health_checked_ns < HEALTH_NS)
+        return;
+    x->health_checked_ns = now;
+    cuda_stream_check(list_entry(node, struct cuda_stream, link));
+    list_remove(node); /* another one's turn is next */
+    list_append(&x->busy, node);
+}
+
+static void poll_streams(struct cuda_executor *x, struct list *finished)
+{
+    struct cuda_device *d = x->device;
+    struct error ignored;
+    bool usable = cuda_enter(d, &ignored) == 0;
+
+    list_for_each_safe (node, after, &x->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+
+        if (usable)
+            advance_stream(s, finished);
+    }
+    if (usable)
+        check_health(x);
+    if (cuda_device_is_broken(d)) {
+        d->base.lost = true;
+        list_for_each_safe (node, after, &x->busy) {
+            cuda_stream_fail(list_entry(node, struct cuda_stream, link), finished);
+        }
+    }
+    if (list_empty(finished))
+        return;
+    list_for_each_safe (node, after, &x->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+
+        if (!list_empty(&s->jobs))
+            continue;
+        list_remove(node);
+        if (!d->base.lost)
+            cuda_stream_rest(s);
+    }
+}
+
+unsigned cuda_poll(struct cuda_executor *x)
+{
+    struct list finished;
+    struct list *node;
+
+    if (cuda_device_is_broken(x->device))
+        x->device->base.lost = true;
+    if (x->unfinished == 0)
+        return 0;
+    list_init(&finished);
+    poll_streams(x, &finished);
+    /* Last, because done() may submit more, or free streams. */
+    while ((node = list_first(&finished))) {
+        struct backend_job *job = list_entry(node, struct backend_job, link);
+
+        list_remove(node);
+        x->unfinished--;
+        job->done(job);
+    }
+    cuda_recorded_tell(&x->recorded, &x->device->host, false, x->progress_ns);
+    return x->unfinished;
+}
+
+void cuda_arm(struct cuda_executor *x)
+{
+    bool now = cuda_device_is_broken(x->device);
+    bool nap = cuda_recorded_tell(&x->recorded, &x->device->host, true, x->progress_ns);
+
+    list_for_each_safe (node, after, &x->busy) {
+        struct cuda_stream *s = list_entry(node, struct cuda_stream, link);
+        CUevent next = NULL;
+
+        switch (cuda_stream_waits_for(s, &next)) {
+        case WAIT_NOTHING:
+            now = true;
+            break;
+        case WAIT_FLAG:
+            nap = true;
+            break;
+        case WAIT_EVENT:
+            if (next != s->waited && cuda_waiters_sleep(x->waiters, next, x->progress_ns))
+                s->waited = next;
+            else if (next != s->waited)
+                nap = true;
+            break;
+        }
+    }
+    if (nap && !now) {
+        now = !cuda_waiters_nap(x->waiters, x->progress_ns);
+        x->polls = POLLS_A_CLOCK - 1; /* each nap is worth a look at the clock */
+    }
+    if (now)
+        x->device->host.wake(x->device->host.context);
 }

@@ -1,13 +1,11 @@
 /* Runs the jobs of one device: issues their executions a bounded way ahead of the GPU, sees them end, and gives jobs
- * back in order.
- *
- * The executor's own functions run on the loop thread, but for cuda_needs_prepare() and cuda_prepare(). */
+ * back in order. Thread: loop, but for cuda_needs_prepare(), cuda_prepare() and cuda_prepare_step(); the context is
+ * current in functions that take a struct cuda_stream. */
 #ifndef KOPS_CUDA_EXECUTOR_H
 #define KOPS_CUDA_EXECUTOR_H
 
 #include "graph.h"
 #include "job.h"
-#include "overhead.h"
 #include "recorded.h"
 #include "stamps.h"
 #include "stream.h"
@@ -43,16 +41,63 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
 void cuda_executor_close(struct cuda_executor *x);
 
 /* The functions of struct backend with these names. */
-int cuda_executor_stream_new(struct cuda_executor *x, enum backend_priority priority,
-                             struct backend_stream **ret_stream, struct error *e);
 bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
 int cuda_prepare(struct backend_stream *stream, struct backend_job *job, struct error *e);
+void cuda_submit(struct backend_stream *stream, struct backend_job *job);
+unsigned cuda_poll(struct cuda_executor *x);
+void cuda_arm(struct cuda_executor *x);
 
 /* Prepares one step of a job of the stream; cuda_job_take_steps() has made `own`. Thread: any; it may block where
  * cuda_needs_prepare() says so. */
 int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e);
-void cuda_submit(struct backend_stream *stream, struct backend_job *job);
-unsigned cuda_poll(struct cuda_executor *x);
-void cuda_arm(struct cuda_executor *x);
+
+/* ---- issue.c ---- */
+
+/* Issues as much of the stream's jobs as its windows allow. */
+void cuda_stream_issue(struct cuda_stream *s);
+
+/* ---- completion.c: seeing executions end, and taking ended jobs off their streams ---- */
+
+/* The kind of an execution's end. Events that a thread can sleep on cost each call 0.5 to 1 us more than plain ones
+ * (H200): where a flag tells of the end, such an event is recorded only before a thread sleeps. */
+static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, const struct cuda_execution *x)
+{
+    if (!x->by_events)
+        return EVENT_PLAIN_END;
+    return s->flag ? EVENT_TIMED : EVENT_TIMED_END;
+}
+
+/* How a thread can wait for the stream's next completion. */
+enum cuda_wait { WAIT_NOTHING /* there is something to do now */, WAIT_EVENT, WAIT_FLAG };
+enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event);
+
+/* Appends the jobs at the stream's head that have ended to `finished`. */
+void cuda_stream_finish(struct cuda_stream *s, struct list *finished);
+
+/* The device is lost: appends all jobs of the stream to `finished`. Jobs that had ended before are done, as far as
+ * flags and events still tell; the others fail. */
+void cuda_stream_fail(struct cuda_stream *s, struct list *finished);
+
+/* Marks the device broken when the driver says that the stream's context is, or when a kernel has written to the
+ * stream's flag, so that the end of its work would never be seen. */
+void cuda_stream_check(struct cuda_stream *s);
+
+/* ---- timed.c: by CUPTI's record of an execution, by its kernel where that can tell, else by events around it ---- */
+
+/* Not timed, as yet. */
+void cuda_timed_init(struct cuda_execution *x);
+
+/* Before the work of a timed execution is enqueued. */
+int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                     struct error *e);
+/* All of the execution is on the stream, the event behind it too. */
+void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
+
+/* The execution has ended: its time becomes a sample of the job, or will when CUPTI's record has come. */
+void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                    uint64_t seen_ns);
+
+/* Before the stream's driver stream is destroyed. */
+void cuda_timed_forget(struct cuda_stream *s);
 
 #endif

@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "compute/kernels.h"
-#include "compute/tuned.h"
 #include "compute/work.h"
-#include "driver/scratch.h"
+#include "driver/device.h"
 #include "memory/operand.h"
 #include "times/records.h"
 #include "util/log.h"

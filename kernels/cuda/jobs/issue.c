@@ -1,15 +1,12 @@
 /* Issues jobs: submits them to their streams, and enqueues their executions as far ahead of the GPU as the windows
  * allow. Thread: loop. */
-#include "issue.h"
+#include "executor.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "completion.h"
 #include "compute/kernels.h"
-#include "executor.h"
 #include "memory/operand.h"
-#include "timed.h"
 #include "util/clock.h"
 
 _Static_assert((int)STAMPS_WINDOW < (int)MARKS_WINDOW, "each execution in flight has a mark");
@@ -204,7 +201,7 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
         }
         /* Of several steps the first is on the stream: the others come while it runs, as ever. */
         if (job->n_steps > 1)
-            cuda_timed_go(x);
+            cuda_gate_open(&x->gate);
     }
     return 0;
 }

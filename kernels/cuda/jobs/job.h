@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 
 #include "compute/work.h"
-#include "gate.h"
 #include "staging/staging.h"
+#include "stamps.h"
 #include "util/list.h"
 
 struct cuda_graph;

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 
 #include "compute/kernels.h"
-#include "compute/transfer.h"
+#include "compute/work.h"
 #include "counters/count.h"
-#include "driver/scratch.h"
+#include "driver/device.h"
 #include "executor.h"
+#include "memory/mapping.h"
 #include "memory/operand.h"
-#include "memory/peer.h"
 #include "util/clock.h"
 
 enum { LIGHT_STEPS = 8 /* of a job that the loop prepares: other jobs wait meanwhile */ };
@@ -94,7 +94,7 @@ int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cud
         transfer = cuda_transfer_take(s->queue.device, step, &own->work, e);
         if (transfer)
             return transfer < 0 ? -1 : 0;
-        if (!cuda_scratch_is_there(s->queue.device))
+        if (!s->queue.device->has_pools)
             return error_set(
                 e, ERROR_UNSUPPORTED,
                 "%s has no memory pools, so it cannot copy shared host memory in and out; use device memory",

@@ -4,7 +4,7 @@
 #define KOPS_CUDA_RECORDED_H
 
 #include "job.h"
-#include "times/clock.h"
+#include "stamps.h"
 #include "times/records.h"
 
 enum { RECORDED_LATE_MAX = 256 /* executions that have ended and were not told: older ones are forgotten */ };

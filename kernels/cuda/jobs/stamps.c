@@ -1,14 +1,56 @@
-/* Owns the places for the times of one device's kernels. */
+/* Owns the places for the times of one device's kernels; gates, and what events add to times. */
 #include "stamps.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "driver/device.h"
 #include "ops/params.h"
+#include "util/clock.h"
+
+/* ---- clocks ---- */
+
+enum {
+    DRIFT_PPM = 100, /* 20 to 30 were seen */
+    SEEN_NS = 2000 /* from an end to its being seen, at best: that a launch took is less certain, since the GPU may have
+                      been another process's for its time slice */
+};
+
+/* None for what is older than the bound: records may be read in another order than that of their ends. */
+static int64_t drift(uint64_t since_ns, uint64_t now_ns)
+{
+    return now_ns > since_ns ? (int64_t)((now_ns - since_ns) * DRIFT_PPM / 1000000) : 0;
+}
+
+void cuda_clock_learn(struct cuda_clock *c, uint64_t before_ns, uint64_t begin, uint64_t end, uint64_t seen_ns)
+{
+    const int64_t least = (int64_t)(before_ns - begin), most = (int64_t)(seen_ns - end);
+
+    if (!c->least_ns || least >= c->least - drift(c->least_ns, seen_ns)) {
+        c->least = least;
+        c->least_ns = seen_ns;
+    }
+    if (!c->most_ns || most <= c->most + drift(c->most_ns, seen_ns)) {
+        c->most = most;
+        c->most_ns = seen_ns;
+    }
+}
+
+uint64_t cuda_clock_host_ns(const struct cuda_clock *c, uint64_t gpu)
+{
+    const int64_t half = (c->most - c->least) / 2;
+
+    if (!c->least_ns)
+        return 0;
+    return gpu + (uint64_t)(c->most - (half < SEEN_NS ? half : SEEN_NS));
+}
+
+/* ---- stamps ---- */
 
 enum {
     PLACE_WORDS = 3,  /* the first block began, the last one ended; what lies around that, which the kernel leaves */
-    TRIES = 16,       /* launches that show the steps of the clock */
+    TRIES = 16,       /* launches that show the steps of the clock, or what events add */
     STEP_NS_MAX = 100 /* of a clock that is fine enough */
 };
 
@@ -48,18 +90,6 @@ bool cuda_stamps_span(const atomic_ullong *place, struct cuda_span *ret)
         return false;
     *ret = (struct cuda_span){.begin_ns = begin - around / 2, .end_ns = end + (around - around / 2)};
     return true;
-}
-
-uint64_t cuda_stamps_end_ns(const atomic_ullong *place)
-{
-    return atomic_load_explicit(&place[1], memory_order_relaxed);
-}
-
-double cuda_stamps_us(const atomic_ullong *place)
-{
-    struct cuda_span span;
-
-    return cuda_stamps_span(place, &span) ? (double)(span.end_ns - span.begin_ns) / 1e3 : NAN;
 }
 
 static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)
@@ -129,4 +159,174 @@ void cuda_stamps_close(struct cuda_device *d, struct cuda_stamps *stamps)
         return;
     cuda_on(d)->MemFreeHost(stamps->host);
     *stamps = (struct cuda_stamps){.host = NULL};
+}
+
+/* ---- gates ---- */
+
+enum { MOST_NS = 100 * 1000 /* that a gate stays closed: many times what it takes to enqueue a launch */ };
+
+void cuda_gates_init(struct cuda_gates *h, const struct cuda_stamps *stamps, const struct cuda_embedded *kernels)
+{
+    *h = (struct cuda_gates){.stamps = stamps,
+                             .function = stamps->host ? cuda_embedded_find(kernels, "kops_gate") : NULL};
+}
+
+int cuda_gate_close(const struct cuda_gates *h, const struct cuda_queue *queue, const struct cuda_flags *flags,
+                    unsigned number, uint64_t turn, struct cuda_gate *ret, struct error *e)
+{
+    struct cuda_launch launch;
+    CUdeviceptr address;
+
+    *ret = (struct cuda_gate){.value = turn + 1, .issued_ns = clock_now_ns()};
+    ret->go = cuda_flag_go(flags, number, &address);
+    cuda_ops_gate(&launch, address, ret->value, MOST_NS);
+    ret->times = cuda_stamps_take(h->stamps, number, turn, &launch);
+    if (cuda_embedded_launch(queue, h->function, &launch, e) == 0)
+        return 0;
+    ret->times = NULL;
+    ret->go = NULL;
+    return -1;
+}
+
+void cuda_gate_open(struct cuda_gate *h)
+{
+    if (!h->go)
+        return;
+    atomic_store_explicit(h->go, h->value, memory_order_release);
+    h->go = NULL;
+    h->in_time = clock_now_ns() - h->issued_ns < MOST_NS;
+}
+
+uint64_t cuda_gate_opened_ns(const struct cuda_gate *h)
+{
+    return h->times && h->in_time ? atomic_load_explicit(&h->times[1], memory_order_relaxed) : 0;
+}
+
+/* ---- what events add ---- */
+
+enum { WARMUP = 2 };
+
+/* Flags that the trials use: one for the stamps of the work, the other for those of the gate. */
+enum { FLAG_OF_WORK, FLAG_OF_GATE };
+
+struct measuring {
+    struct cuda_queue queue;
+    const struct cuda_flags *flags;
+    const struct cuda_gates *gates;
+    CUfunction function;
+    struct cuda_launch nothing;
+};
+
+/* Low quartiles: rather too little is taken off than too much, also where others use the GPU meanwhile. NaN: unknown.
+ */
+struct found {
+    double more, own, lead;
+};
+
+struct trial {
+    CUevent start, end; /* EVENT_TIMED */
+    const atomic_ullong *times;
+    struct cuda_gate gate;
+};
+
+static int launch(struct measuring *m, bool gated, unsigned turn, struct trial *t)
+{
+    struct cuda_device *d = m->queue.device;
+    struct error e;
+    int r = 0;
+
+    if (gated && cuda_gate_close(m->gates, &m->queue, m->flags, FLAG_OF_GATE, turn, &t->gate, &e) < 0)
+        return -1;
+    t->times = cuda_stamps_take(m->gates->stamps, FLAG_OF_WORK, turn, &m->nothing);
+    if (cuda_event_mark(d, EVENT_TIMED, m->queue.stream, &t->start, &e) < 0 ||
+        cuda_embedded_launch(&m->queue, m->function, &m->nothing, &e) < 0 ||
+        cuda_event_mark(d, EVENT_TIMED, m->queue.stream, &t->end, &e) < 0)
+        r = -1;
+    cuda_gate_open(&t->gate);
+    return r;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double low_quartile(double *values, unsigned n)
+{
+    qsort(values, n, sizeof(values[0]), ascending);
+    return values[n / 4];
+}
+
+/* Has each trial alone on the stream. What events say more than the kernels do, what these take, and when these begin
+ * behind a gate. */
+static struct found try_all(struct measuring *m, bool gated)
+{
+    struct trial trials[TRIES] = {{.times = NULL}};
+    double more[TRIES], own[TRIES], lead[TRIES];
+    struct cuda_device *d = m->queue.device;
+    struct cuda_span span;
+    struct error e;
+    bool fine = true;
+
+    for (unsigned i = 0; i < TRIES && fine; i++) {
+        fine = launch(m, gated, i, &trials[i]) == 0;
+        /* Also after a failure: launches before it write to the places. */
+        fine = CUDA_OPEN_CALL(d, &e, StreamSynchronize, m->queue.stream) == 0 && fine;
+    }
+    for (unsigned i = 0; i < TRIES; i++) {
+        fine = fine && cuda_stamps_span(trials[i].times, &span);
+        if (fine) {
+            const uint64_t left_ns = cuda_gate_opened_ns(&trials[i].gate);
+
+            own[i] = (double)(span.end_ns - span.begin_ns) / 1e3;
+            more[i] = cuda_event_us(d, trials[i].start, trials[i].end) - own[i];
+            lead[i] = left_ns ? (double)(int64_t)(span.begin_ns - left_ns) / 1e3 : 0;
+            fine = !isnan(more[i]);
+        }
+        cuda_event_return(d, EVENT_TIMED, trials[i].start);
+        cuda_event_return(d, EVENT_TIMED, trials[i].end);
+    }
+    if (!fine)
+        return (struct found){NAN, NAN, NAN};
+    return (struct found){.more = low_quartile(more + WARMUP, TRIES - WARMUP),
+                          .own = low_quartile(own + WARMUP, TRIES - WARMUP),
+                          .lead = low_quartile(lead + WARMUP, TRIES - WARMUP)};
+}
+
+void cuda_overhead_measure(struct cuda_device *d, const struct cuda_embedded *kernels, const struct cuda_flags *flags,
+                           const struct cuda_gates *gates, struct cuda_overhead *ret_overhead)
+{
+    struct measuring m = {
+        .queue = {.device = d, .stream = d->service},
+        .flags = flags,
+        .gates = gates,
+    };
+    struct found first, settled;
+
+    *ret_overhead = (struct cuda_overhead){.first_us = 0};
+    if (!gates->function || !flags->host)
+        return;
+    cuda_ops_nothing(&m.nothing);
+    m.function = cuda_embedded_find(kernels, m.nothing.kernel);
+    if (!m.function)
+        return;
+    first = try_all(&m, false);
+    settled = try_all(&m, true);
+    if (isnan(first.more) || isnan(settled.more))
+        return;
+    ret_overhead->first_us = fmax(first.more, 0);
+    ret_overhead->settled_us = fmin(fmax(settled.more, 0), ret_overhead->first_us);
+    ret_overhead->least_us = settled.own;
+    ret_overhead->lead_us = settled.lead;
+}
+
+double cuda_overhead_off(const struct cuda_overhead *o, double between_events_us, bool settled)
+{
+    const double us = between_events_us - (settled ? o->settled_us : o->first_us);
+
+    if (isnan(between_events_us))
+        return NAN;
+    return fmin(fmax(us, o->least_us), between_events_us);
 }

@@ -1,9 +1,9 @@
 /* Chooses how executions are timed, and reads what they took. */
-#include "timed.h"
+#include "executor.h"
 
 #include <math.h>
 
-#include "driver/events.h"
+#include "driver/device.h"
 #include "recorded.h"
 #include "util/clock.h"
 
@@ -91,16 +91,11 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     return 0;
 }
 
-void cuda_timed_go(struct cuda_execution *x)
-{
-    cuda_gate_open(&x->gate);
-}
-
 void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x)
 {
     const bool behind_another = cuda_stream_executions_ahead(s);
 
-    cuda_timed_go(x);
+    cuda_gate_open(&x->gate);
     x->settled = x->gate.in_time || (x->by_events && behind_another);
 }
 

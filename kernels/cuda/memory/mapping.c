@@ -1,7 +1,9 @@
-/* Owns the records of mappings. */
+/* Owns the records of mappings, and the access of devices to each other's memory. */
 #include "mapping.h"
 
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct cuda_memory *cuda_memory_new(struct cuda_device *d, enum backend_memory_kind kind, uint64_t address,
                                     uint64_t size, bool writable, struct error *e)
@@ -58,4 +60,234 @@ int cuda_memory_check(struct cuda_device *d, CUdeviceptr address, uint64_t decla
         return cuda_memory_too_small(declared, usable, e);
     *ret_size = usable;
     return 0;
+}
+
+/* ---- CUDA IPC handles ---- */
+
+_Static_assert(sizeof(CUipcMemHandle) == BACKEND_IPC_HANDLE_SIZE, "the wire's handles are the driver's");
+
+static int import_ipc(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
+                      struct error *e)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr address;
+    uint64_t size = 0;
+    CUresult r;
+
+    memcpy(&handle, import->handle, sizeof(handle));
+    r = cuda_on(d)->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (r != CUDA_SUCCESS)
+        return cuda_memory_refused(
+            d, r, "cuIpcOpenMemHandle",
+            "the IPC handle could not be opened: its memory was freed, its owner has ended, it is of another "
+            "GPU, it was exported by the daemon itself, or the two processes see different pid namespaces",
+            e);
+    if (cuda_memory_check(d, address, import->size, &size, e) < 0)
+        goto close_handle;
+    *ret_memory = cuda_memory_new(d, MEMORY_CUDA_IPC, address, size, import->writable, e);
+    if (!*ret_memory)
+        goto close_handle;
+    (*ret_memory)->handle = handle;
+    return 0;
+
+close_handle:
+    cuda_on(d)->IpcCloseMemHandle(address);
+    return -1;
+}
+
+static void close_ipc(struct cuda_device *d, CUdeviceptr address)
+{
+    CUresult r = cuda_on(d)->IpcCloseMemHandle(address);
+
+    if (r != CUDA_SUCCESS)
+        cuda_device_break(d, r);
+}
+
+/* ---- peers ---- */
+
+/* Guards `mapped` and `peers` of virtual memory together: a device that is being allowed must also get access to bytes
+ * that are mapped meanwhile. Held for a few calls of the driver, once for each memory and device. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* By index of device, a bit for each other device: whether the driver was asked, and whether it said yes. The machine's
+ * links do not change. Thread: loop. */
+static uint32_t asked[BACKEND_MAX_DEVICES], possible[BACKEND_MAX_DEVICES];
+
+/* By index, the devices that were allowed to use any memory of another. Under the lock. */
+static struct cuda_device *allowed[BACKEND_MAX_DEVICES];
+
+bool cuda_can_access(struct backend_device *device, struct backend_device *owner)
+{
+    const uint32_t bit = 1U << owner->index;
+    int can = 0;
+
+    if (device == owner)
+        return true;
+    if (!(asked[device->index] & bit)) {
+        asked[device->index] |= bit;
+        if (cuda.DeviceCanAccessPeer &&
+            cuda.DeviceCanAccessPeer(&can, cuda_device(device)->ordinal, cuda_device(owner)->ordinal) == CUDA_SUCCESS &&
+            can)
+            possible[device->index] |= bit;
+    }
+    return possible[device->index] & bit;
+}
+
+CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, uint64_t size, bool writable)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal},
+                              .flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ};
+    CUresult r = cuda_on(d)->MemSetAccess(address, size, &access, 1);
+
+    /* Not every driver has reading alone. The server refuses such memory as an output anyway. */
+    if (!writable && (r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_INVALID_VALUE)) {
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        r = cuda_on(d)->MemSetAccess(address, size, &access, 1);
+    }
+    return r;
+}
+
+int cuda_peer_extend(struct cuda_memory *m, CUdeviceptr address, uint64_t size, struct error *e)
+{
+    struct cuda_device *owner = cuda_device(m->base.device);
+    unsigned peers;
+    CUresult r;
+
+    pthread_mutex_lock(&lock);
+    peers = atomic_load_explicit(&m->peers, memory_order_relaxed);
+    r = cuda_peer_set_access(owner, address, size, m->base.writable);
+    for (unsigned i = 0; r == CUDA_SUCCESS && i < BACKEND_MAX_DEVICES; i++)
+        if (peers & 1U << i)
+            r = cuda_peer_set_access(allowed[i], address, size, m->base.writable);
+    if (r == CUDA_SUCCESS)
+        m->mapped += size;
+    pthread_mutex_unlock(&lock);
+    return cuda_check(owner, r, "cuMemSetAccess", e);
+}
+
+/* Peer access between contexts does not cover memory of other processes: using such memory is an illegal access (H200,
+ * driver 580). Each context opens the handle for itself, and has the memory at another address. */
+static CUresult open_again(struct cuda_device *d, struct cuda_memory *m)
+{
+    CUdeviceptr address;
+    CUresult r = cuda_on(d)->IpcOpenMemHandle(&address, m->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+
+    if (r == CUDA_SUCCESS)
+        m->seen_at[d->base.index] = address;
+    return r;
+}
+
+static CUresult allow(struct cuda_device *d, struct cuda_memory *m)
+{
+    switch (m->base.kind) {
+    case MEMORY_CUDA_VMM:
+        return cuda_peer_set_access(d, m->base.address, m->mapped, m->base.writable);
+    case MEMORY_CUDA_POOL:
+        return cuda_pool_allow(m->pool, d);
+    default:
+        return open_again(d, m);
+    }
+}
+
+uint64_t cuda_peer_address(const struct cuda_device *d, struct backend_memory *memory)
+{
+    if (memory->kind != MEMORY_CUDA_IPC || memory->device == &d->base)
+        return memory->address;
+    return cuda_memory(memory)->seen_at[d->base.index];
+}
+
+static void forget_peers(struct cuda_memory *m)
+{
+    struct error ignored;
+
+    for (unsigned i = 0; m->base.kind == MEMORY_CUDA_IPC && i < BACKEND_MAX_DEVICES; i++)
+        if (m->seen_at[i] && cuda_enter(allowed[i], &ignored) == 0)
+            close_ipc(allowed[i], m->seen_at[i]);
+}
+
+int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e)
+{
+    struct cuda_memory *m = cuda_memory(memory);
+    CUresult r;
+
+    if (cuda_peer_has_access(d, memory))
+        return 0;
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    pthread_mutex_lock(&lock);
+    r = allow(d, m);
+    if (r == CUDA_SUCCESS) {
+        allowed[d->base.index] = d;
+        atomic_fetch_or_explicit(&m->peers, 1U << d->base.index, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    if (r == CUDA_SUCCESS || cuda_result_is_sticky(r))
+        return cuda_check(d, r, "allowing a peer", e);
+    error_set(e, ERROR_DEVICE_MISMATCH,
+              "%s cannot use memory of %s: the driver gives it no peer access; move the tensors "
+              "to one device",
+              d->base.info.uuid, memory->device->info.uuid);
+    return error_detail_text(e, "driver", cuda_result_name(r));
+}
+
+/* ---- all kinds ---- */
+
+int cuda_memory_import(struct backend_device *base, const struct backend_import *import,
+                       struct backend_memory **ret_memory, struct error *e)
+{
+    struct cuda_device *d = cuda_device(base);
+    struct cuda_memory *m = NULL;
+    int result;
+
+    if (cuda_enter(d, e) < 0)
+        return -1;
+    switch (import->kind) {
+    case MEMORY_CUDA_IPC:
+        result = import_ipc(d, import, &m, e);
+        break;
+    case MEMORY_CUDA_VMM:
+        result = cuda_vmm_import(d, import, &m, e);
+        break;
+    case MEMORY_CUDA_POOL:
+        result = cuda_pool_import(d, import, &m, e);
+        break;
+    default:
+        return error_set(e, ERROR_UNSUPPORTED, "this device opens no such memory");
+    }
+    if (result == 0)
+        *ret_memory = &m->base;
+    return result;
+}
+
+unsigned cuda_memory_kinds(struct backend_device *base)
+{
+    const struct cuda_device *d = cuda_device(base);
+    unsigned kinds = 1U << MEMORY_CUDA_IPC;
+
+    if (cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        kinds |= 1U << MEMORY_CUDA_VMM;
+    if (cuda_pools_import() && cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
+                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        kinds |= 1U << MEMORY_CUDA_POOL;
+    return kinds;
+}
+
+void cuda_memory_close(struct backend_memory *memory)
+{
+    struct cuda_memory *m = cuda_memory(memory);
+    struct cuda_device *d = cuda_device(memory->device);
+    struct error ignored;
+
+    forget_peers(m);
+    /* A broken context gives nothing back before the process ends. */
+    if (cuda_enter(d, &ignored) == 0) {
+        if (memory->kind == MEMORY_CUDA_IPC)
+            close_ipc(d, memory->address);
+        else if (memory->kind == MEMORY_CUDA_VMM)
+            cuda_vmm_close(m);
+        else
+            cuda_pool_close(d, m);
+    }
+    free(m->chunks);
+    free(m);
 }

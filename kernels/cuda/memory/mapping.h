@@ -1,5 +1,5 @@
-/* The record of one mapping of device memory, and checks that all kinds of mappings share. Thread: any; the device's
- * context is current. */
+/* Device memory of other processes and of the daemon: records of mappings, the kinds of memory, and one GPU's use of
+ * another's memory. Thread: any, the device's context current, except where a function says otherwise. */
 #ifndef KOPS_CUDA_MAPPING_H
 #define KOPS_CUDA_MAPPING_H
 
@@ -13,7 +13,7 @@ struct cuda_pool;
 /* A struct backend_memory that stands for device memory. */
 struct cuda_memory {
     struct backend_memory base; /* first */
-    atomic_uint peers;          /* bits by index of device: the other devices that may use it; see peer.h */
+    atomic_uint peers;          /* other devices that may use it: bits by index of device */
 
     /* MEMORY_CUDA_IPC: the handle, and the address that each allowed device sees, by index of device */
     CUipcMemHandle handle;
@@ -34,11 +34,49 @@ static inline struct cuda_memory *cuda_memory(struct backend_memory *base)
     return (struct cuda_memory *)(void *)base;
 }
 
+/* ---- functions of struct backend ---- */
+
+int cuda_memory_import(struct backend_device *base, const struct backend_import *import,
+                       struct backend_memory **ret_memory, struct error *e);
+int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend_memory **ret_memory, int *ret_fd,
+                      struct error *e);
+int cuda_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
+                       struct error *e);
+void cuda_memory_close(struct backend_memory *memory);
+unsigned cuda_memory_kinds(struct backend_device *base);
+/* Thread: loop. */
+bool cuda_can_access(struct backend_device *device, struct backend_device *owner);
+
+/* ---- peers ---- */
+
+/* Whether jobs of `d` may use the memory now. A memfd belongs to no device: staging and registration give access to
+ * it. */
+static inline bool cuda_peer_has_access(const struct cuda_device *d, struct backend_memory *memory)
+{
+    return !memory || !memory->device || memory->device == &d->base ||
+           (atomic_load_explicit(&cuda_memory(memory)->peers, memory_order_acquire) & 1U << d->base.index);
+}
+
+/* Gives `d` access to the memory, and leaves `d`'s context current. Errors: device_mismatch, device_lost. May block. */
+int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e);
+
+/* The memory's address for jobs of `d`, which has access. */
+uint64_t cuda_peer_address(const struct cuda_device *d, struct backend_memory *memory);
+
+/* cuMemSetAccess for one device. */
+CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, uint64_t size, bool writable);
+
+/* Gives the memory's own device, and every device that was allowed before, access to `size` bytes that were just mapped
+ * behind the memory's last byte, and counts them as part of the memory. */
+int cuda_peer_extend(struct cuda_memory *m, CUdeviceptr address, uint64_t size, struct error *e);
+
+/* ---- records ---- */
+
 struct cuda_memory *cuda_memory_new(struct cuda_device *d, enum backend_memory_kind kind, uint64_t address,
                                     uint64_t size, bool writable, struct error *e);
 
-/* Fills `e` for something of another process that `call` refused. The driver does so with various codes, even
- * "unknown"; none of them says that the context broke, which the next call would show. */
+/* Fills `e` for another process's memory that `call` refused. The driver refuses with various codes, even "unknown";
+ * none of them says that the context broke, which the next call would show. */
 int cuda_memory_refused(struct cuda_device *d, CUresult r, const char *call, const char *why, struct error *e);
 
 int cuda_memory_too_small(uint64_t needed, uint64_t size, struct error *e);
@@ -46,5 +84,21 @@ int cuda_memory_too_small(uint64_t needed, uint64_t size, struct error *e);
 /* Fails unless opened memory is of this device and at least as large as declared. */
 int cuda_memory_check(struct cuda_device *d, CUdeviceptr address, uint64_t declared, uint64_t *ret_size,
                       struct error *e);
+
+/* ---- pool.c: other processes' pools (cudaMallocAsync) ---- */
+
+/* Whether the driver can open pools of other processes at all. */
+bool cuda_pools_import(void);
+int cuda_pool_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
+                     struct error *e);
+void cuda_pool_close(struct cuda_device *d, struct cuda_memory *m);
+/* Lets another device use the pool's memory. */
+CUresult cuda_pool_allow(const struct cuda_pool *pool, const struct cuda_device *peer);
+
+/* ---- vmm.c: allocations mapped one behind the other ---- */
+
+int cuda_vmm_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
+                    struct error *e);
+void cuda_vmm_close(struct cuda_memory *m);
 
 #endif

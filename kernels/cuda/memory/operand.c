@@ -1,7 +1,7 @@
 /* Finds the addresses of operands and signals. */
 #include "operand.h"
 
-#include "peer.h"
+#include "mapping.h"
 #include "registration.h"
 
 bool cuda_step_is_staged(const struct step *step)

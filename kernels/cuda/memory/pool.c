@@ -1,6 +1,6 @@
 /* Owns the imported pools. A pool is imported once, however many of its pointers are in use: the exporter sends the
  * same descriptor with each pointer, and the pool is recognised by it. */
-#include "pool.h"
+#include "mapping.h"
 
 #include <errno.h>
 #include <fcntl.h>

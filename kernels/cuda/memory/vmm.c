@@ -2,15 +2,13 @@
  * so that more can be mapped behind the first ones while jobs use those. Before the first byte and behind the last one
  * of every range are addresses that belong to it and have no memory: a kernel that goes too far faults there, and meets
  * neither another allocation nor anything else of its process. */
-#include "vmm.h"
+#include "mapping.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "peer.h"
 
 static CUmemAllocationProp shareable_on(const struct cuda_device *d)
 {

@@ -1,9 +1,79 @@
-/* The launcher's entry: the variants of each op, and the choice among the ops' launchers. Thread: any. */
+/* The launcher's entry: the table of kernels, the variants of each op, and what all launches have in common. Thread:
+ * any. */
 #include "launch.h"
 
 #include <string.h>
 
+#include "kernel_list.h"
 #include "plan_launch.h"
+
+/* ---- the table of kernels ---- */
+
+enum binary {
+#define X(name) BINARY_##name,
+    CUDA_OPS_BINARIES(X)
+#undef X
+        BINARY_COUNT
+};
+
+const unsigned cuda_ops_binary_count = BINARY_COUNT;
+
+const char *const cuda_ops_binary_names[] = {
+#define X(name) [BINARY_##name] = #name,
+    CUDA_OPS_BINARIES(X)
+#undef X
+};
+
+const struct cuda_ops_kernel cuda_ops_kernels[] = {
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_ANY},
+    CUDA_OPS_KERNELS(X)
+#undef X
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_SM80},
+        CUDA_OPS_KERNELS_SM80(X)
+#undef X
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_SM90},
+            CUDA_OPS_KERNELS_SM90(X)
+#undef X
+#define X(binary, symbol) {#symbol, BINARY_##binary, CUDA_OPS_SM90A},
+                CUDA_OPS_KERNELS_SM90A(X)
+#undef X
+                    {NULL, 0, CUDA_OPS_ANY},
+};
+
+/* ---- launches ---- */
+
+enum cuda_ops_element cuda_ops_element(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return ELEMENT_F32;
+    case DTYPE_F64:
+        return ELEMENT_F64;
+    case DTYPE_F16:
+        return ELEMENT_F16;
+    case DTYPE_BF16:
+        return ELEMENT_BF16;
+    default:
+        break;
+    }
+    return ELEMENT_COUNT;
+}
+
+void cuda_ops_set_launch(struct cuda_launch *launch, const char *kernel, const char *variant, uint64_t tiles,
+                         const void *params, size_t size)
+{
+    memset(launch, 0, sizeof *launch);
+    launch->kernel = kernel;
+    launch->variant = variant;
+    launch->grid[0] = tiles == 0 ? 1 : tiles > CUDA_OPS_MAX_GRID ? CUDA_OPS_MAX_GRID : (unsigned)tiles;
+    launch->grid[1] = launch->grid[2] = 1;
+    launch->block[0] = CUDA_OPS_THREADS;
+    launch->block[1] = launch->block[2] = 1;
+    launch->params_size = size;
+    memcpy(launch->params, params, size);
+}
+
+/* ---- ops ---- */
 
 static const char *const elementwise_variants[] = {"vector", "rows", "tiles", "strided", NULL};
 

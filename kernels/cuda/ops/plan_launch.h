@@ -34,10 +34,6 @@ struct cuda_ops_gemm_config {
 enum { CUDA_OPS_GEMM_CONFIGS = 2 };
 const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 
-/* The one of CUDA_OPS_GEMM_CONFIGS that is likely to be the fastest for the product. */
-const struct cuda_ops_gemm_config *cuda_ops_choose_config(const struct cuda_ops_gemm_config *from,
-                                                          const struct cuda_ops_gemm *p, unsigned multiprocessors);
-
 /* Launches `p` (tiles are set here) with the config's kernel; `wide` only where both operands allow it. */
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide);
@@ -64,11 +60,6 @@ void cuda_ops_launch_scaled(const struct plan *plan, const uint64_t *addresses, 
 
 const char *const *cuda_ops_gemm_variants(bool with_bias, enum dtype dtype, enum cuda_ops_level level);
 
-struct cuda_ops_matrix cuda_ops_matrix_of(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address);
-
-/* The product without tiles, ways to read and scales. */
-void cuda_ops_read_product(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p);
-
 /* Sets how a, b and out, of elements of these sizes, are read and written; returns whether a and b can both be read in
  * 16-byte pieces. */
 bool cuda_ops_set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size);
@@ -79,15 +70,8 @@ uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile);
 bool cuda_ops_in_pieces(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t unit, uint64_t other,
                         uint64_t other_extent, size_t size);
 
-/* Computes the transposed product: outᵀ = bᵀ · aᵀ. */
-void cuda_ops_transpose(struct cuda_ops_gemm *p);
-
-/* Launches of the other variants for the product that `p` says, whose tiles and ways to read are set here. Errors:
+/* Launches the variant "hopper" for the product that `p` says, whose tiles and ways to read are set here. Error:
  * invalid_argument, where the variant cannot do it. */
-int cuda_ops_launch_skinny(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
-                           struct cuda_launch *ret_launch, struct error *e);
-int cuda_ops_launch_small(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
-                          struct cuda_launch *ret_launch, struct error *e);
 int cuda_ops_launch_hopper(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                            struct cuda_launch *ret_launch, struct error *e);
 

@@ -1,11 +1,12 @@
 /* Owns the scratch memory and the copies of one staged step. */
 #include "staging.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "compute/embedded.h"
-#include "driver/scratch.h"
-#include "layout.h"
+#include "core/plan.h"
+#include "driver/device.h"
 #include "memory/operand.h"
 #include "memory/registration.h"
 #include "ops/params.h"
@@ -22,6 +23,274 @@ enum {
 _Static_assert((int)MOVED_BYTES <= (int)CUDA_OPS_MOVE_BYTES && (int)STEP_MAX_OPERANDS <= (int)CUDA_OPS_MOVE_PIECES,
                "one launch moves them");
 
+/* ---- the layout of an operand: the elements that it really has, and the plan's strides between them ---- */
+
+/* Dimensions of size 1 and those that repeat elements (stride 0) are left out; strides do not grow from the outermost
+ * dimension to the innermost. */
+struct layout {
+    unsigned rank;
+    int64_t shape[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK];
+    int64_t *in_plan[TENSOR_MAX_RANK]; /* the place of each stride in the plan */
+    uint64_t count;                    /* elements */
+};
+
+/* Inserts a dimension, in the order of strides. */
+static void add(struct layout *v, int64_t size, int64_t *stride)
+{
+    unsigned at = v->rank;
+
+    if (size == 1 || *stride == 0)
+        return;
+    for (; at > 0 && v->strides[at - 1] < *stride; at--) {
+        v->shape[at] = v->shape[at - 1];
+        v->strides[at] = v->strides[at - 1];
+        v->in_plan[at] = v->in_plan[at - 1];
+    }
+    v->shape[at] = size;
+    v->strides[at] = *stride;
+    v->in_plan[at] = stride;
+    v->rank++;
+    v->count *= (uint64_t)size;
+}
+
+static struct layout layout_of_matrix(struct plan_gemm *g, unsigned operand)
+{
+    struct plan_matrix *matrix = (struct plan_matrix *)plan_gemm_matrix(g, operand);
+    struct layout v = {.count = 1};
+
+    for (unsigned i = 0; i < g->batch_rank; i++)
+        add(&v, g->batch_shape[i], &matrix->batch[i]);
+    add(&v, operand == PLAN_GEMM_B ? g->k : g->m, &matrix->row);
+    add(&v, operand == PLAN_GEMM_A ? g->k : g->n, &matrix->column);
+    return v;
+}
+
+/* `operand` counts inputs, then outputs. The layout points into the plan. */
+static struct layout layout_of(struct plan *plan, unsigned operand)
+{
+    struct layout v = {.count = 1};
+
+    if (plan->kind == PLAN_GEMM)
+        return layout_of_matrix(&plan->gemm, operand);
+    for (unsigned i = 0; i < plan->elementwise.rank; i++)
+        add(&v, plan->elementwise.shape[i], &plan->elementwise.strides[operand][i]);
+    return v;
+}
+
+/* The strides that the same elements have with nothing between them. */
+static void pack(const struct layout *v, int64_t *ret_strides)
+{
+    int64_t stride = 1;
+
+    for (unsigned i = v->rank; i-- > 0;) {
+        ret_strides[i] = stride;
+        stride *= v->shape[i];
+    }
+}
+
+static void restride(const struct layout *v, const int64_t *strides)
+{
+    for (unsigned i = 0; i < v->rank; i++)
+        *v->in_plan[i] = strides[i];
+}
+
+/* After the last restride: finds again whether all operands of the plan are contiguous. */
+static void settle(struct plan *plan, unsigned operands)
+{
+    struct plan_elementwise *p = &plan->elementwise;
+
+    if (plan->kind != PLAN_ELEMENTWISE)
+        return;
+    p->contiguous = p->rank == 1;
+    for (unsigned i = 0; i < operands; i++)
+        p->contiguous &= p->strides[i][0] == 1;
+}
+
+static struct plan_elementwise copy_of(const struct layout *v, const int64_t *source, const int64_t *target)
+{
+    struct plan_elementwise copy = {.rank = v->rank, .count = v->count};
+
+    memcpy(copy.shape, v->shape, v->rank * sizeof(int64_t));
+    memcpy(copy.strides[0], source, v->rank * sizeof(int64_t));
+    memcpy(copy.strides[1], target, v->rank * sizeof(int64_t));
+    if (copy.rank == 0) {
+        copy.rank = 1;
+        copy.shape[0] = copy.strides[0][0] = copy.strides[1][0] = 1;
+    }
+    copy.contiguous = copy.rank == 1 && copy.strides[0][0] == 1 && copy.strides[1][0] == 1;
+    return copy;
+}
+
+bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
+{
+    uint64_t total = 0;
+
+    if (step->plan.kind != PLAN_ELEMENTWISE && step->plan.kind != PLAN_KERNEL)
+        return false;
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
+
+        if (!cuda_operand_is_staged(o))
+            continue;
+        total += o->extent;
+        if (total > MOVED_BYTES || !cuda_is_registered(d, cuda_operand_memory(o)))
+            return false;
+    }
+    return true;
+}
+
+/* Memory for the step's operands on the device: the queue's small memory for a light step, or scratch memory. */
+static int take_memory(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
+                       uint64_t bytes, CUdeviceptr *ret_address, struct error *e)
+{
+    if (q->small && bytes <= STAGING_SMALL_BYTES && cuda_staging_is_light(q->device, step)) {
+        *ret_address = q->small;
+        return 0;
+    }
+    if (cuda_scratch_alloc(q->device, q->stream, bytes, &staging->scratch, e) < 0)
+        return -1;
+    *ret_address = staging->scratch;
+    return 0;
+}
+
+/* ---- users' kernels ----
+ *
+ * A kernel may read its outputs and need not write all of them, so every operand is copied to the device, and outputs
+ * are copied back. Operands keep their layout, and their place relative to each other where they overlap. The bytes
+ * between the elements of a strided output belong to others, whose jobs may write them meanwhile: memory with such an
+ * output is not copied, and the kernel works on it in place. */
+
+/* Bytes of one memory that overlapping operands share, [start, end). */
+struct range {
+    struct backend_memory *memory;
+    uint64_t start, end;
+    bool in_place;      /* it is not copied */
+    CUdeviceptr mapped; /* its start in the memory, for kernels; 0: the memory is not registered */
+    uint64_t address;   /* of its start, for the kernel */
+};
+
+struct ranges {
+    unsigned n;
+    struct range items[STEP_MAX_OPERANDS];
+};
+
+static bool overlap(const struct range *a, const struct range *b)
+{
+    return a->memory == b->memory && a->start < b->end && b->start < a->end;
+}
+
+/* Merges the range with those that it overlaps. The merged range may overlap more, so the search starts again. */
+static void add_range(struct ranges *all, struct range added)
+{
+    for (unsigned i = 0; i < all->n;) {
+        const struct range *r = &all->items[i];
+
+        if (!overlap(r, &added)) {
+            i++;
+            continue;
+        }
+        added.start = r->start < added.start ? r->start : added.start;
+        added.end = r->end > added.end ? r->end : added.end;
+        added.in_place |= r->in_place;
+        all->items[i] = all->items[--all->n];
+        i = 0;
+    }
+    all->items[all->n++] = added;
+}
+
+static void find_ranges(const struct step *step, struct ranges *all)
+{
+    all->n = 0;
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
+
+        if (cuda_operand_is_staged(o))
+            add_range(all, (struct range){.memory = cuda_operand_memory(o),
+                                          .start = o->offset,
+                                          .end = o->offset + o->extent,
+                                          .in_place = i >= step->n_inputs && (step->plan.kernel.sparse >> i & 1)});
+    }
+}
+
+/* Registers the ranges' memory, gives each range its place in the scratch memory, and returns the size that it must
+ * have. A place is aligned as the range is in its memory, because the tensors' alignment was checked there. */
+static int lay_out_ranges(struct cuda_device *d, struct ranges *all, uint64_t *ret_total, struct error *e)
+{
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < all->n; i++) {
+        struct range *r = &all->items[i];
+        struct cuda_registered registered;
+
+        if (cuda_register(d, r->memory, &registered, e) < 0)
+            return -1;
+        r->mapped = registered.registered ? registered.on_device + r->start : 0;
+        if (r->in_place) {
+            r->address = r->mapped; /* writable memory is registered */
+            continue;
+        }
+        total = (total + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT + r->start % SCRATCH_ALIGNMENT;
+        r->address = total;
+        total += r->end - r->start;
+    }
+    *ret_total = total;
+    return 0;
+}
+
+static struct cuda_transfer transfer_of(const struct range *r, uint64_t offset, uint64_t extent)
+{
+    return (struct cuda_transfer){.host = r->memory->host + offset,
+                                  .mapped = r->mapped ? r->mapped + (offset - r->start) : 0,
+                                  .device = r->address + (offset - r->start),
+                                  .extent = extent};
+}
+
+static const struct range *range_of(const struct ranges *all, const struct step_operand *o)
+{
+    const struct range wanted = {.memory = cuda_operand_memory(o), .start = o->offset, .end = o->offset + o->extent};
+    unsigned i = 0;
+
+    while (!overlap(&all->items[i], &wanted))
+        i++;
+    return &all->items[i];
+}
+
+static int place_ranges(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
+                        uint64_t *addresses, struct error *e)
+{
+    struct cuda_device *d = q->device;
+    CUdeviceptr memory = 0;
+    struct ranges all;
+    uint64_t total;
+
+    find_ranges(step, &all);
+    if (lay_out_ranges(d, &all, &total, e) < 0)
+        return -1;
+    if (total && take_memory(q, step, staging, total, &memory, e) < 0)
+        return -1;
+    for (unsigned i = 0; i < all.n; i++) {
+        struct range *r = &all.items[i];
+
+        if (r->in_place)
+            continue;
+        r->address += memory;
+        staging->in[staging->n_in++] = transfer_of(r, r->start, r->end - r->start);
+    }
+    for (unsigned i = 0; i < step_operands(step); i++) {
+        const struct step_operand *o = &step->operands[i];
+        const struct range *r = cuda_operand_is_staged(o) ? range_of(&all, o) : NULL;
+
+        if (!r)
+            continue;
+        addresses[i] = r->address + (o->offset - r->start);
+        if (i >= step->n_inputs && !r->in_place)
+            staging->out[staging->n_out++] = transfer_of(r, o->offset, o->extent);
+    }
+    return 0;
+}
+
+/* ---- ops ---- */
+
 /* One operand while its staging is set up. */
 struct place {
     bool staged;
@@ -31,7 +300,7 @@ struct place {
     bool packed;     /* its elements follow each other in the scratch memory */
     uint64_t offset; /* in the scratch */
     struct cuda_registered registered;
-    struct cuda_layout layout;
+    struct layout layout;
     int64_t strides[TENSOR_MAX_RANK]; /* the layout's in the scratch */
 };
 
@@ -86,21 +355,21 @@ static uint64_t lay_out(const struct step *step, struct place *places, struct pl
 
         if (!p->staged)
             continue;
-        p->layout = cuda_layout_of(plan, i);
+        p->layout = layout_of(plan, i);
         memcpy(p->strides, p->layout.strides, sizeof(p->strides));
         p->packed =
             p->same_as == i && !p->shared && p->registered.registered && p->layout.count * element < bytes / SPARSE;
         if (p->packed) {
             bytes = p->layout.count * element;
-            cuda_layout_pack(&p->layout, p->strides);
-            cuda_layout_restride(&p->layout, p->strides);
+            pack(&p->layout, p->strides);
+            restride(&p->layout, p->strides);
         }
         if (p->same_as != i)
             continue;
         p->offset = total;
         total += (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
     }
-    cuda_layout_settle(plan, step_operands(step));
+    settle(plan, step_operands(step));
     return total;
 }
 
@@ -122,7 +391,7 @@ static int plan_transfer(const struct cuda_embedded *kernels, const struct step_
     if (!elements)
         return 0;
     t->launch = &staging->launches[staging->n_launches++];
-    copy = cuda_layout_copy(&place->layout, to_device ? here : there, to_device ? there : here);
+    copy = copy_of(&place->layout, to_device ? here : there, to_device ? there : here);
     if (cuda_ops_copy(&copy, element, to_device ? mapped : address, to_device ? address : mapped, t->launch, e) < 0)
         return -1;
     t->function = cuda_embedded_find(kernels, t->launch->kernel);
@@ -152,37 +421,6 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct step
     return 0;
 }
 
-bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
-{
-    uint64_t total = 0;
-
-    if (step->plan.kind != PLAN_ELEMENTWISE && step->plan.kind != PLAN_KERNEL)
-        return false;
-    for (unsigned i = 0; i < step_operands(step); i++) {
-        const struct step_operand *o = &step->operands[i];
-
-        if (!cuda_operand_is_staged(o))
-            continue;
-        total += o->extent;
-        if (total > MOVED_BYTES || !cuda_is_registered(d, cuda_operand_memory(o)))
-            return false;
-    }
-    return true;
-}
-
-int cuda_staging_take(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging, uint64_t bytes,
-                      CUdeviceptr *ret_address, struct error *e)
-{
-    if (q->small && bytes <= STAGING_SMALL_BYTES && cuda_staging_is_light(q->device, step)) {
-        *ret_address = q->small;
-        return 0;
-    }
-    if (cuda_scratch_alloc(q->device, q->stream, bytes, &staging->scratch, e) < 0)
-        return -1;
-    *ret_address = staging->scratch;
-    return 0;
-}
-
 static int place_operands(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                           struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {
@@ -195,7 +433,7 @@ static int place_operands(const struct cuda_embedded *kernels, const struct cuda
     if (register_all(d, step, places, e) < 0)
         return -1;
     total = lay_out(step, places, plan);
-    if (cuda_staging_take(q, step, staging, total, &memory, e) < 0)
+    if (take_memory(q, step, staging, total, &memory, e) < 0)
         return -1;
     for (unsigned i = 0; i < step_operands(step); i++)
         if (places[i].staged)
@@ -228,7 +466,7 @@ static void gather(const struct cuda_embedded *kernels, const struct cuda_transf
 int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {
-    const int r = step->plan.kind == PLAN_KERNEL ? cuda_staging_place_kernel(q, step, staging, addresses, e)
+    const int r = step->plan.kind == PLAN_KERNEL ? place_ranges(q, step, staging, addresses, e)
                                                  : place_operands(kernels, q, step, staging, plan, addresses, e);
 
     if (r < 0) {

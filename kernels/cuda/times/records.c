@@ -1,15 +1,54 @@
 /* Owns the process's use of CUPTI. */
 #include "records.h"
 
+#include <cupti.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cupti.h"
+#include "driver/cupti_library.h"
 #include "util/clock.h"
 #include "util/log.h"
+
+#define CUPTI_FUNCTIONS(X)                                                                                             \
+    X(ActivityRegisterCallbacks)                                                                                       \
+    X(ActivityRegisterTimestampCallback)                                                                               \
+    X(ActivityEnable)                                                                                                  \
+    X(ActivityDisable)                                                                                                 \
+    X(ActivityFlushAll)                                                                                                \
+    X(ActivityGetNextRecord)                                                                                           \
+    X(Subscribe)                                                                                                       \
+    X(Unsubscribe)                                                                                                     \
+    X(EnableCallback)                                                                                                  \
+    X(GetResultString)
+
+struct cupti {
+#define X(Name) __typeof__(cupti##Name) *Name;
+    CUPTI_FUNCTIONS(X)
+#undef X
+};
+
+static int load_cupti(struct cupti *ret, char *why, size_t why_size)
+{
+    void *library = cupti_library(why, why_size), *symbol;
+
+    if (!library)
+        return -1;
+#define X(Name)                                                                                                        \
+    symbol = dlsym(library, "cupti" #Name);                                                                            \
+    if (!symbol) {                                                                                                     \
+        snprintf(why, why_size, "CUPTI has no cupti" #Name ": it is too old");                                         \
+        return -1;                                                                                                     \
+    }                                                                                                                  \
+    memcpy(&ret->Name, &symbol, sizeof(symbol));
+    CUPTI_FUNCTIONS(X)
+#undef X
+    return 0;
+}
 
 enum {
     CALLS = 16384, /* calls of the driver within which a launch's record must come */
@@ -253,7 +292,7 @@ static int start(char *why, size_t why_size)
         snprintf(why, why_size, "%s is set: a tool has CUPTI", tool);
         return -1;
     }
-    if (cupti_load(&records.cupti, why, why_size) < 0 ||
+    if (load_cupti(&records.cupti, why, why_size) < 0 ||
         CUPTI_CALL(why, why_size, Subscribe, &records.subscriber, (CUpti_CallbackFunc)on_launch, NULL) < 0)
         return -1;
     for (size_t i = 0; i < sizeof(launches) / sizeof(launches[0]); i++)

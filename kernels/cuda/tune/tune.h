@@ -10,7 +10,6 @@
 #include "compute/work.h"
 #include "core/tuning.h"
 #include "driver/device.h"
-#include "driver/scratch.h"
 
 struct cuda_kernels;
 
@@ -19,7 +18,7 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
               struct tuning_result *ret, struct error *e);
 bool cuda_tunes(const struct step *step);
 
-/* ---- operands.c ---- */
+/* ---- measure.c ---- */
 
 enum { TUNE_SETS_MAX = 64 };
 
@@ -29,21 +28,6 @@ struct tune_operands {
     unsigned n_sets, n_operands, next;
     uint64_t addresses[TUNE_SETS_MAX][STEP_MAX_OPERANDS]; /* of the first elements */
 };
-
-/* Allocates and fills. Errors: out_of_memory, device_lost. After an error nothing is left. */
-int tune_operands_make(struct tune_operands *o, struct cuda_device *d, CUstream stream,
-                       const struct tuning_request *request, struct error *e);
-void tune_operands_free(struct tune_operands *o, CUstream stream);
-/* The addresses of the next set. */
-const uint64_t *tune_operands_next(struct tune_operands *o);
-
-/* ---- candidates.c ---- */
-
-/* Lists them into ret->candidates, without measurements; ret->usual is what runs without tuning. */
-int tune_list(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
-              struct tuning_result *ret, struct error *e);
-
-/* ---- measure.c ---- */
 
 struct tune_bench {
     const struct cuda_kernels *kernels;

@@ -1,7 +1,7 @@
 /* CUPTI knows every metric, and takes them in few passes: asked of the real library, where there is one, which answers
  * for a chip that need not be here. */
-#include "counters/metrics.h"
 #include "counters/profiler.h"
+#include "counters/session.h"
 #include "tests/support/unit.h"
 
 static const struct cupti_profiling *cupti;

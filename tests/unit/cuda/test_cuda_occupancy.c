@@ -1,7 +1,7 @@
 /* Occupancy: known launches on a multiprocessor of compute capability 9.0. */
 #include <math.h>
 
-#include "counters/occupancy.h"
+#include "counters/launches.h"
 #include "tests/support/unit.h"
 
 static const struct occupancy_limits SM_90 = {

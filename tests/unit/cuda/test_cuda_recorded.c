@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "times/clock.h"
+#include "jobs/stamps.h"
 #include "util/clock.h"
 
 enum { REPEAT = 700 /* more than are read at once */ };

@@ -1,6 +1,6 @@
 /* Gemm through copies of its operands, in jobs: the memory of the copies, which they share, and which may not be there.
  */
-#include "driver/scratch.h" /* before blaslt_support.h, whose `device` its parameters would shadow */
+#include "driver/device.h" /* before blaslt_support.h, whose `device` its parameters would shadow */
 
 #include "blaslt_support.h"
 
