@@ -68,7 +68,7 @@ deactivate:
     return -1;
 }
 
-/* That there is no driver is usual on a machine without a GPU. */
+/* A machine without a GPU usually has no driver. */
 static void say_why_not(const char *why)
 {
     char quoted[300];
@@ -80,7 +80,6 @@ static void say_why_not(const char *why)
         log_debug("cuda_unavailable", "reason=%s", quoted);
 }
 
-/* 0 when there is no driver or no device, which is no error. */
 static int device_count(const struct backend_config *config)
 {
     const char *path = config->cuda_driver ? config->cuda_driver : "libcuda.so.1";

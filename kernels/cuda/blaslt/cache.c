@@ -54,7 +54,6 @@ bool blaslt_is_absent(const struct blaslt *b)
     return atomic_load_explicit(&b->absent, memory_order_relaxed);
 }
 
-/* The device's handle, made now if there is none yet, which takes long. */
 static int get_handle(struct blaslt *b, cublasLtHandle_t *ret_handle, struct error *e)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -88,7 +87,6 @@ static struct blaslt_plan **bucket_of(struct blaslt *b, const struct blaslt_cach
     return &b->buckets[h % BUCKETS];
 }
 
-/* The plan of that problem, or NULL. Under the lock. */
 static struct blaslt_plan *find(struct blaslt *b, const struct blaslt_cached *problem)
 {
     struct blaslt_plan *p = *bucket_of(b, problem);
@@ -98,7 +96,7 @@ static struct blaslt_plan *find(struct blaslt *b, const struct blaslt_cached *pr
     return p;
 }
 
-/* A reference for the caller; the plan becomes the most recently used. Under the lock. */
+/* Takes a reference for the caller; the plan becomes the most recently used. Under the lock. */
 static struct blaslt_plan *use(struct blaslt *b, struct blaslt_plan *p)
 {
     list_remove(&p->link);
@@ -120,8 +118,7 @@ static void drop_oldest(struct blaslt *b)
     blaslt_plan_unref(p);
 }
 
-/* Keeps the plan, whose reference it takes; if another thread was faster, the caller gets that thread's plan. Under the
- * lock. */
+/* Keeps the plan, whose reference it takes, or returns another thread's plan that was there first. Under the lock. */
 static struct blaslt_plan *insert(struct blaslt *b, struct blaslt_plan *p)
 {
     struct blaslt_plan *other = find(b, &p->cached);
@@ -145,7 +142,6 @@ static struct blaslt_cached cached_of(const struct blaslt_problem *problem, cons
     return (struct blaslt_cached){*problem, choice && choice->has_algorithm ? tuning_hash(choice, sizeof(*choice)) : 0};
 }
 
-/* Makes the plan, loads its kernel, and keeps it. */
 static int make(struct blaslt *b, const struct blaslt_cached *cached, const struct plan *plan,
                 const uint64_t *addresses, const struct tuning_choice *choice, struct blaslt_plan **ret_plan,
                 struct error *e)

@@ -7,10 +7,12 @@
 
 #include "blaslt.h"
 
+#define REFUSE(e, ...) (error_set(e, ERROR_INVALID_ARGUMENT, __VA_ARGS__), error_detail_text(e, "key", "attrs.variant"))
+
 enum { EPILOGUE_ALIGNMENT = 16, F8_ALIGNMENT = 16 /* bytes, and elements of f8 */ };
 
-/* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A stride over a
- * dimension of size 1 is never used, so it may be anything. */
+/* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A dimension of size
+ * 1 has any stride. */
 static bool column_major(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t *ret_ld)
 {
     int64_t ld = columns > 1 ? column : rows;
@@ -21,7 +23,7 @@ static bool column_major(int64_t rows, int64_t columns, int64_t row, int64_t col
     return true;
 }
 
-/* The same for an input, which may be given transposed. */
+/* An input may be given transposed. */
 static bool either_major(int64_t rows, int64_t columns, const struct plan_matrix *m, int64_t *ret_ld,
                          uint8_t *ret_transpose)
 {
@@ -97,7 +99,6 @@ static bool orient(const struct plan_gemm *g, struct blaslt_layout *l)
     return false;
 }
 
-/* Whether so many calls, of the problem each, are worth it. */
 static bool may_call(const struct blaslt_problem *p, uint64_t calls)
 {
     const double operations = 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)p->batch_count;
@@ -142,7 +143,6 @@ uint64_t blaslt_call_offset(const struct blaslt_layout *l, unsigned call, enum b
     return offset;
 }
 
-/* The largest power of two up to 256 that divides every matrix's address. */
 static uint32_t alignment(const struct blaslt_layout *l, enum blaslt_operand o, uint64_t address, size_t element)
 {
     uint64_t bits = address | 256 | (uint64_t)l->problem.batch_stride[o] * element;
@@ -153,8 +153,7 @@ static uint32_t alignment(const struct blaslt_layout *l, enum blaslt_operand o, 
     return (uint32_t)(bits & -bits);
 }
 
-/* The library adds a vector to the columns of D, which are out's rows, and then applies what its epilogues have. Its
- * GELU is the approximation by tanh. */
+/* The library adds a vector to the columns of D, which are out's rows. Its GELU is the approximation by tanh. */
 static int check_epilogue(const struct plan *plan, struct error *e)
 {
     const struct plan_gemm *g = &plan->gemm;
@@ -171,10 +170,7 @@ static int check_epilogue(const struct plan *plan, struct error *e)
         why = "cublaslt has gelu_tanh, and no gelu by erf; leave the variant out";
     else if (g->activation == PLAN_GELU_TANH && plan->dtype == DTYPE_F64)
         why = "cublaslt's gelu_tanh is less exact than f64; leave the variant out";
-    if (!why)
-        return 0;
-    error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
-    return error_detail_text(e, "key", "attrs.variant");
+    return why ? REFUSE(e, "%s", why) : 0;
 }
 
 /* The library refuses other biases when it runs. It also takes 16-bit matrices that are aligned less, but then rounds
@@ -190,16 +186,14 @@ static int check_aligned(const struct blaslt_layout *l, const struct plan *plan,
                   (!addresses || l->problem.alignment[o] >= EPILOGUE_ALIGNMENT);
     if (aligned)
         return 0;
-    error_set(
-        e, ERROR_INVALID_ARGUMENT,
+    return REFUSE(
+        e,
         "cublaslt adds a bias where it, and rows of f16 and bf16, begin at multiples of %d bytes; leave the variant "
         "out",
         EPILOGUE_ALIGNMENT);
-    return error_detail_text(e, "key", "attrs.variant");
 }
 
-/* Whether a scale, whose stride along out's rows or columns is `stride` and size there `size`, is one number, and
- * whether it is a vector. */
+/* A scale is one number, or a vector, along a dimension of out of that size. */
 static bool is_number(int64_t size, int64_t stride)
 {
     return size == 1 || stride == 0;
@@ -210,7 +204,7 @@ static bool is_vector(int64_t size, int64_t stride)
     return size == 1 || stride == 1;
 }
 
-/* The forms of scales that the library has; BLASLT_NO_SCALES: these are none of them. */
+/* BLASLT_NO_SCALES: the library has no such scales. */
 static enum blaslt_scales scales_of(const struct plan_gemm *g)
 {
     const int64_t row = g->extra[0].row, column = g->extra[1].column;
@@ -223,7 +217,7 @@ static enum blaslt_scales scales_of(const struct plan_gemm *g)
     return is_vector(g->m, row) && is_vector(g->n, column) ? BLASLT_SCALE_VECTORS : BLASLT_NO_SCALES;
 }
 
-/* Products of f8, as all GPUs that multiply them have them: both matrices along k, in whole pieces of 16. */
+/* All GPUs that multiply f8 want both matrices along k, in whole pieces of 16. */
 static int check_f8(const struct plan_gemm *g, enum dtype a_dtype, const struct blaslt_layout *l, struct error *e)
 {
     const struct blaslt_problem *p = &l->problem;
@@ -242,10 +236,7 @@ static int check_f8(const struct plan_gemm *g, enum dtype a_dtype, const struct 
     else if (p->scales == BLASLT_NO_SCALES)
         why = "cublaslt takes one scale for all of each input, or contiguous ones for each row of a and each column of "
               "b; leave the variant out";
-    if (!why)
-        return 0;
-    error_set(e, ERROR_INVALID_ARGUMENT, "%s", why);
-    return error_detail_text(e, "key", "attrs.variant");
+    return why ? REFUSE(e, "%s", why) : 0;
 }
 
 static int check_f8_aligned(const struct blaslt_layout *l, size_t out_size, const uint64_t *addresses, struct error *e)
@@ -259,11 +250,11 @@ static int check_f8_aligned(const struct blaslt_layout *l, size_t out_size, cons
         aligned = aligned && addresses[PLAN_GEMM_SCALE_A + i] % F8_ALIGNMENT == 0;
     if (aligned)
         return 0;
-    error_set(e, ERROR_INVALID_ARGUMENT,
-              "cublaslt multiplies f8 where matrices, their rows, and scales that are vectors begin at multiples of %d "
-              "bytes; leave the variant out",
-              F8_ALIGNMENT);
-    return error_detail_text(e, "key", "attrs.variant");
+    return REFUSE(
+        e,
+        "cublaslt multiplies f8 where matrices, their rows, and scales that are vectors begin at multiples of %d "
+        "bytes; leave the variant out",
+        F8_ALIGNMENT);
 }
 
 static int lay_out(const struct plan *plan, const uint64_t *addresses, bool any_epilogue,
@@ -281,27 +272,20 @@ static int lay_out(const struct plan *plan, const uint64_t *addresses, bool any_
     memset(ret_layout, 0, sizeof(*ret_layout));
     ret_layout->any_epilogue = any_epilogue;
     fold_batch(&g);
-    if (g.k == 0 || g.k > INT32_MAX || g.m > INT32_MAX || g.n > INT32_MAX) {
-        error_set(e, ERROR_INVALID_ARGUMENT, "cublaslt takes dimensions from 1 to 2^31 - 1; leave the variant out");
-        return error_detail_text(e, "key", "attrs.variant");
-    }
+    if (g.k == 0 || g.k > INT32_MAX || g.m > INT32_MAX || g.n > INT32_MAX)
+        return REFUSE(e, "cublaslt takes dimensions from 1 to 2^31 - 1; leave the variant out");
     if (g.has_bias && !any_epilogue && check_epilogue(plan, e) < 0)
         return -1;
-    if (!orient(&g, ret_layout)) {
-        error_set(
-            e, ERROR_INVALID_ARGUMENT,
-            "cublaslt needs matrices with stride 1 along their rows or columns, and no broadcast inside one; leave "
-            "the variant out");
-        return error_detail_text(e, "key", "attrs.variant");
-    }
-    if (!split_batch(&g, sizes, ret_layout)) {
-        error_set(
-            e, ERROR_INVALID_ARGUMENT,
+    if (!orient(&g, ret_layout))
+        return REFUSE(
+            e, "cublaslt needs matrices with stride 1 along their rows or columns, and no broadcast inside one; leave "
+               "the variant out");
+    if (!split_batch(&g, sizes, ret_layout))
+        return REFUSE(
+            e,
             "cublaslt would need more than %d calls for these batch dimensions, or more than %d small ones; leave the "
             "variant out",
             BLASLT_CALLS_MAX, BLASLT_CALLS_FEW);
-        return error_detail_text(e, "key", "attrs.variant");
-    }
     p->dtype = (uint8_t)plan_dtype(plan, plan_gemm_out(&g), ret_layout->source[BLASLT_A]);
     p->b_dtype = (uint8_t)plan_dtype(plan, plan_gemm_out(&g), ret_layout->source[BLASLT_B]);
     p->out_dtype = (uint8_t)plan->out_dtype;
@@ -325,12 +309,6 @@ int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct bla
     return lay_out(plan, addresses, false, ret_layout, e);
 }
 
-static int layout_any(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
-                      struct error *e)
-{
-    return lay_out(plan, addresses, true, ret_layout, e);
-}
-
 /* ---- problems as bytes, and in words ---- */
 
 int blaslt_check(const struct plan *plan, struct error *e)
@@ -350,8 +328,8 @@ unsigned blaslt_calls(const struct plan *plan)
     return blaslt_layout(plan, NULL, &layout, &ignored) == 0 ? layout.n_calls : 1;
 }
 
-/* The precision decides whether products of pieces may serve, beta decides whether out is read, the batch whether one
- * call does, and how the bias lies who can add it: candidates of our own differ in all. */
+/* Candidates of our own depend on more: products of pieces on the precision, reading out on beta, the number of
+ * calls on the batch, and adding the bias on how it lies. */
 struct problem {
     struct blaslt_problem of;
     uint32_t reads_out, calls, in_pieces, bias_alignment;
@@ -376,7 +354,7 @@ int blaslt_problem_of(const struct plan *plan, const uint64_t *addresses, unsign
     struct problem problem;
 
     _Static_assert(sizeof(problem) <= TUNING_PROBLEM_BYTES, "a key has room for a problem");
-    if (layout_any(plan, addresses, &layout, e) < 0)
+    if (lay_out(plan, addresses, true, &layout, e) < 0)
         return -1;
     problem = (struct problem){layout.problem, plan->gemm.beta != 0, layout.n_calls,
                                plan->dtype == DTYPE_F32 && plan->gemm.in_pieces};
@@ -387,7 +365,7 @@ int blaslt_problem_of(const struct plan *plan, const uint64_t *addresses, unsign
     return 0;
 }
 
-/* The smallest alignment of any operand, where it is less than what the fastest kernels want. */
+/* The smallest alignment, where it is less than what the fastest kernels want. */
 static void append_alignment(const struct blaslt_problem *p, char *into, size_t size)
 {
     uint32_t least = 16;
@@ -412,7 +390,7 @@ void blaslt_problem_text(const struct plan *plan, const uint64_t *addresses, cha
     struct error ignored;
     int n;
 
-    if (layout_any(plan, addresses, &layout, &ignored) < 0) {
+    if (lay_out(plan, addresses, true, &layout, &ignored) < 0) {
         snprintf(into, size, "not a product");
         return;
     }

@@ -9,16 +9,16 @@
 #include "util/error.h"
 
 /* Batches that no single stride describes take several calls, each of which costs a launch: a few always, more where
- * every one of them has so many operations that its launch does not count. */
+ * the launch does not count beside the operations of a call. */
 enum { BLASLT_CALLS_FEW = 16, BLASLT_CALLS_MAX = 256, BLASLT_CALL_OPERATIONS = 1 << 28 };
 
 enum blaslt_operand { BLASLT_A, BLASLT_B, BLASLT_D, BLASLT_OPERANDS };
 
-/* Of A and B, of which both have the same: one number each, or one for each row of D and each column of D. */
+/* Scales of A and B: one number each, or one number for each row of D and each column of D. */
 enum blaslt_scales { BLASLT_NO_SCALES, BLASLT_SCALE_NUMBERS, BLASLT_SCALE_VECTORS };
 
-/* All that the choice of an algorithm depends on; compared as bytes, so every byte of it is set. D is column-major m ×
- * n, op(A) is m × k, op(B) is k × n. */
+/* All that the choice of an algorithm depends on, compared as bytes: every byte is set. D is column-major m × n,
+ * op(A) is m × k, op(B) is k × n. */
 struct blaslt_problem {
     int64_t m, n, k;
     int64_t ld[BLASLT_OPERANDS];
@@ -36,7 +36,7 @@ struct blaslt_problem {
 };
 _Static_assert(sizeof(struct blaslt_problem) == 10 * sizeof(int64_t) + 3 * sizeof(uint32_t) + 12, "no padding");
 
-/* A plan of the cache: a problem, and the algorithm that was asked for. Compared as bytes. */
+/* The key of a cached plan, compared as bytes. */
 struct blaslt_cached {
     struct blaslt_problem problem;
     uint64_t choice; /* a hash of the choice; 0: the library's own */
@@ -53,15 +53,11 @@ struct blaslt_layout {
     bool any_epilogue; /* whatever bias and activation there is: the library may not have it */
 };
 
-/* invalid_argument when it cannot be expressed; the message says why. `addresses` may be NULL, for the check alone. */
+/* invalid_argument when cuBLASLt cannot express the plan. `addresses` may be NULL, for the check alone. */
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
                   struct error *e);
 
 /* Bytes from the operand's first element to the first one of call number `call`. */
 uint64_t blaslt_call_offset(const struct blaslt_layout *l, unsigned call, enum blaslt_operand operand);
-
-/* The same of the product alone, whatever is done to it: what the library has no epilogue for is expressed, too. */
-int blaslt_layout_any(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
-                      struct error *e);
 
 #endif

@@ -14,47 +14,27 @@ struct blaslt_api blaslt_api;
 
 static struct blaslt_context_api in_context;
 
-/* Guards the loading of the library, which any device may ask for. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *chosen_path;
 static bool still_to_load;
 
-/* The versions with this interface: where the loader looks (LD_LIBRARY_PATH, the system's folders), then in the
- * toolkit's folder. */
+/* Versions with this interface: first in the loader's folders, then in the toolkit's. */
 static const char *const usual_names[] = {
     "libcublasLt.so.13", /* these two also in a Python package beside this program, which comes first */
     "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.12", NULL,
 };
 
-struct function {
-    const char *symbol;
-    size_t offset;
-};
-
-static const struct function functions[] = {
-#define X(Name) {"cublasLt" #Name, offsetof(struct blaslt_api, Name)},
+static const struct cuda_symbol functions[] = {
+#define X(Name) {"cublasLt" #Name, offsetof(struct blaslt_api, Name), false},
     BLASLT_FUNCTIONS(X)
 #undef X
 };
 
-static const struct function context_functions[] = {
-#define X(Name) {"cublasLt" #Name, offsetof(struct blaslt_context_api, Name)},
+static const struct cuda_symbol context_functions[] = {
+#define X(Name) {"cublasLt" #Name, offsetof(struct blaslt_context_api, Name), false},
     BLASLT_CONTEXT_FUNCTIONS(X)
 #undef X
 };
-
-/* The symbol that the library does not have, or NULL. */
-static const char *resolve(void *library, const struct function *wanted, size_t n, void *table)
-{
-    for (size_t i = 0; i < n; i++) {
-        void *symbol = dlsym(library, wanted[i].symbol);
-
-        if (!symbol)
-            return wanted[i].symbol;
-        memcpy((char *)table + wanted[i].offset, &symbol, sizeof(symbol));
-    }
-    return NULL;
-}
 
 static int load_from(const char *path, char *why, size_t why_size)
 {
@@ -66,10 +46,10 @@ static int load_from(const char *path, char *why, size_t why_size)
         snprintf(why, why_size, "%s", dlerror());
         return -1;
     }
-    missing = resolve(api.library, functions, sizeof(functions) / sizeof(functions[0]), &api);
+    missing = cuda_resolve(api.library, functions, sizeof(functions) / sizeof(functions[0]), &api);
     if (!missing)
-        missing = resolve(api.library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]),
-                          &context_api);
+        missing = cuda_resolve(api.library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]),
+                               &context_api);
     if (missing) {
         snprintf(why, why_size, "%s has no %s", path, missing);
         dlclose(api.library);

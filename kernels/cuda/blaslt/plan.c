@@ -44,7 +44,6 @@ static cudaDataType_t data_type(uint8_t dtype)
     return CUDA_R_32F;
 }
 
-/* Keeps the first failure of several calls. */
 static void keep(cublasStatus_t *first, cublasStatus_t status)
 {
     if (*first == CUBLAS_STATUS_SUCCESS)
@@ -58,11 +57,11 @@ static cublasStatus_t set_pointer(struct blaslt_plan *p, cublasLtMatmulDescAttri
     return blaslt_api.MatmulDescSetAttribute(p->operation, attribute, &pointer, sizeof(pointer));
 }
 
-/* Without addresses of scales the library would look for algorithms that have none: it sees that they are there, and
- * reads nothing before a run, which has set others. */
+/* Without addresses of scales the library would look for algorithms that take none. It reads nothing there before a
+ * run, which sets others. */
 enum { SOME_SCALE = 256 };
 
-/* What products of f8 have beside others. Libraries before 12.9 do not know scales that are vectors. */
+/* Libraries before 12.9 do not know scales that are vectors. */
 static void set_scales(struct blaslt_plan *p, cublasStatus_t *status)
 {
     const int8_t fast = p->problem.fast_sums != 0;
@@ -140,8 +139,7 @@ static cublasStatus_t describe(struct blaslt_plan *p)
     return status;
 }
 
-/* The limits of algorithms: their workspace, their rounding, the alignment of operands. Partial sums of products of 8
- * and 16 bits are added in f32 only: there is one rounding, at the end. */
+/* Partial sums of products of 8 and 16 bits are added in f32 only: there is one rounding, at the end. */
 static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t workspace_bytes,
                                       cublasLtMatmulPreference_t *ret_preference)
 {
@@ -224,7 +222,6 @@ static cublasStatus_t ask(const struct blaslt_plan *p, uint64_t workspace_bytes,
     return status;
 }
 
-/* Keeps the library's first choice. */
 static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
 {
     cublasLtMatmulHeuristicResult_t candidates[BLASLT_CANDIDATES];
@@ -238,7 +235,7 @@ static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
     return status;
 }
 
-/* Keeps the algorithm of a choice, which may be of another version of the library. False: the library refuses it. */
+/* Takes the algorithm of a choice, which may be of another version of the library. False: the library refuses it. */
 static bool take(struct blaslt_plan *p, const struct tuning_choice *choice, uint64_t workspace_bytes)
 {
     cublasLtMatmulAlgo_t algorithm;
@@ -296,8 +293,8 @@ size_t blaslt_plan_workspace(const struct blaslt_plan *p)
     return p->algorithm.workspaceSize;
 }
 
-/* With a beta of exactly 1, and out of 16 bits, the library rounds the product to 16 bits before out is added to it.
- * The next larger number of f32 makes it add first; that is less than f32 rounds. */
+/* With a beta of exactly 1, and out of 16 bits, the library rounds the product before out is added to it. The next
+ * larger number of f32 makes it add first, and is off by less than f32 rounds. */
 static float beta_of(const struct blaslt_plan *p, double beta)
 {
     const bool is_wide = p->problem.out_dtype == DTYPE_F32 || p->problem.out_dtype == DTYPE_F64;
@@ -324,8 +321,8 @@ static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_pla
                  blaslt_plan_workspace(p), (cudaStream_t)queue->stream);
 }
 
-/* The addresses of a bias and of scales are part of the descriptor, which all runs of the plan share, those that a
- * graph records, too. */
+/* All runs of the plan, also those that a graph records, share the descriptor, which holds the addresses of a bias
+ * and of scales. */
 static cublasStatus_t run_pointed(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
                                   const struct blaslt_layout *layout, unsigned call, const uint64_t *addresses)
 {
@@ -373,7 +370,7 @@ static int64_t small(int64_t size)
     return size < SMALL ? size : SMALL;
 }
 
-/* The same product with few elements, of memory that has nothing but them. */
+/* The product with few elements, in memory that has nothing else. */
 static struct blaslt_problem small_problem(const struct blaslt_problem *problem)
 {
     struct blaslt_problem q = *problem;
@@ -387,7 +384,7 @@ static struct blaslt_problem small_problem(const struct blaslt_problem *problem)
     return q;
 }
 
-/* Runs the plan's algorithm on a small product in scratch memory, and waits for it. False: it did not run. */
+/* Runs the plan's algorithm on a small product in scratch memory, and waits for it. */
 static bool run_small(const struct blaslt_plan *p, CUstream stream)
 {
     enum { MATRIX_BYTES = SMALL * SMALL * 8, MATRICES_BYTES = BLASLT_OPERANDS * MATRIX_BYTES };
@@ -420,7 +417,6 @@ static bool run_small(const struct blaslt_plan *p, CUstream stream)
     return ran;
 }
 
-/* Records the product once, without running it. */
 static void record(struct blaslt_plan *p, const struct plan *plan, const uint64_t *addresses, CUstream stream)
 {
     struct cuda_queue queue = {
@@ -450,7 +446,7 @@ void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint
 
 /* ---- candidates ---- */
 
-/* Adds those of the list that are not there yet. */
+/* Adds the algorithms of `from` that are not in `ret` yet. */
 static unsigned add_candidates(const cublasLtMatmulHeuristicResult_t *from, int n_from, struct tuning_candidate *ret,
                                unsigned n, unsigned max)
 {
@@ -474,7 +470,7 @@ int blaslt_plan_candidates(struct cuda_device *d, cublasLtHandle_t handle, const
                            uint64_t workspace_bytes, struct tuning_candidate *ret, unsigned max, unsigned *ret_n,
                            struct error *e)
 {
-    /* Those with little scratch are others than the first of those with much. */
+    /* Little scratch brings other algorithms than the first ones with much. */
     const uint64_t workspaces[] = {workspace_bytes, workspace_bytes / 8, 0};
     cublasLtMatmulHeuristicResult_t found[BLASLT_TUNED_FROM];
     struct blaslt_plan *p = NULL;

@@ -1,4 +1,3 @@
-/* Owns the modules of the embedded kernels. */
 #include "embedded.h"
 
 #include <stdlib.h>
@@ -23,7 +22,6 @@ static unsigned hash(const char *name)
     return h;
 }
 
-/* The kernel of that name, or the free place where it belongs. */
 static struct cuda_embedded_kernel *place(const struct cuda_embedded *k, const char *name)
 {
     unsigned i = hash(name) & k->mask;
@@ -33,7 +31,6 @@ static struct cuda_embedded_kernel *place(const struct cuda_embedded *k, const c
     return &k->table[i];
 }
 
-/* "sm_90" is 90. */
 static unsigned capability_of(const char *arch)
 {
     const char *digits = strpbrk(arch, "0123456789");
@@ -46,7 +43,7 @@ struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *in
     struct cuda_ops_device device = {.multiprocessors = info->compute_units};
 
     device.level = cuda_ops_level_of(cuda_ops_architectures, capability_of(info->arch));
-    /* A driver before 12.0. The daemon's own process has none where executors do the work. */
+    /* A driver before 12.0 has no maps. The daemon's own process has no driver where executors do the work. */
     if (device.level == CUDA_OPS_SM90A && cuda.Init && !cuda.TensorMapEncodeTiled)
         device.level = CUDA_OPS_SM90;
     return device;

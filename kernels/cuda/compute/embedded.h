@@ -1,5 +1,5 @@
-/* The embedded kernels of one device: modules that are loaded when the device becomes active, and functions by name.
- * Read-only after. */
+/* The embedded kernels of one device: modules, loaded when the device becomes active and read-only after, and
+ * functions by name. Thread: any. */
 #ifndef KOPS_CUDA_EMBEDDED_H
 #define KOPS_CUDA_EMBEDDED_H
 
@@ -25,24 +25,22 @@ struct cuda_embedded {
 /* What launches of the embedded kernels on the device depend on. */
 struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *info);
 
-/* Loads every binary and looks up every kernel that the device has in its context. */
 int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e);
 /* Harmless where nothing is loaded. */
 void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k);
 
-/* NULL when no binary has the kernel. Thread: any. */
+/* NULL when no binary has the kernel. */
 CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name);
 
 /* image() of struct backend. */
 bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image);
 
-/* The driver's function, as the launchers know it. Thread: any. */
+/* The driver's function for the launchers. */
 cuda_ops_encoder cuda_embedded_encoder;
 
-/* Encodes the maps of a launch, before it is enqueued for the first time. Thread: any. */
+/* Encodes the maps of a launch, once, before it is enqueued. */
 int cuda_embedded_encode(struct cuda_launch *l, struct error *e);
 
-/* Enqueues a launch of an embedded kernel. Thread: any. */
 int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct cuda_launch *l, struct error *e);
 
 #endif

@@ -100,7 +100,7 @@ static uint64_t machine_of(const struct cuda_kernels *k, bool may_block)
         return machine;
     cuda_tuned_machine(k, text, sizeof(text));
     machine = tuning_hash(text, strlen(text));
-    /* A cache: the same whoever writes it. */
+    /* Whoever writes this cache writes the same. */
     atomic_store_explicit((atomic_ullong *)(uintptr_t)&k->machine, machine, memory_order_relaxed);
     return machine;
 }

@@ -9,7 +9,6 @@
 #include "kernels.h"
 #include "repack_sketch.h"
 
-/* An action's means. */
 struct means {
     CUfunction function; /* of a copy or of what is done to the product, … */
     struct cuda_launch launch;

@@ -56,7 +56,7 @@ static bool out_is_aligned(const struct repack_panel *p)
                           : is_aligned(g, &g->out, address, size, g->m, g->out.row, g->n, g->out.column);
 }
 
-/* Matrices of the batch that the operand has: dimensions along which it repeats count once. */
+/* Matrices of the operand: dimensions of the batch along which it repeats count once. */
 static uint64_t batches_of(const struct plan_gemm *g, const struct plan_matrix *m)
 {
     uint64_t n = 1;
@@ -88,9 +88,9 @@ static void place_side(struct repack_panel *p, struct repack_side *s, int64_t x)
     s->offset = place(p, (uint64_t)s->matrix * repack_in_size(p) * batches_of(&p->g, s->source));
 }
 
-/* Operands that do not lie well are copied. An extent that is no multiple of 16 bytes is filled up with zeros, which
- * needs copies of both matrices that have it: the fast kernels are out of question for the product also where only one
- * matrix has rows along it. */
+/* Operands that do not lie well are copied. An extent that is no multiple of 16 bytes is filled up with zeros in
+ * copies of both matrices that have it: else the product has no fast kernel, even where only one matrix has rows
+ * along it. */
 static void choose_copies(struct repack_panel *p)
 {
     const struct plan_gemm *g = &p->g;

@@ -55,8 +55,7 @@ static void add_dimension(struct plan_elementwise *p, int64_t size, int64_t stri
     p->rank++;
 }
 
-/* All of out. The library's results are never broadcast, and neighbours that lie behind each other are one dimension:
- * so what has no gaps is a vector. */
+/* All of out, as a vector where it has no gaps: neighbours that lie behind each other are one dimension. */
 static struct plan_elementwise all_of_out(const struct plan_gemm *g)
 {
     const bool by_rows = g->out.column == 1 || g->n == 1;
@@ -152,7 +151,6 @@ static int refuse(struct error *e, const char *variant, const char *why)
     return error_detail_text(e, "variant", variant);
 }
 
-/* As cuBLASLt takes it. */
 static bool bias_is_vector(const struct plan *plan)
 {
     const struct plan_gemm *g = &plan->gemm;
@@ -207,7 +205,7 @@ static struct repack_action *add_action(struct repack_sketch *s, enum repack_act
     return a;
 }
 
-/* The batch dimensions of an operand, of which the copy has those along which it does not repeat, innermost first. */
+/* The batch dimensions of an operand, innermost first. The copy has no dimensions along which the operand repeats. */
 static void set_batches(const struct plan_gemm *g, const struct plan_matrix *m, const int64_t *copy, bool to_copy,
                         struct cuda_ops_repack_part *part)
 {
@@ -221,7 +219,6 @@ static void set_batches(const struct plan_gemm *g, const struct plan_matrix *m, 
     }
 }
 
-/* Strides between the copies of a batch's matrices. */
 static void copy_batches(const struct plan_gemm *g, const struct plan_matrix *m, int64_t matrix, int64_t *ret_strides)
 {
     for (unsigned d = g->batch_rank; d-- > 0;) {
@@ -254,7 +251,6 @@ static struct cuda_ops_repack_part part_of_side(const struct repack_panel *p, co
     return part;
 }
 
-/* That copies elements of so many bytes. */
 static enum cuda_ops_repack_kind kind_of_size(size_t size)
 {
     return size == 2 ? CUDA_OPS_REPACK_2 : size == 4 ? CUDA_OPS_REPACK_4 : CUDA_OPS_REPACK_8;
@@ -265,7 +261,7 @@ static enum cuda_ops_repack_kind kind_of(const struct repack_panel *p)
     return p->mode->pieces ? p->mode->kind : kind_of_size(dtype_size(p->plan->dtype));
 }
 
-/* With zeros behind it, since the product's columns are so many. */
+/* The bias with zeros behind it: the product has more columns. */
 static int copy_bias(const struct repack_panel *p, struct repack_sketch *sketch)
 {
     struct repack_action *action = add_action(sketch, REPACK_COPY);
@@ -305,7 +301,6 @@ static int copy_inputs(const struct repack_panel *p, struct repack_sketch *sketc
     return 0;
 }
 
-/* The strides of out's copy. */
 static struct plan_matrix out_copy(const struct repack_panel *p)
 {
     struct plan_matrix m = {.row = p->out_is_wide ? p->out_ld : 1, .column = p->out_is_wide ? 1 : p->out_ld};
@@ -346,7 +341,6 @@ static int copy_out(const struct repack_panel *p, bool to_copy, struct repack_sk
     return 0;
 }
 
-/* A side's matrix in the product. */
 static struct plan_matrix matrix_of(const struct repack_panel *p, const struct repack_side *s, bool is_a)
 {
     struct plan_matrix m = *s->source;
@@ -361,7 +355,7 @@ static struct plan_matrix matrix_of(const struct repack_panel *p, const struct r
     return m;
 }
 
-/* The product of `k` steps of the copies, from k_a and k_b on: `first` of all is added to beta · out. */
+/* Multiplies `k` steps of the copies, from k_a and k_b on; the `first` product is added to beta · out. */
 static int multiply(const struct repack_panel *p, int64_t k_a, int64_t k_b, int64_t k, double scale, bool first,
                     struct repack_sketch *sketch)
 {
@@ -403,9 +397,9 @@ static int multiply(const struct repack_panel *p, int64_t k_a, int64_t k_b, int6
     return 0;
 }
 
-/* Steps along k of the first pieces' product between its additions in f32. What tensor cores cut off grows with them,
- * for sums of one sign: 1.7e-6 of the sum with 1024 steps, 3e-5 with 8192 (H100). So "bf16x3" stays below 4e-5 for any
- * k. f32 itself has 1.2e-6 at 8192, less where k is less; smaller chunks cost an addition to all of out each. */
+/* Steps along k of the first pieces' product between its additions in f32. What tensor cores cut off grows with
+ * them, for sums of one sign: 1.7e-6 of the sum with 1024 steps, 3e-5 with 8192 (H100), so "bf16x3" stays below
+ * 4e-5. f32 has 1.2e-6 at 8192, less where k is less; smaller chunks cost an addition to all of out each. */
 static int64_t chunk_of(const struct repack_panel *p)
 {
     if (p->mode->pieces == 2)
@@ -465,7 +459,6 @@ static int64_t parts_of(int64_t whole, int64_t part)
     return (whole + part - 1) / part;
 }
 
-/* The largest panels that fit. */
 static int choose_panels(const struct plan *plan, const struct repack_mode *mode, const uint64_t *addresses,
                          uint64_t scratch_max, struct repack_extents *size, struct error *e)
 {
@@ -529,9 +522,9 @@ void repack_sketch_free(struct repack_sketch *s)
 
 /* ---- whether copies pay ---- */
 
-/* What an H100 takes, as measured from 512 to 8192: a floor, and a rate of 2·m·n·k operations, or of bytes that copies
- * read and write; f64 is an H200's. Misaligned products of more than 4096 are up to 1.7 times as fast, and copies pay
- * all the same. Another device is slower in all of these but f64 by much the same factor, so the choice is the same. */
+/* Measured on an H100 from 512 to 8192 (f64: H200). Misaligned products of more than 4096 are up to 1.7 times as
+ * fast, and copies pay all the same. Another device is slower in all of these but f64 by much the same factor, so
+ * the choice is the same. */
 #define FLOOR  10e-6 /* seconds, of products that use no fast kernel */
 #define LAUNCH 4e-6  /* from one launch to the next */
 #define F32    41e12
@@ -542,7 +535,7 @@ static const struct rates {
     double misaligned, aligned;
 } rates[] = {[2] = {90e12, 650e12}, [4] = {85e12, 270e12}, [8] = {41e12, 54e12}};
 
-/* Copies, and as many products with all of out written or, after the first, read and written. */
+/* Copies, and products that each write all of out, and after the first read it, too. */
 static double seconds(const struct repack_panel *p, unsigned products, double work, double rate)
 {
     const double out = (double)(p->g.m * p->g.n) * (double)p->g.batch_count * (double)repack_out_size(p->plan);

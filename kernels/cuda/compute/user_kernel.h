@@ -6,7 +6,6 @@
 #include "driver/device.h"
 #include "ops/launch.h"
 
-/* The variant of every launch of a user's kernel. */
 extern const char cuda_variant_user[];
 
 /* code_load() and code_unload() of struct backend. */
@@ -26,7 +25,7 @@ int cuda_user_check(const struct backend_device_info *info, const struct plan *p
 int cuda_user_prepare(struct cuda_device *d, const struct plan_kernel *k, const uint64_t *addresses,
                       struct cuda_launch *ret_launch, struct error *e);
 
-/* Enqueues the launch. `early`: it may begin before the kernel right before it on the stream has ended. */
+/* `early`: the kernel may begin before the one right before it on the stream has ended. */
 int cuda_user_issue(const struct cuda_queue *q, const struct plan_kernel *k, bool early, struct cuda_launch *l,
                     struct error *e);
 

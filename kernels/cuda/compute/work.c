@@ -17,7 +17,6 @@
 
 const char cuda_variant_transfer[] = "transfer";
 
-/* The operand in host memory; the other one is on the device. */
 static const struct step_operand *on_host(const struct step *step)
 {
     return cuda_operand_is_staged(&step->operands[0]) ? &step->operands[0] : &step->operands[1];
@@ -81,7 +80,7 @@ static int issue_transfer(const struct cuda_queue *q, const struct cuda_work *wo
 
 /* ---- the choice ---- */
 
-/* Whether cuBLASLt is to be tried: it serves gemm, unless another variant is forced. */
+/* cuBLASLt serves gemm, unless another variant is forced. */
 static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, const struct plan *plan)
 {
     struct error ignored;
@@ -108,7 +107,6 @@ static const char *wants_repack(const struct cuda_kernels *k, const struct step 
     return repack_estimate(plan, addresses);
 }
 
-/* Our own kernel of that name; NULL: the usual one. */
 static int prepare_own(const struct cuda_kernels *k, const struct step *step, const char *variant,
                        struct cuda_work *work, struct error *e)
 {
@@ -177,7 +175,7 @@ int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *ste
     if (wants_blaslt(k, step, work->plan)) {
         if (prepare_blaslt(k, NULL, work, e) == 0)
             return 0;
-        /* The library has no algorithm for the plan, or no memory to start: the embedded kernel always works. */
+        /* Without an algorithm of the library, or memory to start it, the embedded kernel still works. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
     }
@@ -192,7 +190,7 @@ int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *ste
     if (variant) {
         if (prepare_repack(k, variant, work, e) == 0)
             return 0;
-        /* It does not fit, or the library has no algorithm for the copies. */
+        /* The copies do not fit, or the library has no algorithm for them. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
     }
@@ -269,8 +267,7 @@ void cuda_work_release(struct cuda_work *work)
 
 /* ---- checks before a step is queued ---- */
 
-/* A forced variant must be able to run this plan. Memory that is not mapped yet is taken to be aligned as allocations
- * are. */
+/* Memory that is not mapped yet is taken to be aligned as allocations are. */
 static int check_forced(const struct backend_device_info *info, const struct step *step, struct error *e)
 {
     const struct cuda_ops_device device = cuda_embedded_device(info);
@@ -281,7 +278,7 @@ static int check_forced(const struct backend_device_info *info, const struct ste
         return blaslt_check(&step->plan, e);
     if (cuda_repack_variant(step_variant(step)))
         return repack_check(&step->plan, step_variant(step), e);
-    /* Where the operands lie is seen when their memory is open. */
+    /* The operands' places are known when their memory is open. */
     if (transfer_is_forced(step))
         return step->plan.elementwise.contiguous ? 0 : refuse_transfer(e);
     cuda_step_alignments(step, addresses);

@@ -13,10 +13,9 @@
 #include "memory/operand.h"
 #include "session.h"
 
-/* Copies of a step's operands in the device's memory, which keep the operands' layout, alignment and overlaps. Thread:
- * any; may block. */
+/* Copies keep the operands' layout, alignment and overlaps. */
 
-/* Of all copies together, those that outputs are restored from included. */
+/* All copies together, those that outputs are restored from included. */
 #define COPIES_BYTES_MAX (UINT64_C(8) << 30)
 
 struct cuda_copy {
@@ -34,17 +33,15 @@ struct cuda_copies { /* all zero: none */
 
 /* ---- copies of operands ---- */
 
-/* Addresses keep their place within this many bytes, so that a kernel loads as many elements at once as it would. */
+/* Addresses keep their place within this many bytes: a kernel loads as many elements at once as it would. */
 enum { ALIGNMENT = 512 };
-
-/* ---- which bytes ---- */
 
 static bool touches(const struct cuda_copy *a, const struct cuda_copy *b)
 {
     return a->memory == b->memory && a->start < b->end && b->start < a->end;
 }
 
-/* Adds a piece, as one with those that it overlaps. */
+/* Adds a piece, merged with the pieces that it overlaps. */
 static void add(struct cuda_copies *c, struct cuda_copy piece)
 {
     for (unsigned i = 0; i < c->n;) {
@@ -64,7 +61,7 @@ static void add(struct cuda_copies *c, struct cuda_copy piece)
     c->of[c->n++] = piece;
 }
 
-/* Whether an execution finds there what the one before has written. */
+/* Whether an execution finds what the one before has written. */
 static bool is_restored(const struct cuda_copy *c)
 {
     return c->read && c->written;
@@ -104,8 +101,6 @@ static int list(struct cuda_copies *c, const struct step *step, struct error *e)
     error_detail_number(e, "limit", (int64_t)COPIES_BYTES_MAX);
     return error_detail_number(e, "value", (int64_t)c->bytes);
 }
-
-/* ---- the copies ---- */
 
 static int copy(const struct cuda_queue *q, CUdeviceptr to, CUdeviceptr from, uint64_t bytes, struct error *e)
 {
@@ -190,30 +185,22 @@ static void free_copies(struct cuda_copies *c, const struct cuda_queue *q)
 
 enum { NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7 };
 
-static struct {
+static struct nvml {
     int (*init)(void);
     int (*by_uuid)(const char *uuid, void **ret_device);
     int (*processes)(void *device, unsigned *count, void *ret_processes);
 } nvml;
 
-static bool load(void)
+static bool load_nvml(void)
 {
-    static const struct {
-        const char *symbol;
-        void *into;
-    } wanted[] = {{"nvmlInit_v2", &nvml.init},
-                  {"nvmlDeviceGetHandleByUUID", &nvml.by_uuid},
-                  {"nvmlDeviceGetComputeRunningProcesses_v3", &nvml.processes}};
+    static const struct cuda_symbol wanted[] = {
+        {"nvmlInit_v2", offsetof(struct nvml, init), false},
+        {"nvmlDeviceGetHandleByUUID", offsetof(struct nvml, by_uuid), false},
+        {"nvmlDeviceGetComputeRunningProcesses_v3", offsetof(struct nvml, processes), false}};
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
 
-    for (size_t i = 0; library && i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        void *symbol = dlsym(library, wanted[i].symbol);
-
-        if (!symbol)
-            return false;
-        memcpy(wanted[i].into, &symbol, sizeof(symbol));
-    }
-    return library && nvml.init() == NVML_SUCCESS;
+    return library && !cuda_resolve(library, wanted, sizeof(wanted) / sizeof(wanted[0]), &nvml) &&
+           nvml.init() == NVML_SUCCESS;
 }
 
 static bool count_others(const char *uuid, uint32_t *ret)
@@ -224,7 +211,7 @@ static bool count_others(const char *uuid, uint32_t *ret)
     int r;
 
     if (state == UNKNOWN)
-        state = load() ? LOADED : ABSENT;
+        state = load_nvml() ? LOADED : ABSENT;
     if (state == ABSENT || nvml.by_uuid(uuid, &device) != NVML_SUCCESS)
         return false;
     r = nvml.processes(device, &count, NULL); /* without room for them: their number */
@@ -240,11 +227,10 @@ enum {
     FLUSH_CHUNK = 1 << 20 /* bytes into which that is copied again and again: so little that is written stays there */
 };
 
-/* One for each device; a process that counts does so one job at a time. */
+/* A process counts one job at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_session sessions[BACKEND_MAX_DEVICES];
 
-/* What one count needs besides the session. */
 struct counting {
     struct cuda_queue queue;
     struct cuda_copies copies;
@@ -253,7 +239,7 @@ struct counting {
     uint64_t flush_bytes; /* without the chunk */
 };
 
-/* Ended, not only enqueued: the profiler counts what runs between two of its calls. */
+/* The profiler counts what runs between two of its calls, so work must have ended then. */
 static int finish(const struct counting *c, struct error *e)
 {
     return CUDA_CALL(c->queue.device, e, StreamSynchronize, c->queue.stream);
@@ -305,8 +291,8 @@ static int prepare_flush(struct counting *c, struct error *e)
     return CUDA_CALL(c->queue.device, e, MemsetD8Async, c->flush, 0, FLUSH_CHUNK + c->flush_bytes, c->queue.stream);
 }
 
-/* Fills the L2 cache with lines that were read. What is written would be written back while the kernel runs, and count
- * as its traffic. */
+/* Fills the L2 cache with lines that were read: lines that were written would be written back while the kernel runs,
+ * and count as its traffic. */
 static int flush(const struct counting *c, struct error *e)
 {
     for (uint64_t at = 0; c->flush && at < c->flush_bytes; at += FLUSH_CHUNK)
@@ -329,7 +315,6 @@ static int prepare(struct counting *c, const struct cuda_kernels *kernels, struc
     return finish(c, e);
 }
 
-/* What an execution finds in memory. */
 static int restore(const struct counting *c, struct error *e)
 {
     return restore_copies(&c->copies, &c->queue, e);
@@ -340,8 +325,8 @@ static int execute(struct counting *c, struct error *e)
     return cuda_work_issue(&c->queue, &c->work, e) < 0 ? -1 : finish(c, e);
 }
 
-/* Before the execution that is read comes one that warms everything up. For a cold cache only the data goes again: what
- * a GPU at work has of code and page tables stays. */
+/* The execution before the one that is read warms everything up. A cold cache loses only the data: code and page
+ * tables stay, as on a GPU at work. */
 static int execute_all(struct counting *c, bool warm, struct error *e)
 {
     for (int i = 1; i < SESSION_EXECUTIONS; i++)
@@ -370,7 +355,6 @@ static int run_passes(struct counting *c, struct cuda_session *s, struct backend
     return cuda_session_read(s, ret, ret_longest, e);
 }
 
-/* What the counters do not tell. The profiler is off by now. */
 static void describe(struct counting *c, unsigned longest, struct backend_counters *ret)
 {
     ret->copied_bytes = c->copies.bytes;

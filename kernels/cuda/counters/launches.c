@@ -9,8 +9,8 @@
 
 /* ---- occupancy ---- */
 
-/* Since compute capability 5: registers are given out by the warp in units of 256, to one of four parts of the
- * multiprocessor each; shared memory in units of 128 bytes (since 8.0). */
+/* Registers are given out by the warp in units of 256, to one of four parts of the multiprocessor (since compute
+ * capability 5), shared memory in units of 128 bytes (since 8.0). */
 enum { WARP = 32, PARTS = 4, REGISTER_UNIT = 256, SHARED_UNIT = 128 };
 
 static uint32_t round_up(uint32_t value, uint32_t unit)
@@ -18,7 +18,7 @@ static uint32_t round_up(uint32_t value, uint32_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* Blocks that the registers suffice for; UINT32_MAX: any number. */
+/* UINT32_MAX: registers limit nothing. */
 static uint32_t by_registers(const struct occupancy_limits *limits, const struct counter_launch *launch, uint32_t warps)
 {
     const uint32_t a_warp = round_up(launch->registers * WARP, REGISTER_UNIT);
@@ -100,7 +100,7 @@ static void describe(const struct cuda_device *d, const CUDA_KERNEL_NODE_PARAMS 
         snprintf(ret->kernel, sizeof(ret->kernel), "%s", name);
 }
 
-/* The kernel of that number among the graph's nodes, which are in the order of the launches. */
+/* The graph's nodes are in the order of the launches. */
 static bool find_kernel(const struct cuda_device *d, CUgraph graph, unsigned number, unsigned kernels,
                         CUDA_KERNEL_NODE_PARAMS *ret)
 {

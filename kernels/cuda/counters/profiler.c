@@ -13,31 +13,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static bool resolved;
 static struct cupti_profiling functions;
 
-static int resolve(void *from, struct cupti_profiling *ret_functions, const char **ret_missing)
+const struct cupti_profiling *cupti_get(struct error *e)
 {
-    static const struct {
-        const char *symbol;
-        size_t offset;
-    } wanted[] = {
-#define X(field, symbol, type) {#symbol, offsetof(struct cupti_profiling, field)},
+    static const struct cuda_symbol wanted[] = {
+#define X(field, symbol, type) {#symbol, offsetof(struct cupti_profiling, field), false},
         CUPTI_PROFILER_FUNCTIONS(X)
 #undef X
     };
-
-    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        void *symbol = dlsym(from, wanted[i].symbol);
-
-        if (!symbol) {
-            *ret_missing = wanted[i].symbol;
-            return -1;
-        }
-        memcpy((char *)ret_functions + wanted[i].offset, &symbol, sizeof(symbol));
-    }
-    return 0;
-}
-
-const struct cupti_profiling *cupti_get(struct error *e)
-{
     const char *missing = NULL;
     char why[200] = "";
     void *library;
@@ -45,8 +27,10 @@ const struct cupti_profiling *cupti_get(struct error *e)
 
     pthread_mutex_lock(&lock);
     library = cupti_library(why, sizeof(why));
-    if (library && !resolved)
-        resolved = resolve(library, &functions, &missing) == 0;
+    if (library && !resolved) {
+        missing = cuda_resolve(library, wanted, sizeof(wanted) / sizeof(wanted[0]), &functions);
+        resolved = !missing;
+    }
     found = resolved;
     pthread_mutex_unlock(&lock);
     if (found)

@@ -1,5 +1,5 @@
-/* CUPTI, loaded at run time: its range profiler, which reads the hardware's counters around kernels. The structs are
- * those of the library since CUDA 12.6; each tells its own size, so that later versions take them. */
+/* CUPTI's range profiler, which reads the hardware's counters around kernels, loaded at run time. The structs are
+ * the library's since CUDA 12.6; each tells its own size, so later versions take them. */
 #ifndef KOPS_CUDA_PROFILER_H
 #define KOPS_CUDA_PROFILER_H
 
@@ -8,7 +8,7 @@
 
 #include "driver/device.h"
 
-/* Results that mean something of their own here; 0 is success. */
+/* Results with an error of their own; 0 is success. */
 enum {
     CUPTI_OUT_OF_MEMORY = 8,
     CUPTI_NOT_COMPATIBLE = 14,
@@ -20,30 +20,30 @@ enum {
 
 enum { CUPTI_RANGE_PROFILER = 0, CUPTI_AUTO_RANGE = 1, CUPTI_USER_REPLAY = 3 };
 
+#define CUPTI_HEAD                                                                                                     \
+    size_t size;                                                                                                       \
+    void *none
+
 /* Every call takes one struct, which begins with its size up to the last member and a null pointer. */
 struct cupti_initialize {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
 };
 
 struct cupti_chip_name {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     size_t device;
     const char *name; /* out */
 };
 
 struct cupti_availability {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     CUcontext context;
     size_t image_size; /* in and out */
     uint8_t *image;    /* NULL asks for the size */
 };
 
 struct cupti_host_initialize {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     int profiler;
     const char *chip;
     const uint8_t *availability;
@@ -51,8 +51,7 @@ struct cupti_host_initialize {
 };
 
 struct cupti_metric_properties {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *host;
     const char *metric;
     const char *description, *unit, *dimension; /* out */
@@ -60,31 +59,27 @@ struct cupti_metric_properties {
 };
 
 struct cupti_add_metrics {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *host;
     const char **metrics;
     size_t n;
 };
 
 struct cupti_config_size {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *host;
     size_t image_size; /* out */
 };
 
 struct cupti_config {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *host;
     size_t image_size;
     uint8_t *image;
 };
 
 struct cupti_evaluate {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *host;
     const uint8_t *counters;
     size_t counters_size, range;
@@ -94,37 +89,32 @@ struct cupti_evaluate {
 };
 
 struct cupti_enable {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     CUcontext context;
     void *profiler; /* out */
 };
 
 /* Disable, Start, … take no more. */
 struct cupti_profiler {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *profiler;
 };
 
 struct cupti_stop {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *profiler;
     size_t pass, level; /* out */
     uint8_t all;        /* out: the last pass has been submitted */
 };
 
 struct cupti_decode {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *profiler;
     size_t dropped; /* out */
 };
 
 struct cupti_counters_size {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *profiler;
     const char **metrics;
     size_t n, ranges;
@@ -133,16 +123,14 @@ struct cupti_counters_size {
 };
 
 struct cupti_counters_initialize {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *profiler;
     size_t counters_size;
     uint8_t *counters;
 };
 
 struct cupti_set_config {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     void *profiler;
     size_t config_size;
     const uint8_t *config;
@@ -156,8 +144,7 @@ struct cupti_set_config {
 };
 
 struct cupti_counters_info {
-    size_t size;
-    void *none;
+    CUPTI_HEAD;
     const uint8_t *counters;
     size_t counters_size;
     size_t ranges; /* out */

@@ -69,7 +69,6 @@ static void *room(size_t size, struct error *e)
 
 /* ---- what is made once ---- */
 
-/* What the driver lets this process count. NULL: *e. */
 static uint8_t *ask_availability(const struct cuda_session *s, const struct cuda_device *d, struct error *e)
 {
     struct cupti_availability ask = PARAMS(cupti_availability, image, .context = d->context);
@@ -119,7 +118,7 @@ static int make_config(struct cuda_session *s, struct error *e)
     struct cupti_config_size size = PARAMS(cupti_config_size, image_size, .host = s->host);
     struct cupti_config config = PARAMS(cupti_config, image, .host = s->host);
 
-    /* All in one call: then CUPTI puts as many into a pass as there can be. */
+    /* One call for all: CUPTI then puts as many into a pass as there can be. */
     if (CALL(s, e, add_metrics, &add) < 0 || CALL(s, e, config_size, &size) < 0)
         return -1;
     s->config_size = config.image_size = size.image_size;
@@ -260,7 +259,7 @@ static int evaluate(struct cuda_session *s, size_t range, struct backend_counter
     return 0;
 }
 
-/* Each kernel is a range. *ret: of one execution. */
+/* Each kernel is a range. *ret: kernels of one execution. */
 static int count_kernels(size_t ranges, size_t dropped, size_t *ret, struct error *e)
 {
     const size_t all = ranges + dropped;

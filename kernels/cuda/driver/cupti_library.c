@@ -1,4 +1,3 @@
-/* Finds and loads CUPTI. */
 #include "cupti_library.h"
 
 #include <dlfcn.h>
@@ -15,10 +14,10 @@ static const char *chosen;
 static bool beside_named_driver;
 static void *library;
 
-/* Names for the loader, which knows LD_LIBRARY_PATH and the system's folders. */
+/* The loader knows LD_LIBRARY_PATH and the system's folders. */
 static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
 
-/* Where toolkits and the package nvidia-cuda-cupti of pip put it. The newest comes last in each. */
+/* Folders of toolkits, and of pip's package nvidia-cuda-cupti. The newest comes last in each. */
 static const char *const places[] = {
     "/usr/local/cuda*/extras/CUPTI/lib64/libcupti.so.1[23]",
     "/usr/local/cuda*/targets/*/lib/libcupti.so.1[23]",

@@ -53,7 +53,7 @@ int cuda_enter(struct cuda_device *d, struct error *e)
     r = cuda_driver_enter(d->context);
     if (r == CUDA_SUCCESS)
         return 0;
-    /* A context that cannot be made current is of no use any more, whatever the reason. */
+    /* Whatever the reason, this context is of no use any more. */
     cuda_device_break(d, r);
     return cuda_device_lost(d, e);
 }
@@ -91,7 +91,6 @@ static void destroy_events(struct cuda_device *d, struct cuda_events *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
-/* Room for one more event of this kind to come back. */
 static int grow(struct cuda_event_stack *stack, struct error *e)
 {
     size_t capacity = stack->capacity ? 2 * stack->capacity : 64;
@@ -165,7 +164,7 @@ double cuda_event_us(struct cuda_device *d, CUevent from, CUevent to)
 
 enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that stays with the daemon between jobs, at least */ };
 
-/* Only a driver too old to know the question may leave it open. */
+/* A driver too old to know the attribute has no pools. */
 static int describe_pools(struct cuda_device *d, struct error *e)
 {
     int supported = 0;
@@ -182,7 +181,7 @@ static void close_scratch(struct cuda_device *d)
     d->pool = NULL;
 }
 
-/* The device's default pool would do; one of our own lets the daemon decide how much it keeps. */
+/* A pool of our own, unlike the device's default pool, lets the daemon decide how much it keeps. */
 static int open_scratch(struct cuda_device *d, struct error *e)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -261,7 +260,7 @@ static void format_uuid(const CUuuid *uuid, char *into, size_t size)
              b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* Under MPS the one process that has the device is the MPS server, through which its clients have contexts. */
+/* Under MPS the process that has the device to itself is the MPS server, whose clients have contexts, too. */
 static bool is_exclusive(const struct cuda_device *d)
 {
     return cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS &&

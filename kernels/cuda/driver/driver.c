@@ -10,66 +10,43 @@ struct cuda_driver cuda;
 
 static struct cuda_context_driver in_context;
 
-/* The context that this thread made current last. Nothing else in the process changes it on threads of the daemon. */
+/* The context that this thread made current last. Nothing else changes it on threads of the daemon. */
 static _Thread_local CUcontext current;
 
 enum need { OPTIONAL, REQUIRED };
 
-struct function {
-    const char *symbol;
-    size_t offset;
-    enum need need;
-};
-
-static const struct function functions[] = {
-#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_driver, Name), need},
+static const struct cuda_symbol functions[] = {
+#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_driver, Name), need == OPTIONAL},
     CUDA_DRIVER_FUNCTIONS(X)
 #undef X
 };
 
-static const struct function context_functions[] = {
-#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_context_driver, Name), need},
+static const struct cuda_symbol context_functions[] = {
+#define X(Name, suffix, need) {"cu" #Name suffix, offsetof(struct cuda_context_driver, Name), need == OPTIONAL},
     CUDA_CONTEXT_FUNCTIONS(X)
 #undef X
 };
 
-static int resolve(void *library, const struct function *wanted, size_t n, void *table, char *why, size_t why_size)
+static const struct cuda_symbol elapsed_time = {"cuEventElapsedTime",
+                                                offsetof(struct cuda_context_driver, EventElapsedTime), false};
+
+const char *cuda_resolve(void *library, const struct cuda_symbol *wanted, size_t n, void *table)
 {
     for (size_t i = 0; i < n; i++) {
-        void *symbol = dlsym(library, wanted[i].symbol);
+        void *symbol = dlsym(library, wanted[i].name);
 
-        if (!symbol && wanted[i].need == REQUIRED) {
-            snprintf(why, why_size, "the driver has no %s: it is too old", wanted[i].symbol);
-            return -1;
-        }
+        if (!symbol && !wanted[i].optional)
+            return wanted[i].name;
         memcpy((char *)table + wanted[i].offset, &symbol, sizeof(symbol));
     }
-    return 0;
-}
-
-static int resolve_all(void *library, struct cuda_driver *ret_driver, struct cuda_context_driver *ret_in_context,
-                       char *why, size_t why_size)
-{
-    if (resolve(library, functions, sizeof(functions) / sizeof(functions[0]), ret_driver, why, why_size) < 0 ||
-        resolve(library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]), ret_in_context,
-                why, why_size) < 0)
-        return -1;
-    if (!ret_in_context->EventElapsedTime) {
-        void *symbol = dlsym(library, "cuEventElapsedTime");
-
-        memcpy(&ret_in_context->EventElapsedTime, &symbol, sizeof(symbol));
-        if (!symbol) {
-            snprintf(why, why_size, "the driver has no cuEventElapsedTime: it is too old");
-            return -1;
-        }
-    }
-    return 0;
+    return NULL;
 }
 
 int cuda_driver_load(const char *path, char *why, size_t why_size)
 {
     struct cuda_context_driver context_table;
     struct cuda_driver table;
+    const char *missing;
     void *library;
     CUresult r;
 
@@ -78,12 +55,20 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
         snprintf(why, why_size, "%s", dlerror());
         return -1;
     }
-    if (resolve_all(library, &table, &context_table, why, why_size) < 0)
+    missing = cuda_resolve(library, functions, sizeof(functions) / sizeof(functions[0]), &table);
+    if (!missing)
+        missing = cuda_resolve(library, context_functions, sizeof(context_functions) / sizeof(context_functions[0]),
+                               &context_table);
+    if (!missing && !context_table.EventElapsedTime)
+        missing = cuda_resolve(library, &elapsed_time, 1, &context_table);
+    if (missing) {
+        snprintf(why, why_size, "the driver has no %s: it is too old", missing);
         goto close_library;
+    }
 
-    /* cuInit() reads it. Eager loading would load all of cuBLASLt with its first kernel, 1.5 s on an H200. Kernels are
-     * loaded before their first launch all the same, which would take the context's lock and wait for the device to
-     * drain. */
+    /* cuInit() reads the variable. Eager loading would load all of cuBLASLt with its first kernel, 1.5 s on an H200.
+     * Our own kernels are loaded before their first launch all the same, since loading takes the context's lock and
+     * waits for the device. */
     setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     r = table.Init(0);
     if (r != CUDA_SUCCESS) {
@@ -93,7 +78,6 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
         snprintf(why, why_size, "cuInit: %s", name ? name : "unknown error");
         goto close_library;
     }
-    /* Opening the same library again gives the same tables; the extra reference is harmless. */
     cuda = table;
     in_context = context_table;
     return 0;

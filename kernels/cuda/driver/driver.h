@@ -1,7 +1,5 @@
-/* The CUDA driver, loaded at run time.
- *
- * Its tables are process-wide, as the library behind them is: cuda_driver_load() fills them before any other call of
- * this backend, and they are read-only after. Thread: any. */
+/* The CUDA driver, loaded at run time. Its tables are the process's: cuda_driver_load() fills them before any other
+ * call of this backend, and they are read-only after. Thread: any. */
 #ifndef KOPS_CUDA_DRIVER_H
 #define KOPS_CUDA_DRIVER_H
 
@@ -9,14 +7,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Every function of the CUDA driver that this project calls from the daemon, once.
+/* Every function of the driver that the daemon calls, once.
  *
- * X(Name, suffix, need): the field of struct cuda_driver or struct cuda_context_driver is `Name`, its type that of
- * cuda.h's `cu<Name>` (whose macros map it to the newest version), and the symbol looked up is "cu<Name><suffix>".
- * EventElapsedTime's older version, of the same signature, stands in where a driver before 12.8 does not export this
- * one: it takes 3.6 us on an H200, not 0.1. */
+ * X(Name, suffix, need): the field is `Name`, its type that of cuda.h's `cu<Name>` (whose macros map it to the
+ * newest version), the symbol "cu<Name><suffix>". Before driver 12.8 the older EventElapsedTime, of the same
+ * signature, stands in: it takes 3.6 us on an H200, not 0.1. */
 
-/* About the driver and its devices: callable on any thread. */
+/* Functions about the driver and its devices. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                                                                       \
     X(Init, "", REQUIRED)                                                                                              \
     X(GetErrorName, "", REQUIRED)                                                                                      \
@@ -33,8 +30,8 @@
     X(DriverGetVersion, "", OPTIONAL)                                                                                  \
     X(TensorMapEncodeTiled, "", OPTIONAL)
 
-/* In a context: they act on the current one, or take handles that belong to one. Those of virtual memory would do
- * without, and are held to the same rule. Only cuda_on() gives them out. */
+/* Functions that act on the current context or on handles of one, and those of virtual memory, which would do
+ * without. Only cuda_on() gives them out. */
 #define CUDA_CONTEXT_FUNCTIONS(X)                                                                                      \
     X(MemGetInfo, "_v2", OPTIONAL)                                                                                     \
     /* kernels */                                                                                                      \
@@ -128,21 +125,30 @@ extern struct cuda_driver cuda;
  * fails. */
 const struct cuda_context_driver *cuda_driver_in(CUcontext context);
 
-/* Makes the context current in the calling thread, or none for NULL. */
 CUresult cuda_driver_enter(CUcontext context);
 
-/* Whether the driver has an optional function of struct cuda_context_driver: CUDA_HAS(LaunchKernelEx). */
+/* Whether the driver has an optional function: CUDA_HAS(LaunchKernelEx). */
 bool cuda_driver_has(size_t offset);
 #define CUDA_HAS(Name) cuda_driver_has(offsetof(struct cuda_context_driver, Name))
 
-/* Loads the driver and initialises it. A machine without one is normal: the function returns a negative
- * number and writes the reason to `why`, NUL-terminated. The library stays loaded until the process ends. */
+/* A function to look up, and where its address goes in a table. */
+struct cuda_symbol {
+    const char *name;
+    size_t offset;
+    bool optional;
+};
+
+/* Looks functions up in what dlopen() gave. Returns the first one that is missing, or NULL. */
+const char *cuda_resolve(void *library, const struct cuda_symbol *wanted, size_t n, void *table);
+
+/* Loads the driver and initialises it, for as long as the process lives. A machine without one is normal: -1, and
+ * `why` says why. */
 int cuda_driver_load(const char *path, char *why, size_t why_size);
 
-/* The driver's name of a result, such as "CUDA_ERROR_OUT_OF_MEMORY"; never NULL. */
+/* "CUDA_ERROR_OUT_OF_MEMORY"; never NULL. */
 const char *cuda_result_name(CUresult result);
 
-/* True for results after which the context serves nothing but errors. */
+/* Whether the context serves nothing but errors after this result. */
 bool cuda_result_is_sticky(CUresult result);
 
 #endif

@@ -7,7 +7,6 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-/* True when the event has happened. */
 static bool happened(struct cuda_device *d, CUevent event)
 {
     CUresult r = cuda_on(d)->EventQuery(event);
@@ -17,13 +16,12 @@ static bool happened(struct cuda_device *d, CUevent event)
         return true;
     if (r != CUDA_ERROR_NOT_READY && !cuda_device_is_broken(d)) {
         cuda_fail(d, r, "cuEventQuery", &ignored);
-        /* The driver cannot tell about an event of ours: that is as bad as a sticky fault. */
+        /* A driver that cannot tell about our event is as bad as a sticky fault. */
         cuda_device_break(d, r);
     }
     return false;
 }
 
-/* True when the execution has ended. */
 static bool has_ended(struct cuda_stream *s, const struct cuda_execution *x)
 {
     if (!x->mark)
@@ -31,7 +29,7 @@ static bool has_ended(struct cuda_stream *s, const struct cuda_execution *x)
     return cuda_marks_ended(&s->marks, s->flag) >= x->mark;
 }
 
-/* Returns the event to the pool; a waiter that still sleeps on it does so when it wakes. */
+/* A waiter that still sleeps on the event returns it when it wakes. */
 static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent event)
 {
     if (event && event == s->waited) {
@@ -48,8 +46,8 @@ static void drop_wake(struct cuda_stream *s)
     s->wake = NULL;
 }
 
-/* The event behind the only execution in flight, for a thread to sleep on. It is dropped when that execution ends.
- * NULL: the driver gives none, and a thread naps instead. That works, so only the log tells. */
+/* The event behind the only execution in flight, for a thread to sleep on, dropped when that execution ends. NULL:
+ * the driver gives none, and a thread naps instead, which works: only the log tells. */
 static CUevent wake_event(struct cuda_stream *s)
 {
     struct error e;
@@ -65,14 +63,14 @@ static CUevent wake_event(struct cuda_stream *s)
     return s->wake;
 }
 
-/* Whether CUPTI may hold back records of what has ended on the stream: more is under way there, or on other streams
- * with records of its own. Where events tell of ends, all that was not seen to have ended counts. */
+/* Whether CUPTI may hold back records of what has ended on the stream, because more is under way there, or, with
+ * records, on other streams. Where events tell of ends, all that was not seen to have ended counts. */
 static bool records_may_be_held(struct cuda_stream *s)
 {
     return (s->flag ? cuda_stream_executions_ahead(s) : s->in_flight) || s->executor->recorded.under_way > s->recorded;
 }
 
-/* What the stream waits for when the executions of its first job that were issued have ended. */
+/* What the stream waits for when all that was issued of its first job has ended. */
 static enum cuda_wait waits_behind(struct cuda_stream *s, const struct cuda_job *job, CUevent *ret_event)
 {
     if (!job || job->state != JOB_ISSUED)
@@ -80,7 +78,7 @@ static enum cuda_wait waits_behind(struct cuda_stream *s, const struct cuda_job 
     *ret_event = job->tail;
     if (job->tail && !happened(s->queue.device, job->tail))
         return WAIT_EVENT;
-    /* Now the job waits for records, and no event tells of these. */
+    /* The job waits for records, of which no event tells. */
     return records_may_be_held(s) ? WAIT_FLAG : WAIT_NOTHING;
 }
 
@@ -112,7 +110,6 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
     return happened(s->queue.device, *ret_event) ? WAIT_NOTHING : WAIT_EVENT;
 }
 
-/* Takes the job's first execution off those in flight. */
 static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
 {
     struct cuda_execution *x = &job->executions[job->ended++ % JOB_WINDOW];
@@ -147,7 +144,7 @@ static bool collect_records(struct cuda_stream *s, struct backend_job *base, str
     return true;
 }
 
-/* Counts and measures the job's executions that have ended. Returns true when the whole job has. */
+/* Returns true when the whole job has ended. */
 static bool collect(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;
@@ -172,7 +169,6 @@ static bool collect(struct cuda_stream *s, struct backend_job *base)
     return true;
 }
 
-/* Takes the job off its stream and keeps it for done(). */
 static void finish(struct cuda_stream *s, struct backend_job *base, struct list *finished)
 {
     struct cuda_job *job = base->impl;
@@ -220,7 +216,7 @@ void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
     }
 }
 
-/* All work of the stream has ended. Whether the flag has another value than the last mark: a kernel wrote it. */
+/* After all work of the stream: another value than the last mark was written by a kernel. */
 static bool flag_was_overwritten(struct cuda_stream *s)
 {
     return s->flag && cuda_stream_executions_ahead(s);

@@ -50,8 +50,8 @@ enum { HEALTH_NS = 1000 * 1000, POLLS_A_CLOCK = 64 };
 
 static void advance_stream(struct cuda_stream *s, struct list *finished)
 {
-    /* Twice: an execution that has ended makes room in the windows, and jobs issued there may end at once. No more
-     * often, because other streams wait. */
+    /* Twice: the end of an execution makes room in the windows, and jobs issued there may end at once. No more
+     * often: other streams wait. */
     for (unsigned round = 0; round < 2; round++) {
         if (s->next != &s->jobs)
             cuda_stream_issue(s);
@@ -61,8 +61,8 @@ static void advance_stream(struct cuda_stream *s, struct list *finished)
     }
 }
 
-/* In a context that broke no flag is written, and one that a kernel wrote tells nothing: the driver is asked about the
- * context, and a stream, now and then. Reading the clock at each poll would cost more than the poll. */
+/* In a broken context no flag is written, so the driver is asked about the context, and a stream, now and then.
+ * Reading the clock at each poll would cost more than the poll. */
 static void check_health(struct cuda_executor *x)
 {
     struct list *node = list_first(&x->busy);
@@ -123,7 +123,7 @@ unsigned cuda_poll(struct cuda_executor *x)
         return 0;
     list_init(&finished);
     poll_streams(x, &finished);
-    /* Last, because done() may submit more, or free streams. */
+    /* done() may submit more, or free streams. */
     while ((node = list_first(&finished))) {
         struct backend_job *job = list_entry(node, struct backend_job, link);
 

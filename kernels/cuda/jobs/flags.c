@@ -1,4 +1,3 @@
-/* Owns the page of flags of one device. */
 #include "flags.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Flags: words of host memory that the GPU writes and the loop reads, the cheapest way to see that work has ended. Each
- * stream has one, on a cache line of its own, and behind it a word that the loop writes and the GPU reads (gate.h); all
- * are in one page-locked allocation. Thread: loop. */
+/* Flags: words of page-locked host memory that the GPU writes and the loop reads, the cheapest way to see that work
+ * has ended. Each stream has one, on a cache line of its own, and behind it a word that the loop writes and a gate
+ * reads. Thread: loop. */
 #ifndef KOPS_CUDA_FLAGS_H
 #define KOPS_CUDA_FLAGS_H
 
@@ -17,14 +17,14 @@ struct cuda_flags {
     uint16_t free[CUDA_FLAGS_MAX];
 };
 
-/* Whether the device writes flags: it and the driver have 64-bit stream memory operations. It need not be active. */
+/* The device and the driver need 64-bit stream memory operations. The device need not be active. */
 bool cuda_flags_are_supported(const struct cuda_device *d);
 
-/* Leaves `flags` empty where they are not supported. The context is current. */
+/* Leaves `flags` empty where the device does not write them. The context is current. */
 int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
 void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
 
-/* A flag that is 0, as the word behind it is, and that no work on the device will write; NULL: none is left. */
+/* A flag of 0, like the word behind it, that no work on the device will write; NULL: none is left. */
 atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);
 /* Below CUDA_FLAGS_MAX. */
 unsigned cuda_flag_number(const struct cuda_flags *flags, const atomic_ullong *flag);

@@ -1,4 +1,3 @@
-/* Owns the graphs of programs. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -47,7 +46,7 @@ void cuda_capture_close(struct cuda_capture *c)
     pthread_mutex_destroy(&c->lock);
 }
 
-/* The loop and preparing threads use the program of a connection; *job->program itself is set once. */
+/* Guards *job->program, which the loop and preparing threads set once. */
 static pthread_mutex_t programs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct backend_program *program_of(const struct backend_job *job)
@@ -64,7 +63,7 @@ static struct backend_program *program_of(const struct backend_job *job)
     return p;
 }
 
-/* A graph would put its kernels one behind the other: drivers keep early launches only from 12.3 on. */
+/* In a graph only drivers from 12.3 on keep early launches. */
 static bool begins_early(const struct backend_job *job)
 {
     for (unsigned i = 1; i < job->n_steps; i++)
@@ -107,7 +106,7 @@ static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
     return true;
 }
 
-/* A hash; 0: not known without blocking. */
+/* A hash of what tuning has chosen for the steps; 0: not known without blocking. */
 static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_device *d, const struct backend_job *job,
                            bool may_block)
 {
@@ -129,7 +128,7 @@ static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_devic
     return one.before;
 }
 
-/* Whether tuning has chosen nothing else for its steps since it was recorded. Under the program's lock. */
+/* Whether tuning has chosen nothing else since the graph was recorded. Under the program's lock. */
 static bool is_current(struct cuda_graph *graph, const struct cuda_kernels *k, const struct backend_job *job)
 {
     const uint32_t generation = tuning_table_generation(k->tuning);
@@ -184,7 +183,7 @@ static int prepare_works(struct cuda_capture *c, const struct backend_job *job, 
     return 0;
 }
 
-/* The scratch memory that the steps share. Where there is none, operands are not copied. */
+/* Takes the scratch memory that the steps share. Where there is none, operands are not copied. */
 static int take_scratch(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
                         struct cuda_graph *graph, struct error *e)
 {
@@ -211,7 +210,6 @@ static int take_scratch(struct cuda_capture *c, const struct backend_job *job, s
     return 0;
 }
 
-/* Memory that is there before the first launch. */
 static int take_memory(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
                        struct cuda_graph *graph, struct error *e)
 {
@@ -273,8 +271,7 @@ static struct cuda_graph *graph_new(const struct cuda_capture *c, const struct b
     atomic_init(&graph->refs, 1);
     graph->device = d;
     list_addresses(d, job, graph->addresses);
-    /* Read before the steps are prepared: a choice that comes in between differs from this one, and the graph is made
-     * anew. Read later, it would be taken for the one that the graph has. */
+    /* Read before the steps are prepared: a choice in between differs from this one, and the graph is made anew. */
     graph->generation = tuning_table_generation(c->kernels->tuning);
     graph->choices = choices_of(c->kernels, d, job, true);
     return graph;
@@ -306,8 +303,7 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
     return r;
 }
 
-/* The program keeps the graph, and drops the one of the same addresses before other choices, or else the least recently
- * used one. */
+/* The graph takes the place of the one of the same addresses, or else of the least recently used one. */
 static void keep(struct backend_program *p, struct cuda_graph *graph, const struct backend_job *job)
 {
     struct cuda_graph *dropped;
@@ -375,7 +371,7 @@ void cuda_graph_unref(struct cuda_graph *graph)
         if (graph->exec)
             cuda_on(graph->device)->GraphExecDestroy(graph->exec);
         cuda_records_load_end();
-        /* Not on the capturing stream: another thread may be recording the work that comes to that stream. */
+        /* On the capturing stream another thread may be recording. */
         cuda_scratch_free(graph->device, graph->device->service, graph->workspace);
         cuda_scratch_give(graph->device, graph->device->service, graph->scratch, graph->scratch_bytes);
     }

@@ -1,5 +1,4 @@
-/* Issues jobs: submits them to their streams, and enqueues their executions as far ahead of the GPU as the windows
- * allow. Thread: loop. */
+/* Submits jobs to their streams, and enqueues their executions as far ahead of the GPU as the windows allow. */
 #include "executor.h"
 
 #include <math.h>
@@ -40,8 +39,8 @@ static int provide_memory(struct cuda_stream *s, const struct cuda_work *work, s
     return cuda_stream_need_scratch(s, cuda_work_scratch(work), e);
 }
 
-/* Gets cuBLASLt's workspace, and scratch memory for copies. Where there is no memory for these, operands are not
- * copied; where there is none for cuBLASLt, an embedded kernel takes its place. */
+/* Gets cuBLASLt's workspace, and scratch memory. Without memory for copies operands are not copied; without any, an
+ * embedded kernel takes cuBLASLt's place. */
 static int provide(struct cuda_stream *s, const struct step *step, struct cuda_work *work, struct error *e)
 {
     const struct cuda_kernels *kernels = s->executor->kernels;
@@ -68,8 +67,8 @@ static int start_step(struct cuda_stream *s, struct step *step, struct cuda_step
     return 0;
 }
 
-/* A step may begin early behind a user's kernel of the same execution alone, with nothing between them on the stream:
- * never behind work of another job, which it would not wait for. */
+/* A step may begin early only right behind a user's kernel of the same execution: it would not wait for another
+ * job's. */
 static void find_early(const struct backend_job *base, struct cuda_job *job)
 {
     const struct cuda_step *before = NULL;
@@ -85,7 +84,7 @@ static void find_early(const struct backend_job *base, struct cuda_job *job)
     }
 }
 
-/* Copies that prepare() has left: right before the kernel, or another process's time slice comes between the two. */
+/* Copies that prepare() has left come right before the kernel, or another process's time slice comes between. */
 static int copy_in(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_staging *staging = cuda_job_staging(job);
@@ -132,9 +131,8 @@ static void write_value(CUstreamBatchMemOpParams *op, CUdeviceptr address, uint6
     op->writeValue.value64 = value;
 }
 
-/* Enqueues the mark that tells that everything before it on the stream has ended. The job's signal, when it is due,
- * comes before our own flag: that order is the faster one on the GPU, and an ended job's signal has then been written.
- */
+/* Enqueues the mark behind an execution. The job's signal, when it is due, comes before our own flag: the GPU is
+ * faster that way, and an ended job's signal has then been written. */
 static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool signal,
                     struct cuda_execution *x, struct error *e)
 {
@@ -152,7 +150,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     if (s->flag)
         write_value(&ops[n++], s->flag_address, cuda_marks_next(&s->marks, &s->streams->random));
     if (n && CUDA_CALL(d, e, StreamBatchMemOp, s->queue.stream, n, ops, 0) < 0) {
-        /* The event stays recorded, which its next use overwrites. */
+        /* The event stays recorded; its next use overwrites that. */
         cuda_event_return(d, cuda_end_kind(s, x), x->end);
         return -1;
     }
@@ -164,7 +162,7 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     return 0;
 }
 
-/* A staged step of several, with its copies around it, which are no part of the times that are recorded. */
+/* The copies around a staged step of several are no part of the times that are recorded. */
 static int issue_staged(struct cuda_stream *s, struct cuda_step *step, const struct cuda_execution *x, struct error *e)
 {
     struct cuda_staging *staging = &step->staged->staging;
@@ -199,15 +197,15 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
             backend_job_blame(base, i, e);
             return -1;
         }
-        /* Of several steps the first is on the stream: the others come while it runs, as ever. */
+        /* Later steps come while the first one runs. */
         if (job->n_steps > 1)
             cuda_gate_open(&x->gate);
     }
     return 0;
 }
 
-/* Copies back before the mark of the last execution, which then tells of their end, too. Not where they are timed, nor
- * where an event behind them would tell the execution's time. */
+/* Copies back before the mark of the last execution, which then tells of their end, too: not where they are timed,
+ * nor where an event behind them would tell the execution's time. */
 static int write_back(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job,
                       const struct cuda_execution *x, struct error *e)
 {
@@ -235,7 +233,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     x->steps = job->launches;
     if (timed && cuda_timed_begin(s, base, job, x, e) < 0)
         return -1;
-    /* Before the first launch: one that is answered with an error may be on the device all the same. */
+    /* A launch that is answered with an error may be on the device all the same. */
     if (!base->started_ns)
         base->started_ns = clock_now_ns();
     cuda_recorded_choose(x);
@@ -244,7 +242,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     if (r == 0 && last)
         r = write_back(s, base, job, x, e);
     signals = last && base->signal.page && (!cuda_job_staging(job) || job->written_back);
-    /* Also after a failure: part of the work may be in flight. */
+    /* After a failure part of the work may be in flight. */
     if (mark_end(s, base, job, signals, x, r < 0 ? &ignored : e) < 0)
         goto lose_track;
     job->issued++;
@@ -255,7 +253,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     return r;
 
 lose_track:
-    /* The end of the kernel would go unseen, so no memory could be given back safely. */
+    /* The kernel's end would go unseen, so no memory could be given back safely. */
     cuda_device_break(d, CUDA_ERROR_UNKNOWN);
     cuda_event_return(d, EVENT_TIMED, x->start);
     return -1;
@@ -263,8 +261,7 @@ lose_track:
 
 /* ---- the end ---- */
 
-/* Enqueues the rest of the job behind its last execution: the copies back, the freeing of scratch memory, and the event
- * behind them. */
+/* Enqueues the copies back, the freeing of scratch memory, and the event behind them. */
 static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_staging *staging = cuda_job_staging(job);
@@ -283,7 +280,7 @@ static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cu
     return r;
 }
 
-/* Enqueues the signal of a job whose last execution did not carry it: the job is empty, or failed before. */
+/* The job is empty, or failed, so no execution carried its signal. */
 static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
@@ -318,8 +315,7 @@ static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_j
         cuda_job_fail(base, &e);
 }
 
-/* Issues as much of the job as the windows allow. Returns true once all of it is issued. A job that meets a broken
- * context never is: poll() fails it. */
+/* Returns true once all of the job is issued. A job that meets a broken context never is: poll() fails it. */
 static bool issue(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;
@@ -389,7 +385,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     if (s->next == &s->jobs)
         s->next = &base->link;
     x->unfinished++;
-    /* Otherwise poll() ends the job with the device's fault. */
+    /* On a broken device poll() fails the job. */
     if (cuda_enter(x->device, &ignored) == 0)
         cuda_stream_issue(s);
 }

@@ -25,7 +25,7 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job = node ? list_entry(node, struct cuda_job, link) : malloc(sizeof(*job));
     if (!job)
         return NULL;
-    /* The launch and the ring of executions are written before they are read; zeroing them would cost more than the
+    /* The launch and the ring of executions are written before they are read: zeroing them would cost more than the
      * rest of a submission's bookkeeping. */
     list_init(&job->link);
     job->state = JOB_NEW;

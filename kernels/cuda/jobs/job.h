@@ -1,4 +1,4 @@
-/* The backend's part of a job. */
+/* Jobs as the backend has them, with their steps and executions. */
 #ifndef KOPS_CUDA_JOB_H
 #define KOPS_CUDA_JOB_H
 
@@ -75,28 +75,27 @@ struct cuda_job_pool {
 void cuda_job_pool_open(struct cuda_job_pool *pool);
 void cuda_job_pool_close(struct cuda_job_pool *pool);
 
-/* A new job, or NULL: no memory. */
 struct cuda_job *cuda_job_take(struct cuda_job_pool *pool);
-/* Back to the pool. The context is current. */
+/* The context is current. */
 void cuda_job_give(struct cuda_job_pool *pool, struct cuda_job *job);
 
-/* Room for the job's steps; every one zero but for plan and addresses. */
+/* Makes room for the job's steps, zero but for plan and addresses. */
 int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const struct backend_job *base,
                         struct error *e);
 
-/* The staging of a job of one step, which is copied once for all its executions; or NULL. */
+/* The staging of a job of one step, whose operands are copied once for all executions; or NULL. */
 static inline struct cuda_staging *cuda_job_staging(struct cuda_job *job)
 {
     return job->n_steps == 1 && job->steps && job->steps[0].staged ? &job->steps[0].staged->staging : NULL;
 }
 
-/* Whether the times of its copies between host and device are asked for, which take events. */
+/* Whether the client asks for the times of copies between host and device, which take events. */
 static inline bool cuda_job_copies_are_timed(const struct backend_job *base)
 {
     return base->timing == TIMING_NOW || base->timing == TIMING_EXACT;
 }
 
-/* Ends the job with this error; keeps the first one. */
+/* Keeps the job's first error. */
 void cuda_job_fail(struct backend_job *base, const struct error *e);
 
 #endif

@@ -21,8 +21,8 @@ static bool is_staged(const struct backend_job *job)
     return false;
 }
 
-/* Whether something of the job's host memory is yet to be done that may take long: transfers of registered memory need
- * nothing, and few steps with little of it need no more than some launches. */
+/* Whether host memory of the job may take long: transfers of registered memory need nothing, and few small steps
+ * only some launches. */
 static bool staging_may_block(const struct cuda_device *d, const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++) {
@@ -35,7 +35,7 @@ static bool staging_may_block(const struct cuda_device *d, const struct backend_
     return false;
 }
 
-/* The first memory that is another device's and that this device has no access to yet; NULL: none. */
+/* The first memory that this device has no access to yet, or NULL. */
 static struct backend_memory *find_peer(const struct cuda_device *d, const struct backend_job *job)
 {
     struct backend_memory *found = NULL;
@@ -45,8 +45,8 @@ static struct backend_memory *find_peer(const struct cuda_device *d, const struc
     return found;
 }
 
-/* Whether CUPTI is to be started with the job; notes it for prepare(). It takes some 15 ms: where it was not started
- * with the context, the first job pays them of which times will be wanted some time, and no later one. */
+/* Whether CUPTI is to be started with the job, noted for prepare(). That takes some 15 ms: unless it was started
+ * with the context, the first job pays them of which times will be wanted some time. */
 static bool starts_records(struct cuda_executor *x, const struct backend_job *job)
 {
     const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 0;
@@ -113,7 +113,7 @@ int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cud
     return cuda_work_prepare(kernels, step, &own->work, e);
 }
 
-/* The caller may unmap memory that copies in flight read: waits for the copies, then frees the scratch memory. */
+/* Waits for copies in flight, since the caller may unmap memory that they read. */
 static void undo_staging(struct cuda_stream *s, struct cuda_job *job, bool copying)
 {
     struct error ignored;
@@ -151,7 +151,6 @@ static int prepare_steps(struct cuda_stream *s, struct backend_job *base, struct
     return 0;
 }
 
-/* All of a job that counts is done here. */
 static int count(struct cuda_stream *s, struct backend_job *base, struct error *e)
 {
     base->started_ns = clock_now_ns();

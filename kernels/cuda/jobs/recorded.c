@@ -1,4 +1,3 @@
-/* Reads CUPTI's records for jobs. */
 #include "recorded.h"
 
 #include <stdlib.h>
@@ -16,13 +15,13 @@ enum {
     FLUSH_NS = 500 * 1000,      /* between two flushes while CUPTI may hold back what they are for */
 };
 
-/* For a record that does not come, once the GPU has nothing more to do. */
+/* Patience for a record that does not come, once the GPU has nothing more to do. */
 static const uint64_t patience_ns = 100 * 1000 * 1000;
 
-/* The same while it has more to do: CUPTI hands a buffer out when all launches in it have ended, and the next launches
- * go to the same buffer until it is full, at some 75 of them. A stream whose first job waits runs dry after 32 more
- * executions, so a job waits long enough where executions take 60 ms; statistics of a stream that never pauses come
- * where they take 25 ms. For a record that is lost a reply waits as long. */
+/* Patience while the GPU has more to do: CUPTI hands a buffer out when all launches in it have ended, and the next
+ * launches go to the same buffer until it is full, at some 75 of them. A stream whose first job waits runs dry after
+ * 32 more executions, so a job waits long enough where executions take 60 ms; statistics of a stream that never
+ * pauses come where they take 25 ms. For a record that is lost a reply waits as long. */
 static const uint64_t busy_patience_ns = 2000 * 1000 * 1000ULL;
 
 _Static_assert(2 * ((int)EXACT_MAX + (int)RECORDED_LATE_MAX) <= (int)RECORDS_TICKETS,
@@ -52,7 +51,7 @@ static bool are_wanted(const struct backend_job *base, bool stamps, bool in_a_ro
 
 bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy)
 {
-    /* The elementwise kernels write their times themselves. Of other work a later job is a sample of the statistics. */
+    /* Elementwise kernels write their times themselves. Of other work a later job is a sample of the statistics. */
     const bool stamps = base->n_steps == 1 && base->steps[0].plan.kind == PLAN_ELEMENTWISE;
 
     return !stamps || are_wanted(base, stamps, busy || base->repeat > 1);
@@ -104,8 +103,8 @@ void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock
 
 /* ---- for how long they are waited ---- */
 
-/* `busy`: CUPTI may hold records back now. The first look after that counts as busy, too: records that were held back
- * come from then on. */
+/* `busy`: CUPTI may hold records back now. The first look after that counts as busy, too: records that were held
+ * back come from then on. */
 static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
 {
     if (busy || r->busy)
@@ -130,7 +129,7 @@ static bool is_overdue(const struct cuda_recorded *r, const struct cuda_ended *e
     return now_ns - (ended->seen_ns > r->busy_ns ? ended->seen_ns : r->busy_ns) > patience_ns;
 }
 
-/* `flushed`: just now, so that a record which is overdue may be given up. */
+/* `flushed`: just now, so that an overdue record may be given up. */
 static enum cuda_record_state read_one(const struct cuda_recorded *r, const struct cuda_ended *ended, bool flushed,
                                        uint64_t now_ns, struct cuda_span *ret)
 {
@@ -141,7 +140,6 @@ static enum cuda_record_state read_one(const struct cuda_recorded *r, const stru
 
 /* ---- of jobs that wait ---- */
 
-/* Takes the records that are there, in order. */
 static void take_exact(const struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job, bool flushed,
                        uint64_t now_ns)
 {
@@ -157,7 +155,6 @@ static void take_exact(const struct cuda_recorded *r, struct backend_job *base, 
     }
 }
 
-/* While the job goes on. */
 static void take_some(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job, uint64_t now_ns)
 {
     bool flushed;
@@ -185,15 +182,15 @@ void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, stru
         take_some(r, base, job, seen_ns);
 }
 
-/* Times of a job that has many, and exact ones, are waited for alone. Of jobs in a row several are read at once, but
- * none waits long. */
+/* Many times of a job, and exact ones, are waited for alone. Times of jobs in a row are read together, but none
+ * waits long. */
 static bool are_due(const struct backend_job *base, const struct cuda_rest *rest, uint64_t waited_ns)
 {
     return base->timing == TIMING_EXACT || base->repeat > 1 || rest->ended >= ROW_AT_ONCE ||
            waited_ns > (rest->idle ? IDLE_NS : ROW_NS);
 }
 
-/* Not before the job's end: the host would know nothing of the token yet. */
+/* Before the job's end the host would know nothing of the token. */
 static void expect_later(struct cuda_recorded *r, struct backend_job *base, const struct cuda_job *job)
 {
     base->timed_later = true;
@@ -219,7 +216,7 @@ bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, st
     if (!are_due(base, rest, waited_ns))
         return false;
     look(r, rest->busy, now_ns);
-    /* The stream's last job is not to wait for an interval that other streams' jobs began. */
+    /* The stream's last job does not wait for an interval that other streams' jobs began. */
     flushed = flush(r, !rest->busy || (rest->idle && waited_ns < FLUSH_NS), now_ns);
     take_exact(r, base, job, flushed, now_ns);
     return job->exact_read == job->n_exact;

@@ -1,4 +1,4 @@
-/* Executions whose times are CUPTI's records: some jobs wait for theirs, of others the host is told later. Thread:
+/* Executions whose times are CUPTI's records: some jobs wait for them, others' times the host hears later. Thread:
  * loop. */
 #ifndef KOPS_CUDA_RECORDED_H
 #define KOPS_CUDA_RECORDED_H
@@ -21,7 +21,7 @@ struct cuda_recorded {
     uint64_t flushed_ns; /* when CUPTI was last made to hand records out */
 };
 
-/* What there is besides a job that waits for its records. */
+/* The surroundings of a job that waits for its records. */
 struct cuda_rest {
     unsigned ended; /* executions of later jobs of the stream */
     bool idle;      /* all executions of the stream have ended */
@@ -33,32 +33,31 @@ void cuda_recorded_init(struct cuda_recorded *r);
 /* Whether the job should be timed by records, as far as is known before it is prepared: CUPTI is started for it.
  * `busy`: the device has other jobs. */
 bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy);
-/* Whether its executions are. `stamps`: its kernel can tell its times. `in_a_row`: it is one of many, which events
- * would hold up, and nobody waits for this one alone. */
+/* Whether the job's executions are timed by records. `stamps`: its kernel can tell its times. `in_a_row`: it is one
+ * of many, which events would hold up, and nobody waits for this one alone. */
 bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row);
 
-/* Around the launches of an execution: begin() gives it a ticket. choose() is for every execution, and has those
- * without one leave no record. resume() takes an end() back: launches between the two are not timed. */
+/* Around the launches of an execution: begin() gives it a ticket; choose(), for every execution, has those without
+ * one leave no record; resume() takes an end() back. */
 int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x, struct error *e);
 void cuda_recorded_choose(const struct cuda_execution *x);
 void cuda_recorded_end(const struct cuda_execution *x);
 void cuda_recorded_resume(const struct cuda_execution *x);
 
-/* An execution with a ticket was seen to have ended. */
+/* An execution with a ticket has ended. */
 void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
                          const struct cuda_execution *x, uint64_t seen_ns);
-/* All of the job has ended, copies back too: takes its samples from the records. False: not all are there yet, or it is
- * better to read them later, with others'. A record that does not come is given up some time after its execution was
- * seen to have ended, and not before CUPTI was made to hand out what it has. */
+/* Takes the samples of a job that has ended, copies back too, from the records. False: records are missing, or are
+ * better read later, with others'. A record that does not come is given up some time after its execution has ended,
+ * and not before CUPTI was made to hand out what it has. */
 bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
                            const struct cuda_rest *rest);
 
 /* Adds a sample, and notes when the job was on the device. `clock`: the span's; NULL: CLOCK_MONOTONIC. */
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);
 
-/* Tells the host of executions that have ended: `idle`, of all; else once there are many, or one is old. `now_ns`:
- * about now, such as when an execution was last seen to have ended. True: it is to be called again soon, since records
- * are still to come. */
+/* Tells the host the times of executions that have ended: `idle`, all; else once there are many, or one is old.
+ * `now_ns`: about now. True: records are still to come, so it is to be called again soon. */
 bool cuda_recorded_tell(struct cuda_recorded *r, const struct backend_host *host, bool idle, uint64_t now_ns);
 
 #endif

@@ -17,7 +17,7 @@ enum {
                       been another process's for its time slice */
 };
 
-/* None for what is older than the bound: records may be read in another order than that of their ends. */
+/* Records may be read in another order than that of their ends. */
 static int64_t drift(uint64_t since_ns, uint64_t now_ns)
 {
     return now_ns > since_ns ? (int64_t)((now_ns - since_ns) * DRIFT_PPM / 1000000) : 0;
@@ -54,9 +54,9 @@ enum {
     STEP_NS_MAX = 100 /* of a clock that is fine enough */
 };
 
-/* Added for what a kernel takes before its first block reads the clock and after its last one did, in ns. Medians of
- * CUPTI's records of the same launches were larger by 860 to 890 ns for one block, and by 1,000 to 1,700 ns for 16 to
- * 65,536 blocks of add, square and gemm, with no trend in the number (H200). */
+/* Added for what a kernel takes before its first block reads the clock and after its last one did. Medians of
+ * CUPTI's records were larger by 860 to 890 ns for one block, and by 1,000 to 1,700 ns for 16 to 65,536 blocks of
+ * add, square and gemm, with no trend in the number (H200). */
 enum { AROUND_ONE_BLOCK_NS = 860, AROUND_BLOCKS_NS = 1300 };
 
 _Static_assert((int)CUDA_FLAGS_MAX <= (int)CUDA_OPS_COUNTS, "every stream with a flag has a word to count in");
@@ -103,7 +103,7 @@ static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-/* The steps of the GPU's clock in ns: what the differences of its readings are multiples of. 0: unknown. */
+/* The steps of the GPU's clock in ns, of which the differences of its readings are multiples. 0: unknown. */
 static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels, const struct cuda_stamps *stamps,
                      uint64_t *ret_step, struct error *e)
 {
@@ -122,7 +122,7 @@ static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels,
         places[i] = cuda_stamps_take(stamps, 0, i, &launch);
         r = cuda_embedded_launch(&queue, function, &launch, e);
     }
-    /* Also after a failure: launches before it write to memory that is freed then. */
+    /* Launches before a failure write to memory that is freed then. */
     if (CUDA_OPEN_CALL(d, r < 0 ? &ignored : e, StreamSynchronize, d->service) < 0 || r < 0)
         return -1;
     *ret_step = 0;
@@ -146,7 +146,7 @@ int cuda_stamps_open(struct cuda_device *d, const struct cuda_embedded *kernels,
     memset(host, 0, bytes);
     stamps->host = host;
     stamps->counts = kernels->stamp_counts;
-    /* Without stamps events do as well. */
+    /* Without stamps there are events. */
     if (CUDA_OPEN_CALL(d, e, MemHostGetDevicePointer, &stamps->on_device, host, 0) < 0 ||
         find_step(d, kernels, stamps, &step, e) < 0 || !step || step > STEP_NS_MAX)
         cuda_stamps_close(d, stamps);
@@ -206,7 +206,7 @@ uint64_t cuda_gate_opened_ns(const struct cuda_gate *h)
 
 enum { WARMUP = 2 };
 
-/* Flags that the trials use: one for the stamps of the work, the other for those of the gate. */
+/* Flags of the trials, for the stamps of the work and of the gate. */
 enum { FLAG_OF_WORK, FLAG_OF_GATE };
 
 struct measuring {
@@ -217,8 +217,8 @@ struct measuring {
     struct cuda_launch nothing;
 };
 
-/* Low quartiles: rather too little is taken off than too much, also where others use the GPU meanwhile. NaN: unknown.
- */
+/* Low quartiles: others may use the GPU meanwhile, and too little is to be taken off rather than too much. NaN:
+ * unknown. */
 struct found {
     double more, own, lead;
 };
@@ -259,8 +259,8 @@ static double low_quartile(double *values, unsigned n)
     return values[n / 4];
 }
 
-/* Has each trial alone on the stream. What events say more than the kernels do, what these take, and when these begin
- * behind a gate. */
+/* Each trial is alone on the stream. How much more events say than kernels do, what kernels take, and when they
+ * begin behind a gate. */
 static struct found try_all(struct measuring *m, bool gated)
 {
     struct trial trials[TRIES] = {{.times = NULL}};
@@ -272,7 +272,7 @@ static struct found try_all(struct measuring *m, bool gated)
 
     for (unsigned i = 0; i < TRIES && fine; i++) {
         fine = launch(m, gated, i, &trials[i]) == 0;
-        /* Also after a failure: launches before it write to the places. */
+        /* Launches before a failure write to the places. */
         fine = CUDA_OPEN_CALL(d, &e, StreamSynchronize, m->queue.stream) == 0 && fine;
     }
     for (unsigned i = 0; i < TRIES; i++) {

@@ -39,8 +39,8 @@ static inline void mix(uint64_t v[4])
     v[2] = turn(v[2], 32);
 }
 
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of a message of 8 bytes. A pseudorandom function: who knows its values for
- * some messages, and not the key, knows nothing of the next. Takes some 30 ns, once an execution. */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of 8 bytes, a pseudorandom function: whoever knows values but not the
+ * key knows nothing of the next. Takes some 30 ns. */
 static uint64_t siphash(const uint64_t key[2], uint64_t message)
 {
     const uint64_t blocks[2] = {message, UINT64_C(8) << 56 /* its length */};
@@ -79,7 +79,7 @@ uint64_t cuda_marks_next(struct cuda_marks *marks, struct cuda_random *random)
 
 void cuda_marks_look(struct cuda_marks *marks, uint64_t value)
 {
-    /* The oldest first: mostly it is that one. */
+    /* Mostly it is the oldest. */
     for (uint64_t i = marks->ended + 1; i <= marks->issued; i++)
         if (marks->values[i % MARKS_WINDOW] == value) {
             marks->ended = i;
@@ -96,7 +96,7 @@ enum {
     RESTING_SMALLS_MAX = 64     /* the same of small memory */
 };
 
-/* The driver's numbers fall with urgency. Normal work has the least urgent number, as other processes' default streams
+/* The driver's numbers fall with urgency. Normal work has the least urgent one, as other processes' default streams
  * have: graphs start later on any other (3.5 us on an H200). The server holds low work back while there is other. */
 static int find_priorities(struct cuda_streams *streams, struct error *e)
 {

@@ -11,18 +11,18 @@
 #include "flags.h"
 #include "util/list.h"
 
-/* Marks: the values that a stream's flag gets, one behind each execution. A kernel can write to the page of flags, as
- * to all that its context has mapped. So a mark cannot be known before the GPU writes it: it is random, and an
- * execution has ended only when the flag has the value of that execution, or of one behind it. Thread: loop. */
+/* Marks: the values that a stream's flag gets, one behind each execution. A kernel can write to the page of flags,
+ * so a mark is random: nobody knows it before the GPU writes it, and an execution has ended only when the flag has
+ * its value or a later one. */
 
 enum { MARKS_WINDOW = 64 /* outstanding ones of a stream; a power of two */ };
 
-/* Numbers that nobody can predict who has not read this struct, which lies in memory of the process alone. */
+/* Nobody who has not read this struct, in memory of the process alone, can predict the numbers. */
 struct cuda_random {
     uint64_t key[2], drawn;
 };
 
-/* False: the kernel gives no random numbers, which it does on every machine that has booted. */
+/* False: the system gives no random numbers, which it does on every machine that has booted. */
 bool cuda_random_seed(struct cuda_random *random);
 /* Never 0. */
 uint64_t cuda_random_next(struct cuda_random *random);
@@ -33,19 +33,17 @@ struct cuda_marks {
     uint64_t values[MARKS_WINDOW];
 };
 
-/* The value of the next mark, which counts once cuda_marks_issue() was called. */
+/* The value of the next mark, which counts from cuda_marks_issue() on. */
 uint64_t cuda_marks_next(struct cuda_marks *marks, struct cuda_random *random);
-/* The next mark is on the stream. Returns its number, from 1. */
+/* Returns the number of the mark, from 1. */
 static inline uint64_t cuda_marks_issue(struct cuda_marks *marks)
 {
     return ++marks->issued;
 }
 
-/* Looks for the flag's value among the outstanding ones. Another one is nobody's: a kernel wrote it, or one half of the
- * word is new. */
+/* Looks for the flag's value among the outstanding marks. Another value is a kernel's, or half new. */
 void cuda_marks_look(struct cuda_marks *marks, uint64_t value);
 
-/* How many have ended, by the flag. */
 static inline uint64_t cuda_marks_ended(struct cuda_marks *marks, const atomic_ullong *flag)
 {
     const uint64_t value = atomic_load_explicit(flag, memory_order_acquire);
@@ -100,7 +98,7 @@ static inline struct cuda_stream *cuda_stream(struct backend_stream *s)
     return (struct cuda_stream *)(void *)s;
 }
 
-/* Of those in flight that have not ended, as far as the GPU has told; 0 where it tells by events only. */
+/* Executions in flight that have not ended, as far as the flag tells; 0 without a flag. */
 static inline unsigned cuda_stream_executions_ahead(struct cuda_stream *s)
 {
     return s->flag ? (unsigned)(s->marks.issued - cuda_marks_ended(&s->marks, s->flag)) : 0;
@@ -116,14 +114,12 @@ int cuda_stream_new(struct cuda_streams *streams, enum backend_priority priority
 /* stream_free() of struct backend. */
 void cuda_stream_free(struct backend_stream *stream);
 
-/* Makes sure that the stream's queue has a workspace. */
 int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e);
 
-/* Makes sure that the stream's queue has so much scratch memory for copies. No job of the stream that has been issued
- * in part may use less than it had. */
+/* No job of the stream that has been issued in part may use less scratch memory than it had. */
 int cuda_stream_need_scratch(struct cuda_stream *s, uint64_t bytes, struct error *e);
 
-/* Makes sure that the stream's queue has small memory. Thread: any, which has the stream to itself. */
+/* Thread: any, which has the stream to itself. */
 int cuda_stream_need_small(struct cuda_stream *s, struct error *e);
 
 /* After the last job: gives the scratch memory back, and workspace and small memory unless few streams have some. */

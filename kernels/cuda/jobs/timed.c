@@ -31,7 +31,7 @@ static bool stamps_are_there(const struct cuda_stream *s)
     return s->flag && s->executor->stamps.host;
 }
 
-/* Behind work that takes long enough all is on the stream in time by itself. */
+/* Behind long work all is on the stream in time by itself. */
 static bool wants_gate(struct cuda_stream *s)
 {
     return s->executor->gates.function && s->flag &&
@@ -53,13 +53,13 @@ static int begin_events(struct cuda_stream *s, struct cuda_execution *x, struct 
     return -1;
 }
 
-/* Many small ones: events and gates would take longer than the work, and the client waits for none alone. */
+/* Events and gates would take longer than many small executions, and the client waits for none alone. */
 static bool comes_in_a_row(const struct cuda_stream *s)
 {
     return s->unfinished >= ROW_JOBS && s->last_us < ROW_US;
 }
 
-/* Records are of kernels alone. */
+/* Transfers have no records. */
 static bool has_transfer(const struct cuda_job *job)
 {
     for (unsigned i = 0; job->steps && i < job->n_steps; i++)
@@ -75,7 +75,7 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     const bool stamps = work && cuda_work_is_embedded(work) && stamps_are_there(s);
 
     x->issued_ns = clock_now_ns();
-    /* All executions of a job are timed in the same way, also where CUPTI is started meanwhile. */
+    /* All executions of a job are timed in one way, also where CUPTI is started meanwhile. */
     if (job->issued == base->warmup)
         job->recorded =
             !has_transfer(job) && cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
@@ -110,7 +110,8 @@ static void set_anchor(struct cuda_stream *s, struct cuda_execution *x, uint64_t
     x->start = NULL;
 }
 
-/* When it began, by the GPU's clock: behind its gate, or so long after the last one that had a gate. 0: not known. */
+/* When the execution began, by the GPU's clock: behind its gate, or so long after the last one that had a gate. 0:
+ * not known. */
 static uint64_t begin_of(const struct cuda_stream *s, const struct cuda_execution *x)
 {
     const uint64_t left_ns = cuda_gate_opened_ns(&x->gate);

@@ -1,4 +1,3 @@
-/* Owns the waiting threads of one device. */
 #include "waiter.h"
 
 #include <pthread.h>
@@ -41,7 +40,7 @@ static void sleep_on(struct cuda_device *d, CUevent event, uint64_t nap_ns)
     const struct timespec nap = {.tv_nsec = (long)nap_ns};
     struct error ignored;
 
-    /* A wait fails in a broken context, and marks the device: poll() then fails its jobs. */
+    /* In a broken context a wait fails, and marks the device: poll() then fails its jobs. */
     if (event)
         CUDA_CALL(d, &ignored, EventSynchronize, event);
     else
@@ -81,7 +80,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Starts a thread that takes no signals: the loop takes them. */
+/* The thread takes no signals: the loop takes them. */
 static int start(struct cuda_waiters *w, struct waiter *me)
 {
     pthread_attr_t attributes;
@@ -133,7 +132,7 @@ struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w)
     return NULL;
 }
 
-/* An idle thread, or a new one; NULL when all are busy. Under the lock. */
+/* An idle thread, or a new one; NULL: all are busy. Under the lock. */
 static struct waiter *find_idle(struct cuda_waiters *w)
 {
     for (unsigned i = 0; i < w->count; i++)
@@ -151,7 +150,7 @@ static uint64_t nap_time(uint64_t progress_ns)
     return ns < NAP_MIN_NS ? NAP_MIN_NS : ns > NAP_MAX_NS ? NAP_MAX_NS : ns;
 }
 
-/* Gives the event to a thread. The last free thread, and one that gets NULL, naps instead. Returns true when a thread
+/* Gives the event to a thread; the last free thread naps instead, and so does one that gets NULL. True: a thread
  * sleeps on the event. Under the lock. */
 static bool assign(struct cuda_waiters *w, CUevent event, uint64_t progress_ns)
 {

@@ -15,14 +15,14 @@ struct cuda_waiters *cuda_waiters_new(struct cuda_device *d);
 /* Ends the threads. NULL is allowed; returns NULL. */
 struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w);
 
-/* Gives the event to a thread, which sleeps until the event has happened and then wakes the loop. False: no thread
- * sleeps on the event. `progress_ns`: when work was last seen to have ended. */
+/* Gives the event to a thread, which wakes the loop when the event has happened. False: no thread sleeps on the
+ * event. `progress_ns`: when work was last seen to have ended. */
 bool cuda_waiters_sleep(struct cuda_waiters *w, CUevent event, uint64_t progress_ns);
 
 /* Makes sure that a thread wakes the loop soon. False: the system gives no more threads. */
 bool cuda_waiters_nap(struct cuda_waiters *w, uint64_t progress_ns);
 
-/* Takes over an event that has happened: the event goes back to its pool when no thread sleeps on it. */
+/* Returns an event that has happened to its pool once no thread sleeps on it. */
 void cuda_waiters_adopt(struct cuda_waiters *w, enum cuda_event_kind kind, CUevent event);
 
 #endif

@@ -1,4 +1,3 @@
-/* Finds the addresses of operands and signals. */
 #include "operand.h"
 
 #include "mapping.h"

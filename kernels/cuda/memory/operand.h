@@ -1,4 +1,4 @@
-/* From an operand of a step to its memory and its address: the only place of this backend that follows an operand's
+/* From an operand of a step to its memory and its address: nothing else in this backend follows an operand's
  * reference to memory. Thread: any. */
 #ifndef KOPS_CUDA_OPERAND_H
 #define KOPS_CUDA_OPERAND_H
@@ -12,7 +12,7 @@ static inline struct backend_memory *cuda_operand_memory(const struct step_opera
     return memory_by_id(o->memory);
 }
 
-/* Whether the operand's bytes are in shared host memory, so that a job copies them to the device and back. */
+/* Whether the operand's bytes are in shared host memory, so that a job copies them. */
 static inline bool cuda_operand_is_staged(const struct step_operand *o)
 {
     const struct backend_memory *memory = cuda_operand_memory(o);
@@ -20,17 +20,16 @@ static inline bool cuda_operand_is_staged(const struct step_operand *o)
     return memory && memory->kind == MEMORY_MEMFD && o->extent > 0;
 }
 
-/* Whether an operand of the step is staged. */
 bool cuda_step_is_staged(const struct step *step);
 
-/* The operands' addresses as jobs of `d` see them; 0 for an operand without an address in device memory, and behind the
- * step's last operand. `d` has access to the memory. */
+/* The operands' addresses for jobs of `d`, which has access; 0 for an operand without device memory, and behind the
+ * last one. */
 void cuda_step_addresses(const struct cuda_device *d, const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
-/* The same before `d` was given access: only the addresses' alignment means something. */
+/* Addresses before `d` was given access: only their alignment means something. */
 void cuda_step_alignments(const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
-/* The first operand's memory that is another device's and that `d` has no access to yet; NULL: none. */
+/* The first operand's memory that `d` has no access to yet, or NULL. */
 struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct step *step);
 
 /* The address of the signal's word for `d`; memory_attach() attached its page. */

@@ -1,5 +1,5 @@
 /* Owns the imported pools. A pool is imported once, however many of its pointers are in use: the exporter sends the
- * same descriptor with each pointer, and the pool is recognised by it. */
+ * same descriptor with each pointer. */
 #include "mapping.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ struct cuda_pool {
     unsigned references;
 };
 
-/* Process-wide, as the driver is. The lock is held while a pool is imported, so that no pool is imported twice. */
+/* Held while a pool is imported, so that no pool is imported twice. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list pools = {&pools, &pools};
 
@@ -115,7 +115,7 @@ static void pool_put(struct cuda_pool *p)
     pthread_mutex_unlock(&lock);
 }
 
-/* Tells the exporter's driver that the memory is not used here any more. */
+/* The exporter's driver hears that the memory is not used here any more. */
 static void give_back(struct cuda_device *d, CUdeviceptr address)
 {
     if (cuda_on(d)->MemFreeAsync(address, d->service) == CUDA_SUCCESS)

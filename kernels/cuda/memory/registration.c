@@ -59,7 +59,7 @@ unlock:
     return own;
 }
 
-/* Whole pages: the mapping's last page is there, whatever the buffer's size. */
+/* The mapping's last page is there, whatever the buffer's size. */
 static size_t whole_pages(uint64_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -151,7 +151,7 @@ int cuda_memory_attach(struct backend_device *base, struct backend_memory *memor
     return 0;
 }
 
-/* A failure breaks nothing that works: the device goes on, and the addresses are given up. */
+/* After a failure the device goes on, and the addresses are given up. */
 static void unregister(struct cuda_device *d, struct backend_memory *memory)
 {
     struct error ignored;

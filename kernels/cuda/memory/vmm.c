@@ -1,7 +1,6 @@
-/* Owns ranges of addresses and the allocations that are mapped there. A range is reserved for all allocations at once,
- * so that more can be mapped behind the first ones while jobs use those. Before the first byte and behind the last one
- * of every range are addresses that belong to it and have no memory: a kernel that goes too far faults there, and meets
- * neither another allocation nor anything else of its process. */
+/* Owns ranges of addresses and the allocations that are mapped there. A range is reserved for all allocations at
+ * once, so more can be mapped behind the first ones while jobs use those. Addresses before and behind every range
+ * belong to it and have no memory: a kernel that goes too far faults there. */
 #include "mapping.h"
 
 #include <errno.h>
@@ -26,7 +25,7 @@ static int find_granularity(struct cuda_device *d, size_t *ret, struct error *e)
     return CUDA_CALL(d, e, MemGetAllocationGranularity, ret, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
 
-/* What is reserved before and behind a range. Addresses cost nothing but addresses, of which a process has 2^47. */
+/* Before and behind a range. Addresses cost nothing: a process has 2^47. */
 enum { GUARD_BYTES = 16 << 20 };
 
 static uint64_t round_up(uint64_t size, uint64_t granularity)
@@ -45,8 +44,7 @@ static void free_record(struct cuda_memory *m)
     free(m);
 }
 
-/* Reserves addresses for `size` bytes, rounded up to the granularity of the driver's allocations. The record has
- * nothing mapped, and room for one allocation's size. */
+/* Reserves addresses for `size` bytes, rounded up to the driver's granularity, with nothing mapped. */
 static struct cuda_memory *reserve(struct cuda_device *d, uint64_t size, bool writable, struct error *e)
 {
     struct cuda_memory *m = NULL;
@@ -79,7 +77,7 @@ free_memory:
     return NULL;
 }
 
-/* Unmaps the pieces that start at the address. False: some stay mapped, so nothing else may be mapped there. */
+/* False: some pieces stay mapped, so nothing else may be mapped there. */
 static bool unmap_pieces(const struct cuda_device *d, CUdeviceptr address, const uint64_t *pieces, unsigned n)
 {
     bool gone = true;
@@ -125,7 +123,6 @@ static int check_chunks(struct cuda_device *d, const struct backend_import *impo
     return 0;
 }
 
-/* Fails unless the allocation is memory of this device. */
 static int check_allocation(struct cuda_device *d, CUmemGenericAllocationHandle handle, struct error *e)
 {
     CUmemAllocationProp prop;
@@ -164,7 +161,6 @@ release_handle:
     return result;
 }
 
-/* Maps all of the allocations behind the memory's last byte, or none. */
 static int map_chunks(struct cuda_device *d, struct cuda_memory *m, const struct backend_import *import,
                       struct error *e)
 {
@@ -244,7 +240,7 @@ static int zero(struct cuda_device *d, CUdeviceptr address, uint64_t size, struc
     return CUDA_CALL(d, e, StreamSynchronize, d->service);
 }
 
-/* Maps the allocation, all that the memory has, where the device may read and write it. */
+/* Maps the allocation as all of the memory. */
 static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, struct cuda_memory *m, struct error *e)
 {
     const CUdeviceptr address = m->base.address;

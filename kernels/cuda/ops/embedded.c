@@ -1,8 +1,6 @@
-/* The embedded fatbins. KOPS_CUDA_BINARIES is the folder of the built fatbins, KOPS_CUDA_ARCHITECTURES what they are
- * for.
- *
- * The table of binaries is written in assembly too, since a binary's size is known only to the assembler: three words
- * an entry, as struct cuda_ops_binary lays them out. */
+/* The embedded fatbins of the folder KOPS_CUDA_BINARIES, for KOPS_CUDA_ARCHITECTURES. The table of binaries is
+ * written in assembly, since only the assembler knows a binary's size: three words an entry, as in struct
+ * cuda_ops_binary. */
 #include "launch.h"
 
 #include "kernel_list.h"

@@ -118,7 +118,7 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
     return cuda_ops_launch_elementwise(op, plan, addresses, variant, device, ret_launch, e);
 }
 
-/* The driver writes to a place of its alignment. */
+/* The driver wants its own alignment. */
 static int encode_map(const struct plan_map *m, unsigned char *into, cuda_ops_encoder *encode)
 {
     _Alignas(PLAN_MAP_BYTES) unsigned char encoded[PLAN_MAP_BYTES];

@@ -1,7 +1,6 @@
 /* From a plan to kernel launches, as pure functions: nothing here calls the driver, so all of it is tested without a
- * GPU. The kernels are the .cu files beside this header, embedded as fatbins.
- *
- * Thread: any. A struct cuda_launch is a plain value; strings in it are static. */
+ * GPU. The kernels are the .cu files beside this header, embedded as fatbins. Thread: any. A struct cuda_launch is a
+ * plain value; strings in it are static. */
 #ifndef KOPS_CUDA_OPS_LAUNCH_H
 #define KOPS_CUDA_OPS_LAUNCH_H
 
@@ -14,7 +13,7 @@
 
 enum { CUDA_LAUNCH_PARAMS_MAX = 768, CUDA_LAUNCH_MAPS_MAX = 3 };
 
-/* Which of the kernels a device has: those of its level, and of all levels below. */
+/* A device has the kernels of its level and of all levels below. */
 enum cuda_ops_level {
     CUDA_OPS_ANY,
     CUDA_OPS_SM80, /* products of bf16 and tf32 on tensor cores */
@@ -56,11 +55,10 @@ typedef int cuda_ops_encoder(void *map, int type, unsigned rank, void *address, 
                              const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                              int swizzle, int promotion, int fill);
 
-/* Encodes the launch's maps, which are values: once for any number of launches. Returns the encoder's first status that
- * is not 0, or 0. */
+/* Encodes the launch's maps, once for any number of launches. Returns the encoder's first status that is not 0. */
 int cuda_ops_encode(struct cuda_launch *launch, cuda_ops_encoder *encode);
 
-/* The same for a user's kernel: `params` are its plan's, with the addresses filled in. */
+/* Encodes the maps of a user's kernel into `params`, which are its plan's, with the addresses filled in. */
 int cuda_ops_encode_params(const struct plan_kernel *plan, unsigned char *params, cuda_ops_encoder *encode);
 
 /* The parameters one by one, as cuLaunchKernel() takes them; NULL: they are not listed, so launch `params` as a buffer.
@@ -77,9 +75,8 @@ const char *const *cuda_ops_variants(enum op_id op, enum dtype dtype, enum cuda_
 int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
                     const struct cuda_ops_device *device, struct cuda_launch *ret_launch, struct error *e);
 
-/* A copy of a strided tensor: element (i, j, …) from `source` to `target` over plan's shape, where strides[0] are the
- * source's and strides[1] the target's. Staging writes results back with it, so that bytes between the elements stay as
- * they are. */
+/* Copies element (i, j, …) from `source` to `target` over plan's shape: strides[0] are the source's, strides[1] the
+ * target's. Bytes between the elements stay as they are. */
 int cuda_ops_copy(const struct plan_elementwise *plan, size_t element_size, uint64_t source, uint64_t target,
                   struct cuda_launch *ret_launch, struct error *e);
 
@@ -105,8 +102,8 @@ enum cuda_ops_repack_kind {
     CUDA_OPS_REPACK_BF16X3
 };
 
-/* A launch of `params`, whose parts have everything but the members that are found here: chunks, height, count. Unused
- * parts have to_rows = 0. With pieces every row of `to` begins on a 16-byte boundary, and is a multiple of 16 bytes. */
+/* Launches `params`, whose members chunks, height and count are found here. Unused parts have to_rows = 0. With
+ * pieces every row of `to` begins on a 16-byte boundary, and is a multiple of 16 bytes. */
 struct cuda_ops_repack;
 void cuda_ops_launch_repack(enum cuda_ops_repack_kind kind, struct cuda_ops_repack *params,
                             struct cuda_launch *ret_launch);
@@ -117,7 +114,7 @@ void cuda_ops_nothing(struct cuda_launch *ret_launch);
 /* A launch that ends when the u64 at the device address `go` is at least `value`, or after `most_ns`. */
 void cuda_ops_gate(struct cuda_launch *ret_launch, uint64_t go, uint64_t value, uint64_t most_ns);
 
-/* Has the launch write its times, or not: all zero (params.h). */
+/* Has the launch write its times (params.h); all zero: not. */
 void cuda_ops_stamp(struct cuda_launch *launch, uint64_t times, uint64_t count);
 
 /* The embedded code: fatbins for every architecture of the build. */

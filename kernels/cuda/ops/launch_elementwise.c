@@ -101,8 +101,8 @@ static bool is_plain(uint64_t address, uint64_t step)
     return address % CUDA_OPS_PACK_BYTES == 0 && step == 1;
 }
 
-/* Threads of a block of a plain kernel. Large tensors on devices of compute capability 9.0 are moved faster by large
- * blocks where two are read, and by small ones where one is (measured in kernels/cuda/lab). */
+/* Large tensors on devices of compute capability 9.0 are moved faster by large blocks where two are read, and by
+ * small ones where one is (measured in kernels/cuda/lab). */
 static unsigned plain_threads(const struct space *s, size_t size, const struct cuda_ops_device *device)
 {
     if (!device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < PLAIN_LARGE / size)
@@ -128,7 +128,7 @@ static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t
     ret_launch->block[0] = threads;
 }
 
-/* Whether the count and every operand's furthest offset stay below NARROW_LIMIT. */
+/* The count and every operand's furthest offset stay below NARROW_LIMIT. */
 static bool is_narrow(const struct space *s)
 {
     uint64_t out = 0, a = 0, b = 0;
@@ -174,7 +174,7 @@ static void exchange(uint64_t *values, unsigned i, unsigned j)
     values[j] = x;
 }
 
-/* Whether each input is contiguous or repeated along out's innermost dimension, or contiguous along dimension d. */
+/* Each input is contiguous or repeated along out's innermost dimension, or contiguous along dimension d. */
 static bool fits_tiles(const struct space *s, unsigned d)
 {
     return (s->a[0] <= 1 || s->a[d] == 1) && (s->b[0] <= 1 || s->b[d] == 1) && (s->a[0] > 1 || s->b[0] > 1);
@@ -258,8 +258,7 @@ static void set_strided(const struct space *s, uint64_t out, uint64_t a, uint64_
                         &p, sizeof(p));
 }
 
-/* `variant`: NULL, or the only kernel that may be taken. `device`: NULL, where it is not known. False where the variant
- * cannot. */
+/* `variant`: NULL, or the only kernel that may be taken. `device` may be NULL. False: the variant cannot. */
 static bool choose(struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const struct names *names,
                    const char *variant, const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
 {

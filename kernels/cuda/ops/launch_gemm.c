@@ -52,6 +52,33 @@ static void transpose(struct cuda_ops_gemm *p)
     }
 }
 
+/* How a (x = m) or b (x = n) is read; returns whether 16-byte pieces are possible that way. */
+static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t stride_x,
+                          uint64_t extent_x, uint64_t stride_k, size_t size, uint32_t *ret_access)
+{
+    if (cuda_ops_in_pieces(p, m, stride_k, stride_x, extent_x, size)) {
+        *ret_access = CUDA_OPS_ACCESS_ALONG_K;
+        return true;
+    }
+    if (cuda_ops_in_pieces(p, m, stride_x, stride_k, p->k, size)) {
+        *ret_access = CUDA_OPS_ACCESS_ACROSS_K;
+        return true;
+    }
+    *ret_access = stride_k < stride_x ? CUDA_OPS_ACCESS_ALONG_K : CUDA_OPS_ACCESS_ACROSS_K;
+    return false;
+}
+
+/* Sets how a, b and out, of elements of these sizes, are read and written; returns whether a and b can both be read in
+ * 16-byte pieces. */
+static bool set_access_of(struct cuda_ops_gemm *p, size_t size, size_t out_size)
+{
+    const bool wide_a = choose_access(p, &p->a, p->a.row, p->m, p->a.column, size, &p->a_access);
+    const bool wide_b = choose_access(p, &p->b, p->b.column, p->n, p->b.row, size, &p->b_access);
+
+    p->out_vector = cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, out_size);
+    return wide_a && wide_b;
+}
+
 /* ---- few rows ---- */
 
 #define SKINNY(op, dtype, way, split) "kops_" #op "_" #dtype "_skinny_" #way "_" #split
@@ -81,8 +108,8 @@ static int refuse(const char *variant, const char *why, struct error *e)
     return error_detail_text(e, "variant", variant);
 }
 
-/* The number of the power of two by which the sum over k is divided: as many blocks as multiprocessors work on at a
- * time, as long as each of `shares` has something to do. */
+/* The power of two by which the sum over k is divided: as many blocks as multiprocessors work on at a time, as long
+ * as each of `shares` has something to do. */
 static unsigned choose_split(const struct cuda_ops_device *device, uint64_t tiles, uint64_t shares)
 {
     unsigned split = 0;
@@ -148,7 +175,7 @@ static int launch_small(struct cuda_ops_gemm *p, const struct plan *plan, const 
     static const char *const kernels[2][2][SPLITS] = {{SMALL_SPLITS(f32, "_any"), SMALL_SPLITS(f32, "")},
                                                       {SMALL_SPLITS(tf32, "_any"), SMALL_SPLITS(tf32, "")}};
     const bool tf32 = !plan->gemm.high_precision_only && device->level >= CUDA_OPS_SM80;
-    const bool wide = cuda_ops_set_access(p, sizeof(float), sizeof(float));
+    const bool wide = set_access_of(p, sizeof(float), sizeof(float));
     uint64_t tiles;
     unsigned split;
 
@@ -186,7 +213,7 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype)
     return configs[cuda_ops_element(dtype)];
 }
 
-/* Rounds of tiles that the busiest multiprocessor works through, times the work in a tile. */
+/* Rounds of tiles of the busiest multiprocessor, times the work in a tile. */
 static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
     const uint64_t tiles = cuda_ops_tiles_of(p->m, c->rows) * cuda_ops_tiles_of(p->n, c->columns) * p->batch_count;
@@ -214,22 +241,6 @@ static struct cuda_ops_matrix matrix_of(const struct plan_gemm *g, const struct 
     for (unsigned d = 0; d < g->batch_rank; d++)
         x.batch[d] = (uint64_t)m->batch[g->batch_rank - 1 - d];
     return x;
-}
-
-/* How a (x = m) or b (x = n) is read; returns whether 16-byte pieces are possible that way. */
-static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t stride_x,
-                          uint64_t extent_x, uint64_t stride_k, size_t size, uint32_t *ret_access)
-{
-    if (cuda_ops_in_pieces(p, m, stride_k, stride_x, extent_x, size)) {
-        *ret_access = CUDA_OPS_ACCESS_ALONG_K;
-        return true;
-    }
-    if (cuda_ops_in_pieces(p, m, stride_x, stride_k, p->k, size)) {
-        *ret_access = CUDA_OPS_ACCESS_ACROSS_K;
-        return true;
-    }
-    *ret_access = stride_k < stride_x ? CUDA_OPS_ACCESS_ALONG_K : CUDA_OPS_ACCESS_ACROSS_K;
-    return false;
 }
 
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
@@ -277,18 +288,9 @@ static void read_plan(const struct plan *plan, const uint64_t *addresses, struct
         transpose(p);
 }
 
-bool cuda_ops_set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size)
-{
-    const bool wide_a = choose_access(p, &p->a, p->a.row, p->m, p->a.column, size, &p->a_access);
-    const bool wide_b = choose_access(p, &p->b, p->b.column, p->n, p->b.row, size, &p->b_access);
-
-    p->out_vector = cuda_ops_in_pieces(p, &p->out, p->out.column, p->out.row, p->m, out_size);
-    return wide_a && wide_b;
-}
-
 static bool set_access(struct cuda_ops_gemm *p, size_t size)
 {
-    return cuda_ops_set_access(p, size, p->out_wide ? sizeof(float) : size);
+    return set_access_of(p, size, p->out_wide ? sizeof(float) : size);
 }
 
 static int launch_tiled(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
@@ -459,6 +461,6 @@ void cuda_ops_launch_scaled(const struct plan *plan, const uint64_t *addresses, 
     p.out_type = out_type_of(plan->out_dtype);
     if (p.gemm.out.column != 1 && p.gemm.out.row == 1)
         transpose_scaled(&p);
-    wide = cuda_ops_set_access(&p.gemm, dtype_size(plan->dtype), dtype_size(plan->out_dtype));
+    wide = set_access_of(&p.gemm, dtype_size(plan->dtype), dtype_size(plan->out_dtype));
     cuda_ops_set_scaled(ret_launch, &p, choose_config(scaled_configs, &p.gemm, device->multiprocessors), wide);
 }

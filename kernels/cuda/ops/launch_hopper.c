@@ -105,8 +105,7 @@ static void set_map(struct cuda_launch_map *map, const struct cuda_ops_matrix *m
                                  .fill = FILL_ZERO};
 }
 
-/* What maps cannot have as stride: more than 40 bits, or none. Multiples of 16 bytes are cuda_ops_in_pieces()'s matter.
- */
+/* Maps cannot have strides of more than 40 bits, or of 0. cuda_ops_in_pieces() asks for multiples of 16 bytes. */
 static bool strides_fit(const struct cuda_ops_matrix *m, uint64_t lead, uint64_t outer)
 {
     const uint64_t most = (UINT64_C(1) << 40) / SIZE;

@@ -18,7 +18,6 @@ enum {
 
 enum { MAPS_FROM = 9, EARLY_FROM = 9 /* generations */ };
 
-/* A device never has a negative limit. */
 static unsigned ask(cuda_limits_attribute *attribute, const void *device, int which)
 {
     const int value = attribute(device, which);

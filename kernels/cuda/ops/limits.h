@@ -1,5 +1,5 @@
-/* Limits of launches on a device, from its attributes: one rule for the daemon and for clients that launch in a context
- * of their own. Neither driver nor its headers are needed. Thread: any. */
+/* Limits of launches on a device, from its attributes: one rule for the daemon and for clients that launch in a
+ * context of their own. Needs neither the driver nor its headers. Thread: any. */
 #ifndef KOPS_CUDA_OPS_LIMITS_H
 #define KOPS_CUDA_OPS_LIMITS_H
 
@@ -15,7 +15,7 @@ enum {
 /* The value of a CUdevice_attribute of the device that `device` stands for; negative or 0 where it has none. */
 typedef int cuda_limits_attribute(const void *device, int which);
 
-/* What the driver has functions for. */
+/* Functions that the driver has. */
 struct cuda_limits_driver {
     bool attributes; /* of launches: clusters and the like */
     bool maps, occupancy;

@@ -38,7 +38,6 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype);
 void cuda_ops_set_gemm(struct cuda_launch *launch, struct cuda_ops_gemm *p, const struct cuda_ops_gemm_config *config,
                        bool wide);
 
-/* Whether there are elementwise kernels of the op for the dtype. */
 bool cuda_ops_has_elementwise(enum op_id op, enum dtype dtype);
 /* `variant` is NULL or one of cuda_ops_variants(). */
 int cuda_ops_launch_elementwise(enum op_id op, const struct plan *plan, const uint64_t *addresses, const char *variant,
@@ -59,10 +58,6 @@ void cuda_ops_launch_scaled(const struct plan *plan, const uint64_t *addresses, 
 /* ---- gemm ---- */
 
 const char *const *cuda_ops_gemm_variants(bool with_bias, enum dtype dtype, enum cuda_ops_level level);
-
-/* Sets how a, b and out, of elements of these sizes, are read and written; returns whether a and b can both be read in
- * 16-byte pieces. */
-bool cuda_ops_set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size);
 
 uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile);
 

@@ -15,8 +15,8 @@ enum {
     SCRATCH_ALIGNMENT = 512,
     SPARSE = 4, /* an operand is moved by elements when they are less than one in so many of its bytes */
 
-    /* So many bytes of a step, in one direction, are moved by one launch, in place of a driver's call for each operand
-     * and of a change from kernels to a copy engine. Kernels and copy engines took the same on an H200, up to 1 MiB. */
+    /* Bytes of a step, in one direction, that one launch moves in place of a driver's call for each operand and of a
+     * change from kernels to a copy engine. Kernels and copy engines took the same on an H200, up to 1 MiB. */
     MOVED_BYTES = 64 << 10
 };
 
@@ -179,7 +179,7 @@ static bool overlap(const struct range *a, const struct range *b)
     return a->memory == b->memory && a->start < b->end && b->start < a->end;
 }
 
-/* Merges the range with those that it overlaps. The merged range may overlap more, so the search starts again. */
+/* A merged range may overlap more, so the search starts again. */
 static void add_range(struct ranges *all, struct range added)
 {
     for (unsigned i = 0; i < all->n;) {
@@ -212,8 +212,8 @@ static void find_ranges(const struct step *step, struct ranges *all)
     }
 }
 
-/* Registers the ranges' memory, gives each range its place in the scratch memory, and returns the size that it must
- * have. A place is aligned as the range is in its memory, because the tensors' alignment was checked there. */
+/* Registers the ranges' memory and gives each range its place in the scratch memory, aligned as the range is in its
+ * memory, where the tensors' alignment was checked. */
 static int lay_out_ranges(struct cuda_device *d, struct ranges *all, uint64_t *ret_total, struct error *e)
 {
     uint64_t total = 0;
@@ -291,7 +291,6 @@ static int place_ranges(const struct cuda_queue *q, const struct step *step, str
 
 /* ---- ops ---- */
 
-/* One operand while its staging is set up. */
 struct place {
     bool staged;
     unsigned same_as; /* the first operand with the same bytes: an output in place, or an input given twice */
@@ -309,7 +308,7 @@ static bool same_bytes(const struct step_operand *a, const struct step_operand *
     return cuda_operand_memory(a) == cuda_operand_memory(b) && a->offset == b->offset && a->extent == b->extent;
 }
 
-/* Whether the step reads its output: gemm does unless beta is 0. An output in place is an input, too. */
+/* gemm reads its output unless beta is 0. An output in place is an input, too. */
 static bool output_is_read(const struct step *step)
 {
     return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
@@ -341,9 +340,8 @@ static int register_all(struct cuda_device *d, const struct step *step, struct p
     return 0;
 }
 
-/* Gives each operand its layout in the scratch memory, writes the layout to the plan, and returns the size that the
- * scratch memory must have. Bytes that operands share keep their strides, since each operand has a layout of its own
- * over them. */
+/* Gives each operand its layout in the scratch memory, writes the layout to the plan, and returns the size of the
+ * scratch memory. Operands that share bytes keep their strides, since each has a layout of its own over them. */
 static uint64_t lay_out(const struct step *step, struct place *places, struct plan *plan)
 {
     uint64_t total = 0;
@@ -373,7 +371,7 @@ static uint64_t lay_out(const struct step *step, struct place *places, struct pl
     return total;
 }
 
-/* Adds a transfer between the mapping and the operand's place on the device: the whole extent, or its elements. */
+/* Adds a transfer of the whole extent, or of the elements, between the mapping and the device. */
 static int plan_transfer(const struct cuda_embedded *kernels, const struct step_operand *o, size_t element,
                          const struct place *place, uint64_t address, bool to_device, bool elements,
                          struct cuda_staging *staging, struct error *e)
@@ -407,7 +405,7 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct step
         const struct step_operand *o = &step->operands[i];
         const struct place *p = &places[i];
         const size_t element = dtype_size(step_dtype(step, i));
-        /* Bytes between an output's elements belong to others, and are not written. */
+        /* Bytes between an output's elements are others', and not written. */
         bool gaps = p->layout.count * element != o->extent;
 
         if (!p->staged)

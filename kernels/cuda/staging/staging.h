@@ -1,4 +1,4 @@
-/* Running a step whose tensors lie in shared host memory: copied to scratch memory on the device, and back. */
+/* Runs a step whose tensors lie in shared host memory: copied to scratch memory on the device, and back. */
 #ifndef KOPS_CUDA_STAGING_H
 #define KOPS_CUDA_STAGING_H
 
@@ -7,8 +7,8 @@
 
 struct cuda_embedded;
 
-/* One operand's transfer to the scratch memory, or back: its bytes, or, where the operand's elements are only some of
- * them, a kernel that moves the elements through the mapping. */
+/* One operand's transfer to the scratch memory, or back: its bytes, or a kernel that moves its elements through the
+ * mapping, where they are only some of the bytes. */
 struct cuda_transfer {
     unsigned char *host; /* `extent` bytes here … */
     CUdeviceptr mapped;  /* the same for kernels; 0: the memory is not registered */
@@ -24,10 +24,10 @@ struct cuda_move {
     struct cuda_launch launch;
 };
 
-/* The small memory of a queue, which is enough for any step that is light. */
+/* Small memory of a queue: enough for any light step. */
 enum { STAGING_SMALL_BYTES = 128 << 10 };
 
-/* Operands of ops may be moved by elements. Users' kernels have more operands, which are moved by bytes alone. */
+/* Only operands of ops are moved by elements: users' kernels have more operands. */
 enum { STAGING_LAUNCHES = PLAN_MAX_OPERANDS + OP_MAX_OUTPUTS };
 
 struct cuda_staging {                      /* does not move once it is prepared */
@@ -48,14 +48,6 @@ bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
  * that are staged there. Undone on failure. Thread: any; may block, unless the step is light. */
 int cuda_staging_prepare(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                          struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e);
-
-/* What cuda_staging_prepare() does for a user's kernel, whose plan has no strides: operands keep their layout. */
-int cuda_staging_place_kernel(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
-                              uint64_t *addresses, struct error *e);
-
-/* Finds memory for the step's operands on the device: the queue's small memory for a light step, or scratch memory. */
-int cuda_staging_take(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging, uint64_t bytes,
-                      CUdeviceptr *ret_address, struct error *e);
 
 /* Whether all copies to the device are one launch, which does not block. */
 static inline bool cuda_staging_is_quick(const struct cuda_staging *staging)

@@ -2,7 +2,6 @@
 #include "records.h"
 
 #include <cupti.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -11,6 +10,7 @@
 #include <string.h>
 
 #include "driver/cupti_library.h"
+#include "driver/driver.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -34,20 +34,20 @@ struct cupti {
 
 static int load_cupti(struct cupti *ret, char *why, size_t why_size)
 {
-    void *library = cupti_library(why, why_size), *symbol;
+    static const struct cuda_symbol wanted[] = {
+#define X(Name) {"cupti" #Name, offsetof(struct cupti, Name), false},
+        CUPTI_FUNCTIONS(X)
+#undef X
+    };
+    void *library = cupti_library(why, why_size);
+    const char *missing;
 
     if (!library)
         return -1;
-#define X(Name)                                                                                                        \
-    symbol = dlsym(library, "cupti" #Name);                                                                            \
-    if (!symbol) {                                                                                                     \
-        snprintf(why, why_size, "CUPTI has no cupti" #Name ": it is too old");                                         \
-        return -1;                                                                                                     \
-    }                                                                                                                  \
-    memcpy(&ret->Name, &symbol, sizeof(symbol));
-    CUPTI_FUNCTIONS(X)
-#undef X
-    return 0;
+    missing = cuda_resolve(library, wanted, sizeof(wanted) / sizeof(wanted[0]), ret);
+    if (missing)
+        snprintf(why, why_size, "CUPTI has no %s: it is too old", missing);
+    return missing ? -1 : 0;
 }
 
 enum {
@@ -58,7 +58,6 @@ enum {
 
 enum state { NOT_TRIED, ON, OFF };
 
-/* What belongs to a ticket. */
 struct entry {
     uint64_t ticket; /* 0: none */
     unsigned launched, recorded;
@@ -82,9 +81,8 @@ static struct {
     struct call calls[CALLS];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Who loads code, and which thread has CUPTI to itself. Handing out records while another thread loads a kernel is a
- * deadlock: the first thread holds CUPTI's lock and waits for the context's, the second one holds the context's lock
- * and waits for CUPTI's, to tell it of the kernel. */
+/* Handing out records while another thread loads a kernel is a deadlock: the first thread holds CUPTI's lock and
+ * waits for the context's, the second one holds the context's lock and waits for CUPTI's. */
 static struct {
     pthread_mutex_t lock; /* held for microseconds, or while CUPTI switches its records on or off */
     pthread_cond_t changed;
@@ -96,10 +94,9 @@ static struct {
     bool on;          /* CUPTI makes them */
 } code = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* How many load_begin() of this thread have no load_end() yet. */
 static _Thread_local unsigned loading;
 
-/* The ticket of what this thread launches; 0: none. */
+/* The ticket of this thread's launches; 0: none. */
 static _Thread_local uint64_t current;
 
 static struct entry *entry_of(uint64_t ticket)
@@ -154,7 +151,7 @@ static void note(uint32_t correlation, uint64_t begin_ns, uint64_t end_ns)
         entry->span.end_ns = end_ns;
 }
 
-/* The records of later versions of CUPTI begin with the same members. */
+/* Records of later versions of CUPTI begin with the same members. */
 static void CUPTIAPI on_buffer_done(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
 {
     CUpti_Activity *record = NULL;
@@ -178,7 +175,7 @@ static void CUPTIAPI on_buffer_done(CUcontext context, uint32_t stream, uint8_t 
 
 /* ---- code that is loaded ---- */
 
-/* Under the lock. While code is loaded kernels have records, so that nothing is switched then. */
+/* While code is loaded kernels have records, so nothing is switched then. Under the lock. */
 static void switch_kernels(void)
 {
     const bool wanted = code.recording || code.loads;
@@ -255,7 +252,7 @@ static const CUpti_CallbackId launches[] = {
     CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
 };
 
-/* A tool that was put into this process, and wants CUPTI for itself. */
+/* A tool in this process that wants CUPTI for itself. */
 static const char *tool_in_the_way(void)
 {
     static const char *const variables[] = {"CUDA_INJECTION64_PATH", "CUDA_INJECTION32_PATH", "NVTX_INJECTION64_PATH"};
@@ -282,7 +279,7 @@ static int refuse(CUptiResult result, const char *call, char *why, size_t why_si
 
 #define CUPTI_CALL(why, why_size, Name, ...) refuse(records.cupti.Name(__VA_ARGS__), #Name, why, why_size)
 
-/* The subscription comes first: it is what another user of CUPTI in this process refuses. */
+/* The subscription comes first: another user of CUPTI in this process makes it fail. */
 static int start(char *why, size_t why_size)
 {
     const char *tool = tool_in_the_way();

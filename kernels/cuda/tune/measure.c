@@ -15,12 +15,12 @@ enum {
     PIECE_BYTES = 1 << 18, /* of random values; repeated. Making them takes the host some milliseconds */
 };
 
-/* All sets together: several times what GPUs have as cache, where a set is small. */
+/* All sets together: several times the cache of GPUs, where a set is small. */
 static const uint64_t ROTATED_BYTES = (uint64_t)256 << 20;
-/* A set that is larger than this part of the free memory is not measured. */
+/* A larger part of the free memory is not measured. */
 enum { FREE_PARTS = 4 };
 
-/* Elements from the first to behind the last one of an operand of the plan. */
+/* Elements from the first to behind the last one. */
 static uint64_t extent_of(const struct plan_gemm *g, const struct plan_matrix *m, int64_t rows, int64_t columns)
 {
     uint64_t last = (uint64_t)((rows - 1) * m->row + (columns - 1) * m->column);
@@ -30,7 +30,7 @@ static uint64_t extent_of(const struct plan_gemm *g, const struct plan_matrix *m
     return last + 1;
 }
 
-/* Bytes of each operand, with its offset and the gap behind it. */
+/* Bytes of each operand, with its offset and the gap behind. */
 static void sizes_of(const struct tuning_request *request, uint64_t *sizes, unsigned *ret_n)
 {
     const struct plan *plan = &request->step.plan;
@@ -114,7 +114,7 @@ static void fill(void *piece, enum dtype dtype, uint64_t state)
     }
 }
 
-/* The device copies faster than the host does: what is there is doubled until it fills all. */
+/* The device copies faster than the host: values are doubled until they fill all. */
 static int repeat_piece(const struct tune_operands *o, CUstream stream, const void *piece, uint64_t bytes,
                         struct error *e)
 {
@@ -202,7 +202,7 @@ enum {
     LEAST_US = 1,              /* that an execution takes */
 };
 
-/* A word of host memory for the gate. Without it, or without its kernel, events tell the time of the launches, too. */
+/* A word of host memory for the gate. Without gates the launches are in the times. */
 static void open_gate(struct tune_bench *b)
 {
     void *word = NULL;
@@ -281,7 +281,6 @@ static void release_gate(struct tune_bench *b)
         atomic_store_explicit(b->go, b->gates, memory_order_release);
 }
 
-/* Memory for copies of operands, which all candidates share. */
 static int need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e)
 {
     if (bytes <= q->scratch_bytes)
@@ -295,7 +294,7 @@ static int need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e)
     return 0;
 }
 
-/* Prepared for each set of operands in use: alignments are the same, addresses are not. */
+/* Sets of operands have the same alignments and other addresses. */
 static int prepare(struct tune_bench *b, const struct tuning_choice *choice, struct cuda_work *works, unsigned n,
                    struct error *e)
 {
@@ -310,7 +309,7 @@ static int prepare(struct tune_bench *b, const struct tuning_choice *choice, str
     return 0;
 }
 
-/* Runs them in a row. *ret_us: the device's time; *ret_host_us, which may be NULL: what the host took to enqueue them,
+/* *ret_us: the device's time for all in a row; *ret_host_us, which may be NULL: what the host took to enqueue them,
  * which is part of that time where there is no gate. */
 static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bool gated, double *ret_us,
                    double *ret_host_us, struct error *e)
@@ -331,7 +330,7 @@ static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bo
     if (r == 0)
         r = CUDA_CALL(d, e, EventRecord, b->end, b->queue.stream);
     release_gate(b);
-    /* Also what was enqueued before a failure ends before its operands go. */
+    /* Work enqueued before a failure ends before its operands go. */
     if (CUDA_CALL(d, e, StreamSynchronize, b->queue.stream) < 0 || r < 0)
         return -1;
     *ret_us = cuda_event_us(d, b->begin, b->end);
@@ -353,7 +352,7 @@ static int prepare_and_run(struct tune_bench *b, const struct tuning_choice *cho
     return r;
 }
 
-/* As many in a row as fit into a slice, of `most` at most. */
+/* At most `most` in a row. */
 static int run_slice(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
                      unsigned most, double *ret_us, struct error *e)
 {
@@ -377,20 +376,23 @@ static int wait_for_turn(struct tune_bench *b, struct error *e)
     return 0;
 }
 
-int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
-                 double *ret_us, struct error *e)
+int tune_measure(void *bench, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
+                 struct error *e)
 {
+    struct tune_bench *b = bench;
+
     if (wait_for_turn(b, e) < 0)
         return -1;
     return run_slice(b, choice, guess_us, slice_us, IN_A_ROW_MAX, ret_us, e);
 }
 
-/* A gate would keep the code from being loaded, which waits for the device. So the first execution begins while the
- * host loads: what the host took is no time of the execution's. That is exact but for what the two do at the same time,
- * and so what follows is a few executions, whose time says how many are a slice. */
-int tune_measure_first(struct tune_bench *b, const struct tuning_choice *choice, double slice_us, double *ret_us,
+/* Behind a gate the code could not be loaded, which waits for the device. So the first execution begins while the
+ * host loads: its time is without what the host took. That is inexact, so a few executions follow, whose time says
+ * how many are a slice. */
+int tune_measure_first(void *bench, const struct tuning_choice *choice, double slice_us, double *ret_us,
                        bool *ret_rough, struct error *e)
 {
+    struct tune_bench *b = bench;
     double us, host_us = 0;
     unsigned few;
 

@@ -13,18 +13,18 @@ enum {
     OWN_SLOWER = 6,                         /* than the library's fastest: what our own kernels may be at worst */
 };
 
-/* Whoever is slower than the fastest by more in the first round stays behind: a brief measurement is not off by that.
- * A rough one may be. */
+/* A candidate that is slower by more in the first round stays behind: a brief measurement is not off by that. A
+ * rough one may be. */
 static const double BEHIND = 1.25, BEHIND_ROUGH = 1.5;
-/* The same of finalists after so many rounds: the more rounds, the closer. */
+/* Limits of finalists after so many rounds. */
 static const double BEHIND_IN_FINALS[TOURNAMENT_ROUNDS] = {INFINITY, 1.1, 1.05, 1.03, 1.02, 1.02, 1.02, 1.02, 1.02};
 /* The part of the time that the first round may take. */
 static const double FIRST_ROUND = 0.55;
-/* The least gain for which the choice that runs now is left, and of a short execution the least time: kernels that run
- * in a row differ by as much in what lies between them. */
+/* The least gain for which the present choice is left, and of a short execution the least time: kernels in a row
+ * differ by as much in what lies between them. */
 static const double LEAST_GAIN = 0.01, LEAST_GAIN_US = 0.1;
-/* The least gain by a single measurement, of a long execution and of one that is not, for which there is no time only
- * where other work of the device takes it. */
+/* The least gain by a single measurement, of a long execution and of one for which other work of the device takes
+ * the time. */
 static const double LEAST_GAIN_ONCE = 0.05, LEAST_GAIN_DISTURBED = 0.25;
 
 struct member {
@@ -40,7 +40,7 @@ struct finals {
 
 /* ---- time ---- */
 
-/* What a measurement takes, in ns, where an execution takes `us`. */
+/* Nanoseconds of a measurement, where an execution takes `us`. */
 static double cost_ns(const struct tournament *t, double us)
 {
     const double pause_ns = t->pause_ns(t->context);
@@ -101,7 +101,6 @@ static void order_of(const struct tuning_result *r, unsigned order[TUNING_CANDID
         n = add(order, n, i);
 }
 
-/* A candidate that an earlier tuning has tried, and what none has. */
 static void leave_out(struct tuning_candidate *c, bool tried, double us)
 {
     c->state = TUNING_LEFT_OUT;
@@ -110,9 +109,8 @@ static void leave_out(struct tuning_candidate *c, bool tried, double us)
     c->n = 0;
 }
 
-/* After a first execution that was long. Its time is enough to leave a candidate behind, and, where there is no time
- * for more than a few executions, for the one that others are compared with. Whoever else there is no time for has its
- * turn later. */
+/* After a long first execution, whose time is enough to leave a candidate behind, and, where there is no time for
+ * more than a few, for the one that others are compared with. Others wait for a later tuning. */
 static int measure_long(const struct tournament *t, struct tuning_candidate *c, double best, uint64_t until_ns,
                         struct error *e)
 {
@@ -161,16 +159,15 @@ static int measure_or_fail(const struct tournament *t, struct tuning_candidate *
     return 0;
 }
 
-/* Whether there is time for the candidate's first measurement. Without a time to compare with there is no way to know
- * what fits. */
+/* Whether there is time for the candidate's first measurement. Without a time to compare with nobody knows. */
 static bool fits(const struct tournament *t, const struct tuning_candidate *c, double best, uint64_t until_ns)
 {
     return best == INFINITY || left_ns(t, until_ns) >= cost_ns(t, c->choice.has_algorithm ? best : best * OWN_SLOWER);
 }
 
-/* Those that an earlier tuning has tried are passed over, but for the two that all are compared with. For the first one
- * that none has tried there is the time of the finals, too, which would find nothing without it, and, where nobody
- * waits, all that it takes: so one tuning after the other comes to an end with all of them. */
+/* Candidates that an earlier tuning has tried are passed over, but for the two that all are compared with. The first
+ * untried one has the time of the finals, too, which would find nothing without it, and, where nobody waits, all
+ * that it takes: so tunings come to an end with all of them. */
 static int first_round(const struct tournament *t, struct tuning_result *r, struct error *e)
 {
     const uint64_t ends = first_round_ends(t);
@@ -243,8 +240,8 @@ static void add_member(struct finals *f, unsigned candidate)
     f->members[f->n++] = (struct member){.candidate = candidate};
 }
 
-/* What runs now, the fastest, the usual one, and as many of the next fastest as the time is for. Of all that are not
- * members the measurement of the first round stands. */
+/* What runs now, the fastest, the usual one, and as many of the next fastest as the time is for. Others keep the
+ * measurement of the first round. */
 static void choose_finalists(const struct tournament *t, struct tuning_result *r, struct finals *f)
 {
     const double best = best_of(r), most = best * BEHIND;
@@ -293,8 +290,8 @@ static double median_of(const struct member *m)
     return sorted[m->n / 2];
 }
 
-/* Those that even in their best round are clearly slower than the fastest have no more. What runs now, which the
- * fastest is compared with, has three. Returns how many are left. */
+/* Members that even in their best round are clearly slower than the fastest are out. What runs now has three rounds,
+ * since the fastest is compared with it. Returns how many are left. */
 static unsigned leave_behind(const struct tuning_result *r, struct finals *f, unsigned rounds)
 {
     double fastest = INFINITY;
@@ -312,8 +309,8 @@ static unsigned leave_behind(const struct tuning_result *r, struct finals *f, un
     return left;
 }
 
-/* They take turns, so that a clock that changes meets all alike. Whole rounds count, and no more of them than there is
- * time for: other work of the device may have made measurements longer. */
+/* Members take turns, so that a changing clock meets all alike. Whole rounds count, and only while there is time:
+ * other work of the device may have made measurements longer. */
 static int final_rounds(const struct tournament *t, const struct tuning_result *r, struct finals *f, struct error *e)
 {
     for (unsigned round = 0; round < f->rounds; round++) {
@@ -352,7 +349,6 @@ static void take_medians(struct tuning_result *r, struct finals *f)
 
 /* ---- what wins ---- */
 
-/* Whether it is to be taken in place of the best one so far. */
 static bool is_better(const struct tuning_result *r, const struct tuning_candidate *c, double least_gain)
 {
     const struct tuning_candidate *before = &r->candidates[r->before];

@@ -25,18 +25,18 @@ enum {
 };
 
 struct tournament {
-    /* The candidate has not run in this tuning: it runs once, so that its code is there, and then as often as fits into
-     * `slice_us`, whose mean is *ret_us. Where the first execution takes more than TOURNAMENT_LONG_US there is no
-     * other: *ret_rough is set, and *ret_us is its time, without what the host took to enqueue it. -1: *e. */
+    /* Runs a candidate that has not run in this tuning once, so that its code is there, and then as often as fits
+     * into `slice_us`, whose mean is *ret_us. Where the first execution takes more than TOURNAMENT_LONG_US there is
+     * no other: *ret_rough is set, and *ret_us is its time, without what the host took to enqueue it. -1: *e. */
     int (*first)(void *context, const struct tuning_choice *choice, double slice_us, double *ret_us, bool *ret_rough,
                  struct error *e);
-    /* The mean time of one execution, of as many in a row as fit into `slice_us` by what one is thought to take. */
+    /* The mean time of executions in a row, as many as fit into `slice_us` where one takes `guess_us`. */
     int (*measure)(void *context, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
                    struct error *e);
-    /* Whether what a measurement has failed with is no matter of the candidate's. */
+    /* Whether the failure is not the candidate's. */
     bool (*ends_all)(void *context, const struct error *why);
     uint64_t (*now_ns)(void *context);
-    /* The mean pause before a measurement so far, in ns; 0: there was none. */
+    /* The mean pause before a measurement so far; 0: there was none. */
     double (*pause_ns)(void *context);
     void *context;
     uint64_t begin_ns, until_ns; /* of the tournament; no measurement begins later but the usual one's first */

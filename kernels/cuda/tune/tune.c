@@ -14,7 +14,7 @@
 
 /* ---- candidates ---- */
 
-/* Places that are kept for our own kernels. */
+/* Places for our own kernels. */
 enum { OWN_MAX = BACKEND_MAX_VARIANTS };
 
 static int list_library(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
@@ -32,8 +32,7 @@ static int list_library(const struct cuda_kernels *k, const struct step *step, c
     return 0;
 }
 
-/* Products of pieces are for those who have asked for less than the highest precision, and where they keep what is
- * documented of them. */
+/* Products of pieces are for requests of less than the highest precision, where they keep what is documented. */
 static bool is_allowed(const struct plan *plan, const char *variant)
 {
     if (strcmp(variant, repack_bf16x3) == 0)
@@ -41,7 +40,7 @@ static bool is_allowed(const struct plan *plan, const char *variant)
     return strcmp(variant, repack_bf16x6) != 0 || (plan->gemm.in_pieces && repack_is_as_exact(plan));
 }
 
-/* Each is tried when it is measured: whether it serves this step is for itself to say. */
+/* The measurement finds whether a kernel serves this step. */
 static void list_own(const struct cuda_kernels *k, const struct step *step, struct tuning_result *ret)
 {
     const char *const *names = cuda_variants_find(&k->variants, op_get((enum op_id)step->op), step->plan.dtype);
@@ -58,7 +57,6 @@ static void list_own(const struct cuda_kernels *k, const struct step *step, stru
     }
 }
 
-/* None was tried yet. */
 static void begin_all(struct tuning_result *ret)
 {
     for (unsigned i = 0; i < ret->n; i++) {
@@ -67,7 +65,6 @@ static void begin_all(struct tuning_result *ret)
     }
 }
 
-/* Without tuning the library's first choice runs, or what the launcher chooses. */
 static void find_usual(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
                        struct tuning_result *ret)
 {
@@ -108,8 +105,6 @@ bool cuda_tunes(const struct step *step)
     return step->plan.kind == PLAN_GEMM && !plan_is_empty(&step->plan) && !step_variant(step);
 }
 
-/* What runs now: an earlier tuning's choice, or the usual one. It stays unless another is faster by more than the
- * noise. */
 static void find_before(const struct cuda_kernels *k, struct tuning_result *ret)
 {
     struct tuning_choice choice;
@@ -132,19 +127,7 @@ static void find_before(const struct cuda_kernels *k, struct tuning_result *ret)
 
 /* ---- the tournament, on a bench ---- */
 
-static int first(void *context, const struct tuning_choice *choice, double slice_us, double *ret_us, bool *ret_rough,
-                 struct error *e)
-{
-    return tune_measure_first(context, choice, slice_us, ret_us, ret_rough, e);
-}
-
-static int measure(void *context, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
-                   struct error *e)
-{
-    return tune_measure(context, choice, guess_us, slice_us, ret_us, e);
-}
-
-/* A candidate that does not serve the step is none. A broken device, or the pace's word, ends it all. */
+/* A candidate that does not serve the step ends nothing. A broken device, or the pace's word, ends all. */
 static bool ends_all(void *context, const struct error *why)
 {
     const struct tune_bench *b = context;
@@ -181,7 +164,7 @@ static void describe(const struct tuning_request *request, const uint64_t *addre
         blaslt_problem_text(&request->step.plan, addresses, into + n, size - (size_t)n);
 }
 
-/* Whoever has asked waits until then; when that is over nobody does, and what was begun is done in its own time. */
+/* The client waits until `until_ns`; after that nobody does, and the tuning takes its own time. */
 static uint64_t ends_at(const struct tuning_request *request, uint64_t begin_ns)
 {
     const uint64_t budget_ns = begin_ns + (uint64_t)request->budget_ms * 1000 * 1000;
@@ -216,8 +199,8 @@ int cuda_tune(const struct cuda_kernels *k, const struct tuning_request *request
         r = pace && pace->listed ? pace->listed(pace, ret, e) : 0;
     }
     if (r == 0) {
-        const struct tournament t = {first,  measure,        ends_all, now_ns,          pause_ns,
-                                     &bench, now_ns(&bench), until_ns, request->patient};
+        const struct tournament t = {tune_measure_first, tune_measure, ends_all,        now_ns, pause_ns, &bench,
+                                     now_ns(&bench),     until_ns,     request->patient};
 
         log_debug("tuning_begins", "problem=\"%s\" candidates=%u tried=%u prepared_us=%llu", ret->problem, ret->n,
                   tuning_tried(ret), (unsigned long long)(clock_now_ns() - begin_ns) / 1000);

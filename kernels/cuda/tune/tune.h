@@ -1,9 +1,8 @@
 /* Measures what can run a step, and chooses.
  *
- * Operands are the tuner's own, with the layouts and alignments of the request, filled with random values; there are so
- * many sets of them, used in turn, that small ones do not stay in the GPU's cache. Who wins is tournament.c's matter.
- *
- * Thread: one at a time in a process that does nothing else with the device. */
+ * Operands are the tuner's own, with the layouts and alignments of the request and random values: so many sets, used
+ * in turn, that small ones do not stay in the GPU's cache. Thread: one at a time in a process that does nothing else
+ * with the device. */
 #ifndef KOPS_CUDA_TUNE_H
 #define KOPS_CUDA_TUNE_H
 
@@ -48,12 +47,11 @@ int tune_bench_open(struct tune_bench *b, const struct cuda_kernels *k, const st
                     struct tuning_pace *pace, struct error *e);
 void tune_bench_close(struct tune_bench *b);
 
-/* Of struct tournament: the first execution of a candidate with what follows it, and later measurements, the mean of as
- * many executions in a row as fit into `slice_us` where one takes `guess_us`. -1: *e; where only the candidate cannot
- * run, cuda_device_is_broken() says no. */
-int tune_measure_first(struct tune_bench *b, const struct tuning_choice *choice, double slice_us, double *ret_us,
+/* Functions of struct tournament; the context is the bench. Where only the candidate cannot run, the device is not
+ * broken. */
+int tune_measure_first(void *bench, const struct tuning_choice *choice, double slice_us, double *ret_us,
                        bool *ret_rough, struct error *e);
-int tune_measure(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
-                 double *ret_us, struct error *e);
+int tune_measure(void *bench, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
+                 struct error *e);
 
 #endif
