@@ -121,6 +121,12 @@ CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name)
     return place(k, name)->function;
 }
 
+int cuda_embedded_get(const struct cuda_embedded *k, const char *name, CUfunction *ret, struct error *e)
+{
+    *ret = cuda_embedded_find(k, name);
+    return *ret ? 0 : error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", name);
+}
+
 bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image)
 {
     for (unsigned i = 0; i < cuda_ops_binary_count; i++) {

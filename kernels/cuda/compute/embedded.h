@@ -29,8 +29,9 @@ int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, str
 /* Harmless where nothing is loaded. */
 void cuda_embedded_unload(const struct cuda_device *d, struct cuda_embedded *k);
 
-/* NULL when no binary has the kernel. */
+/* NULL when no binary has the kernel. get() has an error then. */
 CUfunction cuda_embedded_find(const struct cuda_embedded *k, const char *name);
+int cuda_embedded_get(const struct cuda_embedded *k, const char *name, CUfunction *ret, struct error *e);
 
 /* image() of struct backend. */
 bool cuda_embedded_image(const char *name, size_t length, struct backend_image *ret_image);

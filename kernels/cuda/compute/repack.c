@@ -8,6 +8,7 @@
 #include "driver/device.h"
 #include "kernels.h"
 #include "repack_sketch.h"
+#include "work.h"
 
 struct means {
     CUfunction function; /* of a copy or of what is done to the product, … */
@@ -17,8 +18,6 @@ struct means {
 
 struct cuda_repack {
     struct repack_sketch sketch;
-    size_t workspace;
-    unsigned launches;
     struct means means[];
 };
 
@@ -38,10 +37,7 @@ static int prepare_launch(const struct cuda_kernels *k, struct repack_action *a,
         cuda_ops_launch_repack(a->copy.kind, &a->copy.params, &m->launch);
     else
         cuda_ops_gelu(&a->gelu.all, a->gelu.dtype, a->gelu.address, &m->launch);
-    m->function = cuda_embedded_find(&k->embedded, m->launch.kernel);
-    if (!m->function)
-        return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", m->launch.kernel);
-    return 0;
+    return cuda_embedded_get(&k->embedded, m->launch.kernel, &m->function, e);
 }
 
 static bool find_algorithm(const struct cuda_kernels *k, const struct repack_action *a, bool may_block,
@@ -51,16 +47,16 @@ static bool find_algorithm(const struct cuda_kernels *k, const struct repack_act
 }
 
 /* The scratch memory lies on a boundary of 256 bytes, so offsets in it tell the alignment. */
-static int prepare_product(const struct cuda_kernels *k, struct cuda_repack *r, const struct repack_action *a,
-                           struct means *m, struct error *e)
+static int prepare_product(const struct cuda_kernels *k, const struct repack_action *a, struct means *m,
+                           struct cuda_work *work, struct error *e)
 {
     struct tuning_choice choice;
     const bool tuned = find_algorithm(k, a, true, &choice);
 
     if (blaslt_plan_get(k->blaslt, &a->product.plan, a->product.addresses, tuned ? &choice : NULL, &m->blaslt, e) < 0)
         return -1;
-    if (blaslt_plan_workspace(m->blaslt) > r->workspace)
-        r->workspace = blaslt_plan_workspace(m->blaslt);
+    if (blaslt_plan_workspace(m->blaslt) > work->workspace)
+        work->workspace = blaslt_plan_workspace(m->blaslt);
     return 0;
 }
 
@@ -74,13 +70,13 @@ static int check(const struct cuda_kernels *k, const char *variant, struct error
     return error_detail_text(e, "variant", variant);
 }
 
-int cuda_repack_prepare(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
-                        const char *variant, struct cuda_repack **ret_repack, struct error *e)
+int cuda_repack_prepare(const struct cuda_kernels *k, const char *variant, struct cuda_work *work, struct error *e)
 {
     struct repack_sketch sketch;
     struct cuda_repack *r;
 
-    if (check(k, variant, e) < 0 || repack_sketch(plan, addresses, variant, k->device->repack_bytes, &sketch, e) < 0)
+    if (check(k, variant, e) < 0 ||
+        repack_sketch(work->plan, work->addresses, variant, k->device->repack_bytes, &sketch, e) < 0)
         return -1;
     r = calloc(1, sizeof(*r) + sketch.n * sizeof(r->means[0]));
     if (!r) {
@@ -88,19 +84,21 @@ int cuda_repack_prepare(const struct cuda_kernels *k, const struct plan *plan, c
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the parts of a gemm");
     }
     r->sketch = sketch;
+    work->repack = r;
+    work->launches = 0;
     for (unsigned i = 0; i < sketch.n; i++) {
         struct repack_action *a = &sketch.actions[i];
+        const bool product = a->kind == REPACK_PRODUCT;
 
-        if (a->kind == REPACK_PRODUCT ? prepare_product(k, r, a, &r->means[i], e) < 0
-                                      : prepare_launch(k, a, &r->means[i], e) < 0)
-            goto free_repack;
+        if (product ? prepare_product(k, a, &r->means[i], work, e) < 0 : prepare_launch(k, a, &r->means[i], e) < 0) {
+            cuda_work_release(work);
+            return -1;
+        }
+        work->launches += product ? blaslt_calls(&a->product.plan) : 1;
     }
-    *ret_repack = r;
+    work->scratch = sketch.scratch_bytes;
+    work->variant = variant;
     return 0;
-
-free_repack:
-    cuda_repack_free(r);
-    return -1;
 }
 
 static bool product_is_ready(const struct cuda_kernels *k, const struct repack_action *a)
@@ -128,28 +126,6 @@ bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan,
     }
     repack_sketch_free(&sketch);
     return ready;
-}
-
-uint64_t cuda_repack_scratch(const struct cuda_repack *r)
-{
-    return r->sketch.scratch_bytes;
-}
-
-size_t cuda_repack_workspace(const struct cuda_repack *r)
-{
-    return r->workspace;
-}
-
-unsigned cuda_repack_launches(const struct cuda_repack *r)
-{
-    unsigned n = 0;
-
-    for (unsigned i = 0; i < r->sketch.n; i++) {
-        const struct repack_action *a = &r->sketch.actions[i];
-
-        n += a->kind == REPACK_PRODUCT ? blaslt_calls(&a->product.plan) : 1;
-    }
-    return n;
 }
 
 static int issue_copy(const struct cuda_queue *q, const struct repack_action *a, struct means *m, struct error *e)

@@ -5,7 +5,6 @@
 #define KOPS_CUDA_REPACK_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "core/plan.h"
@@ -14,25 +13,21 @@
 struct cuda_kernels;
 struct cuda_queue;
 struct cuda_repack;
+struct cuda_work;
 
 /* The variant of that name, or NULL: no such one takes more than one launch. */
 const char *cuda_repack_variant(const char *name);
 
-/* Prepares a gemm, to be issued as often as the job repeats. Errors: invalid_argument (the variant does not apply),
- * unsupported, out_of_memory, device_lost. Thread: any; may block when cuda_repack_is_ready() says no. The context
- * is current. */
-int cuda_repack_prepare(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
-                        const char *variant, struct cuda_repack **ret_repack, struct error *e);
+/* Makes the work such a gemm, to be issued as often as the job repeats. Errors: invalid_argument (the variant does not
+ * apply), unsupported, out_of_memory, device_lost. Thread: any; may block when cuda_repack_is_ready() says no. The
+ * context is current. */
+int cuda_repack_prepare(const struct cuda_kernels *k, const char *variant, struct cuda_work *work, struct error *e);
 bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
                           const char *variant);
 
-/* What the queue must have. */
-uint64_t cuda_repack_scratch(const struct cuda_repack *r);
-size_t cuda_repack_workspace(const struct cuda_repack *r);
-unsigned cuda_repack_launches(const struct cuda_repack *r);
-
+/* Thread: loop. */
 int cuda_repack_issue(const struct cuda_queue *q, struct cuda_repack *r, struct error *e);
-
+/* NULL is allowed; returns NULL. */
 struct cuda_repack *cuda_repack_free(struct cuda_repack *r);
 
 #endif

@@ -140,19 +140,14 @@ struct backend_code {
     CUmodule module;
 };
 
-static int refuse_arch(const struct cuda_device *d, const struct cuda_binary *about, struct error *e)
-{
-    error_set(e, ERROR_UNSUPPORTED, "the code is for %s and does not run on %s, which is %s: compile it for that",
-              about->arch, d->base.info.name, d->base.info.arch);
-    error_detail_text(e, "arch", about->arch);
-    return error_detail_text(e, "device_arch", d->base.info.arch);
-}
-
 static int refuse(struct cuda_device *d, CUresult r, const struct cuda_binary *about, struct error *e)
 {
     switch (r) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
-        return refuse_arch(d, about, e);
+        error_set(e, ERROR_UNSUPPORTED, "the code is for %s and does not run on %s, which is %s: compile it for that",
+                  about->arch, d->base.info.name, d->base.info.arch);
+        error_detail_text(e, "arch", about->arch);
+        return error_detail_text(e, "device_arch", d->base.info.arch);
     case CUDA_ERROR_INVALID_IMAGE:
     case CUDA_ERROR_INVALID_SOURCE:
     case CUDA_ERROR_INVALID_VALUE:

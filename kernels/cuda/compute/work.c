@@ -123,9 +123,8 @@ static int prepare_own(const struct cuda_kernels *k, const struct step *step, co
         return refuse_transfer(e);
     if (cuda_ops_launch((enum op_id)step->op, work->plan, work->addresses, variant, &device, &work->launch, e) < 0)
         return -1;
-    work->function = cuda_embedded_find(&k->embedded, work->launch.kernel);
-    if (!work->function)
-        return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", work->launch.kernel);
+    if (cuda_embedded_get(&k->embedded, work->launch.kernel, &work->function, e) < 0)
+        return -1;
     work->variant = work->launch.variant;
     return cuda_embedded_encode(&work->launch, e);
 }
@@ -136,20 +135,14 @@ int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step,
     return prepare_own(k, step, step_variant(step), work, e);
 }
 
-static int prepare_repack(const struct cuda_kernels *k, const char *variant, struct cuda_work *work, struct error *e)
-{
-    if (cuda_repack_prepare(k, work->plan, work->addresses, variant, &work->repack, e) < 0)
-        return -1;
-    work->variant = variant;
-    return 0;
-}
-
 static int prepare_blaslt(const struct cuda_kernels *k, const struct tuning_choice *choice, struct cuda_work *work,
                           struct error *e)
 {
     if (blaslt_plan_get(k->blaslt, work->plan, work->addresses, choice, &work->blaslt, e) < 0)
         return -1;
     work->variant = cuda_variant_blaslt;
+    work->workspace = blaslt_plan_workspace(work->blaslt);
+    work->launches = blaslt_calls(work->plan);
     return 0;
 }
 
@@ -160,7 +153,7 @@ int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *st
 
     cuda_work_release(work);
     if (repack)
-        return prepare_repack(k, repack, work, e);
+        return cuda_repack_prepare(k, repack, work, e);
     if (strcmp(choice->variant, cuda_variant_blaslt) != 0)
         return prepare_own(k, step, choice->variant, work, e);
     if (!wants_blaslt(k, step, work->plan))
@@ -188,7 +181,7 @@ int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *ste
     const char *variant = wants_repack(k, step, work->plan, work->addresses);
 
     if (variant) {
-        if (prepare_repack(k, variant, work, e) == 0)
+        if (cuda_repack_prepare(k, variant, work, e) == 0)
             return 0;
         /* The copies do not fit, or the library has no algorithm for them. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
@@ -227,25 +220,6 @@ bool cuda_work_is_ready(const struct cuda_kernels *k, const struct step *step, c
     return blaslt_plan_is_cached(k->blaslt, &step->plan, addresses, tuned ? &choice : NULL);
 }
 
-size_t cuda_work_workspace(const struct cuda_work *work)
-{
-    if (work->repack)
-        return cuda_repack_workspace(work->repack);
-    return work->blaslt ? blaslt_plan_workspace(work->blaslt) : 0;
-}
-
-uint64_t cuda_work_scratch(const struct cuda_work *work)
-{
-    return work->repack ? cuda_repack_scratch(work->repack) : 0;
-}
-
-unsigned cuda_work_launches(const struct cuda_work *work)
-{
-    if (work->repack)
-        return cuda_repack_launches(work->repack);
-    return work->blaslt ? blaslt_calls(work->plan) : 1;
-}
-
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e)
 {
     if (work->host)
@@ -263,6 +237,9 @@ void cuda_work_release(struct cuda_work *work)
 {
     work->blaslt = blaslt_plan_unref(work->blaslt);
     work->repack = cuda_repack_free(work->repack);
+    work->workspace = 0;
+    work->scratch = 0;
+    work->launches = 1;
 }
 
 /* ---- checks before a step is queued ---- */

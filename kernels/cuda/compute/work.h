@@ -26,6 +26,9 @@ struct cuda_work {
     struct cuda_repack *repack; /* owned, or NULL: a gemm of several launches */
     CUfunction function;        /* an embedded kernel; a user's is in the plan */
     struct cuda_launch launch;
+    size_t workspace;  /* bytes that the queue must have before the work is issued: for cuBLASLt, … */
+    uint64_t scratch;  /* … and for copies of operands */
+    unsigned launches; /* of one execution */
     bool early; /* set by the caller: a user's kernel that may begin before the one before it in its job has ended */
 
     unsigned char *host; /* a transfer from or to here in place of a kernel; NULL: none */
@@ -60,13 +63,6 @@ static inline bool cuda_work_is_embedded(const struct cuda_work *work)
 {
     return work->variant && !work->blaslt && !work->repack && !work->host && work->plan->kind != PLAN_KERNEL;
 }
-
-/* What the queue must have before the work is issued: cuBLASLt's workspace, and scratch memory. */
-size_t cuda_work_workspace(const struct cuda_work *work);
-uint64_t cuda_work_scratch(const struct cuda_work *work);
-
-/* Launches of one execution. */
-unsigned cuda_work_launches(const struct cuda_work *work);
 
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);

@@ -13,59 +13,25 @@
 #include "memory/operand.h"
 #include "session.h"
 
-/* Copies keep the operands' layout, alignment and overlaps. */
+/* ---- copies of operands, which keep layout, alignment and overlaps ---- */
 
 /* All copies together, those that outputs are restored from included. */
 #define COPIES_BYTES_MAX (UINT64_C(8) << 30)
 
-struct cuda_copy {
-    uint32_t memory; /* of the operands */
-    uint64_t start, end;
-    bool read, written;
-    CUdeviceptr allocation, work, master; /* master: of one that is read and written; 0: none */
+enum {
+    ALIGNMENT = 512, /* addresses keep their place within: a kernel loads as many elements at once as it would */
+    IS_READ = 1,
+    IS_WRITTEN = 2,
+    IS_RESTORED = IS_READ | IS_WRITTEN /* read and written: an execution finds what the one before has written */
 };
 
-struct cuda_copies { /* all zero: none */
+struct copies { /* all zero: none */
     unsigned n;
-    struct cuda_copy of[STEP_MAX_OPERANDS];
+    struct cuda_range of[STEP_MAX_OPERANDS];
+    CUdeviceptr allocations[STEP_MAX_OPERANDS], works[STEP_MAX_OPERANDS];
+    CUdeviceptr masters[STEP_MAX_OPERANDS]; /* of ranges that are restored; 0: none */
     uint64_t bytes;
 };
-
-/* ---- copies of operands ---- */
-
-/* Addresses keep their place within this many bytes: a kernel loads as many elements at once as it would. */
-enum { ALIGNMENT = 512 };
-
-static bool touches(const struct cuda_copy *a, const struct cuda_copy *b)
-{
-    return a->memory == b->memory && a->start < b->end && b->start < a->end;
-}
-
-/* Adds a piece, merged with the pieces that it overlaps. */
-static void add(struct cuda_copies *c, struct cuda_copy piece)
-{
-    for (unsigned i = 0; i < c->n;) {
-        const struct cuda_copy *other = &c->of[i];
-
-        if (!touches(&piece, other)) {
-            i++;
-            continue;
-        }
-        piece.start = other->start < piece.start ? other->start : piece.start;
-        piece.end = other->end > piece.end ? other->end : piece.end;
-        piece.read = piece.read || other->read;
-        piece.written = piece.written || other->written;
-        c->of[i] = c->of[--c->n];
-        i = 0; /* it may overlap others now */
-    }
-    c->of[c->n++] = piece;
-}
-
-/* Whether an execution finds what the one before has written. */
-static bool is_restored(const struct cuda_copy *c)
-{
-    return c->read && c->written;
-}
 
 static bool is_read(const struct step *step, unsigned operand)
 {
@@ -76,22 +42,18 @@ static bool is_read(const struct step *step, unsigned operand)
     return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0;
 }
 
-static int list(struct cuda_copies *c, const struct step *step, struct error *e)
+static int list_copies(struct copies *c, const struct step *step, struct error *e)
 {
-    c->n = 0;
-    c->bytes = 0;
     for (unsigned i = 0; i < step_operands(step); i++) {
-        const struct step_operand *o = &step->operands[i];
+        struct cuda_range range = cuda_operand_range(&step->operands[i]);
 
-        if (o->extent && cuda_operand_memory(o))
-            add(c, (struct cuda_copy){.memory = o->memory,
-                                      .start = o->offset,
-                                      .end = o->offset + o->extent,
-                                      .read = is_read(step, i),
-                                      .written = i >= step->n_inputs});
+        if (range.start == range.end || !range.memory)
+            continue;
+        range.flags = (is_read(step, i) ? IS_READ : 0) | (i >= step->n_inputs ? IS_WRITTEN : 0);
+        c->n = cuda_ranges_add(c->of, c->n, range);
     }
     for (unsigned i = 0; i < c->n; i++)
-        c->bytes += (c->of[i].end - c->of[i].start) * (is_restored(&c->of[i]) ? 2 : 1);
+        c->bytes += (c->of[i].end - c->of[i].start) * (c->of[i].flags == IS_RESTORED ? 2 : 1);
     if (c->bytes <= COPIES_BYTES_MAX)
         return 0;
     error_set(e, ERROR_LIMIT_EXCEEDED,
@@ -107,56 +69,47 @@ static int copy(const struct cuda_queue *q, CUdeviceptr to, CUdeviceptr from, ui
     return CUDA_CALL(q->device, e, MemcpyDtoDAsync, to, from, bytes, q->stream);
 }
 
-static int fill(const struct cuda_queue *q, const struct cuda_copy *c, struct error *e)
+static int make_copy(const struct cuda_queue *q, struct copies *c, unsigned i, struct error *e)
 {
-    struct backend_memory *memory = memory_by_id(c->memory);
+    const struct cuda_range *r = &c->of[i];
+    const bool on_host = r->memory->kind == MEMORY_MEMFD;
+    const uint64_t bytes = r->end - r->start, from = (on_host ? 0 : cuda_peer_address(q->device, r->memory)) + r->start;
 
-    if (memory->kind == MEMORY_MEMFD)
-        return CUDA_CALL(q->device, e, MemcpyHtoDAsync, c->work, memory->host + c->start, c->end - c->start, q->stream);
-    return copy(q, c->work, cuda_peer_address(q->device, memory) + c->start, c->end - c->start, e);
+    if (cuda_scratch_alloc(q->device, q->stream, bytes + 2 * ALIGNMENT, &c->allocations[i], e) < 0)
+        return -1;
+    c->works[i] = (c->allocations[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + from % ALIGNMENT;
+    if (r->flags == IS_RESTORED && cuda_scratch_alloc(q->device, q->stream, bytes, &c->masters[i], e) < 0)
+        return -1;
+    if (on_host
+            ? CUDA_CALL(q->device, e, MemcpyHtoDAsync, c->works[i], r->memory->host + r->start, bytes, q->stream) < 0
+            : copy(q, c->works[i], from, bytes, e) < 0)
+        return -1;
+    return c->masters[i] ? copy(q, c->masters[i], c->works[i], bytes, e) : 0;
 }
 
-static uint64_t place_of(const struct cuda_device *d, const struct cuda_copy *c)
+static uint64_t address_of(const struct copies *c, const struct step_operand *o)
 {
-    struct backend_memory *memory = memory_by_id(c->memory);
-    const uint64_t base = memory->kind == MEMORY_MEMFD ? 0 : cuda_peer_address(d, memory);
+    const struct cuda_range wanted = cuda_operand_range(o);
 
-    return (base + c->start) % ALIGNMENT;
-}
-
-static int make_one(const struct cuda_queue *q, struct cuda_copy *c, struct error *e)
-{
-    const uint64_t bytes = c->end - c->start, place = place_of(q->device, c);
-
-    if (cuda_scratch_alloc(q->device, q->stream, bytes + 2 * ALIGNMENT, &c->allocation, e) < 0)
-        return -1;
-    c->work = (c->allocation + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + place;
-    if (is_restored(c) && cuda_scratch_alloc(q->device, q->stream, bytes, &c->master, e) < 0)
-        return -1;
-    if (fill(q, c, e) < 0)
-        return -1;
-    return c->master ? copy(q, c->master, c->work, bytes, e) : 0;
-}
-
-static uint64_t address_of(const struct cuda_copies *c, const struct step_operand *o)
-{
     for (unsigned i = 0; i < c->n; i++)
-        if (c->of[i].memory == o->memory && o->offset >= c->of[i].start && o->offset < c->of[i].end)
-            return c->of[i].work + (o->offset - c->of[i].start);
+        if (cuda_ranges_overlap(&c->of[i], &wanted))
+            return c->works[i] + (o->offset - c->of[i].start);
     return 0;
 }
 
-static int make_copies(struct cuda_copies *c, const struct cuda_queue *q, const struct step *step,
+/* Makes the copies, and fills `addresses` with the operands' places there. After a failure they are still to be freed.
+ */
+static int make_copies(struct copies *c, const struct cuda_queue *q, const struct step *step,
                        uint64_t addresses[STEP_MAX_OPERANDS], struct error *e)
 {
     memset(addresses, 0, STEP_MAX_OPERANDS * sizeof(addresses[0]));
     if (!q->device->has_pools || !CUDA_HAS(MemcpyDtoDAsync))
         return error_set(e, ERROR_UNSUPPORTED, "%s has no memory pools, so operands cannot be copied for counters",
                          q->device->base.info.name);
-    if (list(c, step, e) < 0)
+    if (list_copies(c, step, e) < 0)
         return -1;
     for (unsigned i = 0; i < c->n; i++)
-        if (make_one(q, &c->of[i], e) < 0)
+        if (make_copy(q, c, i, e) < 0)
             return -1;
     for (unsigned i = 0; i < step_operands(step); i++)
         if (step->operands[i].extent)
@@ -164,21 +117,21 @@ static int make_copies(struct cuda_copies *c, const struct cuda_queue *q, const 
     return 0;
 }
 
-static int restore_copies(const struct cuda_copies *c, const struct cuda_queue *q, struct error *e)
+/* Gives operands that are read and written the bytes again that they had. */
+static int restore(const struct copies *c, const struct cuda_queue *q, struct error *e)
 {
     for (unsigned i = 0; i < c->n; i++)
-        if (c->of[i].master && copy(q, c->of[i].work, c->of[i].master, c->of[i].end - c->of[i].start, e) < 0)
+        if (c->masters[i] && copy(q, c->works[i], c->masters[i], c->of[i].end - c->of[i].start, e) < 0)
             return -1;
     return 0;
 }
 
-static void free_copies(struct cuda_copies *c, const struct cuda_queue *q)
+static void free_copies(struct copies *c, const struct cuda_queue *q)
 {
     for (unsigned i = 0; i < c->n; i++) {
-        cuda_scratch_free(q->device, q->stream, c->of[i].allocation);
-        cuda_scratch_free(q->device, q->stream, c->of[i].master);
+        cuda_scratch_free(q->device, q->stream, c->allocations[i]);
+        cuda_scratch_free(q->device, q->stream, c->masters[i]);
     }
-    c->n = 0;
 }
 
 /* ---- processes with contexts on the device, by NVML ---- */
@@ -233,7 +186,7 @@ static struct cuda_session sessions[BACKEND_MAX_DEVICES];
 
 struct counting {
     struct cuda_queue queue;
-    struct cuda_copies copies;
+    struct copies copies;
     struct cuda_work work;
     CUdeviceptr flush;    /* a chunk, and behind it what is read; 0: none */
     uint64_t flush_bytes; /* without the chunk */
@@ -245,29 +198,13 @@ static int finish(const struct counting *c, struct error *e)
     return CUDA_CALL(c->queue.device, e, StreamSynchronize, c->queue.stream);
 }
 
-static int allow_peers(struct cuda_device *d, const struct step *step, struct error *e)
-{
-    struct backend_memory *peer;
-
-    while ((peer = cuda_step_find_peer(d, step)))
-        if (cuda_peer_allow(d, peer, e) < 0)
-            return -1;
-    return 0;
-}
-
 static int take_memory(struct counting *c, struct error *e)
 {
     struct cuda_queue *q = &c->queue;
-    const uint64_t workspace = cuda_work_workspace(&c->work), scratch = cuda_work_scratch(&c->work);
 
-    if (workspace && cuda_scratch_alloc(q->device, q->stream, workspace, &q->workspace, e) < 0)
+    if (c->work.workspace && cuda_scratch_alloc(q->device, q->stream, c->work.workspace, &q->workspace, e) < 0)
         return -1;
-    if (!scratch)
-        return 0;
-    if (cuda_scratch_take(q->device, q->stream, scratch, &q->scratch, e) < 0)
-        return -1;
-    q->scratch_bytes = scratch;
-    return 0;
+    return cuda_queue_need_scratch(q, c->work.scratch, e);
 }
 
 static int provide(struct counting *c, const struct cuda_kernels *kernels, const struct step *step, struct error *e)
@@ -306,18 +243,13 @@ static int prepare(struct counting *c, const struct cuda_kernels *kernels, struc
                    struct error *e)
 {
     c->work.plan = &step->plan;
-    if (allow_peers(c->queue.device, step, e) < 0 ||
+    if (cuda_step_allow(c->queue.device, step, e) < 0 ||
         make_copies(&c->copies, &c->queue, step, c->work.addresses, e) < 0 ||
         cuda_work_prepare(kernels, step, &c->work, e) < 0 || provide(c, kernels, step, e) < 0 ||
         (!warm && prepare_flush(c, e) < 0))
         return -1;
     step_copy_variant(step->variant_used, c->work.variant);
     return finish(c, e);
-}
-
-static int restore(const struct counting *c, struct error *e)
-{
-    return restore_copies(&c->copies, &c->queue, e);
 }
 
 static int execute(struct counting *c, struct error *e)
@@ -330,14 +262,15 @@ static int execute(struct counting *c, struct error *e)
 static int execute_all(struct counting *c, bool warm, struct error *e)
 {
     for (int i = 1; i < SESSION_EXECUTIONS; i++)
-        if (execute(c, e) < 0 || restore(c, e) < 0)
+        if (execute(c, e) < 0 || restore(&c->copies, &c->queue, e) < 0)
             return -1;
     return (!warm && flush(c, e) < 0) || finish(c, e) < 0 ? -1 : execute(c, e);
 }
 
 static int pass(struct counting *c, struct cuda_session *s, bool warm, bool *ret_more, struct error *e)
 {
-    if (restore(c, e) < 0 || finish(c, e) < 0 || cuda_session_pass_begin(s, e) < 0 || execute_all(c, warm, e) < 0)
+    if (restore(&c->copies, &c->queue, e) < 0 || finish(c, e) < 0 || cuda_session_pass_begin(s, e) < 0 ||
+        execute_all(c, warm, e) < 0)
         return -1;
     return cuda_session_pass_end(s, ret_more, e);
 }
@@ -355,13 +288,6 @@ static int run_passes(struct counting *c, struct cuda_session *s, struct backend
     return cuda_session_read(s, ret, ret_longest, e);
 }
 
-static void describe(struct counting *c, unsigned longest, struct backend_counters *ret)
-{
-    ret->copied_bytes = c->copies.bytes;
-    ret->multiprocessors = c->queue.device->base.info.compute_units;
-    cuda_launches_describe(&c->queue, &c->work, longest, ret);
-}
-
 static void release(struct counting *c)
 {
     cuda_work_release(&c->work);
@@ -370,7 +296,7 @@ static void release(struct counting *c)
     free_copies(&c->copies, &c->queue);
     cuda_scratch_free(c->queue.device, c->queue.stream, c->flush);
     cuda_scratch_free(c->queue.device, c->queue.stream, c->queue.workspace);
-    cuda_scratch_give(c->queue.device, c->queue.stream, c->queue.scratch, c->queue.scratch_bytes);
+    cuda_queue_give_scratch(&c->queue);
 }
 
 int cuda_counters_load(struct backend_device *base, struct error *e)
@@ -418,8 +344,11 @@ int cuda_count(const struct cuda_kernels *kernels, const struct cuda_queue *queu
         cuda_session_begin(s, d, e) == 0) {
         r = run_passes(&c, s, ret, &longest, e);
         cuda_session_end(s);
-        if (r == 0)
-            describe(&c, longest, ret);
+        if (r == 0) {
+            ret->copied_bytes = c.copies.bytes;
+            ret->multiprocessors = d->base.info.compute_units;
+            cuda_launches_describe(&c.queue, &c.work, longest, ret);
+        }
     }
     release(&c);
     pthread_mutex_unlock(&lock);

@@ -39,11 +39,6 @@ const struct cuda_metric *cuda_metric(unsigned i)
     return &metrics[i];
 }
 
-static double *metric_place(struct backend_counters *c, unsigned i)
-{
-    return i < COUNTER_COUNT ? &c->values[i] : &c->stalls[i - COUNTER_COUNT];
-}
-
 /* One call: CALL(s, e, start, cupti_profiler, profiler, .profiler = …). `last` is the struct's last member. */
 #define CALL(s, e, function, params) check((s)->cupti->function(params), "CUPTI's " #function, e)
 #define PARAMS(type, last, ...)                                                                                        \
@@ -254,8 +249,11 @@ static int evaluate(struct cuda_session *s, size_t range, struct backend_counter
 
     if (CALL(s, e, evaluate, &ask) < 0)
         return -1;
-    for (unsigned i = 0; i < s->n; i++)
-        *metric_place(ret, s->which[i]) = values[i] * cuda_metric(s->which[i])->scale;
+    for (unsigned i = 0; i < s->n; i++) {
+        const unsigned n = s->which[i];
+
+        *(n < COUNTER_COUNT ? &ret->values[n] : &ret->stalls[n - COUNTER_COUNT]) = values[i] * cuda_metric(n)->scale;
+    }
     return 0;
 }
 

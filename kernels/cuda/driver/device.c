@@ -73,12 +73,6 @@ static const unsigned flags[EVENT_KINDS] = {
     [EVENT_PLAIN_END] = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING,
 };
 
-static void init_events(struct cuda_events *pool)
-{
-    *pool = (struct cuda_events){0};
-    pthread_mutex_init(&pool->lock, NULL);
-}
-
 static void destroy_events(struct cuda_device *d, struct cuda_events *pool)
 {
     for (unsigned kind = 0; kind < EVENT_KINDS; kind++) {
@@ -235,6 +229,46 @@ void cuda_scratch_give(struct cuda_device *d, CUstream stream, CUdeviceptr addre
     atomic_fetch_sub(&d->repack_used, bytes);
 }
 
+int cuda_queue_need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e)
+{
+    if (bytes <= q->scratch_bytes)
+        return 0;
+    cuda_queue_give_scratch(q);
+    if (cuda_scratch_take(q->device, q->stream, bytes, &q->scratch, e) < 0)
+        return -1;
+    q->scratch_bytes = bytes;
+    return 0;
+}
+
+void cuda_queue_give_scratch(struct cuda_queue *q)
+{
+    cuda_scratch_give(q->device, q->stream, q->scratch, q->scratch_bytes);
+    q->scratch = 0;
+    q->scratch_bytes = 0;
+}
+
+/* ---- page-locked host memory ---- */
+
+int cuda_host_alloc(struct cuda_device *d, size_t bytes, void **ret_host, CUdeviceptr *ret_address, struct error *e)
+{
+    void *host;
+
+    if (CUDA_OPEN_CALL(d, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
+        return -1;
+    if (CUDA_OPEN_CALL(d, e, MemHostGetDevicePointer, ret_address, host, 0) < 0) {
+        cuda_host_free(d, host);
+        return -1;
+    }
+    *ret_host = memset(host, 0, bytes);
+    return 0;
+}
+
+void cuda_host_free(struct cuda_device *d, void *host)
+{
+    if (host)
+        cuda_on(d)->MemFreeHost(host);
+}
+
 /* ---- devices ---- */
 
 enum { ATTRIBUTE_MPS_ENABLED = 133 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers do not have */ };
@@ -260,13 +294,6 @@ static void format_uuid(const CUuuid *uuid, char *into, size_t size)
              b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* Under MPS the process that has the device to itself is the MPS server, whose clients have contexts, too. */
-static bool is_exclusive(const struct cuda_device *d)
-{
-    return cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS &&
-           !d->base.info.shared;
-}
-
 static int describe(struct cuda_device *d, struct error *e)
 {
     struct backend_device_info *info = &d->base.info;
@@ -286,7 +313,9 @@ static int describe(struct cuda_device *d, struct error *e)
     info->memory_bytes = bytes;
     info->compute_units = (unsigned)processors;
     info->shared = cuda_device_attribute(d, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) != 0;
-    info->exclusive = is_exclusive(d);
+    /* Under MPS the process that has the device to itself is the MPS server, whose clients have contexts, too. */
+    info->exclusive =
+        !info->shared && cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
     info->clusters = CUDA_HAS(LaunchKernelEx);
     d->registers_read_only = cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0;
     return describe_pools(d, e);
@@ -317,7 +346,8 @@ int cuda_device_activate(struct cuda_device *d, struct error *e)
         goto release_context;
     if (open_scratch(d, e) < 0)
         goto destroy_service;
-    init_events(&d->events);
+    d->events = (struct cuda_events){0};
+    pthread_mutex_init(&d->events.lock, NULL);
     return 0;
 
 destroy_service:

@@ -141,4 +141,16 @@ int cuda_scratch_take(struct cuda_device *d, CUstream stream, uint64_t bytes, CU
 /* Address 0 is allowed. */
 void cuda_scratch_give(struct cuda_device *d, CUstream stream, CUdeviceptr address, uint64_t bytes);
 
+/* Makes sure that the queue has so much of it. Work in preparation for the queue may not count on less any more. */
+int cuda_queue_need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e);
+/* Behind the work that uses the memory. Harmless without any. */
+void cuda_queue_give_scratch(struct cuda_queue *q);
+
+/* ---- page-locked host memory, for words that the host and the GPU share ---- */
+
+/* Zeroed memory, and its address for the device. A failure breaks nothing. */
+int cuda_host_alloc(struct cuda_device *d, size_t bytes, void **ret_host, CUdeviceptr *ret_address, struct error *e);
+/* NULL is allowed. */
+void cuda_host_free(struct cuda_device *d, void *host);
+
 #endif

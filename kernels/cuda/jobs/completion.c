@@ -40,12 +40,6 @@ static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent
     }
 }
 
-static void drop_wake(struct cuda_stream *s)
-{
-    return_end(s, EVENT_PLAIN_END, s->wake);
-    s->wake = NULL;
-}
-
 /* The event behind the only execution in flight, for a thread to sleep on, dropped when that execution ends. NULL:
  * the driver gives none, and a thread naps instead, which works: only the log tells. */
 static CUevent wake_event(struct cuda_stream *s)
@@ -115,21 +109,14 @@ static void drop_execution(struct cuda_stream *s, struct cuda_job *job)
     struct cuda_execution *x = &job->executions[job->ended++ % JOB_WINDOW];
 
     if (s->wake)
-        drop_wake(s);
+        return_end(s, EVENT_PLAIN_END, s->wake);
+    s->wake = NULL;
     return_end(s, cuda_end_kind(s, x), x->end);
     cuda_event_return(s->queue.device, EVENT_TIMED, x->start);
     s->in_flight--;
     s->steps_in_flight -= x->steps;
     s->recorded -= x->ticket != 0;
     s->executor->recorded.under_way -= x->ticket != 0;
-}
-
-static void end_execution(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
-{
-    s->executor->progress_ns = clock_now_ns();
-    cuda_timed_end(s, base, job, &job->executions[job->ended % JOB_WINDOW], s->executor->progress_ns);
-    drop_execution(s, job);
-    base->ended = job->ended;
 }
 
 static bool collect_records(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
@@ -151,9 +138,14 @@ static bool collect(struct cuda_stream *s, struct backend_job *base)
     struct cuda_staging *staging;
 
     while (job->ended < job->issued) {
-        if (!has_ended(s, &job->executions[job->ended % JOB_WINDOW]))
+        struct cuda_execution *x = &job->executions[job->ended % JOB_WINDOW];
+
+        if (!has_ended(s, x))
             return false;
-        end_execution(s, base, job);
+        s->executor->progress_ns = clock_now_ns();
+        cuda_timed_end(s, base, job, x, s->executor->progress_ns);
+        drop_execution(s, job);
+        base->ended = job->ended;
     }
     if (job->state != JOB_ISSUED)
         return false;
@@ -216,19 +208,14 @@ void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
     }
 }
 
-/* After all work of the stream: another value than the last mark was written by a kernel. */
-static bool flag_was_overwritten(struct cuda_stream *s)
-{
-    return s->flag && cuda_stream_executions_ahead(s);
-}
-
 void cuda_stream_check(struct cuda_stream *s)
 {
     struct cuda_device *d = s->queue.device;
     CUresult r = cuda_on(d)->StreamQuery(s->queue.stream);
     struct error ignored;
 
-    if (r == CUDA_SUCCESS && flag_was_overwritten(s)) {
+    /* After all work of the stream: another value than the last mark was written by a kernel. */
+    if (r == CUDA_SUCCESS && s->flag && cuda_stream_executions_ahead(s)) {
         log_warning("cuda_flag_overwritten", "device=%s", d->base.info.uuid);
         r = CUDA_ERROR_ILLEGAL_ADDRESS; /* the kernel wrote to where it had no business */
     }

@@ -1,7 +1,5 @@
 #include "flags.h"
 
-#include <string.h>
-
 enum { LINE_BYTES = 64 };
 
 bool cuda_flags_are_supported(const struct cuda_device *d)
@@ -11,20 +9,14 @@ bool cuda_flags_are_supported(const struct cuda_device *d)
 
 int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e)
 {
-    const size_t bytes = (size_t)CUDA_FLAGS_MAX * LINE_BYTES;
     void *host;
 
     flags->host = NULL;
     flags->n_free = 0;
     if (!cuda_flags_are_supported(d))
         return 0;
-    if (CUDA_OPEN_CALL(d, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
+    if (cuda_host_alloc(d, (size_t)CUDA_FLAGS_MAX * LINE_BYTES, &host, &flags->on_device, e) < 0)
         return -1;
-    if (CUDA_OPEN_CALL(d, e, MemHostGetDevicePointer, &flags->on_device, host, 0) < 0) {
-        cuda_on(d)->MemFreeHost(host);
-        return -1;
-    }
-    memset(host, 0, bytes);
     flags->host = host;
     for (unsigned i = CUDA_FLAGS_MAX; i-- > 0;)
         flags->free[flags->n_free++] = (uint16_t)i;
@@ -33,8 +25,7 @@ int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct erro
 
 void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags)
 {
-    if (flags->host)
-        cuda_on(d)->MemFreeHost(flags->host);
+    cuda_host_free(d, flags->host);
     flags->host = NULL;
 }
 

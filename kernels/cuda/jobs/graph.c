@@ -88,12 +88,6 @@ bool cuda_graph_is_wanted(const struct backend_job *job)
     return !plain;
 }
 
-static void list_addresses(const struct cuda_device *d, const struct backend_job *job, uint64_t *into)
-{
-    for (unsigned i = 0; i < job->n_steps; i++)
-        cuda_step_addresses(d, &job->steps[i], into + (size_t)i * STEP_MAX_OPERANDS);
-}
-
 static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++) {
@@ -190,8 +184,8 @@ static int take_scratch(struct cuda_capture *c, const struct backend_job *job, s
     uint64_t bytes = 0;
 
     for (unsigned i = 0; i < job->n_steps; i++)
-        if (cuda_work_scratch(&works[i]) > bytes)
-            bytes = cuda_work_scratch(&works[i]);
+        if (works[i].scratch > bytes)
+            bytes = works[i].scratch;
     if (!bytes)
         return 0;
     if (cuda_scratch_take(c->device, c->stream, bytes, &graph->scratch, e) == 0) {
@@ -218,8 +212,8 @@ static int take_memory(struct cuda_capture *c, const struct backend_job *job, st
     if (take_scratch(c, job, works, graph, e) < 0)
         return -1;
     for (unsigned i = 0; i < job->n_steps; i++)
-        if (cuda_work_workspace(&works[i]) > workspace)
-            workspace = cuda_work_workspace(&works[i]);
+        if (works[i].workspace > workspace)
+            workspace = works[i].workspace;
     if (workspace && cuda_scratch_alloc(c->device, c->stream, workspace, &graph->workspace, e) < 0)
         return -1;
     return graph->workspace || graph->scratch ? CUDA_CALL(c->device, e, StreamSynchronize, c->stream) : 0;
@@ -270,7 +264,8 @@ static struct cuda_graph *graph_new(const struct cuda_capture *c, const struct b
     }
     atomic_init(&graph->refs, 1);
     graph->device = d;
-    list_addresses(d, job, graph->addresses);
+    for (unsigned i = 0; i < job->n_steps; i++)
+        cuda_step_addresses(d, &job->steps[i], graph->addresses + (size_t)i * STEP_MAX_OPERANDS);
     /* Read before the steps are prepared: a choice in between differs from this one, and the graph is made anew. */
     graph->generation = tuning_table_generation(c->kernels->tuning);
     graph->choices = choices_of(c->kernels, d, job, true);

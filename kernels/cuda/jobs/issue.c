@@ -34,9 +34,9 @@ static void cancel(struct backend_job *base)
 
 static int provide_memory(struct cuda_stream *s, const struct cuda_work *work, struct error *e)
 {
-    if (cuda_work_workspace(work) && cuda_stream_need_workspace(s, e) < 0)
+    if (work->workspace && cuda_stream_need_workspace(s, e) < 0)
         return -1;
-    return cuda_stream_need_scratch(s, cuda_work_scratch(work), e);
+    return cuda_queue_need_scratch(&s->queue, work->scratch, e);
 }
 
 /* Gets cuBLASLt's workspace, and scratch memory. Without memory for copies operands are not copied; without any, an
@@ -112,7 +112,7 @@ static int start(struct cuda_stream *s, struct backend_job *base, struct cuda_jo
                 backend_job_blame(base, i, e);
                 return -1;
             }
-            job->launches += cuda_work_launches(&job->steps[i].work);
+            job->launches += job->steps[i].work.launches;
             if (base->n_steps > 1 && job->steps[i].staged)
                 job->launches += COPY_LAUNCHES;
         }

@@ -90,6 +90,9 @@ int cuda_job_take_steps(const struct cuda_device *d, struct cuda_job *job, const
         steps[i].work.blaslt = NULL;
         steps[i].work.repack = NULL;
         steps[i].work.host = NULL;
+        steps[i].work.workspace = 0;
+        steps[i].work.scratch = 0;
+        steps[i].work.launches = 1;
         steps[i].staged = NULL;
         cuda_step_addresses(d, &base->steps[i], steps[i].work.addresses);
     }

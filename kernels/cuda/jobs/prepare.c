@@ -7,7 +7,6 @@
 #include "counters/count.h"
 #include "driver/device.h"
 #include "executor.h"
-#include "memory/mapping.h"
 #include "memory/operand.h"
 #include "util/clock.h"
 
@@ -35,14 +34,12 @@ static bool staging_may_block(const struct cuda_device *d, const struct backend_
     return false;
 }
 
-/* The first memory that this device has no access to yet, or NULL. */
-static struct backend_memory *find_peer(const struct cuda_device *d, const struct backend_job *job)
+static bool has_access(const struct cuda_device *d, const struct backend_job *job)
 {
-    struct backend_memory *found = NULL;
-
-    for (unsigned i = 0; !found && i < job->n_steps; i++)
-        found = cuda_step_find_peer(d, &job->steps[i]);
-    return found;
+    for (unsigned i = 0; i < job->n_steps; i++)
+        if (!cuda_step_has_access(d, &job->steps[i]))
+            return false;
+    return true;
 }
 
 /* Whether CUPTI is to be started with the job, noted for prepare(). That takes some 15 ms: unless it was started
@@ -64,7 +61,7 @@ bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job)
 
     if (backend_job_is_empty(job) && !job->counters)
         return false;
-    if (starts_records(x, job) || job->counters || staging_may_block(d, job) || find_peer(d, job))
+    if (starts_records(x, job) || job->counters || staging_may_block(d, job) || !has_access(d, job))
         return true;
     if (cuda_graph_is_wanted(job) && !is_staged(job)) {
         graph = cuda_graph_find(&x->capture, job);
@@ -161,13 +158,12 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
 {
     struct cuda_stream *s = cuda_stream(stream);
     struct cuda_executor *x = s->executor;
-    struct backend_memory *peer;
     struct cuda_job *job;
 
     if (cuda_enter(x->device, e) < 0)
         return -1;
-    while ((peer = find_peer(x->device, base)))
-        if (cuda_peer_allow(x->device, peer, e) < 0)
+    for (unsigned i = 0; i < base->n_steps; i++)
+        if (cuda_step_allow(x->device, &base->steps[i], e) < 0)
             return -1;
     if (atomic_load_explicit(&x->records_are_wanted, memory_order_relaxed))
         cuda_records_start();

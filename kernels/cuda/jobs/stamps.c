@@ -115,9 +115,8 @@ static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels,
     int r = 0;
 
     cuda_ops_nothing(&launch);
-    function = cuda_embedded_find(kernels, launch.kernel);
-    if (!function)
-        return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", launch.kernel);
+    if (cuda_embedded_get(kernels, launch.kernel, &function, e) < 0)
+        return -1;
     for (unsigned i = 0; i < TRIES && r == 0; i++) {
         places[i] = cuda_stamps_take(stamps, 0, i, &launch);
         r = cuda_embedded_launch(&queue, function, &launch, e);
@@ -141,23 +140,19 @@ int cuda_stamps_open(struct cuda_device *d, const struct cuda_embedded *kernels,
     *stamps = (struct cuda_stamps){.host = NULL};
     if (!cuda_flags_are_supported(d))
         return 0;
-    if (CUDA_OPEN_CALL(d, e, MemHostAlloc, &host, bytes, CU_MEMHOSTALLOC_DEVICEMAP) < 0)
+    if (cuda_host_alloc(d, bytes, &host, &stamps->on_device, e) < 0)
         return -1;
-    memset(host, 0, bytes);
     stamps->host = host;
     stamps->counts = kernels->stamp_counts;
     /* Without stamps there are events. */
-    if (CUDA_OPEN_CALL(d, e, MemHostGetDevicePointer, &stamps->on_device, host, 0) < 0 ||
-        find_step(d, kernels, stamps, &step, e) < 0 || !step || step > STEP_NS_MAX)
+    if (find_step(d, kernels, stamps, &step, e) < 0 || !step || step > STEP_NS_MAX)
         cuda_stamps_close(d, stamps);
     return 0;
 }
 
 void cuda_stamps_close(struct cuda_device *d, struct cuda_stamps *stamps)
 {
-    if (!stamps->host)
-        return;
-    cuda_on(d)->MemFreeHost(stamps->host);
+    cuda_host_free(d, stamps->host);
     *stamps = (struct cuda_stamps){.host = NULL};
 }
 

@@ -173,15 +173,6 @@ static void release_workspace(struct cuda_stream *s)
     s->streams->workspaces--;
 }
 
-static void release_scratch(struct cuda_stream *s)
-{
-    struct cuda_queue *q = &s->queue;
-
-    cuda_scratch_give(q->device, q->stream, q->scratch, q->scratch_bytes);
-    q->scratch = 0;
-    q->scratch_bytes = 0;
-}
-
 static void release_small(struct cuda_stream *s)
 {
     if (!s->queue.small)
@@ -197,7 +188,7 @@ static void destroy(struct cuda_stream *s)
     cuda_timed_forget(s);
     if (!cuda_device_is_broken(s->queue.device)) {
         release_workspace(s);
-        release_scratch(s);
+        cuda_queue_give_scratch(&s->queue);
         release_small(s);
         cuda_records_load_begin(true);
         cuda_on(s->queue.device)->StreamDestroy(s->queue.stream);
@@ -246,19 +237,6 @@ int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e)
     return 0;
 }
 
-int cuda_stream_need_scratch(struct cuda_stream *s, uint64_t bytes, struct error *e)
-{
-    struct cuda_queue *q = &s->queue;
-
-    if (bytes <= q->scratch_bytes)
-        return 0;
-    release_scratch(s); /* behind the work that uses it */
-    if (cuda_scratch_take(q->device, q->stream, bytes, &q->scratch, e) < 0)
-        return -1;
-    q->scratch_bytes = bytes;
-    return 0;
-}
-
 int cuda_stream_need_small(struct cuda_stream *s, struct error *e)
 {
     if (s->queue.small)
@@ -271,7 +249,7 @@ int cuda_stream_need_small(struct cuda_stream *s, struct error *e)
 
 void cuda_stream_rest(struct cuda_stream *s)
 {
-    release_scratch(s);
+    cuda_queue_give_scratch(&s->queue);
     if (atomic_load_explicit(&s->streams->smalls, memory_order_relaxed) > RESTING_SMALLS_MAX)
         release_small(s);
     if (s->streams->workspaces > RESTING_WORKSPACES_MAX)

@@ -116,9 +116,6 @@ void cuda_stream_free(struct backend_stream *stream);
 
 int cuda_stream_need_workspace(struct cuda_stream *s, struct error *e);
 
-/* No job of the stream that has been issued in part may use less scratch memory than it had. */
-int cuda_stream_need_scratch(struct cuda_stream *s, uint64_t bytes, struct error *e);
-
 /* Thread: any, which has the stream to itself. */
 int cuda_stream_need_small(struct cuda_stream *s, struct error *e);
 

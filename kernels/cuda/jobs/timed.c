@@ -26,11 +26,6 @@ void cuda_timed_init(struct cuda_execution *x)
     x->by_events = x->settled = false;
 }
 
-static bool stamps_are_there(const struct cuda_stream *s)
-{
-    return s->flag && s->executor->stamps.host;
-}
-
 /* Behind long work all is on the stream in time by itself. */
 static bool wants_gate(struct cuda_stream *s)
 {
@@ -72,7 +67,7 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
                      struct error *e)
 {
     struct cuda_work *work = job->steps && job->n_steps == 1 ? &job->steps[0].work : NULL;
-    const bool stamps = work && cuda_work_is_embedded(work) && stamps_are_there(s);
+    const bool stamps = work && cuda_work_is_embedded(work) && s->flag && s->executor->stamps.host;
 
     x->issued_ns = clock_now_ns();
     /* All executions of a job are timed in one way, also where CUPTI is started meanwhile. */

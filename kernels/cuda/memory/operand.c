@@ -33,15 +33,44 @@ void cuda_step_alignments(const struct step *step, uint64_t addresses[STEP_MAX_O
     }
 }
 
-struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct step *step)
+bool cuda_step_has_access(const struct cuda_device *d, const struct step *step)
 {
-    for (unsigned i = 0; i < step_operands(step); i++) {
-        struct backend_memory *memory = cuda_operand_memory(&step->operands[i]);
+    for (unsigned i = 0; i < step_operands(step); i++)
+        if (!cuda_peer_has_access(d, cuda_operand_memory(&step->operands[i])))
+            return false;
+    return true;
+}
 
-        if (!cuda_peer_has_access(d, memory))
-            return memory;
+int cuda_step_allow(struct cuda_device *d, const struct step *step, struct error *e)
+{
+    for (unsigned i = 0; i < step_operands(step); i++)
+        if (cuda_peer_allow(d, cuda_operand_memory(&step->operands[i]), e) < 0)
+            return -1;
+    return 0;
+}
+
+struct cuda_range cuda_operand_range(const struct step_operand *o)
+{
+    return (struct cuda_range){.memory = cuda_operand_memory(o), .start = o->offset, .end = o->offset + o->extent};
+}
+
+unsigned cuda_ranges_add(struct cuda_range *all, unsigned n, struct cuda_range added)
+{
+    for (unsigned i = 0; i < n;) {
+        const struct cuda_range *r = &all[i];
+
+        if (!cuda_ranges_overlap(r, &added)) {
+            i++;
+            continue;
+        }
+        added.start = r->start < added.start ? r->start : added.start;
+        added.end = r->end > added.end ? r->end : added.end;
+        added.flags |= r->flags;
+        all[i] = all[--n];
+        i = 0; /* the merged range may overlap more */
     }
-    return NULL;
+    all[n++] = added;
+    return n;
 }
 
 CUdeviceptr cuda_signal_address(const struct cuda_device *d, const struct backend_signal *signal)

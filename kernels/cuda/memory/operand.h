@@ -29,8 +29,27 @@ void cuda_step_addresses(const struct cuda_device *d, const struct step *step, u
 /* Addresses before `d` was given access: only their alignment means something. */
 void cuda_step_alignments(const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
-/* The first operand's memory that `d` has no access to yet, or NULL. */
-struct backend_memory *cuda_step_find_peer(const struct cuda_device *d, const struct step *step);
+/* Whether `d` has access to all operands; gives it access. Errors and context as cuda_peer_allow(). */
+bool cuda_step_has_access(const struct cuda_device *d, const struct step *step);
+int cuda_step_allow(struct cuda_device *d, const struct step *step, struct error *e);
+
+/* Bytes [start, end) of one memory, which overlapping operands share. */
+struct cuda_range {
+    struct backend_memory *memory;
+    uint64_t start, end;
+    unsigned flags; /* the caller's, of all operands together */
+};
+
+static inline bool cuda_ranges_overlap(const struct cuda_range *a, const struct cuda_range *b)
+{
+    return a->memory == b->memory && a->start < b->end && b->start < a->end;
+}
+
+/* The operand's bytes, without flags. */
+struct cuda_range cuda_operand_range(const struct step_operand *o);
+
+/* Adds a range, merged with all that it overlaps. Returns the new number of ranges. */
+unsigned cuda_ranges_add(struct cuda_range *all, unsigned n, struct cuda_range added);
 
 /* The address of the signal's word for `d`; memory_attach() attached its page. */
 CUdeviceptr cuda_signal_address(const struct cuda_device *d, const struct backend_signal *signal);

@@ -35,15 +35,10 @@ bool cuda_pools_import(void)
     return CUDA_HAS(MemPoolImportFromShareableHandle) && CUDA_HAS(MemPoolImportPointer) && CUDA_HAS(MemPoolSetAccess);
 }
 
-static CUmemAccessDesc access_of(const struct cuda_device *d)
-{
-    return (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->ordinal},
-                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-}
-
 CUresult cuda_pool_allow(const struct cuda_pool *pool, const struct cuda_device *peer)
 {
-    const CUmemAccessDesc access = access_of(peer);
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer->ordinal},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
     return cuda_on(pool->device)->MemPoolSetAccess(pool->pool, &access, 1);
 }

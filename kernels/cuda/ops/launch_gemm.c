@@ -70,7 +70,7 @@ static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_m
 
 /* Sets how a, b and out, of elements of these sizes, are read and written; returns whether a and b can both be read in
  * 16-byte pieces. */
-static bool set_access_of(struct cuda_ops_gemm *p, size_t size, size_t out_size)
+static bool set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size)
 {
     const bool wide_a = choose_access(p, &p->a, p->a.row, p->m, p->a.column, size, &p->a_access);
     const bool wide_b = choose_access(p, &p->b, p->b.column, p->n, p->b.row, size, &p->b_access);
@@ -175,7 +175,7 @@ static int launch_small(struct cuda_ops_gemm *p, const struct plan *plan, const 
     static const char *const kernels[2][2][SPLITS] = {{SMALL_SPLITS(f32, "_any"), SMALL_SPLITS(f32, "")},
                                                       {SMALL_SPLITS(tf32, "_any"), SMALL_SPLITS(tf32, "")}};
     const bool tf32 = !plan->gemm.high_precision_only && device->level >= CUDA_OPS_SM80;
-    const bool wide = set_access_of(p, sizeof(float), sizeof(float));
+    const bool wide = set_access(p, sizeof(float), sizeof(float));
     uint64_t tiles;
     unsigned split;
 
@@ -280,23 +280,11 @@ static void read_product(const struct plan *plan, const uint64_t *addresses, str
         p->batch_shape[d] = (uint64_t)g->batch_shape[g->batch_rank - 1 - d];
 }
 
-/* Out's rows are contiguous, where its columns are. */
-static void read_plan(const struct plan *plan, const uint64_t *addresses, struct cuda_ops_gemm *p)
-{
-    read_product(plan, addresses, p);
-    if (p->out.column != 1 && p->out.row == 1)
-        transpose(p);
-}
-
-static bool set_access(struct cuda_ops_gemm *p, size_t size)
-{
-    return set_access_of(p, size, p->out_wide ? sizeof(float) : size);
-}
-
 static int launch_tiled(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                         struct cuda_launch *ret_launch, struct error *e)
 {
-    const bool wide = set_access(p, dtype_size(plan->dtype));
+    const size_t size = dtype_size(plan->dtype);
+    const bool wide = set_access(p, size, p->out_wide ? sizeof(float) : size);
 
     (void)e;
     cuda_ops_set_gemm(ret_launch, p, choose_config(cuda_ops_gemm_configs(plan->dtype), p, device->multiprocessors),
@@ -351,7 +339,9 @@ static int launch_variant(const char *name, const struct plan *plan, const uint6
                       plan->out_dtype != plan->dtype ? "out of another dtype" : "bias, and no activation");
             return error_detail_text(e, "key", "attrs.variant");
         }
-        read_plan(plan, addresses, &p);
+        read_product(plan, addresses, &p);
+        if (p.out.column != 1 && p.out.row == 1)
+            transpose(&p); /* out's rows are contiguous where its columns are */
         return variants[i].launch(&p, plan, device, ret_launch, e);
     }
     return error_set(e, ERROR_INVALID_ARGUMENT, "gemm has no variant \"%.40s\"", name);
@@ -461,6 +451,6 @@ void cuda_ops_launch_scaled(const struct plan *plan, const uint64_t *addresses, 
     p.out_type = out_type_of(plan->out_dtype);
     if (p.gemm.out.column != 1 && p.gemm.out.row == 1)
         transpose_scaled(&p);
-    wide = set_access_of(&p.gemm, dtype_size(plan->dtype), dtype_size(plan->out_dtype));
+    wide = set_access(&p.gemm, dtype_size(plan->dtype), dtype_size(plan->out_dtype));
     cuda_ops_set_scaled(ret_launch, &p, choose_config(scaled_configs, &p.gemm, device->multiprocessors), wide);
 }

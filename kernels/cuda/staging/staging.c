@@ -160,55 +160,26 @@ static int take_memory(const struct cuda_queue *q, const struct step *step, stru
  * between the elements of a strided output belong to others, whose jobs may write them meanwhile: memory with such an
  * output is not copied, and the kernel works on it in place. */
 
-/* Bytes of one memory that overlapping operands share, [start, end). */
-struct range {
-    struct backend_memory *memory;
-    uint64_t start, end;
-    bool in_place;      /* it is not copied */
-    CUdeviceptr mapped; /* its start in the memory, for kernels; 0: the memory is not registered */
-    uint64_t address;   /* of its start, for the kernel */
-};
+enum { RANGE_IN_PLACE = 1 /* not copied */ };
 
 struct ranges {
     unsigned n;
-    struct range items[STEP_MAX_OPERANDS];
+    struct cuda_range items[STEP_MAX_OPERANDS];
+    CUdeviceptr mapped[STEP_MAX_OPERANDS]; /* a range's start in the memory, for kernels; 0: it is not registered */
+    uint64_t addresses[STEP_MAX_OPERANDS]; /* of its start, for the kernel */
 };
-
-static bool overlap(const struct range *a, const struct range *b)
-{
-    return a->memory == b->memory && a->start < b->end && b->start < a->end;
-}
-
-/* A merged range may overlap more, so the search starts again. */
-static void add_range(struct ranges *all, struct range added)
-{
-    for (unsigned i = 0; i < all->n;) {
-        const struct range *r = &all->items[i];
-
-        if (!overlap(r, &added)) {
-            i++;
-            continue;
-        }
-        added.start = r->start < added.start ? r->start : added.start;
-        added.end = r->end > added.end ? r->end : added.end;
-        added.in_place |= r->in_place;
-        all->items[i] = all->items[--all->n];
-        i = 0;
-    }
-    all->items[all->n++] = added;
-}
 
 static void find_ranges(const struct step *step, struct ranges *all)
 {
     all->n = 0;
     for (unsigned i = 0; i < step_operands(step); i++) {
-        const struct step_operand *o = &step->operands[i];
+        struct cuda_range range = cuda_operand_range(&step->operands[i]);
 
-        if (cuda_operand_is_staged(o))
-            add_range(all, (struct range){.memory = cuda_operand_memory(o),
-                                          .start = o->offset,
-                                          .end = o->offset + o->extent,
-                                          .in_place = i >= step->n_inputs && (step->plan.kernel.sparse >> i & 1)});
+        if (!cuda_operand_is_staged(&step->operands[i]))
+            continue;
+        if (i >= step->n_inputs && (step->plan.kernel.sparse >> i & 1))
+            range.flags = RANGE_IN_PLACE;
+        all->n = cuda_ranges_add(all->items, all->n, range);
     }
 }
 
@@ -219,72 +190,74 @@ static int lay_out_ranges(struct cuda_device *d, struct ranges *all, uint64_t *r
     uint64_t total = 0;
 
     for (unsigned i = 0; i < all->n; i++) {
-        struct range *r = &all->items[i];
+        const struct cuda_range *r = &all->items[i];
         struct cuda_registered registered;
 
         if (cuda_register(d, r->memory, &registered, e) < 0)
             return -1;
-        r->mapped = registered.registered ? registered.on_device + r->start : 0;
-        if (r->in_place) {
-            r->address = r->mapped; /* writable memory is registered */
+        all->mapped[i] = registered.registered ? registered.on_device + r->start : 0;
+        if (r->flags & RANGE_IN_PLACE) {
+            all->addresses[i] = all->mapped[i]; /* writable memory is registered */
             continue;
         }
         total = (total + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT + r->start % SCRATCH_ALIGNMENT;
-        r->address = total;
+        all->addresses[i] = total;
         total += r->end - r->start;
     }
     *ret_total = total;
     return 0;
 }
 
-static struct cuda_transfer transfer_of(const struct range *r, uint64_t offset, uint64_t extent)
+static struct cuda_transfer transfer_of(const struct ranges *all, unsigned i, uint64_t offset, uint64_t extent)
 {
-    return (struct cuda_transfer){.host = r->memory->host + offset,
-                                  .mapped = r->mapped ? r->mapped + (offset - r->start) : 0,
-                                  .device = r->address + (offset - r->start),
+    const uint64_t within = offset - all->items[i].start;
+
+    return (struct cuda_transfer){.host = all->items[i].memory->host + offset,
+                                  .mapped = all->mapped[i] ? all->mapped[i] + within : 0,
+                                  .device = all->addresses[i] + within,
                                   .extent = extent};
 }
 
-static const struct range *range_of(const struct ranges *all, const struct step_operand *o)
+static unsigned range_of(const struct ranges *all, const struct step_operand *o)
 {
-    const struct range wanted = {.memory = cuda_operand_memory(o), .start = o->offset, .end = o->offset + o->extent};
+    const struct cuda_range wanted = cuda_operand_range(o);
     unsigned i = 0;
 
-    while (!overlap(&all->items[i], &wanted))
+    while (!cuda_ranges_overlap(&all->items[i], &wanted))
         i++;
-    return &all->items[i];
+    return i;
 }
 
 static int place_ranges(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
                         uint64_t *addresses, struct error *e)
 {
-    struct cuda_device *d = q->device;
     CUdeviceptr memory = 0;
     struct ranges all;
     uint64_t total;
 
     find_ranges(step, &all);
-    if (lay_out_ranges(d, &all, &total, e) < 0)
+    if (lay_out_ranges(q->device, &all, &total, e) < 0)
         return -1;
     if (total && take_memory(q, step, staging, total, &memory, e) < 0)
         return -1;
     for (unsigned i = 0; i < all.n; i++) {
-        struct range *r = &all.items[i];
+        const struct cuda_range *r = &all.items[i];
 
-        if (r->in_place)
+        if (r->flags & RANGE_IN_PLACE)
             continue;
-        r->address += memory;
-        staging->in[staging->n_in++] = transfer_of(r, r->start, r->end - r->start);
+        all.addresses[i] += memory;
+        staging->in[staging->n_in++] = transfer_of(&all, i, r->start, r->end - r->start);
     }
     for (unsigned i = 0; i < step_operands(step); i++) {
         const struct step_operand *o = &step->operands[i];
-        const struct range *r = cuda_operand_is_staged(o) ? range_of(&all, o) : NULL;
+        unsigned n;
 
-        if (!r)
+        if (!cuda_operand_is_staged(o))
             continue;
-        addresses[i] = r->address + (o->offset - r->start);
-        if (i >= step->n_inputs && !r->in_place)
-            staging->out[staging->n_out++] = transfer_of(r, o->offset, o->extent);
+        n = range_of(&all, o);
+        addresses[i] = all.addresses[n] + (o->offset - all.items[n].start);
+        if (i >= step->n_inputs && !(all.items[n].flags & RANGE_IN_PLACE))
+            staging->out[staging->n_out++] = transfer_of(&all, n, o->offset, o->extent);
     }
     return 0;
 }
@@ -308,15 +281,11 @@ static bool same_bytes(const struct step_operand *a, const struct step_operand *
     return cuda_operand_memory(a) == cuda_operand_memory(b) && a->offset == b->offset && a->extent == b->extent;
 }
 
-/* gemm reads its output unless beta is 0. An output in place is an input, too. */
-static bool output_is_read(const struct step *step)
-{
-    return step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
-}
-
 /* Finds which operands are staged, and which of them together. */
 static void find_places(const struct step *step, struct place *places)
 {
+    const bool reads_output = step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
+
     for (unsigned i = 0; i < step_operands(step); i++) {
         const struct step_operand *o = &step->operands[i];
         unsigned first = 0;
@@ -328,16 +297,8 @@ static void find_places(const struct step *step, struct place *places)
             first++;
         places[i].same_as = first;
         places[first].shared |= first != i;
-        places[first].copied_in |= i < step->n_inputs || output_is_read(step);
+        places[first].copied_in |= i < step->n_inputs || reads_output;
     }
-}
-
-static int register_all(struct cuda_device *d, const struct step *step, struct place *places, struct error *e)
-{
-    for (unsigned i = 0; i < step_operands(step); i++)
-        if (places[i].staged && cuda_register(d, cuda_operand_memory(&step->operands[i]), &places[i].registered, e) < 0)
-            return -1;
-    return 0;
 }
 
 /* Gives each operand its layout in the scratch memory, writes the layout to the plan, and returns the size of the
@@ -392,10 +353,7 @@ static int plan_transfer(const struct cuda_embedded *kernels, const struct step_
     copy = copy_of(&place->layout, to_device ? here : there, to_device ? there : here);
     if (cuda_ops_copy(&copy, element, to_device ? mapped : address, to_device ? address : mapped, t->launch, e) < 0)
         return -1;
-    t->function = cuda_embedded_find(kernels, t->launch->kernel);
-    if (!t->function)
-        return error_set(e, ERROR_INTERNAL, "no embedded binary has the kernel %s", t->launch->kernel);
-    return 0;
+    return cuda_embedded_get(kernels, t->launch->kernel, &t->function, e);
 }
 
 static int plan_transfers(const struct cuda_embedded *kernels, const struct step *step, const struct place *places,
@@ -422,14 +380,15 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct step
 static int place_operands(const struct cuda_embedded *kernels, const struct cuda_queue *q, const struct step *step,
                           struct cuda_staging *staging, struct plan *plan, uint64_t *addresses, struct error *e)
 {
-    struct cuda_device *d = q->device;
     struct place places[STEP_MAX_OPERANDS];
     CUdeviceptr memory;
     uint64_t total;
 
     find_places(step, places);
-    if (register_all(d, step, places, e) < 0)
-        return -1;
+    for (unsigned i = 0; i < step_operands(step); i++)
+        if (places[i].staged &&
+            cuda_register(q->device, cuda_operand_memory(&step->operands[i]), &places[i].registered, e) < 0)
+            return -1;
     total = lay_out(step, places, plan);
     if (take_memory(q, step, staging, total, &memory, e) < 0)
         return -1;

@@ -187,12 +187,6 @@ static int make_operands(struct tune_operands *o, struct cuda_device *d, CUstrea
     return copy_values(o, stream, request->step.plan.dtype, o->n_sets * set, e);
 }
 
-static const uint64_t *next_operands(struct tune_operands *o)
-{
-    o->next = (o->next + 1) % o->n_sets;
-    return o->addresses[o->next];
-}
-
 /* ---- the bench ---- */
 
 enum {
@@ -210,14 +204,9 @@ static void open_gate(struct tune_bench *b)
 
     b->gate = cuda_embedded_find(&b->kernels->embedded, "kops_gate");
     if (!b->gate || !CUDA_HAS(MemHostAlloc) || !CUDA_HAS(MemFreeHost) ||
-        CUDA_CALL(b->queue.device, &ignored, MemHostAlloc, &word, sizeof(*b->go), 0) < 0)
+        cuda_host_alloc(b->queue.device, sizeof(*b->go), &word, &b->go_address, &ignored) < 0)
         return;
-    if (CUDA_CALL(b->queue.device, &ignored, MemHostGetDevicePointer, &b->go_address, word, 0) < 0) {
-        CUDA_CALL(b->queue.device, &ignored, MemFreeHost, word);
-        return;
-    }
     b->go = word;
-    atomic_init(b->go, 0);
 }
 
 int tune_bench_open(struct tune_bench *b, const struct cuda_kernels *k, const struct tuning_request *request,
@@ -253,10 +242,9 @@ void tune_bench_close(struct tune_bench *b)
         return;
     cuda_scratch_free(d, b->queue.stream, b->operands.memory);
     cuda_scratch_free(d, b->queue.stream, b->queue.workspace);
-    cuda_scratch_give(d, b->queue.stream, b->queue.scratch, b->queue.scratch_bytes);
+    cuda_queue_give_scratch(&b->queue);
     CUDA_CALL(d, &ignored, StreamSynchronize, b->queue.stream);
-    if (b->go)
-        CUDA_CALL(d, &ignored, MemFreeHost, (void *)(uintptr_t)b->go);
+    cuda_host_free(d, (void *)(uintptr_t)b->go);
     if (b->begin)
         cuda_on(d)->EventDestroy(b->begin);
     if (b->end)
@@ -275,35 +263,19 @@ static int close_gate(struct tune_bench *b, struct error *e)
     return cuda_embedded_launch(&b->queue, b->gate, &launch, e);
 }
 
-static void release_gate(struct tune_bench *b)
-{
-    if (b->go)
-        atomic_store_explicit(b->go, b->gates, memory_order_release);
-}
-
-static int need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e)
-{
-    if (bytes <= q->scratch_bytes)
-        return 0;
-    cuda_scratch_give(q->device, q->stream, q->scratch, q->scratch_bytes);
-    q->scratch = 0;
-    q->scratch_bytes = 0;
-    if (cuda_scratch_take(q->device, q->stream, bytes, &q->scratch, e) < 0)
-        return -1;
-    q->scratch_bytes = bytes;
-    return 0;
-}
-
 /* Sets of operands have the same alignments and other addresses. */
 static int prepare(struct tune_bench *b, const struct tuning_choice *choice, struct cuda_work *works, unsigned n,
                    struct error *e)
 {
+    struct tune_operands *o = &b->operands;
+
     for (unsigned i = 0; i < n; i++) {
         memset(&works[i], 0, sizeof(works[i]));
         works[i].plan = &b->request->step.plan;
-        memcpy(works[i].addresses, next_operands(&b->operands), sizeof(works[i].addresses));
+        o->next = (o->next + 1) % o->n_sets;
+        memcpy(works[i].addresses, o->addresses[o->next], sizeof(works[i].addresses));
         if (cuda_work_prepare_choice(b->kernels, &b->request->step, choice, &works[i], e) < 0 ||
-            need_scratch(&b->queue, cuda_work_scratch(&works[i]), e) < 0)
+            cuda_queue_need_scratch(&b->queue, works[i].scratch, e) < 0)
             return -1;
     }
     return 0;
@@ -329,7 +301,8 @@ static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bo
         *ret_host_us = (double)(clock_now_ns() - begin_ns) * 1e-3;
     if (r == 0)
         r = CUDA_CALL(d, e, EventRecord, b->end, b->queue.stream);
-    release_gate(b);
+    if (b->go)
+        atomic_store_explicit(b->go, b->gates, memory_order_release);
     /* Work enqueued before a failure ends before its operands go. */
     if (CUDA_CALL(d, e, StreamSynchronize, b->queue.stream) < 0 || r < 0)
         return -1;

@@ -57,14 +57,6 @@ static void list_own(const struct cuda_kernels *k, const struct step *step, stru
     }
 }
 
-static void begin_all(struct tuning_result *ret)
-{
-    for (unsigned i = 0; i < ret->n; i++) {
-        ret->candidates[i].state = TUNING_LEFT_OUT;
-        ret->candidates[i].us = NAN;
-    }
-}
-
 static void find_usual(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
                        struct tuning_result *ret)
 {
@@ -90,7 +82,10 @@ static int list_candidates(const struct cuda_kernels *k, const struct step *step
     list_own(k, step, ret);
     if (ret->n < 2)
         return error_set(e, ERROR_UNSUPPORTED, "there is nothing to tune: one kernel serves this op and dtype here");
-    begin_all(ret);
+    for (unsigned i = 0; i < ret->n; i++) {
+        ret->candidates[i].state = TUNING_LEFT_OUT;
+        ret->candidates[i].us = NAN;
+    }
     find_usual(k, step, addresses, ret);
     return 0;
 }
