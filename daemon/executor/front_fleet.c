@@ -145,7 +145,7 @@ struct given {
     struct error why;
 };
 
-/* Does the work on the keeper; once more where the executor was lost meanwhile. */
+/* Does the work on the keeper, once more where the executor was lost meanwhile. */
 static void run_work(struct executor *x, struct front_task *task)
 {
     struct given *g = (struct given *)(void *)task;

@@ -10,7 +10,7 @@
 
 /* ---- workers: threads that prepare jobs ---- */
 
-/* Called with the lock held, which is free meanwhile. */
+/* Prepares the job. The lock, which the caller holds, is free meanwhile. */
 static void prepare(struct workers *w, struct served_job *job)
 {
     pthread_mutex_unlock(&w->lock);
