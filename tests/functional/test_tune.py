@@ -105,11 +105,10 @@ def test_what_is_fastest_runs_for_everybody(start: Callable[..., Tuned]) -> None
         assert row["variant"] in OWN and row["machine"] == reply["machine"] and row["us"] < row["usual_us"]
 
 
-@pytest.mark.parametrize("isolate", ["off", "user"])
-def test_a_program_that_has_run_before(start: Callable[..., Tuned], isolate: str) -> None:
-    """It was captured with what was the fastest then. Candidates are measured in the daemon, or in another process."""
+def test_a_program_that_has_run_before(start: Callable[..., Tuned]) -> None:
+    """It was captured with what was the fastest then."""
     rng = np.random.default_rng()
-    with start(KOPSD_EXECUTORS_ISOLATE=isolate) as d, d.connect() as one:
+    with start() as d, d.connect() as one:
         memory = Plain(one, d.machine.gpu, M * K + K * N + M * N)
         a, b, out = memory.data[: M * K], memory.data[M * K : -M * N], memory.data[-M * N :]
         places = [([M, K], 0), ([K, N], M * K), ([M, N], M * K + K * N)]

@@ -452,7 +452,7 @@ def options_of(
         if connection.info is None or "exclusive" not in connection.info.features:
             raise Unsupported(
                 "exclusive=True needs a daemon with executors on a GPU, whose work it can hold back: this one has no GPU, has "
-                "executors.isolate = off, or is older",
+                "or is older",
                 {"key": "exclusive"},
             )
         options["exclusive"] = True
