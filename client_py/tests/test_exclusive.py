@@ -67,11 +67,3 @@ def test_programs_and_sequences(k: kops.Client) -> None:  # noqa: F811
     assert p.run(exclusive=True) is None
     with pytest.raises(kops.BadArgument):
         p.run(exclusive=True, blocking=False)
-
-
-@pytest.mark.parametrize("isolate", ["off"])
-def test_without_executors_it_is_refused(k: kops.Client) -> None:  # noqa: F811
-    c, a, b = arrays(k)
-    with pytest.raises(kops.Unsupported, match="executors.isolate") as refused, k.sequence(exclusive=True):
-        k.add(a, b, out=c)
-    assert refused.value.detail["key"] == "exclusive"

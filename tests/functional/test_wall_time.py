@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from domains import FIXTURES, Client, Domains
 from gpu_machine import N, only_with_the_standin
 from support import memfd
@@ -15,7 +14,6 @@ from support.raw import tensor
 from user_kernels import hostile_kernel, only_with_nvrtc
 
 start, client = FIXTURES
-gpu = [only_with_the_standin, only_with_nvrtc]
 
 
 def check(times: dict[str, Any]) -> None:
@@ -24,9 +22,10 @@ def check(times: dict[str, Any]) -> None:
     assert claimed <= times["wall_us"] <= times["total_us"], times
 
 
-@pytest.mark.parametrize("isolate", [pytest.param("user", marks=gpu), pytest.param("off", marks=gpu)])
-def test_a_kernel_takes_as_long_as_the_daemon_waits(start: Callable[..., Domains], client: Callable[..., Client], isolate: str) -> None:
-    own = client(start(isolate=isolate))
+@only_with_the_standin
+@only_with_nvrtc
+def test_a_kernel_takes_as_long_as_the_daemon_waits(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    own = client(start())
     kernel = hostile_kernel(own.connection, "run_for")
     runs = {**own.tensors[1], "dtype": "u32", "shape": [1]}
     for us in (20_000, 100_000):

@@ -679,7 +679,7 @@ class Info:
     kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
     instance: str = ""  # 32 digits that this start of the daemon has made up
     connection: int = 0  # the number of this client's connection; 0: the daemon is too old to tell
-    isolation: str = ""  # what shares a process with the client's kernels: "off", "none", "user", "connection"; "" of an older daemon
+    isolation: str = ""  # what shares a process with the client's kernels: "none", "user", "connection"; "" of an older daemon
     identity: str = ""  # the socket's that the client connected to, which counts in place of its user; "": the daemon's own
 
     def __repr__(self) -> str:

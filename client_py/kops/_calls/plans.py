@@ -451,8 +451,7 @@ def options_of(
     if exclusive:
         if connection.info is None or "exclusive" not in connection.info.features:
             raise Unsupported(
-                "exclusive=True needs a daemon with executors on a GPU, whose work it can hold back: this one has no GPU, has "
-                "or is older",
+                "exclusive=True needs a daemon with executors on a GPU, whose work it can hold back: this one has no GPU, or is older",
                 {"key": "exclusive"},
             )
         options["exclusive"] = True

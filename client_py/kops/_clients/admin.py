@@ -61,7 +61,7 @@ class ClientInfo:
     shm: bool = False
     device_us: float = 0.0
     latency: Latency = Latency()
-    isolation: str = ""  # whose work shares a GPU process with its kernels: "off", "none", "user" or "connection"
+    isolation: str = ""  # whose work shares a GPU process with its kernels: "none", "user" or "connection"
     executor: int | None = None  # the pid of the process that its kernels run in; None: none at present
     here: int = 0  # launches in its own CUDA context that it told the daemon of
     identity: str = ""  # the socket's that it connected to, which counts in place of `uid`; "": the daemon's own, where users count
