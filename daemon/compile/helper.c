@@ -147,7 +147,8 @@ static void answer(const struct helper_outcome *o)
         compiled_serialize(o->compiled, &out);
     } else {
         buffer_append(&out, &o->failure, sizeof(o->failure));
-        buffer_append(&out, o->log, o->log_length);
+        if (o->log)
+            buffer_append(&out, o->log, o->log_length);
     }
     frame_end(&out, begin, FRAME_MAX_ANSWER);
     write_all(&out);
