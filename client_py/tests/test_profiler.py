@@ -29,6 +29,7 @@ from kops.profiler._recorder import Decoder
 from kops.profiler._spans import Span
 
 from support import chrome_trace  # isort: skip
+from which import compiled_only
 
 __all__ = ["k", "real"]
 
@@ -479,6 +480,7 @@ def test_one_trace_with_torchs(k: kops.Client, real: Daemon, tmp_path: Path) -> 
     assert 1_700_000_000_000_000_000 + call["ts"] * 1e3 == pytest.approx(by_now, abs=1e6)
 
 
+@compiled_only
 def test_the_daemon_is_replaced(tmp_path: Path) -> None:
     with Daemon(config=backends.config(backends.HOST)) as first, contextlib.ExitStack() as later:
         path = first.socket_path
