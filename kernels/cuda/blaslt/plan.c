@@ -411,7 +411,7 @@ static bool run_small(const struct blaslt_plan *p, CUstream stream)
         queue.workspace = at + MATRICES_BYTES;
         ran = run_call(&queue, q, &numbers, &layout, 0, addresses) == CUBLAS_STATUS_SUCCESS;
         cuda_scratch_free(p->device, stream, at);
-        CUDA_CALL(p->device, &ignored, StreamSynchronize, stream);
+        cuda_stream_wait(p->device, stream, &ignored);
     }
     blaslt_plan_unref(q);
     return ran;

@@ -195,7 +195,7 @@ struct counting {
 /* The profiler counts what runs between two of its calls, so work must have ended then. */
 static int finish(const struct counting *c, struct error *e)
 {
-    return CUDA_CALL(c->queue.device, e, StreamSynchronize, c->queue.stream);
+    return cuda_stream_wait(c->queue.device, c->queue.stream, e);
 }
 
 static int take_memory(struct counting *c, struct error *e)

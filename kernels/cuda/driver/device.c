@@ -44,6 +44,20 @@ int cuda_fail(struct cuda_device *device, CUresult result, const char *call, str
     return error_detail_text(e, "driver", name);
 }
 
+int cuda_fail_unseen(struct cuda_device *d, CUresult result, const char *call, struct error *e)
+{
+    cuda_fail(d, result, call, e);
+    cuda_device_break(d, result);
+    return -1;
+}
+
+int cuda_stream_wait(struct cuda_device *d, CUstream stream, struct error *e)
+{
+    CUresult r = cuda_on(d)->StreamSynchronize(stream);
+
+    return r == CUDA_SUCCESS ? 0 : cuda_fail_unseen(d, r, "cuStreamSynchronize", e);
+}
+
 int cuda_enter(struct cuda_device *d, struct error *e)
 {
     CUresult r;

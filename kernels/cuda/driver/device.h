@@ -116,6 +116,13 @@ static inline int cuda_check(struct cuda_device *d, CUresult result, const char 
 /* A call that needs no context. */
 #define CUDA_DRIVER_CALL(e, Name, ...) cuda_check(NULL, cuda.Name(__VA_ARGS__), "cu" #Name, (e))
 
+/* Fills `e` for a failed call that was to tell when work ends; returns -1. Any such failure breaks the device: work
+ * whose end goes unseen may use memory for as long as the context lives. */
+int cuda_fail_unseen(struct cuda_device *d, CUresult result, const char *call, struct error *e);
+
+/* Waits for the work on the stream; a failure breaks the device. Blocks. */
+int cuda_stream_wait(struct cuda_device *d, CUstream stream, struct error *e);
+
 /* ---- events ---- */
 
 /* An event that nothing else uses, recorded on the stream. */

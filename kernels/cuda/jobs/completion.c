@@ -14,11 +14,8 @@ static bool happened(struct cuda_device *d, CUevent event)
 
     if (r == CUDA_SUCCESS)
         return true;
-    if (r != CUDA_ERROR_NOT_READY && !cuda_device_is_broken(d)) {
-        cuda_fail(d, r, "cuEventQuery", &ignored);
-        /* A driver that cannot tell about our event is as bad as a sticky fault. */
-        cuda_device_break(d, r);
-    }
+    if (r != CUDA_ERROR_NOT_READY && !cuda_device_is_broken(d))
+        cuda_fail_unseen(d, r, "cuEventQuery", &ignored);
     return false;
 }
 
@@ -219,8 +216,6 @@ void cuda_stream_check(struct cuda_stream *s)
         log_warning("cuda_flag_overwritten", "device=%s", d->base.info.uuid);
         r = CUDA_ERROR_ILLEGAL_ADDRESS; /* the kernel wrote to where it had no business */
     }
-    if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
-        return;
-    cuda_fail(d, r, "cuStreamQuery", &ignored);
-    cuda_device_break(d, r);
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+        cuda_fail_unseen(d, r, "cuStreamQuery", &ignored);
 }

@@ -216,7 +216,7 @@ static int take_memory(struct cuda_capture *c, const struct backend_job *job, st
             workspace = works[i].workspace;
     if (workspace && cuda_scratch_alloc(c->device, c->stream, workspace, &graph->workspace, e) < 0)
         return -1;
-    return graph->workspace || graph->scratch ? CUDA_CALL(c->device, e, StreamSynchronize, c->stream) : 0;
+    return graph->workspace || graph->scratch ? cuda_stream_wait(c->device, c->stream, e) : 0;
 }
 
 /* Under the lock. */

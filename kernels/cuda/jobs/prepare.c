@@ -116,7 +116,7 @@ static void undo_staging(struct cuda_stream *s, struct cuda_job *job, bool copyi
     struct error ignored;
 
     if (copying)
-        CUDA_CALL(s->queue.device, &ignored, StreamSynchronize, s->queue.stream);
+        cuda_stream_wait(s->queue.device, s->queue.stream, &ignored);
     for (unsigned i = 0; i < job->n_steps; i++)
         if (job->steps[i].staged) {
             cuda_staging_release(s->queue.device, &job->steps[i].staged->staging);

@@ -39,12 +39,15 @@ static void sleep_on(struct cuda_device *d, CUevent event, uint64_t nap_ns)
 {
     const struct timespec nap = {.tv_nsec = (long)nap_ns};
     struct error ignored;
+    CUresult r = CUDA_SUCCESS;
 
-    /* In a broken context a wait fails, and marks the device: poll() then fails its jobs. */
     if (event)
-        CUDA_CALL(d, &ignored, EventSynchronize, event);
+        r = cuda_on(d)->EventSynchronize(event);
     else
         nanosleep(&nap, NULL);
+    /* poll() then fails the device's jobs. */
+    if (r != CUDA_SUCCESS)
+        cuda_fail_unseen(d, r, "cuEventSynchronize", &ignored);
 }
 
 static void *run(void *argument)

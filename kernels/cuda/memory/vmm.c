@@ -77,11 +77,14 @@ free_memory:
     return NULL;
 }
 
-/* False: some pieces stay mapped, so nothing else may be mapped there. */
+/* False: some pieces stay mapped, so nothing else may be mapped there. A broken device keeps all: its work may go on.
+ */
 static bool unmap_pieces(const struct cuda_device *d, CUdeviceptr address, const uint64_t *pieces, unsigned n)
 {
     bool gone = true;
 
+    if (cuda_device_is_broken(d))
+        return false;
     for (unsigned i = 0; i < n; address += pieces[i++])
         gone = cuda_on(d)->MemUnmap(address, pieces[i]) == CUDA_SUCCESS && gone;
     return gone;
@@ -237,7 +240,7 @@ static int zero(struct cuda_device *d, CUdeviceptr address, uint64_t size, struc
 {
     if (CUDA_CALL(d, e, MemsetD8Async, address, 0, size, d->service) < 0)
         return -1;
-    return CUDA_CALL(d, e, StreamSynchronize, d->service);
+    return cuda_stream_wait(d, d->service, e);
 }
 
 /* Maps the allocation as all of the memory. */

@@ -143,7 +143,7 @@ static int copy_values(const struct tune_operands *o, CUstream stream, enum dtyp
     fill(piece, dtype, bytes);
     r = repeat_piece(o, stream, piece, bytes, e);
     if (r == 0)
-        r = CUDA_CALL(o->device, e, StreamSynchronize, stream);
+        r = cuda_stream_wait(o->device, stream, e);
     free(piece);
     return r;
 }
@@ -243,7 +243,7 @@ void tune_bench_close(struct tune_bench *b)
     cuda_scratch_free(d, b->queue.stream, b->operands.memory);
     cuda_scratch_free(d, b->queue.stream, b->queue.workspace);
     cuda_queue_give_scratch(&b->queue);
-    CUDA_CALL(d, &ignored, StreamSynchronize, b->queue.stream);
+    cuda_stream_wait(d, b->queue.stream, &ignored);
     cuda_host_free(d, (void *)(uintptr_t)b->go);
     if (b->begin)
         cuda_on(d)->EventDestroy(b->begin);
@@ -304,7 +304,7 @@ static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bo
     if (b->go)
         atomic_store_explicit(b->go, b->gates, memory_order_release);
     /* Work enqueued before a failure ends before its operands go. */
-    if (CUDA_CALL(d, e, StreamSynchronize, b->queue.stream) < 0 || r < 0)
+    if (cuda_stream_wait(d, b->queue.stream, e) < 0 || r < 0)
         return -1;
     *ret_us = cuda_event_us(d, b->begin, b->end);
     return 0;
