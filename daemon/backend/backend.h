@@ -12,6 +12,7 @@
 #ifndef KOPS_BACKEND_BACKEND_H
 #define KOPS_BACKEND_BACKEND_H
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -283,6 +284,7 @@ struct backend_job {
     uint32_t n_samples;       /* executions timed; 0 without timing, but see times_always */
     enum backend_timer timer; /* of the samples */
     bool timed_later;         /* there is no sample, but host->timed() may be called */
+    bool prepared;            /* a thread made it ready before it began, which may have taken long */
     uint64_t gpu_begin_ns, gpu_end_ns; /* CLOCK_MONOTONIC, of the timed executions on the device; 0: not known */
     double h2d_us, d2h_us; /* NAN: no copy, or not timed; copies between the steps of a job count as execution */
     double wall_us; /* by this process's clock, where another one does the work: from handing it the job to seeing the
@@ -294,6 +296,19 @@ struct backend_job {
     unsigned begun_anew; /* times that it was, because the process that had it was lost */
     bool waits;          /* for a process that starts: it has not begun */
 };
+
+/* Clears what a backend sets: once, before submit(). */
+static inline void backend_job_begin(struct backend_job *job)
+{
+    job->failed = job->forced = job->was_alone = job->timed_later = job->prepared = false;
+    job->started_ns = job->gpu_begin_ns = job->gpu_end_ns = 0;
+    job->ended = job->n_samples = 0;
+    job->timer = TIMER_EVENTS;
+    job->h2d_us = job->d2h_us = job->wall_us = NAN;
+    job->window = (struct wait_window){0};
+    job->begun_anew = 0;
+    job->waits = false;
+}
 
 /* True when no step has anything to write. */
 static inline bool backend_job_is_empty(const struct backend_job *job)
@@ -461,12 +476,6 @@ struct gpu_backend {
      * once, before every other function but check(), variants(), memory_kinds(), kernel_limits() and can_access().
      * After a failure the device is as it was. */
     int (*activate)(struct backend_device *device, struct error *e);
-
-    /* loop. True when the job needs prepare() first: it stages memfds, or would block in submit(). */
-    bool (*needs_prepare)(struct backend_device *device, const struct backend_job *job);
-    /* any, but one at a time per stream, and only when no earlier job of the stream is unfinished. May block. An error
-     * here fails the job; done() is not called then. */
-    int (*prepare)(struct backend_stream *stream, struct backend_job *job, struct error *e);
 
     /* any; may block; once the device is active. Where a driver lets administrators alone read counters, it asks for
      * the privilege of the thread that calls counters_take(), before any code of users is there; one job that counts

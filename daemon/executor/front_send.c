@@ -1,5 +1,4 @@
 /* Streams and jobs on their way to an executor. Thread: loop. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -388,15 +387,6 @@ void front_submit(struct backend_stream *stream, struct backend_job *job)
     struct front_stream *s = (struct front_stream *)(void *)stream;
     struct front *f = s->device->front;
 
-    job->failed = false;
-    job->forced = false;
-    job->begun_anew = 0;
-    job->waits = job->was_alone = false;
-    job->window = (struct wait_window){0};
-    job->started_ns = 0;
-    job->ended = 0;
-    job->n_samples = 0;
-    job->h2d_us = job->d2h_us = job->wall_us = NAN;
     set_stream(job, s);
     if (list_empty(&s->jobs))
         list_append(&f->busy, &s->link);

@@ -211,7 +211,7 @@ static bool sleep_until_needed(struct serving *p, const struct serve_wait *wait,
     atomic_store(&p->region->executor_sleeps, 1);
     /* The daemon, and threads that wake the loop, store first and look at the word then. */
     atomic_thread_fence(memory_order_seq_cst);
-    if (!ring_has_record(&p->in) && !atomic_load(&p->work_done) && !atomic_load(&p->woken)) {
+    if (!ring_has_record(&p->in) && !atomic_load(&p->woken)) {
         p->overslept = wait->all_later && left_ns <= UNARMED_NS;
         if (!p->overslept)
             jobs_arm(p);

@@ -1,7 +1,7 @@
 /* The executor's own side. Only the serve files include this.
  *
  * Threads: the loop (the process's first thread) runs the backend's loop functions and owns streams, jobs and programs.
- * Each channel has a thread, which takes the daemon's calls. Workers prepare jobs. The executor trusts the daemon, and
+ * Each channel has a thread, which takes the daemon's calls. The executor trusts the daemon, and
  * checks lengths only. */
 #ifndef KOPS_EXECUTOR_SERVE_H
 #define KOPS_EXECUTOR_SERVE_H
@@ -11,18 +11,12 @@
 #include "executor/call.h"
 #include "executor/record.h"
 
-enum { SERVE_WORKERS_MAX = 8 };
-
 struct serving;
 
 struct served_stream {
-    struct serving *serving;
     struct backend_device *device;
-    struct backend_stream *local;
-    struct error error; /* why there is no local stream: all its jobs fail */
-    struct list jobs;   /* struct served_job.stream_link, in order, until reported */
-    struct list *next;  /* the first job that the backend does not have; &jobs: none */
-    unsigned submitted; /* jobs that the backend has */
+    struct backend_stream *local; /* NULL: all its jobs fail with `error` */
+    struct error error;
 };
 
 struct served_program {
@@ -33,31 +27,20 @@ struct served_program {
     struct backend_program *local;
 };
 
-enum served_state { SERVED_FREE, SERVED_WAITING, SERVED_PREPARING, SERVED_PREPARED, SERVED_SUBMITTED, SERVED_ENDED };
+enum served_state { SERVED_FREE, SERVED_RUNNING /* the backend has it */, SERVED_ENDED };
 
 struct served_job {
     struct backend_job base; /* first */
-    struct list stream_link, work_link;
-    struct list list_link; /* in serving.running or serving.unreported */
-    struct served_stream *stream;
+    struct list list_link;   /* in serving.running or serving.unreported */
+    struct serving *serving;
     uint32_t slot, serial;
     enum served_state state;
-    bool prepared;     /* by a worker */
     uint32_t reported; /* samples that the daemon has */
     double sample, *samples;
     struct backend_counters *counters; /* owned: of a job that counts; else NULL */
     struct step *steps;                /* owned; room for `room`, kept from job to job */
     uint32_t room;
     uint64_t bound; /* the serial of the program whose steps these are; 0: of none */
-};
-
-/* Threads that prepare jobs. */
-struct workers {
-    pthread_mutex_t lock;
-    pthread_cond_t wanted;
-    struct list waiting, done; /* struct served_job.work_link */
-    unsigned n_threads, n_idle;
-    struct serving *serving;
 };
 
 struct serving {
@@ -84,11 +67,9 @@ struct serving {
     struct served_job **jobs;    /* by slot, kept for the slot's next job */
     struct list running;         /* struct served_job.list_link: jobs that the backend has */
     struct list unreported;      /* struct served_job.list_link: ended jobs for which the ring had no room */
-    struct workers workers;
-    atomic_bool woken;     /* host->wake() was called since the devices were last polled */
-    atomic_bool work_done; /* a worker has put a job into workers.done */
-    unsigned unfinished;   /* jobs that the backend has */
-    uint32_t lost;         /* devices that the daemon was told are lost, a bit each */
+    atomic_bool woken;           /* host->wake() was called since the devices were last polled */
+    unsigned unfinished;         /* jobs that the backend has */
+    uint32_t lost;               /* devices that the daemon was told are lost, a bit each */
     unsigned turns;
     bool overslept; /* the loop was asleep until now, and no event would have woken it at a job's end */
     bool issuing;   /* region->issuing is set */
@@ -117,7 +98,7 @@ int calls_start(struct serving *p, struct error *e);
 int jobs_init(struct serving *p, struct error *e);
 /* How to wait for the jobs that the backend has. */
 struct serve_wait jobs_wait(const struct serving *p, uint64_t now_ns);
-/* Takes the daemon's records and prepared jobs, polls the devices and reports what has ended. Returns whether there was
+/* Takes the daemon's records, polls the devices and reports what has ended. Returns whether there was
  * anything to do. */
 bool jobs_turn(struct serving *p);
 /* Before the loop sleeps. */

@@ -1,5 +1,4 @@
 /* Jobs in the executor: from the daemon's records to the backend, and back. Thread: the loop. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,67 +6,6 @@
 #include "backend/memory_ids.h"
 #include "executor/serve.h"
 #include "util/log.h"
-
-/* ---- workers: threads that prepare jobs ---- */
-
-/* Prepares the job. The lock, which the caller holds, is free meanwhile. */
-static void prepare(struct workers *w, struct served_job *job)
-{
-    pthread_mutex_unlock(&w->lock);
-    job->base.failed = w->serving->gpus->prepare(job->stream->local, &job->base, &job->base.error) < 0;
-    pthread_mutex_lock(&w->lock);
-    list_append(&w->done, &job->work_link);
-    atomic_store(&w->serving->work_done, true);
-}
-
-static void *work(void *argument)
-{
-    struct workers *w = argument;
-
-    pthread_mutex_lock(&w->lock);
-    for (;;) {
-        struct served_job *job;
-
-        while (list_empty(&w->waiting)) {
-            w->n_idle++;
-            pthread_cond_wait(&w->wanted, &w->lock);
-            w->n_idle--;
-        }
-        job = list_entry(list_first(&w->waiting), struct served_job, work_link);
-        list_remove(&job->work_link);
-        prepare(w, job);
-        serve_wake(w->serving);
-    }
-    return NULL;
-}
-
-static void workers_init(struct workers *w, struct serving *p)
-{
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->wanted, NULL);
-    list_init(&w->waiting);
-    list_init(&w->done);
-    w->serving = p;
-}
-
-static void workers_prepare(struct workers *w, struct served_job *job)
-{
-    pthread_t thread;
-
-    pthread_mutex_lock(&w->lock);
-    list_append(&w->waiting, &job->work_link);
-    if (!w->n_idle && w->n_threads < SERVE_WORKERS_MAX && pthread_create(&thread, NULL, work, w) == 0) {
-        pthread_detach(thread);
-        w->n_threads++;
-    }
-    if (w->n_threads) {
-        pthread_cond_signal(&w->wanted);
-    } else {
-        list_remove(&job->work_link);
-        prepare(w, job);
-    }
-    pthread_mutex_unlock(&w->lock);
-}
 
 /* ---- reports ---- */
 
@@ -120,7 +58,7 @@ static bool report_end(struct serving *p, const struct served_job *job)
                                    .timer = base->timer,
                                    .timed_later = base->timed_later,
                                    .counted = counted != 0,
-                                   .prepared = job->prepared,
+                                   .prepared = base->prepared,
                                    .overslept = p->overslept,
                                    .sample = base->n_samples > job->reported ? base->samples[job->reported] : 0,
                                    .started_ns = base->started_ns,
@@ -161,8 +99,6 @@ static bool report(struct serving *p, struct served_job *job)
 {
     if (job->base.n_samples != 1 && !report_samples(p, job))
         return false;
-    /* Removed before the record: behind it the slot may have its next job. */
-    list_remove(&job->stream_link);
     if (!report_end(p, job))
         return false;
     free_job(job);
@@ -192,81 +128,28 @@ void jobs_on_timed(void *serving, uint64_t token, const struct backend_times *ti
 
 /* ---- jobs ---- */
 
-static void advance(struct serving *p, struct served_stream *s);
-
 static void on_done(struct backend_job *base)
 {
     struct served_job *job = (struct served_job *)(void *)base;
-    struct served_stream *s = job->stream;
-    struct serving *p = s->serving;
+    struct serving *p = job->serving;
 
-    s->submitted--;
     p->unfinished--;
     list_remove(&job->list_link);
     end(p, job);
-    advance(p, s);
 }
 
-static void refuse(struct serving *p, struct served_stream *s, struct served_job *job, const struct error *why)
+static void submit(struct serving *p, const struct served_stream *s, struct served_job *job)
 {
-    s->next = s->next->next;
-    job->base.failed = true;
-    if (why)
-        job->base.error = *why;
-    end(p, job);
-}
-
-/* Lets the stream's jobs go as far as they can. A job that needs preparing waits for the jobs before it, and the jobs
- * behind it wait for it. */
-static void advance(struct serving *p, struct served_stream *s)
-{
-    while (s->next != &s->jobs) {
-        struct served_job *job = list_entry(s->next, struct served_job, stream_link);
-
-        if (s->error.code != ERROR_NONE) {
-            refuse(p, s, job, &s->error);
-            continue;
-        }
-        if (job->state == SERVED_PREPARING)
-            return;
-        if (job->state == SERVED_PREPARED && job->base.failed) {
-            refuse(p, s, job, NULL);
-            continue;
-        }
-        if (job->state == SERVED_WAITING && p->gpus->needs_prepare(s->device, &job->base)) {
-            if (s->submitted)
-                return;
-            job->state = SERVED_PREPARING;
-            job->prepared = true;
-            workers_prepare(&p->workers, job);
-            return;
-        }
-        s->next = s->next->next;
-        s->submitted++;
-        p->unfinished++;
-        job->state = SERVED_SUBMITTED;
-        list_append(&p->running, &job->list_link);
-        p->backend->submit(s->local, &job->base);
+    job->state = SERVED_RUNNING;
+    if (!s->local) {
+        job->base.failed = true;
+        job->base.error = s->error;
+        end(p, job);
+        return;
     }
-}
-
-static bool take_prepared(struct serving *p)
-{
-    struct list done, *first;
-
-    if (!atomic_load_explicit(&p->work_done, memory_order_relaxed))
-        return false;
-    atomic_store(&p->work_done, false);
-    pthread_mutex_lock(&p->workers.lock);
-    list_take(&done, &p->workers.done);
-    pthread_mutex_unlock(&p->workers.lock);
-    while ((first = list_pop(&done))) {
-        struct served_job *job = list_entry(first, struct served_job, work_link);
-
-        job->state = SERVED_PREPARED;
-        advance(p, job->stream);
-    }
-    return true;
+    p->unfinished++;
+    list_append(&p->running, &job->list_link);
+    p->backend->submit(s->local, &job->base);
 }
 
 /* ---- the daemon's records ---- */
@@ -289,18 +172,14 @@ static struct served_job *new_job(struct serving *p, const struct record_submit 
         job = p->jobs[record->slot] = calloc(1, sizeof(*job));
         if (!job)
             give_up("no memory for it");
-        list_init(&job->stream_link);
-        list_init(&job->work_link);
         list_init(&job->list_link);
     }
     if (job->state != SERVED_FREE || record->stream > EXECUTOR_STREAMS_MAX || !p->streams[record->stream])
         give_up("job");
-    job->stream = p->streams[record->stream];
+    job->serving = p;
     job->slot = record->slot;
     job->serial = record->serial;
-    job->state = SERVED_WAITING;
     job->reported = 0;
-    job->prepared = false;
     job->samples = &job->sample;
     if (record->repeat > 1)
         job->samples = malloc(record->repeat * sizeof(double));
@@ -349,9 +228,11 @@ static void bind(struct served_job *job, const struct served_program *program, c
     }
 }
 
-static struct served_program *new_program(struct serving *p, const struct served_job *job, uint32_t number, uint32_t n)
+static struct served_program *new_program(struct serving *p, const struct served_job *job,
+                                          const struct record_submit *record)
 {
-    struct served_program *program = p->programs[number] = calloc(1, sizeof(*program));
+    struct served_program *program = p->programs[record->program] = calloc(1, sizeof(*program));
+    const uint32_t n = record->n_steps;
 
     if (program)
         program->steps = malloc(n * sizeof(*program->steps));
@@ -359,7 +240,7 @@ static struct served_program *new_program(struct serving *p, const struct served
         give_up("no memory for a program");
     program->serial = ++p->programs_made;
     program->n_steps = n;
-    program->device = job->stream->device;
+    program->device = p->streams[record->stream]->device;
     memcpy(program->steps, job->steps, n * sizeof(*program->steps));
     return program;
 }
@@ -388,7 +269,7 @@ static void take_steps(struct serving *p, struct served_job *job, const struct r
         job->bound = 0;
         unpack(p, job->steps, record->n_steps, from, size);
         if (record->program)
-            program = new_program(p, job, record->program, record->n_steps);
+            program = new_program(p, job, record);
     }
     job->base.program = program ? &program->local : NULL;
 }
@@ -398,11 +279,9 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     enum { FEW_STEPS = 4 };
     struct record_submit record;
     struct served_job *job;
-    struct served_stream *s;
 
     memcpy(&record, from, sizeof(record));
     job = new_job(p, &record);
-    s = job->stream;
     if (record.n_steps > FEW_STEPS && !p->issuing) {
         p->issuing = true;
         atomic_store_explicit(&p->region->issuing, 1, memory_order_relaxed);
@@ -414,7 +293,6 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     job->base.repeat = record.repeat;
     job->base.timing = (enum backend_timing)record.timing;
     job->base.token = record.token;
-    job->base.window = record.window;
     if (record.counts) {
         job->counters = malloc(sizeof(*job->counters));
         if (!job->counters)
@@ -429,20 +307,11 @@ static void take_submit(struct serving *p, const unsigned char *from, uint32_t s
     if (record.signal_page)
         job->base.signal.page = memory_by_id(record.signal_page);
     job->base.done = on_done;
-    job->base.failed = job->base.timed_later = false;
-    job->base.timer = TIMER_EVENTS;
-    job->base.gpu_begin_ns = job->base.gpu_end_ns = 0;
-    job->base.ended = 0;
-    job->base.n_samples = 0;
-    job->base.started_ns = 0;
-    job->base.h2d_us = job->base.d2h_us = NAN;
     job->base.impl = NULL;
+    backend_job_begin(&job->base);
+    job->base.window = record.window;
     atomic_store_explicit(&job->base.cancel, false, memory_order_relaxed);
-    list_append(&s->jobs, &job->stream_link);
-    if (s->next == &s->jobs)
-        s->next = &job->stream_link;
-    if (s->next == &job->stream_link)
-        advance(p, s);
+    submit(p, p->streams[record.stream], job);
 }
 
 static void take_stream_new(struct serving *p, const unsigned char *from)
@@ -454,12 +323,9 @@ static void take_stream_new(struct serving *p, const unsigned char *from)
     if (!s || !record.stream || record.stream > EXECUTOR_STREAMS_MAX || record.device >= p->n_devices ||
         !atomic_load(&p->active[record.device]))
         give_up("stream");
-    s->serving = p;
     s->device = p->devices[record.device];
-    list_init(&s->jobs);
-    s->next = &s->jobs;
-    if (p->backend->stream_new(s->device, (enum backend_priority)record.priority, &s->local, &s->error) == 0)
-        s->error.code = ERROR_NONE;
+    if (p->backend->stream_new(s->device, (enum backend_priority)record.priority, &s->local, &s->error) < 0)
+        s->local = NULL;
     p->streams[record.stream] = s;
 }
 
@@ -483,7 +349,7 @@ static void take_cancel(struct serving *p, const unsigned char *from)
 
     memcpy(&record, from, sizeof(record));
     job = record.number <= EXECUTOR_JOBS_MAX ? p->jobs[record.number] : NULL;
-    if (!job || job->serial != record.serial || job->state == SERVED_FREE || job->state == SERVED_ENDED)
+    if (!job || job->serial != record.serial || job->state != SERVED_RUNNING)
         return; /* it has ended meanwhile */
     atomic_store(&job->base.cancel, true);
 }
@@ -548,7 +414,6 @@ static bool take_records(struct serving *p)
 
 int jobs_init(struct serving *p, struct error *e)
 {
-    workers_init(&p->workers, p);
     list_init(&p->running);
     list_init(&p->unreported);
     p->streams = calloc(EXECUTOR_STREAMS_MAX + 1, sizeof(*p->streams));
@@ -601,7 +466,6 @@ bool jobs_turn(struct serving *p)
     const unsigned before = p->unfinished;
     bool any = take_records(p);
 
-    any = take_prepared(p) || any;
     if (p->issuing) {
         p->issuing = false;
         atomic_store_explicit(&p->region->issuing, 0, memory_order_relaxed);
@@ -609,8 +473,11 @@ bool jobs_turn(struct serving *p)
     if (atomic_load_explicit(&p->woken, memory_order_relaxed))
         atomic_exchange(&p->woken, false);
     for (unsigned i = 0; i < p->n_devices; i++)
-        if (atomic_load_explicit(&p->active[i], memory_order_acquire))
+        if (atomic_load_explicit(&p->active[i], memory_order_acquire)) {
             p->backend->poll(p->devices[i]);
+            any = any || p->devices[i]->active;
+            p->devices[i]->active = false;
+        }
     tell_of_times(p);
     any = any || p->unfinished != before;
     list_each (struct served_job, job, list_link, &p->unreported) {

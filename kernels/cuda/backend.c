@@ -159,11 +159,6 @@ static int gpu_stream_new(struct backend_device *base, enum backend_priority pri
     return 0;
 }
 
-static bool gpu_needs_prepare(struct backend_device *base, const struct backend_job *job)
-{
-    return cuda_needs_prepare(&cuda_gpu(base)->executor, job);
-}
-
 static unsigned gpu_poll(struct backend_device *base)
 {
     return cuda_poll(&cuda_gpu(base)->executor);
@@ -232,8 +227,6 @@ const struct gpu_backend cuda_backend = {
             .tunes = cuda_tunes,
             .memory_free = gpu_memory_free,
         },
-    .needs_prepare = gpu_needs_prepare,
-    .prepare = cuda_prepare,
     .activate = gpu_activate,
     .counters_load = cuda_counters_load,
     .counters_take = cuda_counters_take,

@@ -1,7 +1,6 @@
 /* Owns streams and workers. */
 #include "executor.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -191,22 +190,12 @@ static void *worker_main(void *argument)
 
 /* ---- the loop's side ---- */
 
-static void reset(struct backend_job *job)
-{
-    list_init(&job->link);
-    job->failed = false;
-    job->started_ns = 0;
-    job->gpu_begin_ns = job->gpu_end_ns = 0;
-    job->n_samples = 0;
-    job->h2d_us = job->d2h_us = NAN;
-}
-
 void executor_submit(struct backend_stream *s, struct backend_job *job)
 {
     struct executor *x = s->executor;
     bool idle, failed;
 
-    reset(job);
+    list_init(&job->link);
     x->unfinished++;
     pthread_mutex_lock(&x->lock);
     idle = list_empty(&s->jobs);

@@ -231,16 +231,9 @@ void run_init(struct run *run)
     run->job.signal = (struct backend_signal){0};
     run->job.program = NULL;
     run->job.samples = NULL;
-    run->job.failed = false;
-    run->job.started_ns = 0;
-    run->job.n_samples = 0;
-    run->job.ended = 0;
-    run->job.h2d_us = run->job.d2h_us = run->job.wall_us = NAN;
     run->job.impl = NULL;
-    run->job.exclusive = run->job.was_alone = false;
-    run->job.forced = run->job.waits = run->job.timed_later = false;
-    run->job.timer = TIMER_EVENTS;
-    run->job.gpu_begin_ns = run->job.gpu_end_ns = 0;
+    run->job.exclusive = false;
+    backend_job_begin(&run->job);
     atomic_init(&run->job.cancel, false);
     atomic_init(&run->job.end_now, false);
 }

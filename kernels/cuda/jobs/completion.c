@@ -64,6 +64,10 @@ static bool records_may_be_held(struct cuda_stream *s)
 /* What the stream waits for when all that was issued of its first job has ended. */
 static enum cuda_wait waits_behind(struct cuda_stream *s, const struct cuda_job *job, CUevent *ret_event)
 {
+    if (job && job->state == JOB_WAITING)
+        return WAIT_FLAG; /* no thread was free */
+    if (job && job->state == JOB_PREPARING)
+        return atomic_load_explicit(&job->answered, memory_order_acquire) ? WAIT_NOTHING : WAIT_THREAD;
     if (!job || job->state != JOB_ISSUED)
         return WAIT_NOTHING;
     *ret_event = job->tail;
@@ -196,6 +200,8 @@ void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
         struct cuda_job *job = base->impl;
         struct error e;
 
+        if (job && job->state == JOB_PREPARING && !atomic_load_explicit(&job->answered, memory_order_acquire))
+            return; /* a thread has it, and wakes the loop */
         base->failed = false;
         cuda_device_lost(s->queue.device, &e);
         cuda_job_fail(base, &e);

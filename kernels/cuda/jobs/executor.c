@@ -151,6 +151,8 @@ void cuda_arm(struct cuda_executor *x)
         case WAIT_FLAG:
             nap = true;
             break;
+        case WAIT_THREAD:
+            break;
         case WAIT_EVENT:
             if (next != s->waited && cuda_waiters_sleep(x->waiters, next, x->progress_ns))
                 s->waited = next;

@@ -1,5 +1,5 @@
 /* Runs the jobs of one device: issues their executions a bounded way ahead of the GPU, sees them end, and gives jobs
- * back in order. Thread: loop, but for cuda_needs_prepare(), cuda_prepare() and cuda_prepare_step(); the context is
+ * back in order. Thread: loop, but for cuda_prepare() and cuda_prepare_step(); the context is
  * current in functions that take a struct cuda_stream. */
 #ifndef KOPS_CUDA_EXECUTOR_H
 #define KOPS_CUDA_EXECUTOR_H
@@ -41,11 +41,17 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
 void cuda_executor_close(struct cuda_executor *x);
 
 /* The functions of struct backend with these names. */
-bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
-int cuda_prepare(struct backend_stream *stream, struct backend_job *job, struct error *e);
 void cuda_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned cuda_poll(struct cuda_executor *x);
 void cuda_arm(struct cuda_executor *x);
+
+/* ---- prepare.c ---- */
+
+/* Whether the job's preparation may block: the loop leaves it to a thread. */
+bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
+/* Prepares the job, whose stream has no earlier one. After a failure `job` is as it was, or can only be given back.
+ * Thread: any, which has the stream to itself; may block. */
+int cuda_prepare(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e);
 
 /* Prepares one step of a job of the stream; cuda_job_take_steps() has made `own`. Thread: any; it may block where
  * cuda_needs_prepare() says so. */
@@ -68,14 +74,15 @@ static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, co
 }
 
 /* How a thread can wait for the stream's next completion. */
-enum cuda_wait { WAIT_NOTHING /* there is something to do now */, WAIT_EVENT, WAIT_FLAG };
+enum cuda_wait { WAIT_NOTHING /* there is something to do now */, WAIT_EVENT, WAIT_FLAG, WAIT_THREAD /* it wakes */ };
 enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event);
 
 /* Appends the jobs at the stream's head that have ended to `finished`. */
 void cuda_stream_finish(struct cuda_stream *s, struct list *finished);
 
 /* The device is lost: appends all jobs of the stream to `finished`. Jobs that had ended before are done, as far as
- * flags and events still tell; the others fail. */
+ * flags and events still tell; the others fail. A job that a thread prepares stays,
+ * with those behind it, until the next call. */
 void cuda_stream_fail(struct cuda_stream *s, struct list *finished);
 
 /* Marks the device broken when the driver says that the stream's context is, or when a kernel has written to the

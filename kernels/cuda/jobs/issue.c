@@ -1,7 +1,6 @@
 /* Submits jobs to their streams, and enqueues their executions as far ahead of the GPU as the windows allow. */
 #include "executor.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "compute/kernels.h"
@@ -19,7 +18,7 @@ enum {
 
 static uint32_t executions_of(const struct backend_job *base)
 {
-    return base->counters || backend_job_is_empty(base) ? 0 : base->warmup + base->repeat; /* prepare() has counted */
+    return base->counters || backend_job_is_empty(base) ? 0 : base->warmup + base->repeat; /* a thread has counted */
 }
 
 static void cancel(struct backend_job *base)
@@ -84,7 +83,7 @@ static void find_early(const struct backend_job *base, struct cuda_job *job)
     }
 }
 
-/* Copies that prepare() has left come right before the kernel, or another process's time slice comes between. */
+/* Copies that a thread has left come right before the kernel, or another process's time slice comes between. */
 static int copy_in(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_staging *staging = cuda_job_staging(job);
@@ -309,10 +308,58 @@ static void begin(struct cuda_stream *s, struct backend_job *base, struct cuda_j
     struct error e;
 
     job->state = JOB_ISSUING;
+    if (base->failed)
+        return;
     if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
         cancel(base);
     else if (start(s, base, job, &e) < 0)
         cuda_job_fail(base, &e);
+}
+
+static void prepare(void *argument)
+{
+    struct backend_job *base = argument;
+    struct cuda_job *job = base->impl;
+    struct error e;
+
+    if (cuda_prepare(job->stream, base, job, &e) < 0)
+        cuda_job_fail(base, &e);
+    atomic_store_explicit(&job->answered, true, memory_order_release);
+}
+
+/* A thread has prepared the job, or could not: then the job's remains go, and it is only to be ended. */
+static void take_answer(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+{
+    struct cuda_job_pool *pool = &s->executor->job_pool;
+
+    s->queue.device->base.active = true;
+    base->prepared = job->prepared = true;
+    if (!base->failed)
+        return;
+    cuda_job_give(pool, job);
+    base->impl = cuda_job_take(pool);
+}
+
+/* Has the job prepared where that may block: behind the stream's earlier jobs, while later ones wait. False: it is not
+ * yet. */
+static bool is_prepared(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
+{
+    if (job->state == JOB_PREPARING) {
+        if (!atomic_load_explicit(&job->answered, memory_order_acquire))
+            return false;
+        take_answer(s, base, job);
+        return true;
+    }
+    if (atomic_load_explicit(&base->cancel, memory_order_relaxed) || !cuda_needs_prepare(s->executor, base))
+        return true;
+    job->state = JOB_WAITING;
+    if (s->jobs.next != &base->link)
+        return false;
+    job->stream = s;
+    job->state = JOB_PREPARING;
+    if (!cuda_waiters_call(s->executor->waiters, prepare, base))
+        job->state = JOB_WAITING;
+    return false;
 }
 
 /* Returns true once all of the job is issued. A job that meets a broken context never is: poll() fails it. */
@@ -322,12 +369,17 @@ static bool issue(struct cuda_stream *s, struct backend_job *base)
     uint32_t total = executions_of(base);
     struct error e;
 
+    if (job && job->state < JOB_ISSUING) {
+        if (!is_prepared(s, base, job))
+            return false;
+        job = base->impl;
+    }
     if (!job) {
         error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a job");
         cuda_job_fail(base, &e);
         return true;
     }
-    if (job->state == JOB_NEW)
+    if (job->state < JOB_ISSUING)
         begin(s, base, job);
     while (!base->failed && job->issued < total) {
         if (windows_are_full(s, job))
@@ -365,17 +417,7 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     struct cuda_executor *x = s->executor;
     struct error ignored;
 
-    base->failed = false;
-    base->ended = 0;
-    base->n_samples = 0;
-    base->timer = TIMER_EVENTS;
-    base->timed_later = false;
-    base->gpu_begin_ns = base->gpu_end_ns = 0;
-    base->h2d_us = base->d2h_us = NAN;
-    if (!base->impl) {
-        base->started_ns = 0;
-        base->impl = cuda_job_take(&x->job_pool);
-    }
+    base->impl = cuda_job_take(&x->job_pool);
     if (list_empty(&s->jobs)) {
         list_append(&x->busy, &s->link);
         x->progress_ns = clock_now_ns();

@@ -30,6 +30,7 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     list_init(&job->link);
     job->state = JOB_NEW;
     job->prepared = false;
+    atomic_init(&job->answered, false);
     job->steps = NULL;
     job->n_steps = 0;
     job->launches = 1;

@@ -10,6 +10,7 @@
 #include "util/list.h"
 
 struct cuda_graph;
+struct cuda_stream;
 
 enum { JOB_WINDOW = 16 /* executions of one job issued ahead of the last one that ended */ };
 
@@ -32,7 +33,13 @@ struct cuda_ended {
     uint64_t ticket, seen_ns;
 };
 
-enum cuda_job_state { JOB_NEW, JOB_ISSUING, JOB_ISSUED };
+enum cuda_job_state {
+    JOB_NEW,
+    JOB_WAITING, /* to be prepared: it is not the stream's first, or no thread was free */
+    JOB_PREPARING,
+    JOB_ISSUING,
+    JOB_ISSUED
+};
 
 /* The further parts of a step with operands in host memory. */
 struct cuda_staged {
@@ -45,11 +52,13 @@ struct cuda_step {
     struct cuda_staged *staged; /* owned; NULL: all operands are in device memory */
 };
 
-/* The backend's part of a job: base->impl from prepare() or submit() until done(). */
+/* The backend's part of a job: base->impl from submit() until done(). */
 struct cuda_job {
-    struct list link; /* in the pool */
+    struct list link;           /* in the pool */
+    struct cuda_stream *stream; /* JOB_PREPARING */
     enum cuda_job_state state;
-    bool prepared;           /* steps are ready */
+    bool prepared;           /* by a thread: steps are ready */
+    atomic_bool answered;    /* JOB_PREPARING: the thread is done, and the loop has not seen it */
     struct cuda_step *steps; /* as many as the job's: `first`, or allocated; NULL while a graph stands for them */
     unsigned n_steps;
     unsigned launches; /* of one execution; 1 with a graph */

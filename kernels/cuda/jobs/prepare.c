@@ -1,5 +1,4 @@
-/* Prepares jobs: the part of their work that may block. cuda_prepare() has its stream and job to itself while it runs.
- * Thread: any. */
+/* Prepares jobs: the part of their work that may block. Thread: any. */
 #include <stdlib.h>
 
 #include "compute/kernels.h"
@@ -42,11 +41,11 @@ static bool has_access(const struct cuda_device *d, const struct backend_job *jo
     return true;
 }
 
-/* Whether CUPTI is to be started with the job, noted for prepare(). That takes some 15 ms: unless it was started
+/* Whether CUPTI is to be started with the job, noted for cuda_prepare(). That takes some 15 ms: unless it was started
  * with the context, the first job pays them of which times will be wanted some time. */
 static bool starts_records(struct cuda_executor *x, const struct backend_job *job)
 {
-    const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 0;
+    const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 1; /* beside it */
 
     if (cuda_records_were_started() || !cuda_recorded_may_be_wanted(job, busy))
         return false;
@@ -154,11 +153,9 @@ static int count(struct cuda_stream *s, struct backend_job *base, struct error *
     return cuda_count(s->executor->kernels, &s->queue, base->steps, base->counters, e);
 }
 
-int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct error *e)
+int cuda_prepare(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
-    struct cuda_stream *s = cuda_stream(stream);
     struct cuda_executor *x = s->executor;
-    struct cuda_job *job;
 
     if (cuda_enter(x->device, e) < 0)
         return -1;
@@ -167,21 +164,9 @@ int cuda_prepare(struct backend_stream *stream, struct backend_job *base, struct
             return -1;
     if (atomic_load_explicit(&x->records_are_wanted, memory_order_relaxed))
         cuda_records_start();
-    job = cuda_job_take(&x->job_pool);
-    if (!job)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a job");
-    if (base->counters && count(s, base, e) < 0)
-        goto give_job;
-    if (!base->counters && cuda_graph_is_wanted(base) && !is_staged(base) &&
-        cuda_graph_make(&x->capture, base, &job->graph, e) < 0)
-        goto give_job;
-    if (!base->counters && !job->graph && prepare_steps(s, base, job, e) < 0)
-        goto give_job;
-    job->prepared = true;
-    base->impl = job;
-    return 0;
-
-give_job:
-    cuda_job_give(&x->job_pool, job);
-    return -1;
+    if (base->counters)
+        return count(s, base, e);
+    if (cuda_graph_is_wanted(base) && !is_staged(base) && cuda_graph_make(&x->capture, base, &job->graph, e) < 0)
+        return -1;
+    return job->graph ? 0 : prepare_steps(s, base, job, e);
 }

@@ -9,13 +9,13 @@
 
 enum {
     WAITERS_MAX = 33, /* more than the streams that run at once on the GPU; the last thread naps for all others */
-    WAITER_STACK_BYTES = 256 * 1024,
+    CALLS_MAX = 8,
     NAP_MIN_NS = 20 * 1000, /* a nap lasts this part of the time since work ended, within these bounds */
     NAP_MAX_NS = 500 * 1000,
     NAP_SHARE = 8
 };
 
-enum waiter_task { TASK_NONE, TASK_EVENT, TASK_NAP, TASK_QUIT };
+enum waiter_task { TASK_NONE, TASK_EVENT, TASK_NAP, TASK_CALL, TASK_QUIT };
 
 struct waiter {
     struct cuda_waiters *owner;
@@ -24,6 +24,8 @@ struct waiter {
     enum waiter_task task; /* this and the members below: under the owner's lock */
     CUevent event;
     uint64_t nap_ns;
+    void (*function)(void *argument); /* TASK_CALL */
+    void *argument;
     bool adopted; /* the event's job has ended: return it to the pool */
     enum cuda_event_kind kind;
 };
@@ -32,6 +34,7 @@ struct cuda_waiters {
     struct cuda_device *device;
     pthread_mutex_t lock;
     unsigned count; /* threads running */
+    unsigned calls; /* TASK_CALL */
     struct waiter items[WAITERS_MAX];
 };
 
@@ -58,6 +61,7 @@ static void *run(void *argument)
     struct error ignored;
     uint64_t nap_ns;
     CUevent event;
+    bool called;
 
     cuda_enter(d, &ignored);
     pthread_mutex_lock(&w->lock);
@@ -66,11 +70,16 @@ static void *run(void *argument)
             pthread_cond_wait(&me->wanted, &w->lock);
             continue;
         }
+        called = me->task == TASK_CALL;
         event = me->event;
         nap_ns = me->nap_ns;
         pthread_mutex_unlock(&w->lock);
-        sleep_on(d, event, nap_ns);
+        if (called)
+            me->function(me->argument);
+        else
+            sleep_on(d, event, nap_ns);
         pthread_mutex_lock(&w->lock);
+        w->calls -= called;
         if (me->adopted)
             cuda_event_return(d, me->kind, me->event);
         me->adopted = false;
@@ -86,20 +95,16 @@ static void *run(void *argument)
 /* The thread takes no signals: the loop takes them. */
 static int start(struct cuda_waiters *w, struct waiter *me)
 {
-    pthread_attr_t attributes;
     sigset_t all, before;
     int r;
 
     me->owner = w;
     me->task = TASK_NONE;
     pthread_cond_init(&me->wanted, NULL);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, WAITER_STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    r = pthread_create(&me->thread, &attributes, run, me);
+    r = pthread_create(&me->thread, NULL, run, me);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     if (r != 0)
         pthread_cond_destroy(&me->wanted);
     return r;
@@ -199,6 +204,29 @@ bool cuda_waiters_nap(struct cuda_waiters *w, uint64_t progress_ns)
     there = naps(w);
     pthread_mutex_unlock(&w->lock);
     return there;
+}
+
+bool cuda_waiters_call(struct cuda_waiters *w, void (*function)(void *argument), void *argument)
+{
+    struct waiter *idle;
+    bool none;
+
+    pthread_mutex_lock(&w->lock);
+    idle = w->calls < CALLS_MAX ? find_idle(w) : NULL;
+    if (idle == &w->items[WAITERS_MAX - 1])
+        idle = NULL; /* it naps for all others */
+    none = w->count == 0;
+    if (idle) {
+        idle->function = function;
+        idle->argument = argument;
+        idle->task = TASK_CALL;
+        w->calls++;
+        pthread_cond_signal(&idle->wanted);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (none)
+        function(argument);
+    return idle || none;
 }
 
 void cuda_waiters_adopt(struct cuda_waiters *w, enum cuda_event_kind kind, CUevent event)

@@ -1,4 +1,5 @@
-/* Waiters: threads that sleep until work on the GPU has ended, so that a waiting loop uses no CPU.
+/* Waiters: threads that do what would block the loop. They prepare jobs, and they sleep until work on the GPU has
+ * ended, so that a waiting loop uses no CPU.
  *
  * There is one thread per stream that has work, made at need and up to a limit: a single thread would sleep on one
  * stream while another stream's job ends. An event to sleep on costs a call 0.5 to 1 us, so one is recorded only when
@@ -21,6 +22,10 @@ bool cuda_waiters_sleep(struct cuda_waiters *w, CUevent event, uint64_t progress
 
 /* Makes sure that a thread wakes the loop soon. False: the system gives no more threads. */
 bool cuda_waiters_nap(struct cuda_waiters *w, uint64_t progress_ns);
+
+/* Has a thread call `function`, and wake the loop when that has returned; a bounded number of calls at one time. Where
+ * the system gives no thread at all, the caller's makes the call. False: no thread is free now. */
+bool cuda_waiters_call(struct cuda_waiters *w, void (*function)(void *argument), void *argument);
 
 /* Returns an event that has happened to its pool once no thread sleeps on it. */
 void cuda_waiters_adopt(struct cuda_waiters *w, enum cuda_event_kind kind, CUevent event);

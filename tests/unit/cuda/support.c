@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gpu.h"
+
 enum { PATIENCE_MS = 60000 };
 
 const struct backend *backend = &cuda_backend.base;
@@ -402,6 +404,7 @@ static void plan_job(struct test_job *t, struct op_call *call, const struct view
             t->step.in_place = (int8_t)i;
     }
     MUST(op_plan(call, &t->step.plan, &e));
+    backend_job_begin(&t->job);
 }
 
 static struct op_call call_of(enum op_id op)
@@ -450,36 +453,30 @@ struct backend_stream *stream_open(void)
     return opened(stream, close_stream);
 }
 
-struct preparation {
-    struct backend_stream *stream;
-    struct backend_job *job;
-    struct error *e;
-    int result;
-};
-
-static void *prepare(void *argument)
+bool needs_prepare(const struct test_job *t)
 {
-    struct preparation *p = argument;
-
-    p->result = cuda_backend.prepare(p->stream, p->job, p->e);
-    return NULL;
+    return cuda_needs_prepare(&cuda_gpu(device)->executor, &t->job);
 }
 
-bool start(struct backend_stream *stream, struct test_job *t, struct error *e)
+static bool is_prepared_by_a_thread(const struct backend_job *base)
 {
-    struct preparation p = {.stream = stream, .job = &t->job, .e = e};
-    pthread_t thread;
+    const struct cuda_job *job = base->impl;
 
-    if (backend->check(device, &t->step, e) < 0)
-        fail_msg("check: %s", e->message);
-    if (cuda_backend.needs_prepare(device, &t->job)) {
-        assert_int_equal(pthread_create(&thread, NULL, prepare, &p), 0);
-        pthread_join(thread, NULL);
-        if (p.result < 0)
-            return false;
-    }
+    return job && job->state == JOB_PREPARING;
+}
+
+void start_job(struct backend_stream *stream, struct test_job *t)
+{
+    struct error e;
+
+    backend_job_begin(&t->job);
+    if (backend->check(device, &t->step, &e) < 0)
+        fail_msg("check: %s", e.message);
     backend->submit(stream, &t->job);
-    return true;
+    while (is_prepared_by_a_thread(&t->job)) {
+        sched_yield();
+        backend->poll(device);
+    }
 }
 
 void wait_for_wake(void)
@@ -500,14 +497,6 @@ void finish(struct test_job *t)
         wait_for_wake();
     }
     assert_true(t->done);
-}
-
-void start_job(struct backend_stream *stream, struct test_job *t)
-{
-    struct error e;
-
-    if (!start(stream, t, &e))
-        fail_msg("prepare: %s", e.message);
 }
 
 void run_failing(struct backend_stream *stream, struct test_job *t, enum error_code code)

@@ -100,11 +100,11 @@ void make_linear(struct test_job *t, const struct view *views, unsigned activati
 void job_done(struct backend_job *job);
 
 struct backend_stream *stream_open(void);
-/* prepare() on another thread where the job needs it, then submit(). Returns false when prepare() failed. */
-bool start(struct backend_stream *stream, struct test_job *t, struct error *e);
+/* Whether a thread would prepare the job. */
+bool needs_prepare(const struct test_job *t);
 /* As the server's loop does: poll, arm, sleep until woken; until the job is done. */
 void finish(struct test_job *t);
-/* As start(), which must not fail. */
+/* check(), then submit(); returns when no thread prepares the job. */
 void start_job(struct backend_stream *stream, struct test_job *t);
 /* Both; the job must fail with that code, or must not fail. */
 void run_failing(struct backend_stream *stream, struct test_job *t, enum error_code code);

@@ -83,18 +83,18 @@ OPENING_TEST(test_the_second_request_asks_no_heuristic)
     struct test_job t;
 
     make_gemm(&t, views, 1.0, 0.0);
-    assert_true(cuda_backend.needs_prepare(device, &t.job)); /* it may block */
+    assert_true(needs_prepare(&t)); /* it may block */
     run_job(stream, &t);
     assert_int_equal(*heuristics, before + 1);
     make_gemm(&t, views, 3.0, 0.5);
-    assert_false(cuda_backend.needs_prepare(device, &t.job));
+    assert_false(needs_prepare(&t));
     run_job(stream, &t);
     assert_int_equal(*heuristics, before + 1);
 
     /* Less aligned memory is another problem. */
     views[0].offset = 1;
     make_gemm(&t, views, 1.0, 0.0);
-    assert_true(cuda_backend.needs_prepare(device, &t.job));
+    assert_true(needs_prepare(&t));
     run_job(stream, &t);
     assert_int_equal(*heuristics, before + 2);
     assert_int_equal(*wrong, 0);
@@ -113,9 +113,9 @@ OPENING_TEST(test_many_shapes_keep_the_cache_bounded)
         run_job(stream, &t);
     }
     assert_in_range(*heuristics - before, 2000, 2100);
-    assert_false(cuda_backend.needs_prepare(device, &t.job));
+    assert_false(needs_prepare(&t));
     make_gemm(&t, (struct view[]){MATRIX(memory[0], 1, 1), MATRIX(memory[1], 1, 3), MATRIX(memory[2], 1, 3)}, 1.0, 0.0);
-    assert_true(cuda_backend.needs_prepare(device, &t.job));
+    assert_true(needs_prepare(&t));
     run_job(stream, &t);
     assert_int_equal(*wrong, 0);
 }
@@ -212,7 +212,7 @@ OPENING_TEST(test_no_algorithm_means_tiled)
     expect_product(views, 0.0, "tiled");
     assert_int_equal(*heuristics, before + 1);
     make_gemm(&t, views, 1.0, 0.0);
-    assert_false(cuda_backend.needs_prepare(device, &t.job)); /* that there is none is remembered, too */
+    assert_false(needs_prepare(&t)); /* that there is none is remembered, too */
     step_copy_variant(t.step.variant, "cublaslt");
     run_failing(stream, &t, ERROR_UNSUPPORTED);
     unsetenv("FAKE_BLASLT");

@@ -107,11 +107,11 @@ CUDA_TEST(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu)
     doubled = load_function(code, "custom_kernel");
     stream = stream_open();
     KERNEL_JOB(&t, doubled, N, OUT(here, N), IN(there, N), INT(N));
-    assert_true(cuda_backend.needs_prepare(device, &t.job));
+    assert_true(needs_prepare(&t));
     run_job(stream, &t);
     for (unsigned k = 0; k < N; k++)
         assert_true(floats(here)[k] == 2 * value(k, 2));
-    assert_false(cuda_backend.needs_prepare(device, &t.job));
+    assert_false(needs_prepare(&t));
 }
 
 ALL_TESTS_WITH(open_both, close_both)

@@ -45,7 +45,7 @@ static bool run_gemm(int64_t n, const char *variant)
     bool prepared;
 
     make_gemm(&t, views, 1.0, 0.0);
-    prepared = cuda_backend.needs_prepare(device, &t.job);
+    prepared = needs_prepare(&t);
     run_job(stream, &t);
     assert_string_equal(t.step.variant_used, variant);
     for (int64_t i = 0; i < n * n; i++) {
@@ -63,7 +63,7 @@ static void run_square(void)
     struct test_job t;
 
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(memory[0], 64), VECTOR(memory[2], 64)});
-    assert_false(cuda_backend.needs_prepare(device, &t.job));
+    assert_false(needs_prepare(&t));
     run_job(stream, &t);
 }
 

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "jobs/stamps.h"
+#include "jobs/executor.h"
 #include "util/clock.h"
 
 enum { REPEAT = 700 /* more than are read at once */ };
@@ -179,9 +179,12 @@ static void *load_module(void *ret)
 
 static void *prepare_gemm(void *ret)
 {
+    struct cuda_stream *s = cuda_stream(gemms);
+    struct cuda_job *job = cuda_job_take(&s->executor->job_pool);
     struct error e;
 
-    *(int *)ret = cuda_backend.prepare(gemms, &gemm.job, &e);
+    *(int *)ret = cuda_prepare(s, &gemm.job, job, &e);
+    cuda_job_give(&s->executor->job_pool, job);
     atomic_fetch_add(&loaded, 1);
     return NULL;
 }
@@ -194,7 +197,6 @@ static void expect_records_after(void *(*const *loaders)(void *), unsigned n)
     struct test_job t;
     pthread_t threads[2];
     int results[2];
-    struct error e;
 
     make(&c, &t, TIMING_EXACT, 1);
     atomic_store(&loaded, 0);
@@ -202,7 +204,7 @@ static void expect_records_after(void *(*const *loaders)(void *), unsigned n)
     for (unsigned i = 0; i < n; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, loaders[i], &results[i]), 0);
     wait_at_gate(STANDIN_GATE_module_load, n);
-    assert_true(start(c.stream, &t, &e));
+    start_job(c.stream, &t);
     while (counter(STANDIN_COUNTER_kernels_run) == run_before)
         backend->poll(device);
     for (unsigned ended = 0; ended < n; ended++) {

@@ -143,7 +143,7 @@ TEST(test_older_libraries)
     make_views(views, &vectors);
     run(&vectors, views);
     make_job(&t, OP_SCALED_GEMM, views);
-    assert_false(cuda_backend.needs_prepare(device, &t.job));
+    assert_false(needs_prepare(&t));
     assert_int_equal(*heuristics, before);
     unsetenv("KOPS_STANDIN_BLASLT");
 }

@@ -56,7 +56,7 @@ CUDA_TEST(test_few_bytes_need_no_preparing)
     for (unsigned round = 0; round < 3; round++) {
         fill(a, N, round);
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-        assert_int_equal(cuda_backend.needs_prepare(device, &t.job), round == 0);
+        assert_int_equal(needs_prepare(&t), round == 0);
         t.job.timing = round == 2 ? TIMING_NOW : TIMING_STATISTIC;
         run_job(stream, &t);
         for (unsigned i = 0; i < N; i++)
@@ -67,7 +67,7 @@ CUDA_TEST(test_few_bytes_need_no_preparing)
     assert_int_equal(counter(STANDIN_COUNTER_host_registrations) - registered, 2);
     assert_int_equal(counter(STANDIN_COUNTER_pageable_copies), 0);
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
-    assert_true(cuda_backend.needs_prepare(device, &t.job));
+    assert_true(needs_prepare(&t));
 }
 
 /* Steps one after the other in the same memory of the stream; more of them are prepared elsewhere. */
@@ -90,10 +90,10 @@ CUDA_TEST(test_steps_with_few_bytes)
             steps[i] = steps[1];
         t.job.steps = steps;
         t.job.n_steps = STEPS;
-        assert_true(cuda_backend.needs_prepare(device, &t.job));
+        assert_true(needs_prepare(&t));
         t.job.n_steps = STEPS - 1;
         t.job.program = round == 2 ? &program : NULL; /* which has no graph */
-        assert_int_equal(cuda_backend.needs_prepare(device, &t.job), round == 0);
+        assert_int_equal(needs_prepare(&t), round == 0);
         t.job.repeat = 2;
         run_job(stream, &t);
         for (unsigned i = 0; i < N; i++) {
@@ -257,15 +257,12 @@ CUDA_TEST(test_a_failing_preparation_leaves_nothing_behind)
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct backend_stream *stream = stream_open();
     struct test_job t;
-    struct error e;
 
     fill(a, MANY, 2);
     for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
         inject(steps[i], 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        assert_false(start(stream, &t, &e));
-        assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
-        assert_false(t.done);
+        run_failing(stream, &t, ERROR_OUT_OF_MEMORY);
         assert_int_equal(backend->poll(device), 0);
     }
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
@@ -274,42 +271,24 @@ CUDA_TEST(test_a_failing_preparation_leaves_nothing_behind)
         assert_true(floats(out)[i] == value(i, 2) * value(i, 2));
 }
 
-struct failing_start {
-    struct backend_stream *stream;
-    struct test_job *job;
-    struct error e;
-    atomic_bool returned;
-};
-
-static void *start_on_thread(void *argument)
-{
-    struct failing_start *f = argument;
-
-    cuda_backend.prepare(f->stream, &f->job->job, &f->e);
-    atomic_store(&f->returned, true);
-    return NULL;
-}
-
 CUDA_TEST(test_a_failing_preparation_waits_for_copies_on_their_way)
 {
     struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    struct failing_start f = {.stream = stream_open()};
     int64_t waits = counter(STANDIN_COUNTER_blocking_waits);
     struct test_job t;
-    pthread_t thread;
 
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, MANY), VECTOR(b, MANY), VECTOR(out, MANY)});
-    f.job = &t;
     gate_close(STANDIN_GATE_copy);
     inject_later("cuMemcpyHtoDAsync", 2, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-    assert_int_equal(pthread_create(&thread, NULL, start_on_thread, &f), 0);
-    /* The first copy reads the caller's memory, which may be unmapped as soon as prepare() returns. */
-    while (counter(STANDIN_COUNTER_blocking_waits) == waits && !atomic_load(&f.returned))
-        sched_yield();
-    assert_false(atomic_load(&f.returned));
+    backend->submit(stream_open(), &t.job);
+    /* The first copy reads the caller's memory, which may be unmapped as soon as the job has ended. */
+    while (counter(STANDIN_COUNTER_blocking_waits) == waits && !t.done)
+        backend->poll(device);
+    assert_false(t.done);
     gate_open(STANDIN_GATE_copy);
-    pthread_join(thread, NULL);
-    assert_int_equal(f.e.code, ERROR_OUT_OF_MEMORY);
+    finish(&t);
+    assert_true(t.job.failed);
+    assert_int_equal(t.job.error.code, ERROR_OUT_OF_MEMORY);
 }
 
 ALL_TESTS_WITH(setup, teardown)

@@ -200,6 +200,7 @@ void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream)
                                 .done = done,
                                 .owner = f->exclusive[i],
                                 .exclusive = f->exclusive[i] != 0};
+    backend_job_begin(job);
     front_submit(f->streams[stream], job);
     if (f->x)
         front_fixture_take(f);

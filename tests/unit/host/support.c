@@ -291,10 +291,12 @@ void job_init(struct backend_job *job, enum op_id op, struct operand *const *inp
             job->steps->in_place = (int8_t)i;
     }
     MUST(op_plan(&call, &job->steps->plan, &e));
+    backend_job_begin(job);
 }
 
 void job_run(struct fixture *f, struct backend_job *job)
 {
+    backend_job_begin(job);
     host_backend.submit(f->stream, job);
     fixture_wait(f, job);
     assert_true(job_is_done(job));
