@@ -27,6 +27,7 @@ pytestmark = [only_with_the_standin, only_with_nvrtc, as_root]
 FAULTS, HANGS = 25, 6
 CULPRITS, NEIGHBOURS = (54001, 54002), (54003, 54004, 54005)
 DAEMON_KIB = 2048  # by which the memory that only the daemon has may have grown after as many faults again
+ATTACKS_MAX = 5  # what leaks grows with each; what a busy machine needs at most, once
 M, SLOTS = 64, 6  # elements of a slot of memory
 
 
@@ -218,12 +219,17 @@ def test_neighbours(isolate: str) -> None:
         for i, kind in enumerate(KINDS):
             others.append(kind(scene.machine, seed + i, NEIGHBOURS[i % len(NEIGHBOURS)]))
         attack(scene, seed)
-        before, memory = scene.holdings(), own_memory(scene)
-        attack(scene, seed + 1)
-        scene.settle(before)
-        for one in others:
-            one.goes_on()
-        assert sanitized() or own_memory(scene) < memory + DAEMON_KIB, f"{memory} KiB grew to {own_memory(scene)}"
+        before, memory = scene.holdings(), [own_memory(scene)]
+        for again in range(1, ATTACKS_MAX):
+            attack(scene, seed + again)
+            scene.settle(before)
+            for one in others:
+                one.goes_on()
+            memory.append(own_memory(scene))
+            if memory[-1] < memory[-2] + DAEMON_KIB:
+                break
+        else:
+            assert sanitized(), f"KiB after each attack: {memory}"
     finally:
         for one in others:
             one.close()
