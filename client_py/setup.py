@@ -35,7 +35,7 @@ except ImportError:  # before setuptools 70
     from wheel.bdist_wheel import bdist_wheel
 
 HERE = Path(__file__).resolve().parent
-BUNDLED = HERE / "sources"  # of a source distribution: the folders of the project that the compiled part is made of
+BUNDLED = HERE / "sources"  # in a source distribution: the project's folders that the compiled part is made of
 TREE = BUNDLED if BUNDLED.is_dir() else HERE.parent
 LIBRARY = TREE / "client_c"
 REASON = "_not_compiled.txt"  # beside the package's modules
@@ -45,7 +45,7 @@ FAILURES = (CCompilerError, ExecError, PlatformError, OSError)
 
 
 PROGRAMS = ("kopsd", "kopsctl")
-SCRIPTS = "_kops_programs"  # the module of their console scripts, apart from the package, which takes long to import
+SCRIPTS = "_kops_programs"  # module of the console scripts, apart from the package, which takes long to import
 
 
 class Missing(Exception):

@@ -81,7 +81,7 @@ def dtypes_header(dtypes: list[dict]) -> str:
     rows = [f"X({d['name'].upper()}, {c_string(d['name'])}, {d['value']}, {d['size']})" for d in dtypes]
     names = [f"X({c_string(c)}, {d['name'].upper()})" for d in dtypes for c in d["c"]]
     return c_header("KOPS_GENERATED_DTYPES_H", "/* X(NAME, \"name\", value, bytes) */\n" + x_macro("KOPS_DTYPES", rows)
-                    + "\n/* What C and CUDA call them: X(\"name\", NAME) */\n" + x_macro("KOPS_C_TYPES", names))
+                    + "\n/* Names of dtypes in C and CUDA: X(\"name\", NAME) */\n" + x_macro("KOPS_C_TYPES", names))
 
 
 def public_header(errors: list[dict], dtypes: list[dict]) -> str:
@@ -348,7 +348,7 @@ def python_module(errors: list[dict], dtypes: list[dict], ops: list[dict], metho
                            **({"operations": operations(o)} if operations(o)[0] else {})} for o in ops}
     return (f'"""{NOTE}"""\n\n# (name, value, origin, builtin bases, doc)\n' + literal("ERRORS", error_rows)
             + "\n# name -> bytes an element\n" + literal("DTYPES", {d["name"]: d["size"] for d in dtypes})
-            + "\n# what C and CUDA call them\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})
+            + "\n# names of dtypes in C and CUDA\n" + literal("C_TYPES", {c: d["name"] for d in dtypes for c in d["c"]})
             + "\nMETHODS = " + repr(tuple(m["name"] for m in methods)) + "\n"
             + "\n# limits of kernels, and of the source that the client parses\n"
             + literal("KERNEL_LIMITS", {limit["name"]: limit["value"] for limit in kernels["limits"]})

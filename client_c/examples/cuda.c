@@ -20,7 +20,7 @@ int main(void)
 
     start_cuda();
 
-    /* One allocation: the input, then the output. */
+    /* A single allocation: the input, then the output. */
     check(cu.mem_alloc(&pointer, 2 * size), "cuMemAlloc");
     for (int i = 0; i < LENGTH; i++)
         values[i] = (float)(i % 4096);

@@ -1,5 +1,5 @@
-/* What the examples need of the CUDA driver, loaded at run time, so that they build without a CUDA toolkit. A program
- * that uses the toolkit includes cuda.h or cuda_runtime.h instead. */
+/* CUDA driver functions for the examples, loaded at run time, so that they build without a CUDA toolkit. A program that
+ * uses the toolkit includes cuda.h or cuda_runtime.h instead. */
 #ifndef EXAMPLE_DRIVER_H
 #define EXAMPLE_DRIVER_H
 

@@ -31,7 +31,7 @@ static void add(kops_client *client)
     struct kops_result result;
     kops_buffer *memory;
 
-    /* One buffer for all three vectors: a tensor is a view, anywhere in a buffer. */
+    /* A single buffer for all three vectors: a tensor is a view, anywhere in a buffer. */
     if (kops_buffer_alloc_shared(client, 3 * LENGTH * sizeof(float), &memory, &error))
         die("allocating shared memory", &error);
     struct kops_tensor a = kops_vector(memory, KOPS_F32, LENGTH), b = a, out = a;

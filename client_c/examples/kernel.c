@@ -60,7 +60,7 @@ int main(void)
     check_kops(kops_connect(NULL, &client, &error), "connecting", &error);
     add2 = compile(client);
 
-    /* One allocation: a, b, c. */
+    /* A single allocation: a, b, c. */
     check(cu.mem_alloc(&pointer, 3 * size), "cuMemAlloc");
     for (int i = 0; i < LENGTH; i++) {
         a[i] = (float)i;

@@ -47,7 +47,7 @@ int main(void)
         check_kops(kops_enqueue(client, &add, stream, &error), "add", &error);
     check_kops(kops_batch_end(client, stream, &error), "end", &error);
 
-    check_kops(kops_synchronize(client, stream, 0, &error), "the ops", &error); /* what failed, if something did */
+    check_kops(kops_synchronize(client, stream, 0, &error), "the ops", &error); /* fails if an op did */
     check(cu.stream_synchronize(stream), "cuStreamSynchronize");
     check(cu.copy_to_host(sums, pointer + 2 * size, size), "cuMemcpyDtoH");
     for (int i = 0; i < LENGTH; i++) {

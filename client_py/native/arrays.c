@@ -29,7 +29,7 @@ static bool read_array(PyObject *value, struct operand *o)
     return o->contiguous || read_numbers(strides, o->strides, &n);
 }
 
-/* The device of one more array; -1: it is not told. */
+/* Compares a further array's device, `of`, with the others'; -1: it is not told. */
 static bool join(int of, int *device)
 {
     struct kops_error e;

@@ -7,15 +7,15 @@
 #include "python_native.h"
 
 /* Reads a torch CUDA tensor, or a tuple (address, dtype, shape, strides or None, device or -1) of another array.
- * `device` is that of the arrays before, -1: none told it, and becomes theirs. False: with an exception set, as for an
- * array on another device, or for a value that is neither. */
+ * `device` is the earlier arrays' device, -1 if none told it, and is set from this one. False, with an exception set:
+ * the array is on another device, or `value` is neither. */
 bool array_read(PyObject *value, struct operand *ret, int *device);
 
-/* The same array for libkops; it points into *o. */
+/* Returns the array in libkops' form, which points into *o. */
 struct here_tensor array_refer(const struct operand *o);
 
-/* Where a launch goes: the number given, or for None torch's current stream of the device (-1: the default stream).
- * False with an exception set. */
+/* Finds the stream of a launch: the number given, or for None torch's current stream of the device (-1: the default
+ * stream). False with an exception set. */
 bool array_stream(PyObject *given, int device, void **ret_stream);
 
 #endif

@@ -1,7 +1,7 @@
-/* Comparing what a kernel wrote with what is right, for kops.judge: one pass without temporaries, and without the GIL.
- * Arrays come as addresses, since the stable ABI of Python 3.10 has no buffers: `kops.judge._values` alone calls these
- * functions, with arrays whose dtypes and sizes it has checked. They say whether an array is right; what is wrong with
- * it is found in Python. */
+/* Comparing a kernel's output with the right one, for kops.judge: in one pass without temporaries, and without the GIL.
+ * Arrays come as addresses, since the stable ABI of Python 3.10 has no buffers. Only `kops.judge._values` calls these
+ * functions, with arrays whose dtypes and sizes it has checked. They tell whether an array is right; Python finds out
+ * what is wrong. */
 #include "python_native.h"
 
 #include <math.h>
@@ -47,7 +47,7 @@ static void widen_bf16(const unsigned char *bits, size_t count, double *ret)
     }
 }
 
-/* Of the bits of a binary16: its exponent has the bias 15, that of a binary32 the bias 127. */
+/* Converts the bits of a binary16, whose exponent has the bias 15, not 127 as a binary32's. */
 static double f16_of(uint16_t value)
 {
     uint32_t sign = (uint32_t)(value & 0x8000) << 16, exponent = value >> 10 & 31, mantissa = value & 1023;
@@ -83,7 +83,7 @@ static const struct {
 struct errors {
     uint64_t wrong;
     uint64_t by_atol; /* elements of at least `least` that rtol alone does not allow */
-    double squares;   /* of the errors of elements that are finite on both sides */
+    double squares;   /* sum of squared errors of elements that are finite on both sides */
 };
 
 struct rule {
@@ -104,8 +104,7 @@ static void add_error(double got, double want, const struct rule *rule, struct e
     }
 }
 
-/* Counts the elements that are not right, without branches. The sum of squares is finite unless an element, or its
- * error, is not. */
+/* Counts the wrong elements, without branches. The sum of squares is finite unless an element, or its error, is not. */
 static void add_whole(const double *got, const double *want, size_t count, const struct rule *rule, struct errors *sum)
 {
     double squares[LANES] = {0}, wrong[LANES] = {0}, by_atol[LANES] = {0};
@@ -132,7 +131,7 @@ static void add_errors(const double *got, const double *want, size_t count, cons
     struct errors found = {0};
 
     add_whole(got, want, whole, rule, &found);
-    if (!isfinite(found.squares)) { /* what is not finite has a rule of its own */
+    if (!isfinite(found.squares)) { /* values that are not finite need the other rule */
         found = (struct errors){0};
         whole = 0;
     }

@@ -1,6 +1,6 @@
-/* Ops on torch CUDA tensors whose memory is registered: from the tensors to the request without Python in between.
- * Every other argument is left to the slow path, which takes all and names the error. The device memory that the daemon
- * knows of is found by address. */
+/* Ops on torch CUDA tensors whose memory is registered: from the tensors to the request without Python in between. All
+ * other arguments are left to the slow path, which takes everything and names errors. Device memory that the daemon
+ * knows is found by address. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ const struct cuda_driver *fast_driver(void)
 
 /* ---- registered memory ---- */
 
-/* The first region whose end lies beyond the address. */
+/* Finds the first region whose end lies beyond the address. */
 static size_t place_of(const struct link *link, uint64_t address)
 {
     size_t low = 0, high = link->n_regions;
@@ -114,7 +114,7 @@ PyObject *link_forget(PyObject *self, PyObject *arguments)
 
 void fast_begin(struct fast *f, struct link *link, PyObject *inputs)
 {
-    /* Not the arrays, which are large. */
+    /* Leave the arrays, which are large, uninitialised. */
     f->link = link;
     f->driver = NULL;
     f->op = NULL;
@@ -175,7 +175,7 @@ bool fast_place(struct fast *f)
            tensor_stream(f->operands[0].device, &f->stream);
 }
 
-/* References that must live until the request has ended. */
+/* Collects the references that must live until the request has ended. */
 static PyObject *references(const struct fast *f)
 {
     if (f->out)
@@ -201,7 +201,7 @@ static int enqueue(struct fast *f, struct kops_error *e)
     return r;
 }
 
-/* Under capture a wait would spoil the graph. Without the GIL. */
+/* Waits for the stream, without the GIL. Under capture a wait would spoil the graph. */
 static enum kops_code wait_for_stream(const struct fast *f, struct kops_error *e)
 {
     int capturing = 0, status;
@@ -214,7 +214,7 @@ static enum kops_code wait_for_stream(const struct fast *f, struct kops_error *e
     return status ? cuda_fail(f->driver, e, KOPS_ERR_DEVICE_ERROR, status, "cuStreamSynchronize") : KOPS_OK;
 }
 
-/* Waits for the stream, then for the op. */
+/* Waits for the stream, and then for the op. */
 static int run(struct fast *f, struct kops_error *e)
 {
     PyObject *kept;
@@ -300,7 +300,7 @@ int fast_send(struct fast *f, enum fast_way way, struct kops_error *e)
 
 /* ---- ops ---- */
 
-enum rule { RULE_NONE, RULE_ELEMENTWISE, RULE_GEMM /* of the first two inputs */ };
+enum rule { RULE_NONE, RULE_ELEMENTWISE, RULE_GEMM /* the first two inputs are matrices */ };
 
 static bool same_shape(const struct operand *a, const struct operand *b)
 {
@@ -328,7 +328,7 @@ PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned 
     return a->contiguous ? tensor_like(first) : tensor_of(first, a->shape, a->rank);
 }
 
-/* Everything that is known before the op is sent. False: for the slow path, or an exception is set. */
+/* Prepares everything that is known before the op is sent. False: use the slow path, or an exception is set. */
 static bool prepare(struct fast *f, PyObject *out, enum rule rule)
 {
     for (unsigned i = 0; i < f->n_inputs; i++)
@@ -347,7 +347,7 @@ static bool prepare(struct fast *f, PyObject *out, enum rule rule)
            fast_resolve(f, f->n_inputs);
 }
 
-/* The output, with the times where they were asked for. Takes the reference to the output. */
+/* Returns the output, with the times where they were asked for. Takes the reference to the output. */
 static PyObject *answer(struct fast *f, enum fast_way way)
 {
     PyObject *times = way == FAST_TIMED ? fast_timings(f) : NULL, *both;
@@ -361,7 +361,7 @@ static PyObject *answer(struct fast *f, enum fast_way way)
 }
 
 /* run(op, inputs, out, attrs, rule, way, timeout): the output, or NotImplemented. `way` 0: put on the current stream;
- * 1: waits; 2: waits, and returns (output, times). */
+ * 1: wait; 2: wait, and return (output, times). */
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     struct kops_error e;

@@ -1,5 +1,5 @@
-/* Launches in a context of this process: kops._native.Here, a kernel whose binary the daemon handed out. Arguments are
- * torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device arrays. */
+/* Launches in a context of this process. kops._native.Here is a kernel whose binary the daemon handed out. Arguments
+ * are torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device arrays. */
 #include "here/kernel.h"
 
 #include "arrays.h"
@@ -11,7 +11,7 @@ struct here {
     struct here_kernel *kernel;
 };
 
-/* One call, read from Python's objects. */
+/* A call, read from Python's objects. */
 struct here_read {
     struct operand operands[HERE_TENSORS];
     struct here_tensor tensors[HERE_TENSORS];
@@ -31,7 +31,7 @@ static bool read_integer(PyObject *value, struct kops_argument *ret)
     return !PyErr_Occurred();
 }
 
-/* False: with an exception set, or the value is none of those above. */
+/* Reads an argument. False: an exception is set, or `value` has another type. */
 static bool read_argument(struct here_read *r, PyObject *value, struct kops_argument *ret)
 {
     const unsigned n = r->call.n_tensors;
@@ -113,8 +113,8 @@ static bool read_geometry(PyObject *map, struct here_read *r)
 
 /* ---- the calls ---- */
 
-/* launch(arguments, geometry, stream, timed): None, or True where it is time to tell(); with `timed` microseconds;
- * NotImplemented for arguments of other kinds. `stream` None: torch's current one of the tensors' device. */
+/* launch(arguments, geometry, stream, timed): None, or True where tell() should be called; with `timed` microseconds;
+ * NotImplemented for arguments of other kinds. `stream` None: torch's current stream of the tensors' device. */
 static PyObject *launch(PyObject *self, PyObject *arguments)
 {
     PyObject *tuple, *geometry, *stream;
@@ -227,7 +227,7 @@ static void deallocate(PyObject *self)
     Py_DECREF(type);
 }
 
-/* kept(key): whether the binary is here already. */
+/* kept(key): whether the binary is in this process already. */
 PyObject *here_kept(PyObject *module, PyObject *key)
 {
     const char *text = PyUnicode_AsUTF8AndSize(key, NULL);

@@ -1,8 +1,8 @@
-/* Built-in ops in a context of this process: kops._native.Ops, which counts those of one client, and the binaries that
- * they need. */
+/* Built-in ops in a context of this process: kops._native.Ops, which counts the ops of one client, and the binaries
+ * that they need. */
 #include "ops.h"
 
-/* One call, read from Python's objects. */
+/* A call, read from Python's objects. */
 struct read {
     struct operand operands[FAST_OPERANDS];
     struct here_tensor tensors[FAST_OPERANDS];
@@ -39,9 +39,9 @@ static PyObject *answer(const struct here_op_call *call, const struct here_op_re
     return PyBool_FromLong(result->due);
 }
 
-/* launch(name, tensors, n_inputs, attrs, stream, timed). `attrs` is packed, or None; `stream` None: torch's current one
- * of the tensors' device. Returns whether it is time to tell(); with `timed` microseconds and the variant; the name of
- * a binary that has to be kept first; NotImplemented for arrays of other kinds. */
+/* launch(name, tensors, n_inputs, attrs, stream, timed). `attrs` is packed, or None; `stream` None: torch's current
+ * stream of the tensors' device. Returns whether tell() should be called; with `timed` microseconds and the variant;
+ * the name of a binary that must be kept first; NotImplemented for arrays of other kinds. */
 static PyObject *launch(PyObject *self, PyObject *arguments)
 {
     PyObject *tuple, *attrs, *stream;
@@ -130,8 +130,8 @@ static PyObject *tell(PyObject *self, PyObject *unused)
     return list;
 }
 
-/* attach(scopes, batches, submitted, place): the client's dicts, and where a call runs that does not say: 0 in the
- * daemon, 1 here, 2 where "auto" says. */
+/* attach(scopes, batches, submitted, place): the client's dicts, and the place of calls that name none: 0 the daemon, 1
+ * this process, 2 the decision of "auto". */
 static PyObject *attach(PyObject *self, PyObject *arguments)
 {
     struct ops *o = (struct ops *)self;
@@ -148,7 +148,7 @@ static PyObject *attach(PyObject *self, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* decide(op, device, here): what "auto" means from now on. */
+/* decide(op, device, here): the meaning of "auto" from now on. */
 static PyObject *decide(PyObject *self, PyObject *arguments)
 {
     int op, device, here;
@@ -160,7 +160,7 @@ static PyObject *decide(PyObject *self, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* forget(): "auto" is to be decided anew. */
+/* forget(): makes "auto" decide anew. */
 static PyObject *forget(PyObject *self, PyObject *unused)
 {
     struct ops *o = (struct ops *)self;
@@ -239,7 +239,8 @@ static PyType_Slot slots[] = {
 
 PyType_Spec ops_spec = {"kops._native.Ops", sizeof(struct ops), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
-/* check_layout(number): raises Unsupported where the daemon's kernels take other parameters than this library makes. */
+/* check_layout(number): raises Unsupported where the daemon's kernels lay out their parameters differently from this
+ * library's. */
 PyObject *here_check_layout(PyObject *module, PyObject *number)
 {
     const uint64_t layout = PyLong_AsUnsignedLongLong(number);

@@ -1,5 +1,5 @@
-/* Launches of kernels of the user's own on torch CUDA tensors, as fast.c does ops: a kernel's parameters are prepared
- * once, in a Kernel. Whatever is not as expected is left to the slow path. */
+/* Launches of users' kernels on torch CUDA tensors, as fast.c does ops: a kernel's parameters are prepared once, in a
+ * Kernel. Anything unexpected is left to the slow path. */
 #include <float.h>
 #include <math.h>
 
@@ -7,10 +7,9 @@
 
 enum { LAUNCH_PARAMS = 32, ANY_RANK = -1, ANY_LAYOUT = -2 };
 
-/* One parameter. */
 struct parameter {
-    signed char dtype; /* enum kops_dtype; negative of a scalar, 0 of a structure */
-    signed char rank;  /* of a tensor, or one of the two above */
+    signed char dtype; /* enum kops_dtype; negative for a scalar, 0 for a structure */
+    signed char rank;  /* rank of a tensor, or one of the two values above */
 };
 
 struct kernel {
@@ -54,11 +53,11 @@ static bool real_fits(enum kops_dtype dtype, double value)
 
     if (dtype == KOPS_F64 || !isfinite(value))
         return true;
-    /* Below the largest bfloat16, so that no rounding can carry over. */
+    /* The limit is below the largest bfloat16, so that no rounding can carry over. */
     return size <= (dtype == KOPS_F16 ? 65504.0 : 3.3e38);
 }
 
-/* A Python number in the parameter's type. */
+/* Reads a Python number as the parameter's type. */
 static bool read_scalar(enum kops_dtype dtype, PyObject *value, struct kops_argument *ret)
 {
     long long integer;
@@ -82,7 +81,7 @@ static bool read_scalar(enum kops_dtype dtype, PyObject *value, struct kops_argu
     return !(integer == -1 && PyErr_Occurred()) && integer_fits(dtype, integer);
 }
 
-/* Bytes, as the rest of the client has made them. */
+/* Reads bytes, as the rest of the client has made them. */
 static bool read_structure(PyObject *value, struct kops_argument *ret)
 {
     Py_ssize_t size;

@@ -7,7 +7,7 @@
 
 /* ---- methods ---- */
 
-/* generation(timeout): that of the present connection, and its answer to hello; connects when there is none. */
+/* generation(timeout): the present connection's generation, and its answer to hello; connects when there is none. */
 static PyObject *generation(PyObject *self, PyObject *timeout)
 {
     PyThreadState *thread;
@@ -70,7 +70,7 @@ static PyObject *submit(PyObject *self, PyObject *arguments)
     return r ? native_raise(&e) : PyLong_FromUnsignedLongLong(ticket);
 }
 
-/* The reply, whose descriptors are the caller's from then on. */
+/* Returns the reply, whose descriptors are the caller's from then on. */
 static PyObject *reply_tuple(struct native_reply *reply)
 {
     PyObject *fds = PyTuple_New((Py_ssize_t)reply->n_fds), *made;
@@ -89,8 +89,8 @@ static PyObject *reply_tuple(struct native_reply *reply)
     return made;
 }
 
-/* wait(ticket, timeout): (is an error, its or the result's bytes, descriptors), or None when the time is over; the
- * ticket is then still valid, as after an exception of a signal's. */
+/* wait(ticket, timeout): (is an error, bytes of the error or result, descriptors), or None when the time is over. The
+ * ticket then stays valid, as it does after an exception from a signal. */
 static PyObject *wait_for(PyObject *self, PyObject *arguments)
 {
     struct link *link = (struct link *)self;
@@ -176,7 +176,7 @@ static PyObject *done(PyObject *self, PyObject *number)
     return PyBool_FromLong(is_done);
 }
 
-/* has_ended(ticket): whether its reply was taken in. */
+/* has_ended(ticket): whether the reply was read. */
 static PyObject *has_ended(PyObject *self, PyObject *number)
 {
     struct link *link = (struct link *)self;
@@ -190,7 +190,7 @@ static PyObject *has_ended(PyObject *self, PyObject *number)
     return PyBool_FromLong(ended);
 }
 
-/* look(): takes in the replies that have arrived. Raises where the connection is over. */
+/* look(): reads the replies that have arrived. Raises where the connection is over. */
 static PyObject *look(PyObject *self, PyObject *unused)
 {
     struct link *link = (struct link *)self;
@@ -332,8 +332,8 @@ static PyObject *synchronize(PyObject *self, PyObject *timeout)
     return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
 }
 
-/* collect(): drops the references that nothing needs any more; how many are left, None when the link is closed. After 0
- * the next kept one wakes. */
+/* collect(): drops the references that nothing needs any more. Returns how many are left, None when the link is closed.
+ * After 0, the next kept reference wakes the collector. */
 static PyObject *collect(PyObject *self, PyObject *unused)
 {
     struct link *link = (struct link *)self;
@@ -361,7 +361,7 @@ static PyObject *close_link(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* ---- its life ---- */
+/* ---- making and closing ---- */
 
 static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
@@ -382,7 +382,7 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
     options.connect_timeout_ms = options.timeout_ms == KOPS_FOREVER ? 0 : options.timeout_ms;
     options.no_autostart = !autostart;
     options.transport = socket_only ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_AUTO;
-    options.where = KOPS_WHERE_DAEMON;                /* Python has chosen */
+    options.where = KOPS_WHERE_DAEMON;                /* Python has chosen the place */
     options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
     if (link->client) {
@@ -407,7 +407,7 @@ static void deallocate(PyObject *self)
     PyObject *closed;
 
     if (native_leaving)
-        return; /* closing would wait for the ops under way, whose results are not needed any more */
+        return; /* closing would wait for the ops under way, whose results nobody needs any more */
     closed = close_link(self, NULL);
     Py_XDECREF(closed);
     Py_CLEAR(link->wake);

@@ -1,42 +1,42 @@
 /* kops._native.OpMethod: a client's method for an op, `k.add`. A call on torch CUDA tensors that is to run in this
- * process goes from here to the launch without Python in between. Every other call, and one that does not succeed so,
- * is the Python function's, which takes all, and names the error. So a launch from here must have checked or compared
- * all that the Python function checks. */
+ * process goes from here to the launch without Python in between. All other calls, and calls that fail here, go to the
+ * Python function, which takes everything and names errors. So this file must check or compare everything that the
+ * Python function checks. */
 #include "fast.h"
 #include "ops.h"
 
 /* Needs Python.h before it. */
 #include <structmember.h>
 
-/* What Py_LIMITED_API has from 3.12 on; the numbers are older. */
+/* Flags that Py_LIMITED_API has from 3.12 on; their values are older. */
 #define HAVE_VECTORCALL  (1UL << 11)
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
 
 typedef PyObject *vectorcall_fn(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
 enum {
-    ATTRS = 16, /* of an op, the variant among them */
+    ATTRS = 16, /* attributes of an op, the variant among them */
     PACKED = 8, /* kept sets of attributes */
     KEYWORDS = 24
 };
 
 /* Attributes of an earlier call, of types whose values do not change. */
 struct packed {
-    PyObject *names; /* the keywords of the call, a tuple; NULL: there are none */
+    PyObject *names; /* the keywords of the call, a tuple; NULL: the slot is empty */
     PyObject *values[ATTRS];
-    PyObject *bytes; /* or None: all are as declared */
+    PyObject *bytes; /* packed attributes, or None: all are as declared */
 };
 
 struct op_method {
     PyObject ob_base;
     vectorcall_fn *vectorcall;
     PyObject *function, *name;
-    const char *op; /* the name's */
+    const char *op; /* UTF-8 of `name` */
     int index, n_inputs, rule;
-    int matrices;     /* its first two inputs may be vectors, which are the function's */
-    PyObject *attrs;  /* names that pack() takes, a tuple */
+    int matrices;     /* true: vectors among the first two inputs are left to the function */
+    PyObject *attrs;  /* attribute names that pack() takes, a tuple */
     PyObject *pack;   /* a dict → bytes or None */
-    PyObject *daemon; /* the `where` of a call whose place was decided */
+    PyObject *daemon; /* the `where` of a call that "auto" gave to the daemon */
     PyObject *bind;   /* types.MethodType */
     struct packed packed[PACKED];
     unsigned next;
@@ -67,7 +67,7 @@ struct given {
     PyObject *names;         /* the tuple, NULL where there are none */
     PyObject *const *values; /* in the order of the names */
     unsigned n_attrs;
-    unsigned char attrs[ATTRS]; /* which of the names are attributes */
+    unsigned char attrs[ATTRS]; /* indices of the names that are attributes */
 };
 
 static bool is_attribute(const struct op_method *m, PyObject *name)
@@ -80,7 +80,8 @@ static bool is_attribute(const struct op_method *m, PyObject *name)
     return false;
 }
 
-/* False: there are others than out, where and attributes. Names in code are interned; another one is the function's. */
+/* Reads the keywords. False: there are others than out, where and attributes. Names in code are interned; other names
+ * are left to the function. */
 static bool read_keywords(const struct op_method *m, struct given *g)
 {
     const Py_ssize_t n = g->names ? PyTuple_Size(g->names) : 0;
@@ -109,7 +110,7 @@ static bool is_text(PyObject *value, PyObject *interned, const char *text)
     return value == interned || (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, text) == 0);
 }
 
-/* Another value, which is the function's to judge, counts as the daemon. */
+/* Returns the place that `where` names. Other values are left to the function, so they count as the daemon. */
 static enum place place_of(const struct ops *o, PyObject *where)
 {
     if (!where || where == Py_None)
@@ -127,7 +128,7 @@ static bool is_constant(PyObject *value)
            PyUnicode_CheckExact(value);
 }
 
-/* Numbers and texts that torch's dispatcher passes on are new objects in every call. */
+/* Compares values: numbers and texts that torch's dispatcher passes on are new objects in every call. */
 static bool is_same(PyObject *a, PyObject *b)
 {
     double x, y;
@@ -157,14 +158,14 @@ static void keep(struct op_method *m, const struct given *g, PyObject *bytes)
 {
     struct packed *p = &m->packed[m->next++ % PACKED];
 
-    native_replace(&p->names, NULL); /* no set, while it changes */
+    native_replace(&p->names, NULL); /* the slot is empty while it changes */
     for (unsigned i = 0; i < ATTRS; i++)
         native_replace(&p->values[i], i < g->n_attrs ? g->values[g->attrs[i]] : NULL);
     native_replace(&p->bytes, bytes);
     native_replace(&p->names, g->names);
 }
 
-/* The attributes as they are sent, a new reference; None: as declared. NULL: they are the function's to judge. */
+/* Returns the attributes as they are sent, a new reference; None: as declared. NULL: left to the function. */
 static PyObject *pack(struct op_method *m, const struct given *g)
 {
     PyObject *dict, *bytes;
@@ -197,7 +198,7 @@ struct op_launch {
     struct here_op_call op;
 };
 
-/* Reads the next tensor. False: it is no torch CUDA tensor, or on another device than those before. */
+/* Reads the next tensor. False: it is no torch CUDA tensor, or on another device than earlier ones. */
 static bool read_next(struct op_launch *c, unsigned i, PyObject *value)
 {
     struct operand *o = &c->operands[i];
@@ -217,7 +218,7 @@ static bool read_inputs(const struct op_method *m, struct op_launch *c, PyObject
     return !m->matrices || (c->operands[0].rank >= 2 && (m->n_inputs < 2 || c->operands[1].rank >= 2));
 }
 
-/* The output, a new reference. NULL: it is the function's to make, or with an exception. */
+/* Finds or makes the output, a new reference. NULL: left to the function, or an exception is set. */
 static PyObject *find_output(const struct op_method *m, struct op_launch *c, const struct given *g, PyObject *first)
 {
     PyObject *out = g->out;
@@ -231,7 +232,7 @@ static PyObject *find_output(const struct op_method *m, struct op_launch *c, con
     return out;
 }
 
-/* Puts the op on torch's current stream. -1: with an exception; 0: it is the function's. */
+/* Puts the op on torch's current stream. -1: an exception is set; 0: left to the function. */
 static int launch(const struct op_method *m, struct ops *o, PyObject *client, struct op_launch *c)
 {
     struct here_op_result result;
@@ -247,7 +248,7 @@ static int launch(const struct op_method *m, struct ops *o, PyObject *client, st
     c->op.ops = o->counts;
     if (!tensor_stream(c->op.device, &c->op.stream))
         return 0;
-    Py_INCREF(o); /* the client's owner may let it go while the interpreter's lock is given up */
+    Py_INCREF(o); /* the client's owner may drop it while the GIL is released */
     thread = PyEval_SaveThread();
     code = here_op(&c->op, &result, &e);
     PyEval_RestoreThread(thread);
@@ -261,7 +262,7 @@ static int launch(const struct op_method *m, struct ops *o, PyObject *client, st
     return told ? 1 : -1;
 }
 
-/* `packed`: of the attributes, or None. */
+/* `packed`: the packed attributes, or None. */
 static PyObject *run(const struct op_method *m, struct ops *o, PyObject *const *args, const struct given *g,
                      struct op_launch *c, PyObject *packed)
 {
@@ -287,13 +288,13 @@ static PyObject *run(const struct op_method *m, struct ops *o, PyObject *const *
     return out;
 }
 
-/* Whether the client has nothing open that gathers calls. */
+/* Tells whether the client has nothing open that gathers calls. */
 static bool is_free(const struct ops *o)
 {
     return o->scopes && PyDict_Size(o->scopes) == 0 && PyDict_Size(o->batches) == 0;
 }
 
-/* Whether "auto" is here for the first tensor's device. */
+/* Returns the decision of "auto" for the first tensor's device. */
 static enum decision decide(const struct op_method *m, const struct ops *o, int device)
 {
     if (device < 0 || device >= OPS_DEVICES || PyDict_Size(o->submitted))
@@ -301,7 +302,7 @@ static enum decision decide(const struct op_method *m, const struct ops *o, int 
     return (enum decision)o->decided[m->index][device];
 }
 
-/* NULL: it is the function's, or with an exception. *ret_daemon: "auto" is the daemon. */
+/* Runs a call here. NULL: left to the function, or an exception is set. *ret_daemon: "auto" chose the daemon. */
 static PyObject *short_way(struct op_method *m, struct ops *o, PyObject *const *args, const struct given *g,
                            bool *ret_daemon)
 {
@@ -375,7 +376,7 @@ static PyObject *vectorcall(PyObject *self, PyObject *const *args, size_t nargsf
     return by_python(m, args, n, names, daemon);
 }
 
-/* Of a tuple and a dict. */
+/* Calls with a tuple and a dict. */
 static PyObject *call(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
     const Py_ssize_t n = PyTuple_Size(arguments), n_names = keywords ? PyDict_Size(keywords) : 0;
@@ -401,7 +402,7 @@ static PyObject *call(PyObject *self, PyObject *arguments, PyObject *keywords)
     return made;
 }
 
-/* ---- its life ---- */
+/* ---- binding and attributes ---- */
 
 static PyObject *get(PyObject *self, PyObject *instance, PyObject *owner)
 {
@@ -413,7 +414,7 @@ static PyObject *get(PyObject *self, PyObject *instance, PyObject *owner)
     return PyObject_CallFunctionObjArgs(((struct op_method *)self)->bind, self, instance, NULL);
 }
 
-/* To `inspect`, `help` and the like it is the function that it wraps. */
+/* Gets attributes from the wrapped function, for `inspect`, `help` and the like. */
 static PyObject *get_attribute(PyObject *self, PyObject *name)
 {
     static const char *const own[] = {"__class__", "__get__", "__call__", "__init__"};

@@ -1,5 +1,5 @@
-/* kops._native.Ops: launches of built-in ops in this process, of one client. Its methods are in here_op.c; op_method.c
- * launches by it without Python in between. */
+/* kops._native.Ops: launches of built-in ops in this process, for one client. Its methods are in here_op.c; op_method.c
+ * uses it to launch without Python in between. */
 #ifndef KOPS_PYTHON_OPS_H
 #define KOPS_PYTHON_OPS_H
 
@@ -9,17 +9,17 @@
 
 enum { OPS_MOST = 128, OPS_DEVICES = 16 };
 
-/* Where calls run. */
+/* Places where calls run. */
 enum place { PLACE_DAEMON, PLACE_HERE, PLACE_AUTO };
 
-/* What "auto" was found to mean. */
+/* Decisions of "auto". */
 enum decision { DECISION_NONE, DECISION_DAEMON, DECISION_HERE };
 
 struct ops {
     PyObject ob_base;
     struct here_ops *counts;
-    PyObject *scopes, *batches, *submitted;       /* dicts of the client's: see Calls; NULL: not attached */
-    enum place place;                             /* of a call that names none */
+    PyObject *scopes, *batches, *submitted;       /* the client's dicts: see Calls; NULL: not attached */
+    enum place place;                             /* place of a call that names none */
     unsigned char decided[OPS_MOST][OPS_DEVICES]; /* enum decision; by an op's number and a device's */
 };
 

@@ -1,9 +1,9 @@
-/* kops._native: the Python client's connection in C. One kops_client carries every request of a link: as MessagePack
- * that Python made (link.c), and, for ops and kernels on torch CUDA tensors, straight from the tensors (fast.c,
- * launch.c, tensor.c).
+/* kops._native: the Python client's connection in C. One kops_client carries every request of a link: MessagePack that
+ * Python made (link.c), and ops and kernels on torch CUDA tensors, straight from the tensors (fast.c, launch.c,
+ * tensor.c).
  *
  * Built against Python's stable ABI, so one file serves every version from 3.10 on. All state is guarded by the GIL,
- * which is given up around everything that may block. */
+ * which is released around everything that may block. */
 #ifndef KOPS_PYTHON_NATIVE_H
 #define KOPS_PYTHON_NATIVE_H
 
@@ -26,14 +26,14 @@ enum {
 /* Device memory that this connection has registered. */
 struct region {
     uint64_t base, end;
-    uint64_t alloc_id; /* of the driver: another one means that the memory was freed */
+    uint64_t alloc_id; /* the driver's id of the allocation: another id means that the memory was freed */
     uint64_t buffer;
     void *context;
 };
 
-/* References that wait for an op to end. */
+/* References that are kept until an op ends. */
 struct kept {
-    uint64_t number; /* of the op on a stream, or the ticket */
+    uint64_t number; /* number of the op on a stream, or the ticket */
     PyObject *references;
 };
 
@@ -47,14 +47,14 @@ struct link {
     kops_client *client;    /* NULL: closed */
     unsigned users;         /* calls that may have given up the GIL */
     bool closing;           /* the last user closes the client */
-    uint32_t generation;    /* of the connection that the regions and ids are of */
+    uint32_t generation;    /* generation of the connection that the regions and ids belong to */
     PyObject *wake;         /* called when references are kept and no thread collects them */
     bool awake;             /* a thread collects them */
     struct region *regions; /* by address */
     size_t n_regions, regions_room, last_region;
     struct kept_list enqueued;
-    size_t collect_at;        /* when so many are kept */
-    struct kept_list orphans; /* submitted, and given up by their caller */
+    size_t collect_at;        /* number of kept references at which to collect */
+    struct kept_list orphans; /* references of requests that their caller gave up */
 };
 
 static inline void native_replace(PyObject **at, PyObject *value)
@@ -66,37 +66,37 @@ static inline void native_replace(PyObject **at, PyObject *value)
     Py_XDECREF(before);
 }
 
-/* module.c */
+/* ---- module.c ---- */
 
-extern bool native_leaving; /* the interpreter ends */
+extern bool native_leaving; /* the interpreter is ending */
 
 /* Raises the package's exception for an error. Returns NULL. */
 PyObject *native_raise(const struct kops_error *e);
-/* By the function (code, message, detail) → exception from now on. */
+/* Sets the function (code, message, detail) → exception that native_raise() calls. */
 void native_raise_by(PyObject *function);
 
-/* Seconds, or None, as milliseconds for libkops. False with an exception set. */
+/* Converts seconds, or None, to milliseconds for libkops. False with an exception set. */
 bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);
 
-/* link.c */
+/* ---- link.c ---- */
 
 extern PyType_Spec link_spec;
 
-/* shared.c */
+/* ---- shared.c ---- */
 
-/* Around every use of the client. False with an exception set: it is closed. */
+/* link_enter() and link_leave() bracket every use of the client. False with an exception set: the client is closed. */
 bool link_enter(struct link *link);
 void link_leave(struct link *link);
 
 /* Closes the client and drops the kept references. No thread uses the link any more. */
 void link_end(struct link *link);
 
-/* Waits for a ticket with the GIL given up, looking after signals. `reply` NULL: of a run. 1: it has ended, with *e; 0:
- * the time is over; -1: an exception is set. The ticket is still valid after 0 and -1. */
+/* Waits for a ticket with the GIL released, and handles signals. `reply` NULL: the ticket of a run. 1: it has ended,
+ * with *e; 0: the time is over; -1: an exception is set. The ticket stays valid after 0 and -1. */
 int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
               struct kops_result *result, struct kops_error *e);
 
-/* Gives a ticket up that still runs; `references` (borrowed) live until it has ended. */
+/* Gives up the ticket of a running request; `references` (borrowed) live until it has ended. */
 void link_abandon(struct link *link, kops_ticket ticket, bool cancel, PyObject *references);
 
 /* Keeps references until the op that was enqueued last has ended. */
@@ -105,48 +105,48 @@ int link_keep(struct link *link, PyObject *references);
 /* Drops the references of ended ops. Returns how many are left. */
 size_t link_collect(struct link *link);
 
-/* fast.c */
+/* ---- fast.c ---- */
 
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 
-/* compare.c */
+/* ---- compare.c ---- */
 
 PyObject *compare_floats(PyObject *module, PyObject *args);
 PyObject *compare_bytes(PyObject *module, PyObject *args);
 
-/* launch.c */
+/* ---- launch.c ---- */
 
 extern PyType_Spec kernel_spec;
 
 PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 
-/* here.c */
+/* ---- here.c ---- */
 
 extern PyType_Spec here_spec;
 
 PyObject *here_kept(PyObject *module, PyObject *key);
 
-/* here_op.c */
+/* ---- here_op.c ---- */
 
 extern PyType_Spec ops_spec;
 
 PyObject *here_check_layout(PyObject *module, PyObject *number);
 PyObject *here_keep_image(PyObject *module, PyObject *arguments);
 
-/* op_method.c */
+/* ---- op_method.c ---- */
 
 extern PyType_Spec op_method_spec;
 
-/* fast.c */
+/* ---- fast.c ---- */
 
 PyObject *link_remember(PyObject *self, PyObject *arguments);
 PyObject *link_forget(PyObject *self, PyObject *arguments);
 
-/* shortcut.c */
+/* ---- shortcut.c ---- */
 
 extern PyType_Spec shortcut_spec;
 
-/* tensor.c */
+/* ---- tensor.c ---- */
 
 struct operand {
     uint64_t pointer;
@@ -157,16 +157,16 @@ struct operand {
     enum kops_dtype dtype;
 };
 
-/* module.configure(types, dtypes, exchange, current_stream, empty_like, empty): torch's types and functions. */
+/* configure(types, dtypes, exchange, current_stream, empty_like, empty): sets torch's types and functions. */
 PyObject *tensor_configure(PyObject *module, PyObject *arguments);
 
-/* A torch CUDA tensor with elements. False, without an exception: another value, which the slow path takes. */
+/* Reads a torch CUDA tensor with elements. False, without an exception: another value, which the slow path takes. */
 bool tensor_read(PyObject *value, struct operand *ret);
 
-/* torch's current stream of a device. */
+/* Finds torch's current stream of a device. */
 bool tensor_stream(int device, void **ret_stream);
 
-/* New tensors; NULL with an exception set. */
+/* Make tensors; NULL with an exception set. */
 PyObject *tensor_like(PyObject *value);
 PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank);
 

@@ -1,5 +1,5 @@
-/* The base of a link's methods: sharing the client with threads that gave up the GIL, keeping references for
- * the daemon, waiting. */
+/* The base of a link's methods: sharing the client with threads that released the GIL, keeping references for the
+ * daemon, and waiting. */
 #include "python_native.h"
 
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "base/fail.h"
 
 enum {
-    GRACE_MS = 250, /* that Ctrl-C waits for the cancelled request's reply */
-    COLLECT = 16    /* calls between looks for references that may go */
+    GRACE_MS = 250, /* time that Ctrl-C waits for the cancelled request's reply */
+    COLLECT = 16    /* calls between searches for references that may go */
 };
 
 /* ---- the client ---- */
@@ -58,13 +58,13 @@ static struct kept kept_pop(struct kept_list *list)
     return k;
 }
 
-/* Gives a ticket of either kind back if it ends in time. */
+/* Gives a ticket of either kind back if its request ends in time. */
 static bool take_end(struct link *link, kops_ticket ticket, int64_t timeout_ms)
 {
     struct native_reply reply = {.data = NULL};
     enum kops_code r = native_wait(link->client, ticket, timeout_ms, &reply, NULL);
 
-    if (r == KOPS_ERR_BAD_ARGUMENT) /* of a run */
+    if (r == KOPS_ERR_BAD_ARGUMENT) /* the ticket of a run */
         r = kops_wait(link->client, ticket, timeout_ms, NULL, NULL);
     native_reply_free(&reply);
     return r != KOPS_ERR_TIMEOUT;

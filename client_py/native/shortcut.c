@@ -1,16 +1,15 @@
-/* What a call of an op that is registered with torch begins with: kops._native.Shortcut, the `__call__` of such ops
- * (kops.torch._dispatch says when the dispatcher is passed by). It asks torch the same questions as Python would, in
- * less than a third of the time. */
+/* kops._native.Shortcut: the `__call__` of ops that are registered with torch. It asks torch the questions that decide
+ * whether to bypass the dispatcher (kops.torch._dispatch), in less than a third of the time that Python takes. */
 #include "python_native.h"
 
 enum { SHORTCUT_QUESTIONS = 8, SHORTCUT_TYPES = 4 };
 
-/* A function of torch's without arguments, or with one, whose answer is true or not. Torch's are mostly C functions,
- * and those are called without Python's way to them, which costs as much as some of the answers. */
+/* A function of torch with at most one argument, whose answer is true or false. Most are C functions, and these are
+ * called directly: Python's way to them costs as much as some of the answers. */
 struct question {
     PyObject *function;
-    PyCFunction direct; /* NULL: by Python */
-    PyObject *of;       /* what the direct one is called with, borrowed from the function */
+    PyCFunction direct; /* NULL: call it through Python */
+    PyObject *of;       /* first argument of `direct`, borrowed from the function */
     int flags;
 };
 
@@ -35,7 +34,7 @@ static bool intern_names(void)
            (no_arguments || (no_arguments = PyTuple_New(0)));
 }
 
-/* Whether an answer of torch's, which is dropped, is true. -1 with an exception set. */
+/* Tells whether an answer of torch is true, and drops it. -1 with an exception set. */
 static int is_true(PyObject *answer)
 {
     int made;
@@ -77,9 +76,9 @@ static int ask_of(const struct question *q, PyObject *value)
     return is_true(PyObject_CallFunctionObjArgs(q->function, value, NULL));
 }
 
-/* ---- whether nothing in the dispatcher would see a call; -1 with an exception set ---- */
+/* ---- whether the dispatcher has nothing to do for a call; -1 with an exception set ---- */
 
-/* A tensor, and no subclass's, which wants no gradient now. */
+/* Tells whether the value is a tensor of no subclass, which needs no gradient now. */
 static int is_plain(const struct shortcut *s, PyObject *value)
 {
     PyObject *const type = (PyObject *)Py_TYPE(value);
@@ -128,7 +127,7 @@ static int is_unseen(const struct shortcut *s, PyObject *arguments)
     return seen < 0 ? seen : !seen;
 }
 
-/* Whether all are on devices that the op has kernels for. */
+/* Tells whether all tensors are on devices that the op has kernels for. */
 static int is_reachable(PyObject *arguments)
 {
     const Py_ssize_t n = PyTuple_Size(arguments);
@@ -168,7 +167,7 @@ static PyObject *call(PyObject *self, PyObject *arguments, PyObject *keywords)
     return short_way ? PyObject_Call(s->run, arguments, NULL) : PyObject_Call(s->otherwise, arguments, keywords);
 }
 
-/* ---- its life ---- */
+/* ---- making and calling ---- */
 
 static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 {

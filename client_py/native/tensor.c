@@ -1,5 +1,5 @@
-/* Reads a torch tensor with as few calls into Python as possible: by DLPack's exchange functions where torch
- * has them, else by its methods. */
+/* Reading a torch tensor with as few calls into Python as possible: by DLPack's exchange functions where torch has
+ * them, else by its methods. */
 #include "python_native.h"
 
 /* ---- dlpack.h, as much as is needed ---- */
@@ -34,7 +34,7 @@ enum { DL_CUDA = 2, MAX_TYPES = 4, MAX_DTYPES = KOPS_F8_E5M2 };
 
 /* ---- torch's types and functions ---- */
 
-static PyObject *types[MAX_TYPES];   /* tensors, exactly; subclasses may mean anything */
+static PyObject *types[MAX_TYPES];   /* exact types of tensors; subclasses may mean anything */
 static PyObject *dtypes[MAX_DTYPES]; /* in the order of enum kops_dtype; None where torch has none */
 static const struct dl_exchange *exchange;
 static PyObject *current_stream, *empty_like, *empty;
@@ -226,7 +226,7 @@ bool tensor_read(PyObject *value, struct operand *ret)
 
     for (int i = 0; i < MAX_TYPES && !ok; i++)
         ok = types[i] && types[i] == type;
-    /* A negated view has the same memory with another meaning. */
+    /* A negated view has ordinary memory with another meaning. */
     ok = ok && get_number(value, name_is_neg, &negated) && !negated &&
          (exchange ? read_exchange(value, ret) : read_methods(value, ret)) && !no_elements(ret);
     if (!ok)

@@ -1,10 +1,11 @@
-/* What a device's speed depends on at one time: clocks, temperature, power, and why the clocks are not higher. */
+/* Conditions that a device's speed depends on at one time: clocks, temperature, power, and the reasons why the clocks
+ * are not higher. */
 #ifndef KOPS_BACKEND_CONDITIONS_H
 #define KOPS_BACKEND_CONDITIONS_H
 
 #include <stdint.h>
 
-/* Why a device's clocks are as they are: X(NAME, word on the wire), in the order of NVML's bits. */
+/* Reasons for a device's clocks: X(NAME, word on the wire), in the order of NVML's bits. */
 #define CONDITION_REASONS(X)                                                                                           \
     X(IDLE, "idle")                                                                                                    \
     X(CLOCKS_SETTING, "clocks_setting")                                                                                \
@@ -28,18 +29,20 @@ extern const char *const condition_reason_names[CONDITION_REASON_COUNT];
 
 /* Numbers are NAN where the device does not tell them. */
 struct backend_conditions {
-    char missing[160];               /* why nothing is known; "": something is */
-    double clock_mhz, clock_max_mhz; /* of the multiprocessors; of the fastest processor at this time */
+    char missing[160]; /* reason why nothing is known; "": something is known */
+    /* Clocks of the multiprocessors, or of the host's fastest processor at this time. */
+    double clock_mhz, clock_max_mhz;
     double memory_clock_mhz, memory_clock_max_mhz;
     double temperature_c, power_w, power_limit_w;
-    double power_slowed_us, thermal_slowed_us; /* how long power or heat kept the clocks down, since the driver began */
-    uint32_t reasons;                          /* bits 1 << enum condition_reason */
+    /* Time that power or heat kept the clocks down, since the driver's start. */
+    double power_slowed_us, thermal_slowed_us;
+    uint32_t reasons; /* bits 1 << enum condition_reason */
 };
 
-/* Nothing is known: printf-style `why`. */
+/* Sets that nothing is known, for the reason `why` (printf-style). */
 void conditions_miss(struct backend_conditions *c, const char *why, ...) __attribute__((format(printf, 2, 3)));
 
-/* Every number unknown, and nothing missing as yet. */
+/* Sets every number to unknown, with no reason yet. */
 void conditions_clear(struct backend_conditions *c);
 
 #endif

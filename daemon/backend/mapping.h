@@ -40,31 +40,29 @@ struct mapping {
     uint64_t close_number;
     struct mapping_registry *registry;
     enum mapping_state state;
-    uint32_t memory_id; /* by which steps name the memory: see memory_ids.h */
+    uint32_t memory_id; /* number that steps name the memory by: see memory_ids.h */
     bool keyed;         /* has an alloc_id: the entry is shared, and kept while referenced */
     bool kept;          /* stays open while referenced, not only while used */
     bool reopenable;    /* cuda_ipc, cuda_pool */
-    bool stale;         /* its handle bytes now mean other memory */
+    bool stale;         /* the handle bytes now mean other memory */
     bool close_asked;   /* by trim or by the idle close */
     bool extending;     /* a struct mapping_extension is under way */
-    unsigned areas;     /* in registry.areas */
+    unsigned areas;     /* areas counted in registry.areas */
     unsigned references, uses;
     uint64_t alloc_id, identity; /* identity: a memfd's inode */
     struct backend_import import;
     enum backend_memory_kind kind;
     struct backend_device *device; /* NULL: a memfd */
     uid_t uid;
-    pid_t pid;                     /* the process that registered it first */
+    pid_t pid;                     /* process that registered the memory first */
     struct backend_memory *memory; /* while OPEN */
-    int fd; /* of the daemon's own memory, to recognise it by (in registry.own); of a pool's memory, the pool's; or -1
-             */
-    int closing_fd; /* while CLOSING: the descriptor of the daemon's own memory, which the pool's thread closes; or -1
-                     */
+    int fd; /* descriptor of the daemon's own memory, to recognise it by (in registry.own), or of a pool; else -1 */
+    int closing_fd; /* while CLOSING: descriptor of the daemon's own memory, which the pool closes; else -1 */
     uint64_t unused_since_ns;
     struct list waiters;
-    struct error error; /* of the last failed open */
+    struct error error; /* error of the last failed open */
     struct work work;
-    void *charges; /* the server's, for as long as the entry exists; see registry.charge */
+    void *charges; /* the server's charges for the entry; see registry.charge */
 };
 
 enum {
@@ -75,8 +73,8 @@ enum {
 struct mapping_registry {
     uv_loop_t *loop;
     const struct device_set *devices;
-    struct list buckets[MAPPING_BUCKETS]; /* entries with a handle by its hash, others in rotation */
-    unsigned next_bucket;                 /* for those others */
+    struct list buckets[MAPPING_BUCKETS]; /* entries with a handle by its hash, others in turn */
+    unsigned next_bucket;                 /* next bucket for the others */
     struct file_set own;                  /* struct mapping: open memory that alloc made */
     unsigned count, changing;             /* changing: OPENING, CLOSING or being extended */
     unsigned areas;                       /* areas of the process's address space that the mappings take */
@@ -91,9 +89,9 @@ struct mapping_registry {
     void (*opened)(const struct mapping *m, void *context);
     /* Charges the mapping's user for `areas` in all; -1: the user may not have so many. NULL: no charges. */
     int (*charge)(struct mapping *m, unsigned areas, struct error *e);
-    /* The last reference is gone; closing the memory may take a while. Only with charge(). */
+    /* Called when the last reference is gone; closing the memory may take a while. Only with charge(). */
     void (*unreferenced)(struct mapping *m);
-    /* The entry is freed: gives back its charges. Only with charge(). */
+    /* Called when the entry is freed, to give back its charges. Only with charge(). */
     void (*discharge)(struct mapping *m);
     /* Takes descriptors that a client of this user sent; NULL: the pool closes them. */
     void (*close_fds)(void *context, uid_t uid, const int *fds, unsigned count);
@@ -112,25 +110,25 @@ struct mapping_owner {
     pid_t pid;
 };
 
-/* A reference to another process's CUDA allocation (MEMORY_CUDA_IPC, MEMORY_CUDA_POOL), not opened yet. alloc_id NULL:
- * the entry is not shared. The caller compares its own declared size with memory->size once the mapping is open. The
- * descriptor of a pool's import is taken if (*ret_mapping)->fd is it. Errors: stale_buffer, permission_denied,
- * out_of_memory. */
+/* Returns a reference to another process's CUDA allocation (MEMORY_CUDA_IPC, MEMORY_CUDA_POOL), not opened yet.
+ * alloc_id NULL: the entry is not shared. The caller compares its own declared size with memory->size once the mapping
+ * is open. The descriptor of a pool's import is taken if (*ret_mapping)->fd is it. Errors: stale_buffer,
+ * permission_denied, out_of_memory. */
 int mapping_get_ipc(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
                     const uint64_t *alloc_id, struct mapping_owner owner, struct mapping **ret_mapping,
                     struct error *e);
 
-/* A reference to other processes' allocations (MEMORY_CUDA_VMM), not opened yet. The entry is not shared. The import's
- * descriptors are taken. Error: quota_exceeded. */
+/* Returns a reference to other processes' allocations (MEMORY_CUDA_VMM), not opened yet. The entry is not shared. The
+ * import's descriptors are taken. Error: quota_exceeded. */
 int mapping_get_vmm(struct mapping_registry *r, struct backend_device *device, const struct backend_import *import,
                     struct mapping_owner owner, struct mapping **ret_mapping, struct error *e);
 
-/* Takes over open memory: a memfd, or memory that alloc made. `fd` is a descriptor of the latter, by which
- * mapping_find_own() finds it; -1: none. It is taken too. On failure both stay the caller's. */
+/* Takes over open memory: a memfd, or memory that alloc made. `fd` is a descriptor of memory that alloc made, by which
+ * mapping_find_own() finds it; -1: none. The descriptor is taken too. On failure both stay the caller's. */
 int mapping_adopt(struct mapping_registry *r, struct backend_memory *memory, struct backend_device *device,
                   uint64_t identity, int fd, struct mapping_owner owner, struct mapping **ret_mapping, struct error *e);
 
-/* A reference to memory that alloc made, by any descriptor of it; NULL: other memory. */
+/* Returns a reference to memory that alloc made, by any descriptor of it; NULL: other memory. */
 struct mapping *mapping_find_own(struct mapping_registry *r, struct backend_device *device, int fd);
 
 void mapping_ref(struct mapping *m);
@@ -141,13 +139,13 @@ struct mapping *mapping_unref(struct mapping *m);
 void mapping_use(struct mapping *m);
 void mapping_unuse(struct mapping *m);
 
-/* Only for a used mapping that is not open. The waiter stays the caller's; mapping_stop_waiting() takes it back. */
+/* Waits for a mapping that is used but not open. The waiter stays the caller's; mapping_stop_waiting() takes it back.
+ */
 void mapping_wait(struct mapping *m, struct mapping_waiter *waiter);
 void mapping_stop_waiting(struct mapping_waiter *waiter);
 
-/* Allocations that are added behind those of an open MEMORY_CUDA_VMM mapping. done() is called once, on the loop
- * thread: `ok` says whether mapping->memory->size has grown. The struct stays the caller's, the descriptors are
- * taken. */
+/* Allocations to add behind those of an open MEMORY_CUDA_VMM mapping. done() is called once, on the loop thread: `ok`
+ * says whether mapping->memory->size has grown. The struct stays the caller's, the descriptors are taken. */
 struct mapping_extension {
     struct backend_import import; /* set by the caller: descriptors and their bytes */
     void (*done)(struct mapping_extension *x);
@@ -174,7 +172,7 @@ struct mapping_flush {
 };
 void mapping_flush(struct mapping_registry *r, struct mapping_flush *flush);
 
-/* Whether two mappings are views of the same memory. */
+/* Tells whether two mappings are views of the same memory. */
 bool mapping_same_memory(const struct mapping *a, const struct mapping *b);
 /* Equal for mappings of the same memory; rarely equal for others. */
 uint64_t mapping_memory_hash(const struct mapping *m);

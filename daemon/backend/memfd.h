@@ -4,7 +4,8 @@
 
 #include "backend/backend.h"
 
-/* From now on memory->fd is a descriptor of the memory, for executors. To be called before any memory is mapped. */
+/* Makes later mappings keep a descriptor of their memory in memory->fd, for executors. Call it before any memory is
+ * mapped. */
 void memfd_keep_fds(void);
 
 /* Maps `size` bytes of a client's descriptor, read-only unless `writable`. The descriptor must be a memfd on tmpfs (not
@@ -12,7 +13,7 @@ void memfd_keep_fds(void);
  * the caller's. Errors: invalid_fd, read_only, out_of_memory, quota_exceeded (descriptors). */
 int memfd_map(int fd, uint64_t size, bool writable, struct backend_memory **ret_memory, struct error *e);
 
-/* The same checks alone. */
+/* Checks a descriptor as memfd_map() does, without mapping it. */
 int memfd_check(int fd, uint64_t size, bool writable, struct error *e);
 
 /* Makes zeroed memory of `size` bytes, sealed against resizing. *ret_fd is the caller's. */

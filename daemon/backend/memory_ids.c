@@ -2,11 +2,11 @@
 
 #include <stdatomic.h>
 
-/* Pages of these take no memory until an id is used. */
+/* The arrays take no memory until ids are used. */
 enum { IDS_MAX = 1 << 20 };
 static _Atomic(struct backend_memory *) memories[IDS_MAX];
 static uint32_t free_ids[IDS_MAX]; /* ids that were given back */
-static uint32_t n_free, highest;   /* of free_ids; the highest id so far */
+static uint32_t n_free, highest;   /* number of free_ids; the highest id so far */
 
 uint32_t memory_id_new(struct error *e)
 {

@@ -9,7 +9,7 @@
 
 #include "backend/backend.h"
 
-/* NVML's binary interface as far as it is used here. It is stable: functions that changed got a new name. */
+/* NVML's binary interface, as far as it is used. It is stable: functions that changed got new names. */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
 enum { NVML_POLICY_POWER = 0, NVML_POLICY_THERMAL = 1 };
 enum { NVML_REASONS_KNOWN = CONDITION_OTHER /* bits, each the enum condition_reason of its number */ };
@@ -45,9 +45,9 @@ struct gpu {
     double clock_max_mhz, memory_clock_max_mhz; /* asked for once: each takes the driver 1.4 ms on an H200 */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static const char *library_path;
-static char why_not[128]; /* the library cannot be loaded; "": it can, or was not tried */
+static char why_not[128]; /* reason why the library cannot be loaded; "": it can, or was not tried */
 static bool begun;        /* nvmlInit has succeeded */
 static struct gpu gpus[BACKEND_MAX_DEVICES];
 static unsigned n_gpus;
@@ -85,7 +85,7 @@ static int load(const char *path)
     return 0;
 }
 
-/* What is missing is remembered; a driver that does not begin is tried again by the next question. */
+/* Begins NVML. A missing library is remembered; a driver that does not begin is tried again by the next question. */
 static int begin(struct backend_conditions *ret)
 {
     const char *path = library_path ? library_path : "libnvidia-ml.so.1";
@@ -117,8 +117,8 @@ static double max_clock(nvml_device device, int clock)
     return nvml.MaxClockInfo && nvml.MaxClockInfo(device, clock, &mhz) == NVML_SUCCESS ? (double)mhz : (double)NAN;
 }
 
-/* NULL: *ret says why. CUDA tells the UUID of an instance of a divided GPU (MIG) like a GPU's; NVML has it under
- * another name. */
+/* Finds a GPU; NULL: *ret says why. CUDA reports the UUID of a MIG instance like a GPU's; NVML has it under another
+ * name. */
 static const struct gpu *find(const char *uuid, struct backend_conditions *ret)
 {
     char instance[sizeof(gpus->uuid) + sizeof("MIG-")];

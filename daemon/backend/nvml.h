@@ -1,6 +1,6 @@
-/* Clocks, temperature and power of GPUs, from NVML, the driver's library for monitoring. It needs no context on a GPU,
- * so the daemon asks it itself, also where executors have the contexts. libnvidia-ml is loaded at the first question:
- * a machine without it serves all the same.
+/* Clocks, temperature and power of GPUs, from NVML, the driver's library for monitoring. NVML needs no context on a
+ * GPU, so the daemon itself asks it. libnvidia-ml is loaded at the first question; a machine without it serves all the
+ * same.
  *
  * Thread: any; questions wait for each other, and may block as long as the driver does. */
 #ifndef KOPS_BACKEND_NVML_H
@@ -10,11 +10,11 @@
 
 struct backend_device;
 
-/* Which library to load: a path, "none" to do without, NULL for the usual name. The text lives as long as the process.
- * Before the first question, by every backend that asks. */
+/* Chooses the library to load: a path, "none" to do without, NULL for the usual name. The text must live as long as the
+ * process. Call it before the first question, in every backend that asks. */
 void nvml_choose(const char *path);
 
-/* The conditions of the GPU with device->info.uuid; backend->conditions() of the backends for GPUs. */
+/* Reads the conditions of the GPU with device->info.uuid; backend->conditions() of the backends for GPUs. */
 void nvml_conditions(struct backend_device *device, struct backend_conditions *ret);
 
 #endif

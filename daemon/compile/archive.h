@@ -24,7 +24,7 @@ struct archive_writer {
 
 int archive_begin(struct archive_writer *w, int fd, struct error *e);
 int archive_add(struct archive_writer *w, const struct compiled *compiled, struct error *e);
-/* Completes the archive; without it, readers refuse the file. */
+/* Completes the archive, which readers otherwise refuse. */
 int archive_end(struct archive_writer *w, struct error *e);
 /* Frees the writer's memory, in every case. */
 void archive_writer_free(struct archive_writer *w);
@@ -40,12 +40,13 @@ struct archive_reader {
     size_t capacity;
 };
 
-/* For a regular file or memfd: sets up a reader of it, from its start. ERROR_INVALID_FD for other descriptors. */
+/* Sets up a reader of a regular file or memfd, from its start. ERROR_INVALID_FD for other descriptors. */
 int archive_open_fd(struct archive_reader *r, int *fd, struct error *e);
 int archive_open(struct archive_reader *r, archive_read *read, void *context, uint64_t size, struct error *e);
 
-/* 1: *ret_compiled is the next module (a reference), checked for itself and against its binary; 0: that were all, and
- * nothing stands behind them; -1: the archive is damaged. A reader that has failed must not be used again. */
+/* Reads the next module. 1: *ret_compiled is the module (a reference), checked for itself and against its binary; 0:
+ * there are no more, and no bytes follow; -1: the archive is damaged. A reader that has failed must not be used again.
+ */
 int archive_next(struct archive_reader *r, struct compiled **ret_compiled, struct error *e);
 void archive_reader_free(struct archive_reader *r);
 

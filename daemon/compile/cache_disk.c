@@ -34,7 +34,7 @@ enum { CACHE_TEMPORARY_SIZE = 32 };
 
 enum { MAGIC_BYTES = 8 };
 
-/* One for each enum compiled_from. */
+/* A magic for each enum compiled_from. */
 static const unsigned char magics[COMPILED_FROM_COUNT][MAGIC_BYTES] = {
     [COMPILED_HERE] = {'K', 'O', 'P', 'S', 'C', 'O', 'D', '1'},
     [COMPILED_IMPORTED] = {'K', 'O', 'P', 'S', 'C', 'O', 'I', '1'},
@@ -315,7 +315,7 @@ struct cache_disk_counters cache_disk_counters(const struct cache_disk *d)
                                         atomic_load(&d->evictions)};
 }
 
-/* One line a minute, for errors that come with every file: a full disk, too many open files. */
+/* Limits errors that come with every file to a line a minute: a full disk, too many open files. */
 static bool line_is_due(struct cache_disk *d)
 {
     uint64_t now = clock_now_ns(), last = atomic_load(&d->logged_ns);

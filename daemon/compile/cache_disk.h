@@ -1,13 +1,13 @@
-/* Binaries on disk: one file a module in a directory of the daemon's own. The least recently used are removed above a
- * number of bytes.
+/* Binaries on disk: a file for each module in a directory of the daemon's own. Above a number of bytes, the least
+ * recently used files are removed.
  *
  * A file counts only when its keyed hash is right: a damaged or foreign file is removed with a line in the log and
  * counts as absent. Files are written under another name and renamed, so a reader never sees half of one. They are not
- * flushed: after a power cut the hash tells which ones are whole, and the others are compiled again.
+ * flushed: after a power cut the hash tells which files are whole, and the others are compiled again.
  *
- * A file is a magic number, which also says how the module came here, the length of the rest, compiled_serialize()'s
- * bytes, and a BLAKE2b-256 of all before it, keyed with the directory's own secret: only readers of the secret can make
- * files that count as binaries.
+ * A file is a magic number, which also tells the module's origin, the length of the rest, compiled_serialize()'s bytes,
+ * and a BLAKE2b-256 of all before it, keyed with the directory's own secret: only readers of the secret can make files
+ * that count as binaries.
  *
  * Several daemons may share a directory. Thread: any, also several at once; every function but cache_disk_counters()
  * blocks. */
@@ -37,8 +37,8 @@ enum {
 int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
                     struct buffer *into);
 
-/* Bytes from anywhere: refuses files that were not made with this secret for this key. The content is read only when
- * its hash is right. */
+/* Reads bytes from anywhere: refuses files that were not made with this secret for this key. The content is read only
+ * when its hash is right. */
 int cache_file_open(const void *bytes, size_t size, const unsigned char secret[CACHE_SECRET_BYTES],
                     const unsigned char key[KEY_BYTES], struct compiled **ret_compiled, struct error *e);
 
@@ -56,19 +56,20 @@ struct cache_disk;
 int cache_directory_open(const char *path, struct error *e);
 
 int cache_disk_open(const char *directory, uint64_t limit, struct cache_disk **ret_disk, struct error *e);
-/* Returns NULL; so for NULL. */
+/* NULL is allowed. Returns NULL. */
 struct cache_disk *cache_disk_close(struct cache_disk *d);
 
 uint64_t cache_disk_limit(const struct cache_disk *d);
 
-/* A reference, or NULL: it is not there, or no longer. `use`: this is a use, for which the file stays longer. */
+/* Returns a reference, or NULL: there is no file, or no longer. `use`: counts as a use, for which the file stays
+ * longer. */
 struct compiled *cache_disk_read(struct cache_disk *d, const unsigned char key[KEY_BYTES], bool use);
 
 /* Notes a use of a file that was not read, since memory had it. */
 void cache_disk_touch(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
 
-/* Puts the module there and removes others until all fit. One that is larger than the limit is not kept, which is no
- * failure. After a failure (a full disk, …) nothing is left behind; the log has a line a minute at most. */
+/* Writes the module's file and removes others until all fit. A module larger than the limit is not kept, which is no
+ * failure. After a failure (a full disk, …) nothing is left behind; the log gets at most a line a minute. */
 int cache_disk_write(struct cache_disk *d, const struct compiled *compiled, struct error *e);
 
 bool cache_disk_remove(struct cache_disk *d, const unsigned char key[KEY_BYTES]);
@@ -79,7 +80,7 @@ struct cache_disk_file {
     struct timespec used; /* by the clock of the day */
 };
 
-/* The files by name, unchecked, in no order. The caller frees *ret_files. */
+/* Lists the files by name, unchecked, in no order. The caller frees *ret_files. */
 int cache_disk_list(struct cache_disk *d, struct cache_disk_file **ret_files, unsigned *ret_n, struct error *e);
 
 struct cache_disk_counters {
@@ -90,9 +91,9 @@ struct cache_disk_counters cache_disk_counters(const struct cache_disk *d);
 /* ---- reading and writing, also for others ---- */
 
 int cache_write_all(int fd, const void *bytes, size_t size);
-/* All of a file of that size, in memory of its own, since a file that is mapped could shrink under its reader. */
+/* Reads a whole file of that size into memory of its own, since a mapped file could shrink under its reader. */
 int cache_slurp(int fd, size_t size, unsigned char **ret_bytes, size_t *ret_size, struct error *e);
-/* The number of bytes read, fewer only at the end of the file; -1 with errno. */
+/* Returns the number of bytes read, fewer only at the end of the file; -1 with errno. */
 ssize_t cache_read_all(int fd, void *bytes, size_t size);
 
 #endif

@@ -21,14 +21,14 @@ struct cache_item {
 };
 
 struct cache_memory *cache_memory_new(uint64_t limit);
-/* Returns NULL; so for NULL. */
+/* NULL is allowed. Returns NULL. */
 struct cache_memory *cache_memory_free(struct cache_memory *m);
 
-/* The item, now the one used last, or NULL. Valid until the next put or remove. */
+/* Returns the item, which becomes the one used last, or NULL. Valid until the next put or remove. */
 struct cache_item *cache_memory_get(struct cache_memory *m, const unsigned char key[KEY_BYTES], uint64_t now_ns);
 
-/* Takes a reference and drops others until all fit; replaces one of the same key. A binary above the limit is not kept.
- */
+/* Takes a reference and drops others until all fit; replaces a binary of the same key. A binary above the limit is not
+ * kept. */
 void cache_memory_put(struct cache_memory *m, struct compiled *compiled, uint64_t now_ns);
 
 bool cache_memory_remove(struct cache_memory *m, const unsigned char key[KEY_BYTES]);
@@ -36,7 +36,7 @@ bool cache_memory_remove(struct cache_memory *m, const unsigned char key[KEY_BYT
 uint64_t cache_memory_bytes(const struct cache_memory *m);
 unsigned cache_memory_count(const struct cache_memory *m);
 
-/* The least recently used one after `item` (NULL: the first of all), NULL behind the last. */
+/* Returns the least recently used item after `item` (NULL: the first of all); NULL after the last. */
 struct cache_item *cache_memory_next(struct cache_memory *m, struct cache_item *item);
 
 #endif

@@ -38,7 +38,7 @@ struct compiled_entry {
     uint32_t param_sizes[COMPILED_MAX_PARAMS], param_offsets[COMPILED_MAX_PARAMS]; /* in the order of the source */
 };
 
-/* How this machine got the module. Its own caches know that; compiled_serialize() leaves it out. */
+/* Origin of the module on this machine. Only its own caches know it; compiled_serialize() leaves it out. */
 enum compiled_from { COMPILED_HERE, COMPILED_IMPORTED, COMPILED_REMOTE, COMPILED_FROM_COUNT };
 
 struct compiled {
@@ -55,34 +55,34 @@ struct compiled {
     size_t image_size;
 };
 
-/* One reference. Empty: the caller fills it in before others see it, with memory of malloc(). NULL when memory is
- * short. */
+/* Makes an empty binary with one reference. The caller fills it in before others see it, with memory of malloc(). NULL
+ * when memory is short. */
 struct compiled *compiled_new(void);
 
 struct compiled *compiled_ref(struct compiled *c);
-/* Returns NULL; so for NULL. */
+/* Drops a reference. NULL is allowed; returns NULL. */
 struct compiled *compiled_unref(struct compiled *c);
 
 size_t compiled_memory(const struct compiled *c);
 
-/* Appends a form of all its fields that compiled_parse() reads, the same for equal contents on every machine. */
+/* Appends all fields in a form that compiled_parse() reads, equal for equal contents on every machine. */
 void compiled_serialize(const struct compiled *c, struct buffer *into);
 
-/* Bytes from anywhere; refuses (ERROR_INVALID_ARGUMENT) bytes that are cut off, too long, followed by others, or that
- * break one of the limits above. The binary itself is not read: see compiled_verify(). */
+/* Reads bytes from anywhere. Refuses (ERROR_INVALID_ARGUMENT) bytes that are cut off, too long, followed by others, or
+ * that break one of the limits above. The binary itself is not read: see compiled_verify(). */
 int compiled_parse(const void *bytes, size_t size, struct compiled **ret_compiled, struct error *e);
 
 /* Reads the binary and refuses a `c` whose entries are not in it, or differ from it. Launches rely on the sizes and
  * offsets of parameters, so binaries from outside must pass this check. */
 int compiled_verify(const struct compiled *c, struct error *e);
 
-/* The approximate size on a device: code and variables. */
+/* Returns the approximate size on a device: code and variables. */
 uint64_t compiled_device_bytes(const struct compiled *c);
 
-/* A key in lower case, with an ending zero. */
+/* Writes a key in lower case, with an ending zero. */
 void key_to_hex(const unsigned char key[KEY_BYTES], char ret_hex[KEY_HEX + 1]);
 
-/* Exactly KEY_HEX digits in lower case and nothing more. */
+/* Reads exactly KEY_HEX digits in lower case and nothing more. */
 bool key_from_hex(const char *hex, unsigned char ret_key[KEY_BYTES]);
 
 #endif

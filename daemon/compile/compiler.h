@@ -25,8 +25,8 @@ struct compile_file {
     size_t length;
 };
 
-/* The caller checks options, which are handed to NVRTC as they are, behind the architecture. Limits here: names and
- * options without zero bytes, COMPILER_MAX_INPUT bytes in all. */
+/* A source to compile. The caller checks the options, which are handed to NVRTC as they are, after the architecture.
+ * Checked by the compiler: names and options without zero bytes, COMPILER_MAX_INPUT bytes in all. */
 struct compile_input {
     const char *name, *source; /* the file's name in messages, and its text */
     size_t length;
@@ -37,7 +37,7 @@ struct compile_input {
     const char *const *entries; /* names of functions, or name expressions */
     unsigned n_entries;         /* 1 … COMPILED_MAX_ENTRIES */
     const char *arch;           /* "sm_90a" */
-    uint64_t user, connection;  /* any numbers: these take turns */
+    uint64_t user, connection;  /* any numbers: users take turns, and connections of a user */
 };
 
 enum { COMPILER_MAX_INPUT = 64 << 20, COMPILER_MAX_FILES = 1024, COMPILER_MAX_OPTIONS = 256 };
@@ -63,14 +63,14 @@ struct compiler_config {
     bool alone;          /* every source gets a helper of its own that is not forked, as where forking is unsafe */
 };
 
-/* Why a source did not become code. NULL where the fault is not the source's (then the error says it all). */
+/* Reason why a source was not compiled. NULL where the fault is not the source's (then the error says it all). */
 struct compile_failure {
     const char *reason; /* "source", "time", "memory", "crash", "entry": a literal */
     const char *log;    /* at most COMPILED_MAX_LOG bytes; zero-terminated */
     size_t log_length;
 };
 
-/* `compiled` is a reference for the callee, with `key` zero; NULL: failed, `e` says why. */
+/* Called with the result. `compiled` is a reference for the callee, with `key` zero; NULL: failed, `e` says why. */
 typedef void compile_done(void *context, struct compiled *compiled, const struct error *e,
                           const struct compile_failure *failure);
 
@@ -78,13 +78,13 @@ typedef void compile_done(void *context, struct compiled *compiled, const struct
  * people other than the administrator could change such a tree. */
 struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e);
 
-/* Kills all helpers; the jobs' done() are called with ERROR_CANCELLED before closed(). Frees the compiler. */
+/* Kills all helpers; calls the jobs' done() with ERROR_CANCELLED, then closed(). Frees the compiler. */
 void compiler_close(struct compiler *compiler, void (*closed)(void *context), void *context);
 
-/* "NVRTC 13.0", or "" where there is none: then compiles fail with ERROR_UNSUPPORTED. */
+/* Returns "NVRTC 13.0", or "" where there is none: then compiles fail with ERROR_UNSUPPORTED. */
 const char *compiler_name(const struct compiler *compiler);
 
-/* Another text when the library or the headers were replaced, as compiler_new() found them. */
+/* Returns a text that changes when the library or the headers are replaced, as compiler_new() found them. */
 const char *compiler_identity(const struct compiler *compiler);
 
 /* The directory of the toolkit's headers; NULL: none was found. */
@@ -94,25 +94,25 @@ const char *compiler_include(const struct compiler *compiler);
 unsigned compiler_trees(const struct compiler *compiler);
 const char *compiler_tree(const struct compiler *compiler, unsigned i);
 
-/* Whether a compile can be expected to work: there is a library, this kernel supports the sandbox, and the last start
- * of a helper did not fail. `e` (may be NULL) has the reason. */
+/* Tells whether a compile can be expected to work: there is a library, this kernel supports the sandbox, and the last
+ * start of a helper did not fail. `e` (may be NULL) has the reason. */
 bool compiler_usable(const struct compiler *compiler, struct error *e);
 
-/* Whether a compile would find a process that is ready. */
+/* Tells whether a compile would find a process that is ready. */
 bool compiler_is_warm(const struct compiler *compiler);
 
-/* Copies the input. done() is called later, once, unless the job is cancelled before. NULL: there was not even memory
- * for the job, and done() is not called. */
+/* Compiles a source; copies the input. done() is called later, once, unless the job is cancelled before. NULL: there
+ * was no memory for the job, and done() is not called. */
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context);
 
-/* Stops the job's process, which keeps its memory. Until the job is resumed its time stands still, and the process does
- * not count among `helpers`. done() may be called all the same, with an answer that was there already. False, and
+/* Pauses a job by stopping its process, which keeps its memory. Until the job is resumed its time stands still, and the
+ * process does not count among `helpers`. done() may still be called, with an answer that was there already. False, and
  * nothing done: the daemon may not signal the process. */
 bool compile_job_pause(struct compile_job *job);
 void compile_job_resume(struct compile_job *job);
 
-/* done() is not called; the job's process is killed. */
+/* Kills the job's process; done() is not called. */
 void compile_job_cancel(struct compile_job *job);
 
 #endif

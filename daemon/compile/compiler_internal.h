@@ -74,9 +74,9 @@ struct compiler {
     struct forker *forker; /* new processes come from it; NULL: none */
     bool unusable;         /* for the reason `why`, until the settings change */
     bool alone;
-    bool keep_warm;    /* processes more than jobs need are kept */
-    unsigned spares;   /* so many */
-    uint64_t short_ms; /* in the loop's time: when there were last too few, or one was given up */
+    bool keep_warm;    /* keep more processes than jobs need */
+    unsigned spares;   /* their number */
+    uint64_t short_ms; /* in the loop's time: when processes were last too few, or one was given up */
     struct error why;
     unsigned failures;      /* helpers in a row that failed */
     uint64_t not_before_ms; /* in the loop's time: no helper is started earlier */
@@ -92,8 +92,8 @@ struct compiler {
 void compiler_schedule(struct compiler *c);
 /* Calls compiler_schedule() soon, from the loop. */
 void compiler_kick(struct compiler *c);
-/* The job's process has ended without an answer, by itself or lost with its helper: the job waits again, before all
- * others. False, and nothing done: that has happened too often. */
+/* Repeats a job whose process has ended without an answer, by itself or with its helper: the job waits again, before
+ * all others. False, and nothing done: that has happened too often. */
 bool job_repeat(struct compile_job *job, bool lost);
 /* Removes the job and calls its done(). */
 void job_finish(struct compile_job *job, struct compiled *compiled, const struct error *e,
@@ -112,7 +112,7 @@ void compiler_let_go(struct compiler *c);
 
 /* Starts a helper; it becomes compiler.forker. */
 int forker_start(struct compiler *c, struct error *e);
-/* Lets it end: no more processes come from it. */
+/* Ends the helper: no more processes come from it. */
 void forker_stop(struct forker *f);
 /* Asks for a process, which is in compiler.processes then. Returns 1 with `e` when the helper does not listen any more,
  * -1 with `e` when the daemon lacks something. */
@@ -122,7 +122,7 @@ void process_assign(struct process *p, struct compile_job *job);
 /* Stops the process and its deadline. False: the daemon may not. */
 bool process_pause(struct process *p);
 void process_resume(struct process *p);
-/* The answer is not wanted. */
+/* Kills a process whose answer is not wanted. */
 void process_kill(struct process *p);
 
 #endif

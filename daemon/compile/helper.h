@@ -1,4 +1,4 @@
-/* The program of the helper processes: `kopsd --compile-helper`.
+/* The helper processes' program: `kopsd --compile-helper`.
  *
  * The first process, which the daemon starts, loads NVRTC, gives up its privileges, enters the sandbox, compiles a
  * small kernel, and then only forks. Each fork makes its own pages present, waits for one source, answers and ends. So
@@ -13,10 +13,10 @@
 
 enum { HELPER_CONTROL_FD = 3 };
 
-/* Whether main() was called for a helper. */
+/* Tells whether main() was called for a helper. */
 bool compile_helper_wanted(int argc, char **argv);
 
-/* Runs the helper; returns the exit status. To be called before anything else in main(). */
+/* Runs the helper; returns the exit status. Call it before anything else in main(). */
 int compile_helper_main(int argc, char **argv);
 
 #endif

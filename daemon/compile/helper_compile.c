@@ -31,8 +31,8 @@ struct adapted {
     struct hostcode_text *texts; /* the source, then the files */
     struct compile_file *files;
     const char **options;
-    unsigned char **faults; /* one for each text */
-    bool changed;           /* the texts, too */
+    unsigned char **faults; /* an array for each text */
+    bool changed;           /* also the texts were changed */
 };
 
 enum { ADDED_OPTIONS = 3, MAX_ADAPTED = 1 << 20 /* bytes of text: its tokens take many times that */ };

@@ -1,4 +1,4 @@
-/* One source through NVRTC, in the process that was made for it.
+/* Compiles a source with NVRTC, in the process that was made for it.
  *
  * Thread: the process's only one. */
 #ifndef KOPS_COMPILE_HELPER_COMPILE_H
@@ -19,7 +19,7 @@ struct helper_toolkit {
 
 /* `compiled`, or else the failure and its log. */
 struct helper_outcome {
-    struct compiled *compiled; /* one reference */
+    struct compiled *compiled; /* with one reference */
     struct frame_failure failure;
     char *log; /* malloc'ed; may be NULL */
     size_t log_length;

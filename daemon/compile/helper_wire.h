@@ -15,7 +15,7 @@
 #include "compile/compiler.h"
 #include "util/buffer.h"
 
-/* To the helper, first. The paths of the folders of headers follow, a message each, with their ending zeros. */
+/* First message to the helper. The paths of the folders of headers follow, a message each, with their ending zeros. */
 struct helper_setup {
     enum compiler_sandbox sandbox;
     unsigned memory_mib, time_s;
@@ -25,7 +25,7 @@ struct helper_setup {
     char nvrtc[PATH_MAX], user[256];
 };
 
-/* To the helper: fork a process that serves the socket which comes with the message. */
+/* Message to the helper: fork a process that serves the socket which comes along. */
 struct helper_command {
     uint64_t id; /* the process's, the daemon's choice */
 };
@@ -73,9 +73,9 @@ struct frame_failure {
     char message[ERROR_MESSAGE_MAX];
 };
 
-/* Appends a frame's header; returns where its body begins. */
+/* Appends a frame's header; returns the place of its body. */
 size_t frame_begin(struct buffer *into, enum frame_kind kind);
-/* The body is complete. into->failed when it is longer than `max`. */
+/* Completes the body. into->failed when it is longer than `max`. */
 void frame_end(struct buffer *into, size_t begin, size_t max);
 
 /* Appends a whole FRAME_REQUEST; into->failed when it does not fit or memory is short. */
@@ -88,15 +88,14 @@ struct request {
     const char **options, **entries;
 };
 
-/* The body of FRAME_REQUEST; refuses (-1) bytes that request_encode() would not make. */
+/* Reads the body of FRAME_REQUEST; refuses (-1) bytes that request_encode() would not make. */
 int request_decode(const void *bytes, size_t size, struct request *ret_request);
 
-/* A copy of `input`, whose texts lie in `frame`, the frame that it is sent in. -1: it is too large, or memory is short.
- */
+/* Copies `input`, with its texts in `frame`, the frame that it is sent in. -1: it is too large, or memory is short. */
 int request_copy(const struct compile_input *input, struct buffer *frame, struct request *ret_request);
 void request_free(struct request *request);
 
-/* The length of the UTF-8 character at `text`; 0: none, or a control character other than tab and newline. */
+/* Returns the length of the UTF-8 character at `text`; 0: none, or a control character other than tab and newline. */
 size_t text_character(const char *text, size_t left);
 
 /* Makes `text` printable: bytes that are no UTF-8, and control characters other than tab and newline, become '?'. In

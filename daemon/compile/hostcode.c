@@ -14,7 +14,7 @@ enum token_kind {
     TOKEN_NAME,    /* identifiers and keywords */
     TOKEN_LITERAL, /* numbers, characters */
     TOKEN_STRING,
-    TOKEN_MARK, /* one character of punctuation */
+    TOKEN_MARK, /* a character of punctuation */
     TOKEN_DEFINE,
     TOKEN_IF,   /* #if, #ifdef, #ifndef */
     TOKEN_ELSE, /* #else, #elif, … */

@@ -32,7 +32,7 @@ enum kind {
     ASSEMBLER,
 };
 
-/* One or two dashes are the same before a name of more than one letter; one letter takes one dash. */
+/* Names of more than one letter take one or two dashes; names of one letter take one. */
 #define X(name) {name, NULL, DROPPED_VALUE, NULL},
 static const struct known {
     const char *name, *other; /* the spelling handed on, and another one (NULL: none) */
@@ -117,8 +117,8 @@ struct work {
         long numbers[MAX_NUMBERS];
     } given[N_KNOWN];
     const char *assembler[N_ASSEMBLER];
-    bool arch_matches; /* one of the given architectures is the compile's */
-    const char *other; /* an architecture that is not; borrowed */
+    bool arch_matches; /* some given architecture is the compile's */
+    const char *other; /* a given architecture that is not the compile's; borrowed */
     unsigned other_at; /* the option that names it */
     int other_length;
     struct macro macros[OPTIONS_MAX];

@@ -37,9 +37,9 @@ void options_free(struct options *options);
  * architecture's form. */
 int options_check_input(const struct compile_input *input, uint64_t source_bytes, struct error *e);
 
-/* The key of a binary: BLAKE2b-256 over all inputs of its compile. `input` has its options normalised; `identity` is
- * the compiler's. The order of files changes nothing; that of entries does, because the result has them in that order.
- */
+/* Makes the key of a binary: BLAKE2b-256 over all inputs of its compile. `input` has its options normalised; `identity`
+ * is the compiler's. The order of files changes nothing; the order of entries does, because the result has them in that
+ * order. */
 void key_make(const struct compile_input *input, const char *identity, unsigned char ret_key[KEY_BYTES]);
 
 #endif

@@ -10,22 +10,22 @@
 
 #include "util/error.h"
 
-/* Whether this kernel supports the sandbox. Changes nothing; any thread, any process. */
+/* Tells whether this kernel supports the sandbox. Changes nothing; any thread, any process. */
 bool sandbox_available(struct error *e);
 
-/* No new privileges, not dumpable, dies with its parent; for root: another user. To be called before libraries are
- * loaded. `parent`: the process that must still be there. */
+/* Drops privileges: no new ones, not dumpable, dies with its parent; for root: another user. Call it before libraries
+ * are loaded. `parent`: the process that must still be there. */
 int sandbox_drop_privileges(const char *user, int parent, struct error *e);
 
-/* No files but those below the directories, read only; no connection to anything by name or address. */
+/* Allows only files below the directories, read only, and no connection by name or address. */
 int sandbox_enter_landlock(const char *const *directories, unsigned n, struct error *e);
 
-/* Only the system calls that a compile needs; for the helper that forks (`forks`) also those for that. Calls that are
- * not allowed fail with EPERM. */
+/* Allows only the system calls that a compile needs; for the helper that forks (`forks`) also those for forking. Other
+ * calls fail with EPERM. */
 int sandbox_enter_seccomp(bool forks, struct error *e);
 
-/* A process's address space now. `statm`: a descriptor of /proc/self/statm, which describes the process that opened it.
- * 0: gone. */
+/* Returns a process's address space now. `statm`: a descriptor of /proc/self/statm, which describes the process that
+ * opened it. 0: gone. */
 uint64_t sandbox_address_space(int statm);
 
 struct sandbox_limits {
@@ -34,7 +34,7 @@ struct sandbox_limits {
     unsigned files;        /* open at one time */
 };
 
-/* Soft and hard limits; no core dumps, no file may grow. */
+/* Sets soft and hard limits; no core dumps, no file may grow. */
 int sandbox_limit(const struct sandbox_limits *limits, struct error *e);
 
 #endif

@@ -1,8 +1,8 @@
-/* Binaries for sources, from memory, from disk, from a cache that several machines share, or from the compiler. One
- * source is compiled once, however many requests for it come at the same time.
+/* Binaries for sources, from memory, from disk, from the remote cache, or from the compiler. A source is compiled once,
+ * however many requests for it come at the same time.
  *
- * Owns the compiler, the cache in memory, the cache on disk and the way to the shared one. Thread: the loop's; no
- * function blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
+ * Owns the compiler, the cache in memory, the cache on disk and the connection to the remote cache. Thread: the loop's;
+ * no function blocks. Blocking work (reading, writing, hashing of whole archives) runs on the pool. */
 #ifndef KOPS_COMPILE_SERVICE_H
 #define KOPS_COMPILE_SERVICE_H
 
@@ -19,18 +19,18 @@
 #include "util/error.h"
 
 struct code_service;
-struct code_request; /* a request for a binary */
-struct code_task;    /* an administrator's action */
+struct code_request;
+struct code_task; /* an administrator's action */
 
 enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = KEY_HEX };
 
-/* The cache that several machines share. Texts are copied. */
+/* Configuration of the remote cache. Texts are copied. */
 struct code_remote_config {
-    struct remote_config server; /* without a URL: there is none */
+    struct remote_config server; /* NULL url: no remote cache */
     struct signed_trust trust;   /* modules with these signatures are taken */
     bool publishes;              /* modules that were compiled here are signed and put there */
     struct signing_key key;      /* a publisher's */
-    unsigned wait_ms;            /* a compile waits so long for the cache's answer; then both race */
+    unsigned wait_ms;            /* longest wait of a compile for the cache's answer; then both race */
 };
 
 /* Texts are copied. */
@@ -38,8 +38,8 @@ struct code_service_config {
     struct compiler_config compiler;
     const char *directory; /* the cache on disk, made when it is missing; NULL: none */
     uint64_t disk_bytes;   /* all files there; 0: no cache on disk */
-    uint64_t memory_bytes; /* binaries that no client holds, at most */
-    uint64_t source_bytes; /* one source with its files */
+    uint64_t memory_bytes; /* most bytes of binaries that no client holds */
+    uint64_t source_bytes; /* most bytes of a source with its files */
     struct code_remote_config remote;
 };
 
@@ -47,17 +47,18 @@ struct code_service_config {
  * without a cache on disk. NULL: failed. */
 struct code_service *code_service_new(uv_loop_t *loop, const struct code_service_config *config, struct error *e);
 
-/* Another limit of source bytes, for later requests. */
+/* Changes the limit of source bytes, for later requests. */
 void code_service_limit_source(struct code_service *service, uint64_t source_bytes);
 
-/* Another shared cache, or none, or other keys. An unchanged server goes on. An error is a line in the log. */
+/* Changes to another remote cache, or none, or to other keys. An unchanged server stays in use. An error is a line in
+ * the log. */
 void code_service_use_remote(struct code_service *service, const struct code_remote_config *remote);
 
 /* Drops the requests and tasks without calling their done(), ends the compiler, waits for the pool, frees the service
  * and calls closed(). */
 void code_service_close(struct code_service *service, void (*closed)(void *context), void *context);
 
-/* For its name and whether it is usable. */
+/* Returns the compiler, for its name and whether it is usable. */
 struct compiler *code_service_compiler(struct code_service *service);
 
 enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK, CODE_REMOTE };
@@ -65,8 +66,8 @@ enum code_origin { CODE_COMPILED, CODE_MEMORY, CODE_DISK, CODE_REMOTE };
 /* "no", "memory", "disk", "remote": the wire's `cached`. */
 const char *code_origin_name(enum code_origin origin);
 
-/* `compiled` is a reference for the callee, with its key set; NULL: failed, `e` is the reason and `failure` (may be
- * NULL) the compiler's messages. Both are valid during the call only. */
+/* Called with the result. `compiled` is a reference for the callee, with its key set; NULL: failed, `e` is the reason
+ * and `failure` (may be NULL) the compiler's messages. Both are valid during the call only. */
 typedef void code_done(void *context, struct compiled *compiled, enum code_origin origin, const struct error *e,
                        const struct compile_failure *failure);
 
@@ -79,8 +80,8 @@ typedef void code_done(void *context, struct compiled *compiled, enum code_origi
 int code_get(struct code_service *service, const struct compile_input *input, code_done *done, void *context,
              struct code_request **ret_request, struct error *e);
 
-/* done() is not called. A compile without other requests is stopped. Others may then begin, or fail where memory is
- * short: their done() is called during this call. */
+/* Cancels a request; done() is not called. A compile without other requests is stopped. Others may then begin, or fail
+ * where memory is short: their done() is called during this call. */
 void code_request_cancel(struct code_request *request);
 
 struct code_counters {
@@ -94,7 +95,7 @@ struct code_counters {
     uint64_t evictions;     /* files removed to make room */
 };
 
-/* The shared cache's. */
+/* Counts of the remote cache. */
 struct code_remote_counters {
     uint64_t hits;     /* modules that came from there and were used */
     uint64_t misses;   /* modules that the cache did not have */
@@ -107,7 +108,7 @@ struct code_remote_counters {
     uint64_t upload_drops; /* uploads that were not tried: the cache rests, or there were too many */
 };
 
-/* False: there is no shared cache. */
+/* Reads the remote cache's counts and state. False: there is none. */
 bool code_service_remote(const struct code_service *service, struct code_remote_counters *ret_counters,
                          struct remote_report *ret_report);
 
@@ -120,10 +121,10 @@ struct code_listed {
     unsigned n_names;
     char **names;   /* the entries, as asked for */
     uint64_t bytes; /* on disk, or else in memory */
-    double age_s;   /* since the last use */
+    double age_s;   /* time since the last use */
     bool loaded;    /* in memory */
     bool on_disk;
-    const char *from; /* how the module came here: "compiler", "import", "remote" */
+    const char *from; /* the module's origin: "compiler", "import", "remote" */
 };
 
 /* Each action fills its own part. */
@@ -136,11 +137,12 @@ struct code_result {
     int fd;                     /* export: a sealed memfd, at its start; the callee takes it by setting -1 */
 };
 
-/* NULL result: failed, `e` says why. The result is valid during the call only. */
+/* Called with the result; NULL: failed, `e` says why. The result is valid during the call only. */
 typedef void code_task_done(void *context, struct code_result *result, const struct error *e);
 
-/* `key` (64 hex digits; NULL: all) picks one module; a missing one is an error (ERROR_INVALID_ARGUMENT with key "key").
- * done() is called later, once, unless the task is cancelled. Return -1 with `e` when nothing was begun. */
+/* Administrators' actions. `key` (64 hex digits; NULL: all) picks one module; a missing one is an error
+ * (ERROR_INVALID_ARGUMENT with key "key"). done() is called later, once, unless the task is cancelled. Return -1 with
+ * `e` when nothing was begun. */
 int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
                     struct error *e);
 int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
@@ -154,7 +156,7 @@ int code_cache_export(struct code_service *service, const char *key, code_task_d
 int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
                       struct code_task **ret_task, struct error *e);
 
-/* done() is not called; the action itself runs to its end. */
+/* Cancels the call of done(); the action itself runs to its end. */
 void code_task_cancel(struct code_task *task);
 
 #endif

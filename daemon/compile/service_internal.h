@@ -16,7 +16,7 @@ struct turns {
     uint64_t begun; /* compiles, so far */
 };
 
-/* A compile that nobody interrupts has so long where users can only take turns. */
+/* Shortest time of a compile before it is interrupted, where users can only take turns. */
 enum { TURN_SLICE_MS = 500 };
 
 enum inflight_state { READING, ASKING, QUEUED, COMPILING, FINISHED };
@@ -31,14 +31,14 @@ struct inflight {
     struct request request; /* a copy of the input, whose texts lie in `frame` */
     struct buffer frame;
     struct compile_job *job;       /* COMPILING; QUEUED: a paused one, which goes on at its turn */
-    struct turn_place *place;      /* COMPILING: a reference to that of the waiter whose turn it was */
+    struct turn_place *place;      /* COMPILING: a reference to the place of the waiter whose turn it was */
     uint64_t began_ms;             /* COMPILING: the compile began or went on then */
-    uint64_t ran_ms;               /* the job had run so long before that */
-    uint64_t lost_ms;              /* by jobs that were ended for other users' sources */
+    uint64_t ran_ms;               /* time that the job had run before `began_ms` */
+    uint64_t lost_ms;              /* time of jobs that were ended for other users' sources */
     unsigned interruptions;        /* for other users' sources: jobs that were paused, or ended */
     struct compiled *compiled;     /* read from disk */
-    struct remote_request *asked;  /* to the shared cache, also while QUEUED and COMPILING; NULL: none */
-    struct verification *verified; /* the shared cache's answer, on the pool; NULL: none */
+    struct remote_request *asked;  /* request to the remote cache, also while QUEUED and COMPILING; NULL: none */
+    struct verification *verified; /* the remote cache's answer, on the pool; NULL: none */
     uint64_t patient_until_ms;     /* ASKING: then the compiler is asked, too */
     struct list waiters;
 };
@@ -52,7 +52,7 @@ struct code_request {
     void *context;
 };
 
-/* The shared cache, as the service has it. */
+/* The service's connection to the remote cache. */
 struct service_remote {
     struct remote *server; /* NULL: none */
     unsigned generation;   /* counts servers */
@@ -81,8 +81,8 @@ struct code_service {
     uint64_t time_ms;           /* for one compile */
     struct turns turns;         /* among requests that wait for the compiler */
     uv_timer_t slice;           /* ends when a running compile may have to make room for one that waits */
-    uint64_t n_requests;        /* so far */
-    unsigned busy;              /* work on the pool, callbacks that run: they keep the service */
+    uint64_t n_requests;        /* requests so far */
+    unsigned busy;              /* work on the pool, and running callbacks: they keep the service */
     bool closing;
     void (*closed)(void *context);
     void *closed_context;
@@ -102,36 +102,36 @@ void service_let_go(struct code_service *s);
 
 /* Writes the module's file on the pool. A failure is a line in the log. */
 void service_store(struct code_service *s, struct compiled *compiled);
-/* Files of modules with this key (NULL: all) that are not there yet are not written any more; a task of the pool that
- * then takes `storing` alone finds none. */
+/* Prevents files of modules with this key (NULL: all) that are not written yet; a pool task that then takes `storing`
+ * alone finds none. */
 void service_drop_stores(struct code_service *s, const unsigned char *key);
 
 /* Answers all requests in their order and frees the compile. Their done() may request more, cancel each other or close
  * the service. */
 void inflight_finish(struct inflight *f, struct compiled *compiled, enum code_origin origin, const struct error *e,
                      const struct compile_failure *failure);
-/* The module has come from elsewhere: answers all requests, frees the compile. The compiler stops. */
+/* Answers all requests with a module from elsewhere, and frees the compile. The compiler stops. */
 void inflight_succeed(struct inflight *f, struct compiled *compiled, enum code_origin origin);
 
 /* ---- service_queue.c ---- */
 
-/* A reference to a connection's place among those that take turns. It stays while the connection has sources that wait
- * or are compiled. NULL: memory is short. */
+/* Returns a reference to a connection's place among those that take turns. The place stays while the connection has
+ * sources that wait or are compiled. NULL: memory is short. */
 struct turn_place *turn_place_get(struct turns *turns, uint64_t user, uint64_t connection);
 void turn_place_unref(struct turn_place *place); /* NULL: nothing */
 
 void service_queue_begin(struct code_service *s);
 void service_queue_end(struct code_service *s);
-/* Whether a source of `place` may be given to the compiler before all that wait. Interrupts another user's where that
- * is due. */
+/* Tells whether a source of `place` may be given to the compiler before all that wait. Interrupts another user's source
+ * where that is due. */
 bool service_has_room(struct code_service *s, const struct turn_place *place);
-/* On account of `place`. False: there was no memory for it. */
+/* Begins a compile on account of `place`. False: there was no memory. */
 bool inflight_begin(struct inflight *f, struct turn_place *place);
-/* The compiler does not go on with the source, if it has it. */
+/* Makes the compiler stop with the source, if it has it. */
 void inflight_stop(struct inflight *f);
-/* The source waits for the compiler. */
+/* Lets the source wait for the compiler. */
 void inflight_queue(struct inflight *f);
-/* Gives the compiler what waits, as far as there is room. */
+/* Gives waiting sources to the compiler, as far as there is room. */
 void service_start_queued(struct code_service *s);
 /* Calls service_start_queued() soon, from the loop: one more waits. */
 void service_watch_turns(struct code_service *s);
@@ -140,13 +140,13 @@ int inflight_no_memory(size_t bytes, struct error *e);
 /* ---- service_remote.c ---- */
 
 void service_remote_begin(struct code_service *s);
-/* The service closes: nobody wants what is on its way. */
+/* Closes with the service: nobody wants the answers that are on their way. */
 void service_remote_end(struct code_service *s);
-/* Asks the shared cache; ASKING at the return of true. */
+/* Asks the remote cache; the compile is ASKING when this returns true. */
 bool service_remote_ask(struct inflight *f);
-/* The answer is not wanted any more. `too_late`: since the compiler was faster. */
+/* Gives up the answer. `too_late`: the compiler was faster. */
 void service_remote_leave(struct inflight *f, bool too_late);
-/* Signs a module that was compiled here and sends it, where this machine does that. */
+/* Signs a module that was compiled here and sends it, if this machine publishes. */
 void service_publish(struct code_service *s, struct compiled *compiled);
 
 #endif

@@ -367,7 +367,7 @@ static void run_on_pool(struct work *work)
     struct code_task *t = list_entry(work, struct code_task, work);
 
     t->status = t->run(t, &t->error);
-    if (t->fd >= 0) /* here, since closing can take long */
+    if (t->fd >= 0) /* on this thread, since closing can take long */
         close(t->fd);
     t->fd = -1;
 }

@@ -25,11 +25,12 @@
 
 enum { SECRET_FILE_SIZE = 4096 /* a text with its ending zero */ };
 
-/* All of its text. Refuses a file that others than its owner (this user, or root) can read or write, and one that is
- * longer than `size` - 1 bytes. */
+/* Reads the file's whole text. Refuses a file that others than its owner (this user, or root) can read or write, and a
+ * file longer than `size` - 1 bytes. */
 int secret_file_read(const char *path, char *into, size_t size, struct error *e);
 
-/* A file whose first line is "bearer TOKEN" or "basic USER:PASSWORD", as the value of HTTP's header Authorization. */
+/* Reads a file whose first line is "bearer TOKEN" or "basic USER:PASSWORD", as the value of HTTP's header
+ * Authorization. */
 int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], struct error *e);
 
 /* ---- keys: Ed25519 of libsodium. A public key is a word of the settings, "ed25519:" and 64 hexadecimal digits; a
@@ -72,11 +73,11 @@ struct signed_trust {
     uint64_t max_age_s; /* a signature's; 0: any */
 };
 
-/* Appends the whole to `into`, whose maximum is SIGNED_MAX or more; -1 when it does not fit in memory. `now_s`: seconds
- * since 1970. */
+/* Appends the signed module to `into`, whose maximum is SIGNED_MAX or more; -1 when it does not fit in memory. `now_s`:
+ * seconds since 1970. */
 int signed_make(const struct compiled *compiled, const struct signing_key *key, uint64_t now_s, struct buffer *into);
 
-/* Bytes from anywhere. Nothing of the payload is read before its signature is right. */
+/* Reads bytes from anywhere. No byte of the payload is read before its signature is right. */
 int signed_open(const void *bytes, size_t size, const struct signed_trust *trust, const unsigned char key[KEY_BYTES],
                 uint64_t now_s, struct compiled **ret_compiled, struct error *e);
 

@@ -1,7 +1,7 @@
-/* NVRTC and the headers of the toolkit: where they are, which ones they are, and the library loaded.
+/* NVRTC and the headers of the toolkit: finding them, identifying them, and loading the library.
  *
- * Thread: any for the search, which reads whole directories, so not the loop once it runs; of a helper process, its
- * only one, for the library. */
+ * Thread: any for the search, which reads whole directories, so not the loop once it runs; a helper process's only one
+ * for the library. */
 #ifndef KOPS_COMPILE_TOOLKIT_H
 #define KOPS_COMPILE_TOOLKIT_H
 
@@ -24,7 +24,8 @@ struct toolkit_place {
     uint64_t stamp;   /* the trees', see toolkit_stamp() */
 };
 
-/* `nvrtc` and `include` as in compiler_config. Without a library the place is empty and `e` says why. */
+/* Finds the toolkit. `nvrtc` and `include` as in compiler_config. Without a library the place is empty and `e` says
+ * why. */
 int toolkit_find(const char *nvrtc, const char *include, struct toolkit_place *ret_place, struct error *e);
 
 /* Adds the trees of `extra`, folders with colons between them, to the headers and the identity. Refuses
@@ -32,7 +33,8 @@ int toolkit_find(const char *nvrtc, const char *include, struct toolkit_place *r
  * others' kernels. */
 int toolkit_add_trees(const char *extra, struct toolkit_place *place, struct error *e);
 
-/* A number that changes with any change of the trees, and is cheap: of names, inodes, sizes and times. */
+/* Returns a number that changes with any change of the trees, and is cheap to compute: from names, inodes, sizes and
+ * times. */
 uint64_t toolkit_stamp(const char *const *trees, unsigned n);
 
 /* The functions used, as nvrtc.h declares them: X(name, (parameters)). All return a result code. */
@@ -64,10 +66,10 @@ struct nvrtc {
 #undef X
 };
 
-/* Loads the library at `path`, and all that it would load later, when files can no longer be opened. */
+/* Loads the library at `path`, and everything that it would load later, when files can no longer be opened. */
 int nvrtc_open(struct nvrtc *n, const char *path, struct error *e);
 
-/* The readable form of a C++ symbol, or NULL; the caller frees it. */
+/* Returns the readable form of a C++ symbol, or NULL; the caller frees it. */
 char *nvrtc_demangle(const char *symbol);
 
 #endif

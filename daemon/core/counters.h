@@ -1,12 +1,12 @@
-/* What the hardware's counters say of one kernel: filled by a backend for a job that asks for them, judged and written
- * into the reply by the server. Plain values, which cross from an executor to the daemon as they are. */
+/* Figures of the hardware's counters for one kernel: filled by a backend for a job that asks for them, judged and
+ * written into the reply by the server. Plain values, which cross from an executor to the daemon unchanged. */
 #ifndef KOPS_CORE_COUNTERS_H
 #define KOPS_CORE_COUNTERS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Key in the reply, by which users know the figure. */
+/* Keys in the reply, by which users know the figures. */
 #define COUNTERS(X)                                                                                                    \
     X(DURATION, duration_us)                                                                                           \
     X(CYCLES, sm_cycles)                                                                                               \
@@ -26,7 +26,7 @@
     X(BANK_CONFLICTS, bank_conflicts)                                                                                  \
     X(SHARED_WAVEFRONTS, shared_wavefronts)
 
-/* Reasons for which warps wait: key in the reply, and what a warp waits for. */
+/* Reasons for which warps wait: key in the reply, and a description of the thing that is waited for. */
 #define COUNTER_STALLS(X)                                                                                              \
     X(BARRIER, barrier, "the other warps of the block, at a barrier")                                                  \
     X(BRANCH_RESOLVING, branch_resolving, "the target of a branch")                                                    \
@@ -62,16 +62,16 @@ enum counter_stall {
         STALL_COUNT
 };
 
-/* What keeps more warps from a multiprocessor. */
+/* Resource that keeps more warps from a multiprocessor. */
 enum counter_limiter { LIMITED_BY_WARPS, LIMITED_BY_BLOCKS, LIMITED_BY_REGISTERS, LIMITED_BY_SHARED, LIMITED_COUNT };
 
-/* How a kernel was launched, and what that costs. */
+/* Launch geometry of a kernel, and the resources that it takes. */
 struct counter_launch {
     uint32_t grid[3], block[3];
     uint32_t registers, static_shared, dynamic_shared;
-    uint32_t local_bytes; /* of a thread: registers that were spilled, and arrays */
+    uint32_t local_bytes; /* local memory of a thread: spilled registers, and arrays */
     uint32_t limiter;     /* enum counter_limiter */
-    double occupancy_pct; /* that the launch allows; NAN: it is not known */
+    double occupancy_pct; /* occupancy that the launch allows; NAN: not known */
 };
 
 enum {
@@ -81,16 +81,17 @@ enum {
 
 struct backend_counters {
     /* Set by the server. */
-    bool warm; /* caches keep what the execution before has left there; else they are flushed */
+    bool warm; /* keep the execution before's data in the caches; otherwise flush them */
 
     /* Set by the backend. */
-    char kernel[COUNTER_NAME_BYTES]; /* the longest of those that were launched; "": its name is not known */
+    char kernel[COUNTER_NAME_BYTES]; /* name of the longest launched kernel; "": not known */
     uint32_t kernels, passes;
     uint32_t multiprocessors;
-    uint32_t others;   /* processes with a context on the device now; in the server those that are not the daemon's */
+    /* Processes with a context on the device now; in the server only processes that are not the daemon's. */
+    uint32_t others;
     bool knows_others; /* `others` is known */
     bool has_launch;   /* `launch` is known */
-    uint64_t copied_bytes; /* of the operands */
+    uint64_t copied_bytes;
     struct counter_launch launch;
     double values[COUNTER_COUNT]; /* NAN: the device does not count it */
     double stalls[STALL_COUNT];   /* warps that wait for this reason in the mean, for each instruction issued */
@@ -99,22 +100,22 @@ struct backend_counters {
 enum counter_verdict { BOUND_BY_MEMORY, BOUND_BY_COMPUTE, BOUND_BY_LATENCY };
 enum { COUNTER_WHY_BYTES = 320 };
 
-/* The names in replies. `counter` < COUNTER_COUNT, and so on. */
+/* Return the names in replies. `counter` < COUNTER_COUNT, and so on. */
 const char *counter_name(unsigned counter);
 const char *counter_stall_name(unsigned stall);
 const char *counter_limiter_name(unsigned limiter);
 const char *counter_verdict_name(enum counter_verdict verdict);
 
-/* Everything unknown. `warm` stays. */
+/* Sets everything to unknown. `warm` stays. */
 void counters_clear(struct backend_counters *c);
 
-/* What comes from another process: names end and are printable, numbers are finite and ≥ 0, or NAN. */
+/* Sanitises values from another process: names end and are printable, numbers are finite and ≥ 0, or NAN. */
 void counters_accept(struct backend_counters *c);
 
 /* A stall's share of the time of all warps, in percent; NAN: not known. */
 double counters_stall_pct(const struct backend_counters *c, unsigned stall);
 
-/* What bounds the kernel, and why: a sentence. */
+/* Returns the bound of the kernel, and in *ret_why the reason, a sentence. */
 enum counter_verdict counters_judge(const struct backend_counters *c, char ret_why[COUNTER_WHY_BYTES]);
 
 #endif

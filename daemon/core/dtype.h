@@ -17,7 +17,7 @@ enum dtype {
 #define DTYPE_BIT(dtype) (1U << (dtype))
 
 #define X(NAME, name, value, size) +1
-enum { DTYPE_SLOTS = 1 KOPS_DTYPES(X) /* of an array that a dtype is the index of */ };
+enum { DTYPE_SLOTS = 1 KOPS_DTYPES(X) /* size of an array that is indexed by dtype */ };
 #undef X
 
 /* Bytes of one element; 0 for no dtype. */

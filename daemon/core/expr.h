@@ -30,13 +30,13 @@ enum {
     EXPR_MAX_NAMES = KERNELS_PARAMS_MAX,
 };
 
-enum expr_kind { EXPR_INTEGER, EXPR_TENSOR, EXPR_UNUSABLE /* a name that is known, but of no integer */ };
+enum expr_kind { EXPR_INTEGER, EXPR_TENSOR, EXPR_UNUSABLE /* a known name that is no integer */ };
 
 struct expr_name {
     const char *name; /* a C identifier */
     enum expr_kind kind;
-    unsigned index; /* in expr_inputs: of the integer (below EXPR_MAX_NAMES) or the tensor (below 256) */
-    int rank;       /* of a tensor; -1 when it is not known before the call */
+    unsigned index; /* index in expr_inputs of the integer (below EXPR_MAX_NAMES) or the tensor (below 256) */
+    int rank;       /* rank of a tensor; -1 when it is not known before the call */
 };
 
 /* The names of an expression. Borrowed for the parse. */
@@ -48,33 +48,34 @@ struct expr_scope {
 /* The values of names in one call. */
 struct expr_inputs {
     const int64_t *integers;
-    const struct tensor *const *tensors; /* NULL for a null pointer: its shape cannot be asked for */
+    const struct tensor *const *tensors; /* NULL for a null pointer, whose shape is an error */
     int64_t multiprocessors;
 };
 
 struct expr;
 
-/* Errors: invalid_argument (syntax, an unknown name, a constant that does not fit), limit_exceeded (longer than
- * EXPR_MAX_TEXT, or more than EXPR_MAX_OPS operations), with the detail `position`: the character, from 1. */
+/* Parses an expression. Errors: invalid_argument (syntax, an unknown name, a constant that does not fit),
+ * limit_exceeded (longer than EXPR_MAX_TEXT, or more than EXPR_MAX_OPS operations), with the detail `position`: the
+ * character, from 1. */
 int expr_parse(const char *text, size_t length, const struct expr_scope *scope, struct expr **ret, struct error *e);
 
-/* The same number always. Its text is the number. */
+/* Makes an expression that is always that number. Its text is the number. */
 int expr_constant(int64_t value, struct expr **ret, struct error *e);
 
-/* Takes NULL; returns NULL. */
+/* NULL is allowed; returns NULL. */
 struct expr *expr_free(struct expr *x);
 
-/* Errors: out_of_range (a result does not fit 64 bits), invalid_argument (division by zero, a dimension that the tensor
- * does not have, a null pointer). The message says where in the expression. */
+/* Evaluates an expression. Errors: out_of_range (a result does not fit 64 bits), invalid_argument (division by zero, a
+ * dimension that the tensor does not have, a null pointer). The message says where in the expression. */
 int expr_evaluate(const struct expr *x, const struct expr_inputs *inputs, int64_t *ret, struct error *e);
 
-/* Its text, for messages: characters that are not printable ASCII are '?'. */
+/* Returns the expression's text, for messages: characters that are not printable ASCII are '?'. */
 const char *expr_text(const struct expr *x);
 
-/* Whether it is the same number in every call. */
+/* Tells whether the expression has the same value in every call. */
 bool expr_is_constant(const struct expr *x);
 
-/* The set of integers that it reads: bit i for index i. */
+/* Returns the set of integers that the expression reads: bit i for index i. */
 uint32_t expr_integers_used(const struct expr *x);
 
 #endif

@@ -6,13 +6,13 @@
 
 #include "core/kernel_internal.h"
 
-/* One call being planned. */
+/* A call that is being planned. */
 struct planning {
     const struct kernel_signature *s;
     const struct kernel_launch *launch;
     const struct kernel_limits *limits;
     struct expr_inputs inputs;
-    bool may_be_empty; /* there are written tensors, and all are empty */
+    bool may_be_empty; /* some tensors are written, and all of these are empty */
 };
 
 static const char *arg_key(const struct kernel_param *p, char into[24])
@@ -94,12 +94,12 @@ static bool is_dense(const struct tensor *t)
             continue;
         if (t->strides[i] != stride)
             return false;
-        stride *= t->shape[i]; /* it was measured: this fits */
+        stride *= t->shape[i]; /* cannot overflow: the tensor was measured */
     }
     return true;
 }
 
-/* The layout that a kernel assumes. */
+/* Checks the layout that a kernel assumes. */
 static int check_layout(const struct planning *g, const struct kernel_param *p, const struct tensor *t, struct error *e)
 {
     char key[24];
@@ -144,7 +144,7 @@ static int check_tensor(const struct planning *g, const struct kernel_param *p, 
     return check_layout(g, p, t, e);
 }
 
-/* A parameter with a declared size takes no null pointer. */
+/* Refuses a null pointer for a parameter with a declared size. */
 static int check_null(const struct kernel_param *p, struct error *e)
 {
     char key[24];
@@ -188,7 +188,7 @@ static int missing(const char *name, struct error *e)
     return error_detail_text(e, "key", name);
 }
 
-/* " is `ceil_div(n, 256)`, 0": where a number comes from. */
+/* Describes where a number comes from: " is `ceil_div(n, 256)`, 0". */
 static const char *origin(const struct expr *x, char into[96])
 {
     if (!x || expr_is_constant(x))
@@ -210,8 +210,8 @@ static int outside(const char *key, const struct expr *x, int64_t value, int64_t
     return error_detail_number(e, "max", max);
 }
 
-/* Numbers of a grid, block or cluster: as the launch gives them or else as declared, within their limits; missing
- * dimensions are 1. */
+/* Sets the dimensions of a grid, block or cluster, from the launch or else from the declaration, and checks their
+ * limits; missing dimensions are 1. */
 static int set_dimensions(const struct planning *g, const char *name, const struct kernel_dimensions *declared,
                           const struct kernel_launch_dimensions *given, int64_t min, const unsigned *max,
                           const char *hint, unsigned ret[3], struct error *e)
@@ -365,7 +365,7 @@ int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct 
     return error_detail_number(e, "max", (int64_t)most);
 }
 
-/* Behind the parameters, see struct plan_kernel. */
+/* Lists the offsets behind the parameters, see struct plan_kernel. */
 static void list_params(const struct kernel_signature *s, struct plan_kernel *k)
 {
     unsigned char *at = k->params + s->param_bytes;
@@ -400,7 +400,7 @@ static void set_params(const struct kernel_signature *s, const struct tensor *co
         list_params(s, k);
 }
 
-/* Where nothing runs no tensor has to be one that a map can describe. */
+/* Describes the tensor maps. Where nothing runs, the tensors need not be describable. */
 static int set_maps(const struct planning *g, struct plan *plan, struct error *e)
 {
     struct plan_kernel *k = &plan->kernel;

@@ -1,4 +1,4 @@
-/* Tensor maps of user kernels: what cuTensorMapEncodeTiled() demands, as clear errors. Its conditions are in cuda.h. */
+/* Tensor maps of users' kernels: the conditions of cuTensorMapEncodeTiled() (see cuda.h), checked with clear errors. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,13 +7,13 @@
 enum {
     MAX_BOX = 256,   /* elements in each dimension */
     MAX_STEP = 8,    /* elements */
-    ALIGNMENT = 16,  /* bytes: of the address, of strides, of a box's row */
-    INTERLEAVED = 32 /* the same with interleave 32 */
+    ALIGNMENT = 16,  /* bytes: alignment of the address, of strides, of a box's row */
+    INTERLEAVED = 32 /* bytes: alignment with interleave 32 */
 };
 
 /* ---- the declaration ---- */
 
-/* CUtensorMapDataType of each dtype. Types that CUDA has none for are moved as bits of their size. */
+/* CUtensorMapDataType of each dtype. Types without a CUDA type are moved as bits of their size. */
 static const uint8_t types[] = {
     [DTYPE_U8] = 0,  [DTYPE_I8] = 0,  [DTYPE_BOOL] = 0, [DTYPE_F8_E4M3] = 0, [DTYPE_F8_E5M2] = 0,
     [DTYPE_U16] = 1, [DTYPE_I16] = 1, [DTYPE_U32] = 2,  [DTYPE_I32] = 3,     [DTYPE_U64] = 4,
@@ -21,7 +21,7 @@ static const uint8_t types[] = {
 };
 enum { TYPE_F16 = 6, TYPE_BF16 = 9, TYPE_TF32 = 11, INTERLEAVE_32 = 2 };
 
-/* CUDA's number of a size; -1: there is no such one. */
+/* Returns CUDA's number of a size; -1: CUDA has none. */
 static int number_of(const uint16_t *sizes, uint64_t size)
 {
     for (int i = 0; i < 4; i++)
@@ -129,7 +129,7 @@ static int set_extents(const struct kernel_param *p, const struct tensor *t, str
     return 0;
 }
 
-/* A dimension of one element has no stride of its own; it gets one that maps take. */
+/* Sets the strides. A dimension of one element has no stride; it gets one that maps take. */
 static int set_strides(const struct kernel_param *p, const struct tensor *t, struct plan_map *m, struct error *e)
 {
     const uint64_t size = dtype_size(p->dtype), most = UINT64_C(1) << 40;

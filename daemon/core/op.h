@@ -33,40 +33,41 @@ struct op_call;
 /* Checks shapes, fills the plan. Tensors are measured, and their dtypes checked already. */
 typedef int op_rule(const struct op_call *call, struct plan *ret_plan, struct error *e);
 
-/* The sizes of a rule's own, of a call with tensors of ranks that the rule takes. */
+/* The rule's own sizes of a call, whose tensors have ranks that the rule takes. */
 typedef void op_sizes(const struct op_call *call, int64_t ret_sizes[OP_SIZES]);
 
 struct op {
     enum op_id id; /* OP_COUNT: a user kernel */
-    uint64_t code; /* of a user kernel: differs among kernels of the same name */
+    uint64_t code; /* number that tells users' kernels of equal name apart */
     const char *name, *summary, *doc;
     const char *inputs[OP_MAX_INPUTS], *outputs[OP_MAX_OUTPUTS];
     unsigned n_inputs, n_outputs;
-    unsigned dtypes;                   /* DTYPE_BIT set, of the inputs */
-    unsigned in_dtypes[OP_MAX_INPUTS]; /* DTYPE_BIT sets of inputs whose dtype is their own; 0: it is the first one's */
+    unsigned dtypes; /* DTYPE_BIT set of the inputs' dtypes */
+    /* DTYPE_BIT sets of inputs with a dtype of their own; 0: the first input's dtype. */
+    unsigned in_dtypes[OP_MAX_INPUTS];
     const unsigned *out_dtypes; /* DTYPE_BIT sets of the outputs, by the inputs' dtype; NULL, or 0 there: the inputs' */
     const struct op_attr *attrs;
     unsigned n_attrs;
     op_rule *rule;
     op_sizes *sizes; /* NULL: the rule has none */
     struct {
-        unsigned factor; /* 0: none, or not known (a user kernel) */
+        unsigned factor; /* 0: no operations, or their number is unknown (a user's kernel) */
         unsigned sizes;  /* a bit for each enum op_size */
-    } operations;        /* floating-point ones for each element of output 0: the factor times these sizes */
+    } operations;        /* floating-point operations for each element of output 0: the factor times these sizes */
 };
 
-/* One request's op with its tensors (inputs first, then outputs) and attributes (declared order). */
+/* A call of an op: its tensors (inputs first, then outputs) and attributes (declared order). */
 struct op_call {
     const struct op *op;
-    const struct tensor *tensors[STEP_MAX_OPERANDS]; /* in the body that has the call */
+    const struct tensor *tensors[STEP_MAX_OPERANDS]; /* tensors of the body that has the call */
     union op_attr_value attrs[OP_MAX_ATTRS];
 };
 
-/* NULL when there is none. */
+/* Finds an op; NULL when there is none. */
 const struct op *op_find(const char *name, size_t length);
 const struct op *op_get(enum op_id id);
 
-/* DTYPE_BIT set of the dtypes that outputs may have beside inputs of `dtype`. */
+/* Returns a DTYPE_BIT set: the dtypes that outputs may have with inputs of `dtype`. */
 unsigned op_out_dtypes(const struct op *op, enum dtype dtype);
 
 /* Checks that the op takes the dtypes, and applies its shape rule. Errors name the tensor. */
@@ -75,10 +76,10 @@ int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e);
 /* True when an execution reads its outputs, given that output 0 is exactly input `in_place` (or -1). */
 bool op_reads_output(const struct op_call *call, int in_place);
 
-/* Bytes of the elements of every tensor, each tensor once; -1: more than INT64_MAX. */
+/* Returns the bytes of the elements of every tensor, each tensor once; -1: more than INT64_MAX. */
 int64_t op_bytes(const struct op_call *call);
-/* Floating-point operations of one execution of a call that op_plan() has taken; -1: there are none, or their number
- * is not known, or more than INT64_MAX. */
+/* Returns the floating-point operations of one execution of a call that op_plan() has taken; -1: there are none, or
+ * their number is not known, or more than INT64_MAX. */
 int64_t op_operations(const struct op_call *call);
 
 op_rule op_rule_elementwise, op_rule_gemm, op_rule_linear, op_rule_scaled_gemm;

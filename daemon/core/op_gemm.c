@@ -1,5 +1,5 @@
-/* Shape rules "gemm": matrix products over the last two dimensions, leading ones broadcast as batches; "linear", the
- * same with a bias and an activation; and "scaled_gemm", with a scale for each input. */
+/* Shape rules of "gemm" (matrix products over the last two dimensions; leading ones broadcast as batches), "linear"
+ * (gemm with a bias and an activation), and "scaled_gemm" (with a scale for each input). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void set_matrix(struct plan_matrix *m, const struct tensor *t, bool trans
     m->column = tensor_stride(t, t->rank - (transposed ? 2 : 1));
 }
 
-/* Batch dimension i of out, counted from the left; operands with fewer dimensions repeat. */
+/* Sets batch dimension i of out, counted from the left; operands with fewer dimensions repeat. */
 static int set_batch(const struct tensor *t, const struct tensor *out, unsigned i, const char *key, int64_t *ret_stride,
                      struct error *e)
 {
@@ -50,11 +50,11 @@ static bool mergeable(const struct plan_gemm *p, unsigned outer, unsigned inner)
         if (!tensor_strides_merge(x->batch[outer], x->batch[inner], p->batch_shape[inner]))
             return false;
     }
-    /* Of a product without elements the sizes may be any, too. */
+    /* A product without elements may have any sizes. */
     return !__builtin_mul_overflow(p->batch_shape[outer], p->batch_shape[inner], &both);
 }
 
-/* Of a tensor that broadcasts to out: its stride along out's dimension i, 0 where it repeats. */
+/* Returns the stride along out's dimension i of a tensor that broadcasts to out; 0 where the tensor repeats. */
 static int64_t repeated_stride(const struct tensor *t, const struct tensor *out, unsigned i)
 {
     const unsigned missing = out->rank - t->rank;
@@ -78,7 +78,7 @@ static int set_bias(const struct tensor *bias, const struct tensor *out, struct 
     return 0;
 }
 
-/* One of a row or a column of out's, or for all of out: `is_row` has a size for each row. */
+/* Sets a scale: one for each row or column of out, or one for all of out. `is_row`: a size for each row. */
 static int set_scale(const struct tensor *scale, const struct tensor *out, bool is_row, struct plan_matrix *ret,
                      struct error *e)
 {
@@ -167,7 +167,7 @@ _Static_assert((int)LINEAR_TRANS_A == GEMM_TRANS_A && (int)LINEAR_TRANS_B == GEM
                    (int)LINEAR_ALPHA == GEMM_ALPHA,
                "the rules read these attributes at the same places");
 
-/* The product of in[0] and in[1]; `p` says already which operands there are beside them. */
+/* Sets the product of in[0] and in[1]. `p` already tells which other operands there are. */
 static int set_product(const struct op_call *call, struct plan_gemm *p, struct error *e)
 {
     static const char *const keys[] = {"in[0]", "in[1]", "out[0]"};
@@ -207,7 +207,7 @@ static int set_product(const struct op_call *call, struct plan_gemm *p, struct e
     return set_batches(call, p, e);
 }
 
-/* linear has gemm's choices, in the same order. */
+/* Sets the precision; linear has gemm's choices, in the same order. */
 static void set_precision(struct plan_gemm *p, unsigned choice)
 {
     _Static_assert((int)GEMM_PRECISION_HIGHEST == (int)LINEAR_PRECISION_HIGHEST &&

@@ -1,24 +1,25 @@
-/* Outputs that share elements with other tensors of one execution: refused, but for exact in-place use. */
+/* Outputs that share elements with other tensors of one execution are refused, except in exact in-place use. */
 #ifndef KOPS_CORE_OVERLAP_H
 #define KOPS_CORE_OVERLAP_H
 
 #include "core/kernel.h"
 
-/* One execution: its tensors are in the order of operands, NULL for a null pointer. */
+/* An execution: its tensors are in the order of operands, NULL for a null pointer. */
 struct overlap_call {
     const struct op *op;
     const struct kernel_signature *kernel; /* NULL: an op */
     enum plan_kind kind;
     const struct tensor *const *tensors;
-    bool (*same_memory)(const void *context, unsigned a, unsigned b); /* whether two operands lie in one memory */
+    bool (*same_memory)(const void *context, unsigned a, unsigned b); /* tells whether two operands lie in one memory */
     const void *context;
-    unsigned *budget; /* steps of the search that are left, see tensor_share_elements_within() */
+    unsigned *budget; /* steps left for the search, see tensor_share_elements_within() */
 };
 
-/* *ret_in_place: the input that an output is exactly; -1: none. Error: overlap, with the operand's key. */
+/* Checks an execution. *ret_in_place: the input that an output is exactly; -1: none. Error: overlap, with the operand's
+ * key. */
 int overlap_check(const struct overlap_call *call, int8_t *ret_in_place, struct error *e);
 
-/* The key in errors of operand `o`: "in[0]", "out[0]"; of a kernel "args[0]". */
+/* Returns the key of operand `o` in errors: "in[0]", "out[0]"; for a kernel "args[0]". */
 const char *operand_key(const struct op *op, const struct kernel_signature *kernel, unsigned o, char into[16]);
 
 #endif

@@ -1,4 +1,4 @@
-/* One execution of a kernel in normal form: every shape rule has been applied, so that a backend sees only iteration
+/* A plan: one execution of a kernel in normal form. Every shape rule has been applied, so a backend sees only iteration
  * spaces and strides. Strides count elements. */
 #ifndef KOPS_CORE_PLAN_H
 #define KOPS_CORE_PLAN_H
@@ -12,15 +12,15 @@
 
 enum { PLAN_MAX_OPERANDS = OP_MAX_INPUTS + OP_MAX_OUTPUTS };
 
-/* Of one step: a user kernel has more than any op. */
+/* Operands of a step: a user's kernel has more than any op. */
 enum { STEP_MAX_OPERANDS = KERNELS_TENSORS_MAX, KERNEL_PARAM_BYTES = 768 };
 
 enum plan_kind { PLAN_ELEMENTWISE, PLAN_GEMM, PLAN_KERNEL };
 
-/* One pass over out's index space. Inputs are already broadcast (stride 0). Dimensions of size 1 are gone,
- * neighbours that are contiguous in every operand are merged, and dimensions are ordered so that out's strides
- * do not grow from the outermost to the innermost: a fully contiguous request has rank 1 and strides 1 (rank 0 becomes
- * rank 1 of size 1). A dimension of size 0 gives rank 1, shape 0. */
+/* A pass over out's index space. Inputs are already broadcast (stride 0). Dimensions of size 1 are removed, neighbours
+ * that are contiguous in every operand are merged, and dimensions are ordered so that out's strides do not grow from
+ * the outermost to the innermost: a fully contiguous request has rank 1 and strides 1 (rank 0 becomes rank 1 of size
+ * 1). A dimension of size 0 gives rank 1, shape 0. */
 struct plan_elementwise {
     unsigned rank; /* ≥ 1 */
     int64_t shape[TENSOR_MAX_RANK];
@@ -36,7 +36,7 @@ struct plan_matrix {
     int64_t batch[TENSOR_MAX_RANK];
 };
 
-/* What a product goes through before it is written. */
+/* Function applied to a product before it is written. */
 enum plan_activation { PLAN_NONE, PLAN_RELU, PLAN_GELU, PLAN_GELU_TANH };
 
 /* out[b, i, j] = activation(alpha · Σ_k a[b, i, k] · b[b, k, j] + beta · out[b, i, j] + bias[b, i, j]), for every batch
@@ -53,21 +53,21 @@ struct plan_gemm {
     struct plan_matrix a, b, out;
     double alpha, beta;
     bool high_precision_only; /* precision = "highest" or "high": no tf32 */
-    bool in_pieces;           /* precision = "high" or "medium": products of f32's pieces do, see proto/ops/gemm.json */
+    bool in_pieces; /* precision = "high" or "medium": products of f32's pieces are enough, see proto/ops/gemm.json */
     bool has_bias, has_scales;
     enum plan_activation activation;
-    bool all_in_f32;    /* with scales and precision = "highest": no sums of the 8-bit tensor cores */
-    bool fast_sums;     /* with scales and precision = "medium": all sums may be theirs */
-    enum dtype b_dtype; /* with scales: b's own */
-    /* Operands between b and out, as many as there are; others are not set. Broadcast: stride 0 where they repeat. The
-     * last member. */
+    bool all_in_f32;    /* with scales and precision = "highest": not the sums of the 8-bit tensor cores */
+    bool fast_sums;     /* with scales and precision = "medium": all sums may be the 8-bit tensor cores' */
+    enum dtype b_dtype; /* set with scales only */
+    /* Operands between b and out, as many as there are; others are not set. Broadcast: stride 0 where they repeat. Must
+     * be the last member. */
     union {
         struct plan_matrix bias;
         struct plan_matrix extra[2]; /* the bias, or scale_a and scale_b */
     };
 };
 
-/* Behind b come a bias, if there is one, or two scales, if there are. */
+/* Operands by number. After b comes a bias or two scales, if there are any. */
 enum plan_gemm_operand {
     PLAN_GEMM_A,
     PLAN_GEMM_B,
@@ -81,13 +81,13 @@ static inline unsigned plan_gemm_extras(const struct plan_gemm *p)
     return p->has_scales ? 2 : p->has_bias ? 1 : 0;
 }
 
-/* The number of the operand that is written. */
+/* Returns the number of the operand that is written. */
 static inline unsigned plan_gemm_out(const struct plan_gemm *p)
 {
     return 2 + plan_gemm_extras(p);
 }
 
-/* The operand of that number. */
+/* Returns the operand of that number. */
 static inline const struct plan_matrix *plan_gemm_matrix(const struct plan_gemm *p, unsigned operand)
 {
     if (operand == plan_gemm_out(p))
@@ -95,14 +95,14 @@ static inline const struct plan_matrix *plan_gemm_matrix(const struct plan_gemm 
     return operand == PLAN_GEMM_A ? &p->a : operand == PLAN_GEMM_B ? &p->b : &p->extra[operand - PLAN_GEMM_BIAS];
 }
 
-/* A tensor as a tensor map (CUtensorMap) describes it: what cuTensorMapEncodeTiled() is given, dimensions from the
- * innermost, enumerations by CUDA's numbers. It lies where the encoded map is to be, so that an operand's address goes
- * where a pointer's would: an encoded map holds the address, so each set of addresses is encoded anew. */
+/* A tensor as a tensor map (CUtensorMap) describes it: the arguments of cuTensorMapEncodeTiled(), dimensions from the
+ * innermost, enumerations by CUDA's numbers. It lies at the place of the encoded map, so that an operand's address goes
+ * where a pointer's would. An encoded map contains the address, so each set of addresses is encoded anew. */
 enum { PLAN_MAP_BYTES = 128, PLAN_MAP_RANK = 5 };
 struct plan_map {
-    uint64_t address; /* the first member */
+    uint64_t address; /* must be the first member */
     uint64_t extents[PLAN_MAP_RANK];
-    uint64_t strides[PLAN_MAP_RANK - 1]; /* bytes, not of the innermost */
+    uint64_t strides[PLAN_MAP_RANK - 1]; /* bytes; the innermost dimension has none */
     uint16_t box[PLAN_MAP_RANK];
     uint8_t steps[PLAN_MAP_RANK];
     uint8_t rank, type, interleave, swizzle, promotion, fill;
@@ -111,30 +111,31 @@ _Static_assert(sizeof(struct plan_map) <= PLAN_MAP_BYTES, "a description has roo
 
 /* A launch of a user kernel. */
 struct plan_kernel {
-    uint64_t function; /* which one: a number of the backend's own */
-    unsigned grid[3];  /* any 0: nothing is to be done */
+    uint64_t function; /* the backend's number of the function */
+    unsigned grid[3];  /* any 0: there is nothing to do */
     unsigned block[3];
     unsigned cluster[3];   /* 0: none */
     unsigned shared_bytes; /* dynamic */
     uint16_t param_bytes;
     uint16_t n_pointers;                  /* as many as operands */
-    uint16_t pointers[STEP_MAX_OPERANDS]; /* where in params the i-th operand's address belongs */
-    uint16_t sparse; /* operands with other bytes between their elements, a bit each: those are not the kernel's */
-    uint16_t inout;  /* operands that it reads and writes, a bit each */
-    uint16_t maps;   /* operands that are tensor maps, a bit each: a struct plan_map lies at their places in params */
+    uint16_t pointers[STEP_MAX_OPERANDS]; /* place of the i-th operand's address in params */
+    /* Operands with foreign bytes between their elements, a bit each: the kernel must keep these bytes. */
+    uint16_t sparse;
+    uint16_t inout; /* operands that the kernel reads and writes, a bit each */
+    uint16_t maps;  /* operands that are tensor maps, a bit each: a struct plan_map lies at their places in params */
     uint8_t cooperative; /* 1: all blocks run at one time */
-    uint8_t pdl;         /* 1: it may begin before the user's kernel right before it in the job has ended */
-    /* Parameters whose offsets, a uint16_t each, are the last of `params`, and counted in param_bytes; 0: none. With
-     * tensor maps: a device aligns those from where its parameters begin, so that only the driver knows what a buffer
-     * of all looks like. It gets each parameter by itself. */
+    uint8_t pdl;         /* 1: the kernel may begin before the user's kernel right before it in the job has ended */
+    /* Parameters that are passed one by one; 0: none. Their offsets, a uint16_t each, are the last of `params`, and
+     * counted in param_bytes. Kernels with tensor maps need it: a device aligns maps from where its parameters begin,
+     * so only the driver knows the layout of all. */
     uint16_t n_listed;
     _Alignas(8) unsigned char params[KERNEL_PARAM_BYTES]; /* addresses are 0 */
 };
 
 struct plan {
     enum plan_kind kind;
-    enum dtype dtype;     /* of the first input, and of those that have none of their own */
-    enum dtype out_dtype; /* of the outputs */
+    enum dtype dtype; /* dtype of the first input, and of inputs without one of their own */
+    enum dtype out_dtype;
     union {
         struct plan_elementwise elementwise;
         struct plan_gemm gemm;
@@ -142,7 +143,7 @@ struct plan {
     };
 };
 
-/* The dtype of operand number `operand`, of which `n_inputs` are inputs. */
+/* Returns the dtype of operand number `operand`; the first `n_inputs` operands are inputs. */
 static inline enum dtype plan_dtype(const struct plan *p, unsigned n_inputs, unsigned operand)
 {
     if (operand >= n_inputs)
@@ -152,7 +153,7 @@ static inline enum dtype plan_dtype(const struct plan *p, unsigned n_inputs, uns
     return operand == PLAN_GEMM_B ? p->gemm.b_dtype : DTYPE_F32;
 }
 
-/* True when nothing is to be written. */
+/* True when there is nothing to write. */
 static inline bool plan_is_empty(const struct plan *p)
 {
     if (p->kind == PLAN_ELEMENTWISE)

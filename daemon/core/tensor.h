@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 #include "util/error.h"
 
-enum { TENSOR_MAX_RANK = 8, TENSOR_SEARCH_STEPS = 4096 /* for one pair */ };
+enum { TENSOR_MAX_RANK = 8, TENSOR_SEARCH_STEPS = 4096 /* steps for one pair */ };
 
 struct tensor {
     enum dtype dtype;
@@ -28,18 +28,18 @@ void tensor_set_contiguous(struct tensor *t);
  * Errors: out_of_range (a product or sum overflows 63 bits), misaligned. */
 int tensor_measure(struct tensor *t, const char *key, struct error *e);
 
-/* out_of_bounds unless [offset, offset + extent) lies in a buffer of `size` bytes. */
+/* Error: out_of_bounds, unless [offset, offset + extent) lies in a buffer of `size` bytes. */
 int tensor_check_bounds(const struct tensor *t, uint64_t size, const char *key, struct error *e);
 
-/* The stride of a dimension for arithmetic. A tensor without elements may name any: tensor_measure() bounds only those
- * that lead to an element. */
+/* Returns the stride of a dimension for arithmetic. A tensor without elements may have any strides: tensor_measure()
+ * checks only strides that lead to an element. */
 static inline int64_t tensor_stride(const struct tensor *t, unsigned i)
 {
     return t->count ? t->strides[i] : 0;
 }
 
-/* Whether a dimension of stride `outer` around one of `size` and stride `inner` walks memory on from where that ends.
- * The product of two strides that lead to elements may reach past 2^63. */
+/* Tells whether a dimension of stride `outer` continues in memory where an inner dimension of `size` and stride `inner`
+ * ends. The product of two strides that lead to elements may exceed 2^63. */
 static inline bool tensor_strides_merge(int64_t outer, int64_t inner, int64_t size)
 {
     int64_t end;
@@ -47,19 +47,19 @@ static inline bool tensor_strides_merge(int64_t outer, int64_t inner, int64_t si
     return !__builtin_mul_overflow(inner, size, &end) && outer == end;
 }
 
-/* True when two different indices certainly or possibly share an element: exact for the layouts that
- * slicing, transposing and broadcasting make; a layout whose dimensions interleave is called overlapping. */
+/* Tells whether two different indices share an element, or possibly do. Exact for the layouts that slicing, transposing
+ * and broadcasting make; a layout whose dimensions interleave counts as overlapping. */
 bool tensor_overlaps_itself(const struct tensor *t);
 
-/* Same offset, shape and strides (dimensions of size 1 aside). Only for tensors in the same memory. */
+/* Compares offset, shape and strides (dimensions of size 1 aside). Only for tensors in the same memory. */
 bool tensor_same_view(const struct tensor *a, const struct tensor *b);
 
-/* Whether an element of one is an element of the other. Only for tensors in the same memory. Exact where the strides
- * nest, as slicing and transposing make them; otherwise, or when the search grows long, intersecting byte ranges count
- * as sharing. */
+/* Tells whether two tensors share an element. Only for tensors in the same memory. Exact where the strides nest, as
+ * slicing and transposing make them; otherwise, or when the search grows long, intersecting byte ranges count as
+ * sharing. */
 bool tensor_share_elements(const struct tensor *a, const struct tensor *b);
-/* The same for many pairs that share a budget of steps, of the search and of comparing the strides; *budget is the rest
- * of it. */
+/* Checks one of many pairs that share a budget of steps, for the search and for comparing strides; *budget is left with
+ * the rest. */
 bool tensor_share_elements_within(const struct tensor *a, const struct tensor *b, unsigned *budget);
 
 #endif

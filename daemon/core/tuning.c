@@ -11,7 +11,7 @@
 
 struct slot {
     atomic_uint number; /* 0: empty; odd: it is being written */
-    uint32_t written;   /* the table's generation then: which choice is the oldest */
+    uint32_t written;   /* the table's generation at the time: tells which choice is the oldest */
     struct tuning_key key;
     _Alignas(uint64_t) struct tuning_choice choice;
 };
@@ -36,7 +36,7 @@ uint64_t tuning_hash(const void *bytes, size_t size)
     return h ? h : 1;
 }
 
-/* Copies what another thread or process may be writing or reading at the same time: whole words, in no order. */
+/* Copies words that another thread or process may be writing or reading at the same time: whole words, in no order. */
 static void copy_words(void *to, const void *from, size_t size)
 {
     for (size_t i = 0; i < size / sizeof(uint64_t); i++)
@@ -103,7 +103,7 @@ static unsigned first_place(const struct tuning_key *key)
     return (unsigned)(tuning_hash(key, sizeof(*key)) % TUNING_SLOTS);
 }
 
-/* The problem's slot, or an empty one, or the one that was written first. */
+/* Returns the problem's slot, or an empty one, or the one that was written first. */
 static struct slot *place(struct tuning_table *t, const struct tuning_key *key)
 {
     const unsigned first = first_place(key);
@@ -143,7 +143,7 @@ void tuning_table_clear(struct tuning_table *t)
 
         if (!number)
             continue;
-        /* It is no problem's from now on. A slot behind it may be in use, so it does not become empty. */
+        /* The slot belongs to no problem from now on. A slot behind it may be in use, so it does not become empty. */
         atomic_store_explicit(&t->slots[i].number, number + 1, memory_order_relaxed);
         atomic_thread_fence(memory_order_release);
         copy_words(&t->slots[i].key, &none, sizeof(none));

@@ -22,7 +22,7 @@ enum {
     CALL_TEXT_MAX = 16 << 10,
     CALL_FDS_MAX = BACKEND_IMPORT_FDS,
     CALL_CHANNELS = 8,   /* calls at one time: as many as the daemon's pool has threads */
-    CALL_CONTROL_FD = 3, /* of an executor when it starts */
+    CALL_CONTROL_FD = 3, /* descriptor that an executor starts with */
 };
 
 /* Descriptors in the first message to an executor. */

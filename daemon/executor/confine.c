@@ -65,7 +65,7 @@ static const char *const of_proc[] = {"/proc/self",    "/proc/cpuinfo",    "/pro
                                       "/proc/meminfo", "/proc/modules",    "/proc/stat",    "/proc/sys",
                                       "/proc/version", "/proc/filesystems"};
 
-/* A file that is not there need not be allowed. */
+/* Allows a path, unless there is no such file. */
 static int allow(struct files *f, const char *path, unsigned what, int *ret_fd, struct error *e)
 {
     if (files_allow(f, path, what, ret_fd) == 0 || errno == ENOENT || errno == ENOTDIR || errno == EACCES)
@@ -146,7 +146,7 @@ static int allow_mps(struct files *f, struct error *e)
 
 int confine_files(const struct backend_config *config, bool mps, struct error *e)
 {
-    /* Of a driver for tests: its control page, and its GPU's memory. */
+    /* A stand-in driver for tests: its control page, and its GPU's memory. */
     const char *control = getenv("KOPS_STANDIN_CONTROL"), *memory = getenv("KOPS_STANDIN_MEMORY");
     char packages[PATH_MAX];
     struct files files;
@@ -315,10 +315,10 @@ static const char *const usual_users[] = {"kops-executor", "nobody"};
 
 struct confinement {
     enum executor_sandbox mode;
-    const char *user;   /* "none": the daemon's own; NULL: one of the usual ones */
-    bool namespace;     /* it has a user namespace of its own */
-    bool keeps;         /* the privilege to read counters, for now */
-    struct error lacks; /* the first part that is not to be had here */
+    const char *user;   /* "none": the daemon's own; NULL: one of the usual users */
+    bool namespace;     /* the process has a user namespace of its own */
+    bool keeps;         /* keep the privilege to read counters, for now */
+    struct error lacks; /* the first part that this machine does not offer */
 };
 
 static struct confinement read_variable(void)
@@ -333,7 +333,7 @@ static struct confinement read_variable(void)
     return c;
 }
 
-/* A part is not to be had: an error where all are required. */
+/* Notes a part that is missing: an error where all are required. */
 static int lack(struct confinement *c, const struct error *why, struct error *e)
 {
     if (c->mode == EXECUTOR_SANDBOX_REQUIRED) {
@@ -402,7 +402,7 @@ static int change_identity(struct confinement *c, struct error *e)
         c->keeps = false;
     if (geteuid() == 0 && (!c->user || strcmp(c->user, "none") != 0) && become_other(c, &why) < 0) {
         error_prefix(&why, "executors.user: ");
-        if (c->user) { /* it was asked for */
+        if (c->user) { /* a configured user is required */
             *e = why;
             return -1;
         }

@@ -1,5 +1,5 @@
-/* What an executor can reach. Kernels of users run in it, so it counts as native code of theirs: it keeps its GPUs, the
- * memory and the sockets that the daemon gives it, and files that the driver reads, and no more.
+/* The sandbox of an executor. Users' kernels run in it, so it counts as their native code: it keeps its GPUs, the
+ * memory and the sockets that the daemon gives it, and files that the driver reads, and nothing else.
  *
  * | by | it loses |
  * | --- | --- |
@@ -34,18 +34,19 @@ int confine_spawn(const struct backend_config *config, const char *kind, const c
  * one that is none of the config's; else NULL. */
 const char *confine_argument(char *argument, struct backend_config *config);
 
-/* How a process differs from others. */
+/* Kinds of processes, as far as their confinement differs. */
 struct confine_what {
-    bool common; /* without: the process is killed when the daemon ends, whatever it does then */
-    bool counts; /* it keeps the privilege to read counters, see privilege.h, where it has it and a whole sandbox */
+    bool common; /* false: the process is killed when the daemon ends, whatever it is doing */
+    /* Keep the privilege to read counters, see privilege.h, where the process has it and a whole sandbox. */
+    bool counts;
 };
 
-/* To be called while the process has one thread, before the driver is loaded and before the daemon's descriptors come:
- * all behind CALL_CONTROL_FD are closed. `config` names the libraries. */
+/* Confines the process. Call it while the process has one thread, before the driver is loaded and before the daemon's
+ * descriptors come: all after CALL_CONTROL_FD are closed. `config` names the libraries. */
 int confine_begin(const struct backend_config *config, struct confine_what what, struct error *e);
 
-/* To be called when the devices are open, before the first work. From then on the process makes no sockets: those of
- * MPS are open. Thread: any; all threads are confined. */
+/* Finishes the confinement. Call it when the devices are open, before the first work. From then on the process makes no
+ * sockets: those of MPS are open. Thread: any; all threads are confined. */
 int confine_finish(struct error *e);
 
 /* ---- the parts, of which tests try each alone ---- */

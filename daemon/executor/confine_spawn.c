@@ -1,4 +1,4 @@
-/* How a process that has GPUs starts: its command line, its environment, and where its lines go. */
+/* The start of a process that has GPUs: its command line, its environment, and the destination of its lines. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,7 +18,7 @@
 #include "util/spawn.h"
 
 enum {
-    LINE_MAX_BYTES = 900 /* of the log's */,
+    LINE_MAX_BYTES = 900 /* bytes of a line in the log */,
     LINES_A_SECOND = 20,
     VARIABLE_BYTES = 128,
     CONFIG_ARGUMENTS = 6,

@@ -1,12 +1,12 @@
 /* Executors as the daemon sees them. Only the front_ files include this.
  *
- * A front is a backend whose work is done by executors: a common one for jobs without code of users, one for each
- * domain that has some, and spares. Memory, code and programs are objects under numbers of the daemon's; an executor
- * opens one when a job of its first needs it. So an executor that ends is replaced by a new one that has nothing yet.
+ * A front is a backend whose work executors do: a common one for jobs without users' code, one for each domain that has
+ * some, and spares. Memory, code and programs are objects under numbers of the daemon's; an executor opens an object
+ * when a job first needs it. So an executor that ends is replaced by a new one that has nothing yet.
  *
  * Threads: the loop, the pool, and a keeper for each executor, a thread that starts its process, opens objects there,
- * and ends it. Fields and functions are the loop's unless they say otherwise. The daemon believes nothing that an
- * executor writes: one that breaks the rules is killed. */
+ * and ends it. Fields and functions are the loop's unless their comments say otherwise. The daemon believes nothing
+ * that an executor writes: an executor that breaks the rules is killed. */
 #ifndef KOPS_EXECUTOR_FRONT_H
 #define KOPS_EXECUTOR_FRONT_H
 
@@ -40,13 +40,13 @@ struct front_stream {
     struct front_device *device;
     uint32_t number;
     enum backend_priority priority;
-    struct front_domain *domain; /* of the next job, or the last; NULL: it has no jobs */
-    struct executor *on;         /* knows the stream; NULL: none */
+    struct front_domain *domain; /* domain of the next job, or of the last; NULL: there was no job */
+    struct executor *on;         /* the executor that knows the stream; NULL: none */
     struct list jobs;            /* struct backend_job.link, in submission order, until done */
     struct list *unsent;         /* the first job that the executor does not have; &jobs: none */
     unsigned sent;               /* jobs before it */
-    uint64_t likely_ns;          /* when the last of them is likely to end; 0: not known */
-    /* While the keeper opens what the first unsent job needs. */
+    uint64_t likely_ns;          /* time when the last sent job is likely to end; 0: not known */
+    /* While the keeper opens objects that the first unsent job needs: */
     struct front_task prepare;
     struct list prepared_link; /* in front.prepared; under front.lock */
     bool preparing;
@@ -56,10 +56,10 @@ struct front_stream {
     int prepared;       /* 0, or negative: prepare_error */
     bool refused;       /* the first unsent job ends with prepare_error */
     struct error prepare_error;
-    /* While its first unsent job waits to be alone on the GPU. */
+    /* While its first unsent job waits to be alone on the GPU: */
     struct list alone_link; /* in front_hold.alone */
-    uint64_t alone_ns;      /* since when */
-    bool beside;            /* it has waited long enough, and runs beside others */
+    uint64_t alone_ns;      /* begin of the wait */
+    bool beside;            /* the job has waited long enough, and runs beside others */
 };
 
 struct front {
@@ -99,7 +99,7 @@ struct front {
     uint64_t next_end_ns; /* the earliest front_job.end_ns; UINT64_MAX: none */
     struct backend_process_counts counts;
     struct forecast forecast;
-    struct tuner *tuner; /* its functions have rules of their own */
+    struct tuner *tuner; /* functions of the tuner have thread rules of their own */
 };
 
 static inline struct front_device *front_device(struct backend_device *base)

@@ -1,4 +1,4 @@
-/* What executors keep of users: their code, and the steps of programs. */
+/* Users' objects in executors: their code, and the steps of programs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,9 @@ struct entry {
 /* A binary of one domain, for every executor that the domain will have. */
 struct front_code {
     struct front_object base; /* first */
-    pthread_mutex_t lock;     /* of the rest; held while an executor loads */
+    pthread_mutex_t lock;     /* guards the members below; held while an executor loads */
     uint64_t domain;
-    const void *image; /* the server's */
+    const void *image; /* owned by the server */
     size_t size;
     struct entry *entries; /* owned */
     unsigned n_entries;

@@ -1,4 +1,4 @@
-/* One executor as the daemon sees it: calls into it, records to it, its process, and its keeper. */
+/* An executor as the daemon sees it: calls into it, records to it, its process, and its keeper. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -179,17 +179,17 @@ void front_send_overflow(struct executor *x)
 
 enum {
     READY_S = 120,  /* a machine with many GPUs takes a third of a second for each */
-    LAST_MS = 1000, /* from the end of its socket to the process's */
+    LAST_MS = 1000, /* from the end of the socket to the end of the process */
     END_MS = 10000,
     DOMAIN_END_MS = 1000,
-    ORDER_MS = 5000,  /* for an executor that is hurried: it ends itself after 3 s */
-    DEATH_MS = 60000, /* a process with kernels that run takes 0.1 s */
-    MOMENT_MS = 50,   /* for a process to end whose contexts MPS has ended */
-    CALL_S = 120,     /* how long a call may take: the driver may wait for kernels that run */
+    ORDER_MS = 5000,  /* longest wait for an executor that is hurried: it ends itself after 3 s */
+    DEATH_MS = 60000, /* longest wait for the death of a process; one with running kernels takes 0.1 s */
+    MOMENT_MS = 50,   /* longest wait for the end of a process whose contexts MPS has ended */
+    CALL_S = 120,     /* longest call: the driver may wait for running kernels */
     SAY_NS = 100000000
 };
 
-#define LAST_CALLS_NS UINT64_C(10000000000) /* for calls that are under way at the daemon's end */
+#define LAST_CALLS_NS UINT64_C(10000000000) /* longest wait for calls that are under way at the daemon's end */
 
 /* ---- the process ---- */
 
@@ -492,7 +492,7 @@ void front_check(struct executor *x)
     const uint64_t now_ns = clock_now_ns();
     struct error e;
 
-    if (atomic_load(&x->gone) || !x->ready || x->stop) /* one that is told to end does */
+    if (atomic_load(&x->gone) || !x->ready || x->stop) /* an executor that is told to end will end */
         return;
     bell_silence(x->bell);
     if (broken == FRONT_BROKEN_CONTEXT && !x->broken_ns)
@@ -653,7 +653,7 @@ void front_executors_end(struct front *f)
         if (x->common && x->ready)
             front_executor_stop(x);
         else
-            front_abort(x); /* its keeper may be waiting for it for long */
+            front_abort(x); /* the keeper may be waiting for it for a long time */
     }
     while (!list_empty(&f->executors)) {
         struct executor *x = list_entry(list_first(&f->executors), struct executor, link);

@@ -1,4 +1,4 @@
-/* One executor: its process, its keeper, calls into it and records to it. */
+/* An executor: its process, its keeper, calls into it and records to it. */
 #ifndef KOPS_EXECUTOR_FRONT_EXECUTOR_H
 #define KOPS_EXECUTOR_FRONT_EXECUTOR_H
 
@@ -24,13 +24,13 @@ struct front_task {
 struct front_job {
     struct backend_job *job; /* NULL: the slot is free */
     struct front_stream *stream;
-    uint64_t submitted_ns, first_ns; /* first_ns: no job of its stream was before it any more */
+    uint64_t submitted_ns, first_ns; /* first_ns: time when no earlier job of its stream was left */
     uint32_t slot, serial;           /* the serial tells the slot's jobs apart */
-    uint32_t gpus;                   /* that it works on, or with whose memory; a bit each */
-    bool alone;                      /* it is exclusive, and no other job was on its GPU so far */
-    bool told, begun;                /* the executor said that it lost the job (job->error), and that it had begun */
-    bool again;                      /* the next executor gets it, see front_recover.c */
-    uint64_t end_ns;                 /* it is to end by then; 0: no haste */
+    uint32_t gpus;                   /* GPUs that it works on, or whose memory it uses; a bit each */
+    bool alone;                      /* an exclusive job, and no other was on its GPU so far */
+    bool told, begun;                /* the executor reported the job lost (job->error); reported it begun */
+    bool again;                      /* the next executor gets the job, see front_recover.c */
+    uint64_t end_ns;                 /* time by which the job must end; 0: no haste */
     uint64_t kind;                   /* the forecast's key; 0: none */
 };
 
@@ -38,10 +38,10 @@ enum front_broken {
     FRONT_SOUND,
     FRONT_BROKEN_CONTEXT, /* the reply says that a context is broken; the executor will say so, too */
     FRONT_BROKEN_SOCKET,  /* the executor has ended, or does not keep to the rules */
-    FRONT_BROKEN_TIME     /* there was no reply in time */
+    FRONT_BROKEN_TIME     /* no reply in time */
 };
 
-/* A job whose time comes later. */
+/* A job whose time is told after its end. */
 struct front_expected {
     uint64_t token, started_ns;
 };
@@ -52,23 +52,23 @@ struct executor {
     struct front_domain *domain; /* NULL: a spare. Changed by the loop under front.lock */
     unsigned bit;
     bool common;
-    int counts;   /* a device's number: it takes that one's counters by a privilege, counts once, and ends; -1: none */
-    uint64_t key; /* of the domain that it serves or served */
+    int counts;   /* number of a device whose counters it takes by a privilege: it counts once, and ends; -1: none */
+    uint64_t key; /* key of the domain that it serves or served */
 
     /* Under front.lock. */
     enum backend_process_state state;
     bool ended;               /* the process was reaped */
-    bool stop;                /* ends in order, when its tasks are done */
-    unsigned users;           /* threads in calls; it is freed after the last */
+    bool stop;                /* end in order, when the tasks are done */
+    unsigned users;           /* threads in calls; the executor is freed after the last */
     struct list tasks;        /* struct front_task */
-    pthread_cond_t wanted;    /* a task, or the end */
-    struct error start_error; /* where it never got ready */
-    bool silent;              /* and ended without saying why */
+    pthread_cond_t wanted;    /* signalled for a task, or the end */
+    struct error start_error; /* error of a start that failed */
+    bool silent;              /* the start failed without a reason */
     int pidfd;
 
     pid_t pid;
     pthread_t keeper;
-    int control; /* its end is the executor's */
+    int control; /* control socket: its end is the executor's end */
     int bell;    /* see call.h */
     struct executor_region *region;
 
@@ -80,33 +80,34 @@ struct executor {
     atomic_uint broken; /* enum front_broken: the loop will kill the executor */
     atomic_bool gone;   /* the process has ended or is ending: calls fail, nothing is sent */
 
-    /* Devices that have a context there, a bit each, and the lock for making one. Thread: keeper, pool. */
+    /* Devices that have a context in the executor, a bit each, and the lock for making one. Thread: keeper, pool. */
     atomic_uint active;
     pthread_mutex_t activating;
 
-    bool ready; /* the loop has seen that it is */
+    bool ready; /* the loop has seen that the executor is ready */
     struct ring out, in;
     struct list overflow; /* struct overflow: small records that wait for room in the ring */
-    struct list streams;  /* struct front_stream.on_link: those that it knows */
+    struct list streams;  /* struct front_stream.on_link: streams that the executor knows */
     struct ids slots;
     struct front_job *jobs;                             /* by slot */
     struct front_expected expected[FRONT_EXPECTED_MAX]; /* by token */
-    unsigned unfinished;                                /* jobs that it has */
-    unsigned stretched;        /* polls since the last record for which the loop was told to go on polling */
-    unsigned rings;            /* of its bell since the last record */
-    bool broke;                /* it said that a context of its GPUs is broken */
-    bool vanished;             /* its socket closed before the daemon told it to end */
-    bool killed;               /* it vanished by a SIGKILL that was not the daemon's, for example of the OOM killer */
-    bool nonsense;             /* it broke the rules: nothing of it is read any more */
-    uint32_t n_described;      /* devices that it said it has */
-    struct error why;          /* why it is gone */
+    unsigned unfinished;                                /* jobs in the executor */
+    unsigned stretched;        /* polls since the last record after which the loop was told to continue polling */
+    unsigned rings;            /* rings of its bell since the last record */
+    bool broke;                /* a context of its GPUs is broken, as it said */
+    bool vanished;             /* the socket closed before the daemon told the executor to end */
+    bool killed;               /* vanished by a SIGKILL that was not the daemon's, for example the OOM killer's */
+    bool nonsense;             /* a rule was broken: nothing that the executor writes is read any more */
+    uint32_t n_described;      /* devices that the executor described */
+    struct error why;          /* reason why it is gone */
     bool useful;               /* a job has ended there */
     bool abandoned;            /* none of its jobs is at fault, or the server knows the culprit */
-    struct front_job *culprit; /* it is killed to end this job; NULL: otherwise */
-    uint64_t broken_ns;        /* since when the loop knows of `broken`; 0: it does not */
-    uint64_t ready_ns;         /* since when it could have jobs */
-    uint64_t started_ns, used_ns, busy_ns, device_ns; /* used: had its last job; busy: since when; device: in all */
-    struct front_load loads[BACKEND_MAX_DEVICES];     /* by the device's number */
+    struct front_job *culprit; /* job for whose sake the executor is killed; NULL: none */
+    uint64_t broken_ns;        /* when the loop learned of `broken`; 0: it has not */
+    uint64_t ready_ns;         /* when it became ready for jobs */
+    /* used: end of the last job; busy: begin of work; device: sum of work. */
+    uint64_t started_ns, used_ns, busy_ns, device_ns;
+    struct front_load loads[BACKEND_MAX_DEVICES]; /* by the device's number */
 };
 
 /* The executor has ended, or will: what failed in it may do in the next one. Thread: any. */
@@ -117,11 +118,11 @@ static inline bool front_is_lost(const struct executor *x)
 
 /* ---- the process ---- */
 
-/* An executor without a process. NULL: *e. */
+/* Makes an executor without a process. NULL: *e. */
 struct executor *front_process_new(struct front *f, bool common, int counts, struct error *e);
 /* Kills the process, or leaves that to the keeper, which reaps it. */
 void front_kill(struct executor *x, const struct error *why);
-/* Kills it without a line in the log: the daemon ends. */
+/* Kills the process without a line in the log: the daemon ends. */
 void front_abort(struct executor *x);
 /* Kills an executor that has ended, or does not answer. */
 void front_check(struct executor *x);

@@ -14,11 +14,11 @@ enum {
     SPARE_DELAY_NS = 300000000, /* a machine makes 3 to 6 contexts a second; others need them more than a spare */
     DEFAULT_MAX = 8,
     OTHERS = 2,           /* places that are not for domains: the common executor's and a spare's */
-    IDLE_NS = 500000000,  /* how long a domain keeps its executor without work while others wait for one */
-    PLACE_NS = 2000000000 /* how long it keeps one with work; a start takes 0.5 s */
+    IDLE_NS = 500000000,  /* time that a domain keeps its executor without work while others wait for one */
+    PLACE_NS = 2000000000 /* time that it keeps one with work; a start takes 0.5 s */
 };
 
-#define LINGER_NS UINT64_C(10000000000) /* how long the process that counts stays after its last job */
+#define LINGER_NS UINT64_C(10000000000) /* time that the process that counts stays after its last job */
 
 /* The executor whose keeper this thread is, while it does a domain's work: it waits for no other one. */
 static _Thread_local struct executor *keeper_of;
@@ -240,9 +240,9 @@ void front_work_done(struct front *f)
 
 struct places {
     unsigned n;
-    bool one_ends;            /* there will be a place */
-    struct front_domain *old; /* has had its executor for longest; NULL: none has one that could go */
-    struct executor *idle;    /* had its last job before the others that have none; NULL: all have some */
+    bool one_ends;            /* a place will become free */
+    struct front_domain *old; /* the domain that has had its executor for longest; NULL: none has one that could go */
+    struct executor *idle;    /* the executor that has been without jobs for longest; NULL: all have jobs */
 };
 
 static void look_at(struct places *p, struct executor *x)
@@ -283,7 +283,7 @@ static unsigned max_of_all(const struct front *f)
     return max < EXECUTORS_MAX ? max : EXECUTORS_MAX;
 }
 
-/* One user gets at most half of the places that are for domains. */
+/* A user gets at most half of the places for domains. */
 static unsigned max_of_user(const struct front *f)
 {
     const unsigned max = max_of_all(f);
@@ -361,7 +361,7 @@ void front_domain_give(struct front_domain *d, struct executor *x)
 
     list_each (struct front_stream, s, link, &f->busy) {
         if (s->domain == d)
-            s->end_ns = 0; /* it was meant for the executor before */
+            s->end_ns = 0; /* the deadline was for the executor before */
     }
     pthread_mutex_lock(&f->lock);
     x->domain = d;
@@ -513,7 +513,7 @@ static void note_end(struct executor *x)
         f->counts.replaced++;
     }
     if (started && d && !x->useful && !x->broke && !x->culprit && !x->stop)
-        note_delay(d, f, &x->why); /* it ended before it did anything: the next one may, too */
+        note_delay(d, f, &x->why); /* the executor ended before it did anything: so may the next one */
     front_recover(x, &streams);
     front_domain_lose(x);
     front_executor_join(x);
@@ -555,7 +555,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     pthread_mutex_unlock(&f->lock);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
         front_executor_dismiss(d->executor);
-    x = d->executor; /* it goes, where it is to and has no job any more */
+    x = d->executor; /* an executor that has no job any more goes, if it is leaving */
     if (d->leaving_ns && x && x->unfinished) {
         front_end_late(x, NULL, d->leaving_ns, front_longest_ns(f));
         front_set_timer(f, clock_now_ns() + front_longest_ns(f) / 8);
@@ -585,7 +585,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
         d->wanted = false;
         pthread_cond_broadcast(&f->changed);
         pthread_mutex_unlock(&f->lock);
-        front_advance_domain(f, d);                 /* its jobs fail */
+        front_advance_domain(f, d);                 /* the jobs of the domain fail */
     } else if (d->executor && d->executor->ready) { /* a spare */
         give_work(d);
         front_advance_domain(f, d);
@@ -600,7 +600,7 @@ static void keep_spares(struct front *f)
 
     list_each (struct executor, x, link, &f->executors) {
         if (!x->ready && !atomic_load(&x->gone))
-            return; /* one starts */
+            return; /* a process is starting */
         n += !x->domain && !x->common && !x->stop;
     }
     if (n >= f->config.executors_spares || !f->common->executor || f->ending)

@@ -13,14 +13,14 @@ enum {
 };
 
 #define QUIET_NS                                                                                                       \
-    UINT64_C(2000000000) /* how long a hold waits for the jobs of others; then it is given up for a while */
-#define JUST_NOW_NS UINT64_C(500000000)  /* an executor without work that had some then is going to have more */
-#define COUNTING_NS UINT64_C(5000000000) /* how long others wait at most while it counts */
-#define PATIENCE_NS UINT64_C(2000000000) /* how long a job waits; then it runs beside others, and says so */
+    UINT64_C(2000000000) /* longest wait of a hold for the jobs of others; then it is given up for a while */
+#define JUST_NOW_NS UINT64_C(500000000)  /* an executor that had work within this time will likely have more */
+#define COUNTING_NS UINT64_C(5000000000) /* longest wait of others while it counts */
+#define PATIENCE_NS UINT64_C(2000000000) /* longest wait of a job; then it runs beside others, and says so */
 
 /* ---- exclusive jobs that wait: whose turn it is among users, and which have waited long enough ---- */
 
-/* When the user's last exclusive job began; 0: it is not remembered. */
+/* Returns when the user's last exclusive job began; 0: it is not remembered. */
 static uint64_t last_of(const struct front_hold *h, uint64_t owner)
 {
     for (unsigned i = 0; i < FRONT_HOLD_USERS; i++)
@@ -288,7 +288,7 @@ void front_hold_forget(struct front_stream *s)
     s->beside = false;
     if (!list_empty(&s->alone_link)) {
         leave_alone(s);
-        h->ended = true; /* it may have been the next one */
+        h->ended = true; /* the stream may have been the next one */
         front_tell(s->device->front);
     }
     if (h->stream != s || h->counting)
@@ -410,7 +410,7 @@ static int device_of_next(const struct front *f, const struct front_domain *d)
 
 int front_privilege_device(const struct front *f, const struct front_domain *d)
 {
-    const char *parameters = getenv("KOPS_STANDIN_PARAMETERS"); /* of a driver for tests */
+    const char *parameters = getenv("KOPS_STANDIN_PARAMETERS"); /* parameters of a stand-in driver for tests */
 
     if (!domain_is_profiling(d->key) || !f->config.executors_counters_privileged ||
         f->config.executors_sandbox == EXECUTOR_SANDBOX_OFF ||

@@ -166,8 +166,8 @@ struct front_memory {
 /* Descriptors are the object's own, so that every executor can open it. */
 struct front_memory_object {
     struct front_object base;       /* first */
-    pthread_mutex_t lock;           /* of the rest; never held during a call, which may take long */
-    struct backend_import *imports; /* owned: the first opens it, the others extend it */
+    pthread_mutex_t lock;           /* guards the members below; never held during a call, which may take long */
+    struct backend_import *imports; /* owned: the first one opens the memory, the others extend it */
     unsigned n_imports;
     unsigned there[EXECUTORS_MAX]; /* how many of them each executor has done */
     uint64_t size, address;        /* as the common executor has said; 0: it has not yet */
@@ -533,7 +533,7 @@ static int extend_in(struct front_memory_object *o, struct executor *x, const st
         *ret_size = o->size;
     }
     pthread_mutex_unlock(&o->lock);
-    return r < 0 ? front_distrust(x, e) : 0; /* it has extended the memory, or says so */
+    return r < 0 ? front_distrust(x, e) : 0; /* the executor has extended the memory, or claims so */
 }
 
 int front_memory_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,

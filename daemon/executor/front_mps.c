@@ -87,7 +87,7 @@ static int tell(const char *commands, uint64_t end_ns, char text[OUTPUT_BYTES], 
     }
     ended = wait_for_end(pid, end_ns);
     if (!ended)
-        kill(-pid, SIGKILL); /* it has a session of its own */
+        kill(-pid, SIGKILL); /* the process has a session of its own */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (pread(out, text, OUTPUT_BYTES - 1, 0) < 0)

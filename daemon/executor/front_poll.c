@@ -68,7 +68,7 @@ static void accept_times(struct executor *x, const struct front_job *own, const 
     struct backend_job *job = own->job;
     const uint64_t said_ns = record->started_ns, now_ns = said_ns ? clock_now_ns() : 0;
 
-    /* It cannot have started before it was submitted, nor later than now. */
+    /* A job cannot have started before it was submitted, nor later than now. */
     job->started_ns = said_ns > now_ns ? now_ns : said_ns;
     if (said_ns && said_ns < own->submitted_ns)
         job->started_ns = own->submitted_ns;
@@ -455,7 +455,7 @@ unsigned front_poll(struct backend_device *device)
     return f->unfinished;
 }
 
-enum { STREAMS_LOOKED_AT = 16 }; /* whose jobs may end soon: a look is short, whatever there is */
+enum { STREAMS_LOOKED_AT = 16 }; /* streams to check for jobs that end soon: bounded, so that a look is short */
 
 static const struct wait_window *first_window(const struct front_stream *s)
 {

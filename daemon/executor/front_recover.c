@@ -15,10 +15,10 @@
 
 enum {
     RANGES_MAX = 2048,
-    STEPS_MAX = 1 << 16,         /* looked at; the loop does nothing else meanwhile. Of more, none is begun anew */
-    STEPS_FEW = 256,             /* of a stream: always looked at */
-    GRACE_NS = 5000000,          /* for a job that ends by itself */
-    OPENING_GRACE_NS = 100000000 /* for calls of the driver: few take longer */
+    STEPS_MAX = 1 << 16,         /* steps to look at: a bound for the loop. Beyond it no job is begun anew */
+    STEPS_FEW = 256,             /* steps of a stream that are always looked at */
+    GRACE_NS = 5000000,          /* time for a job that ends by itself */
+    OPENING_GRACE_NS = 100000000 /* time for calls of the driver: few take longer */
 };
 
 struct range {
@@ -36,7 +36,7 @@ struct some {
 struct ranges {
     struct range list[RANGES_MAX];
     unsigned n;
-    bool full;                /* there were more */
+    bool full;                /* some did not fit */
     struct some vmm, foreign; /* foreign: VMM memory that a client allocated */
 };
 
@@ -418,7 +418,7 @@ static void recover_stream(struct executor *x, struct front_stream *s, unsigned 
             job->started_ns = 0;
             job->ended = job->n_samples = 0;
             job->begun_anew++;
-        } else if (waits) { /* it ends after the jobs before it */
+        } else if (waits) { /* the job ends after the jobs before it */
             job->failed = true;
             job->error = e;
         } else {

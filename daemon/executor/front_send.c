@@ -403,10 +403,10 @@ void front_cancel(struct backend_job *job)
     struct front_job *own = front_job_of(job);
     struct front_stream *s;
 
-    if (!job->impl) /* it has ended: done() follows */
+    if (!job->impl) /* the job has ended: done() follows */
         return;
     s = own ? own->stream : (struct front_stream *)(void *)((char *)job->impl - 1);
-    if (!own) { /* it ends when those before it have ended */
+    if (!own) { /* the job ends when those before it have ended */
         if (s->preparing && s->prepare_job == job && atomic_load(&job->end_now) && job->domain != DOMAIN_COMMON)
             front_end_opening(s);
         list_remove(&s->blocked_link);

@@ -64,13 +64,13 @@ void front_load_remove(struct executor *x, const struct front_job *own)
 /* ---- turns ---- */
 
 enum {
-    TURN_NS = 3000000, /* a domain sends for so long while others wait; its turn ends with its last job */
-    /* How many jobs a domain has in its executor: */
+    TURN_NS = 3000000, /* a domain sends for this time while others wait; its turn ends with its last job */
+    /* Jobs that a domain may have in its executor: */
     AHEAD = 8,          /* while others wait */
     AHEAD_ALONE = 32,   /* while none waits: these jobs go on when one comes */
-    AHEAD_FIRST = 4,    /* before the first of them has ended: each that ends makes it one more */
-    AHEAD_LEAST = 2,    /* where jobs last long: one follows the other at once */
-    AHEAD_NS = 20000000 /* how long the jobs take together, where there are more than AHEAD_LEAST */
+    AHEAD_FIRST = 4,    /* before the first of them has ended: each end allows one more */
+    AHEAD_LEAST = 2,    /* where jobs last long: one follows another at once */
+    AHEAD_NS = 20000000 /* time of the jobs together, where there are more than AHEAD_LEAST */
 };
 
 uint64_t front_longest_ns(const struct front *f)
@@ -78,7 +78,7 @@ uint64_t front_longest_ns(const struct front *f)
     return (f->config.executors_longest_s ? f->config.executors_longest_s : 2) * UINT64_C(1000000000);
 }
 
-/* How long others wait for a turn which is over, until they go beside it. */
+/* Returns the time that others wait for a turn that is over, before they go beside it. */
 static uint64_t late_ns(const struct front *f)
 {
     return (f->config.executors_late_ms ? f->config.executors_late_ms : 25) * UINT64_C(1000000);
@@ -351,7 +351,7 @@ static void turn_of_gpu(struct front_device *gpu)
     if (!gpu->turns.n_waiting && !gpu->turns.n_late)
         return;
     list_each (struct front_domain, d, link, &gpu->front->domains)
-        if (list_empty(&turn_of(d, gpu)->blocked)) /* its jobs were cancelled meanwhile */
+        if (list_empty(&turn_of(d, gpu)->blocked)) /* the domain's jobs were cancelled meanwhile */
             leave_line(gpu, turn_of(d, gpu), clock_now_ns());
     end_turns(gpu, clock_now_ns());
     while (gpu->turns.n_waiting && has_free_turn(gpu)) {

@@ -20,19 +20,21 @@ enum { PRIVILEGE = 38 /* CAP_PERFMON, for headers before Linux 5.8 */ };
 
 #define PRIVILEGE_PARAMETERS "/proc/driver/nvidia/params"
 
-/* Whether the driver's parameters, a file, say that counters are for administrators. False where it cannot be read. */
+/* Tells whether the driver's parameters, a file, say that counters are for administrators. False where it cannot be
+ * read. */
 bool privilege_is_needed(const char *parameters);
 
 /* ---- the executor's side ---- */
 
-/* To be called in the sandbox, by the process's only thread: from now on one new thread can use the privilege, and the
- * caller cannot. */
+/* Lets one new thread use the privilege, and takes it from the caller. Call it in the sandbox, by the process's only
+ * thread. */
 int privilege_hand_over(struct error *e);
-/* Has that thread call `use` with the privilege in effect; then nobody has it any more. *ret is what `use` returned,
- * with *why. -1: *e, somebody still may have it. Without privilege_hand_over() nothing is called: *ret is -1. */
+/* Has that thread call `use` with the privilege in effect; then no thread has it any more. *ret is the result of `use`,
+ * with *why. -1: *e, some thread may still have it. Without privilege_hand_over() nothing is called: *ret is -1. */
 int privilege_use(int (*use)(void *context, struct error *e), void *context, int *ret, struct error *why,
                   struct error *e);
-/* Instead: nothing is called, and nobody has it any more. -1: as above. Harmless without privilege_hand_over(). */
+/* Drops the privilege without a call: no thread has it any more. -1: as above. Harmless without privilege_hand_over().
+ */
 int privilege_drop(struct error *e);
 
 #endif

@@ -63,8 +63,8 @@ struct packed {
     uint8_t n_inputs, n_outputs;
     int8_t in_place;
     uint8_t kind, dtype, out_dtype;
-    uint8_t rank;         /* of an elementwise plan; of a product's: its extra operands: a bias, or two scales */
-    uint16_t param_bytes; /* of a kernel's plan */
+    uint8_t rank;         /* an elementwise plan's rank; a product's number of extra operands: a bias, or two scales */
+    uint16_t param_bytes; /* parameter bytes of a kernel's plan */
     char variant[STEP_VARIANT_BYTES];
 };
 

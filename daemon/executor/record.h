@@ -15,16 +15,16 @@
 /* ---- the region ---- */
 
 enum {
-    EXECUTOR_JOBS_MAX = 8192, /* that an executor has at one time; others wait in the daemon */
+    EXECUTOR_JOBS_MAX = 8192, /* jobs of an executor at one time; others wait in the daemon */
     EXECUTOR_STREAMS_MAX = 1 << 16,
     EXECUTOR_PROGRAMS_MAX = 1 << 16,
     EXECUTOR_CODES_MAX = 1 << 16,
     EXECUTOR_FUNCTIONS_MAX = 1 << 18,
-    EXECUTOR_HANDLES_MAX = (1 << 20) - 1, /* of memories: ids of the executor's memory_ids.h */
+    EXECUTOR_HANDLES_MAX = (1 << 20) - 1, /* handles of memories: ids of the executor's memory_ids.h */
     EXECUTOR_DTYPES = 32
 };
 
-/* What the daemon knows of a device without asking again. Written by the executor before it says that it is ready. */
+/* The daemon's copy of facts about a device. Written by the executor before it says that it is ready. */
 struct executor_device {
     struct backend_device_info info;
     struct kernel_limits limits;

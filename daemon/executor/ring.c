@@ -4,7 +4,7 @@
 
 /* Before each record. A record never wraps: where it would, padding fills the ring's end. */
 struct head {
-    uint32_t size;   /* of the record, without the head */
+    uint32_t size;   /* bytes of the record, without the head */
     uint32_t filler; /* 1: this is padding */
 };
 

@@ -18,14 +18,13 @@ struct ring_words {
     _Alignas(64) atomic_ullong read;
 };
 
-/* One end. */
 struct ring {
     struct ring_words *words;
     unsigned char *bytes; /* RING_BYTES of them */
-    uint64_t position;    /* of this end */
-    uint64_t other;       /* where the other end was last seen */
-    uint64_t step;        /* bytes of the record that ring_reserve() or ring_peek() gave, padding included */
-    bool corrupt;         /* the other end wrote what no ring holds; nothing more is read */
+    uint64_t position;
+    uint64_t other; /* last known place of the other end */
+    uint64_t step;  /* bytes of the record that ring_reserve() or ring_peek() gave, padding included */
+    bool corrupt;   /* the other end wrote what no ring holds; nothing more is read */
 };
 
 void ring_init(struct ring *r, struct ring_words *words, unsigned char *bytes);

@@ -19,8 +19,8 @@
 #include "util/signals.h"
 
 enum {
-    FEW_NEW = 8,          /* so much shorter the executor polls while a client waits for the end of what runs */
-    UNARMED_NS = 1000000, /* a sleep that no event ends: so late an end is seen at most when the forecast is wrong */
+    FEW_NEW = 8,          /* divisor of the polling time while all running jobs are likely to end later */
+    UNARMED_NS = 1000000, /* longest sleep that no event ends: bounds the delay of an end where the forecast is wrong */
     LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */
 };
 

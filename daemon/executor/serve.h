@@ -56,8 +56,8 @@ struct serving {
     pthread_mutex_t activating[BACKEND_MAX_DEVICES];
     unsigned n_devices;
     uint64_t spin_ns;
-    bool common; /* it runs no code of users */
-    int counts;  /* a device whose counters it takes by a privilege, see privilege.h; -1: none */
+    bool common; /* the common executor, which runs no users' code */
+    int counts;  /* a device whose counters this process takes by a privilege, see privilege.h; -1: none */
     struct ring in, out;
     struct served_stream **streams; /* by number */
     struct served_program **programs;
@@ -73,13 +73,13 @@ struct serving {
     unsigned turns;
     bool overslept; /* the loop was asleep until now, and no event would have woken it at a job's end */
     bool issuing;   /* region->issuing is set */
-    bool timed;     /* there is a RECORD_TIMED that the daemon was not woken for */
+    bool timed;     /* the daemon was not woken for a RECORD_TIMED in the ring */
 };
 
-/* What the loop does while the jobs that the backend has go on. */
+/* The loop's way to wait for the jobs that the backend has. */
 struct serve_wait {
-    bool poll;         /* one is likely to end soon */
-    bool all_later;    /* each is likely to end later, the first after until_ns */
+    bool poll;         /* poll: a job is likely to end soon */
+    bool all_later;    /* all jobs are likely to end later, the first after until_ns */
     uint64_t until_ns; /* UINT64_MAX: not known */
 };
 

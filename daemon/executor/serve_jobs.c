@@ -350,7 +350,7 @@ static void take_cancel(struct serving *p, const unsigned char *from)
     memcpy(&record, from, sizeof(record));
     job = record.number <= EXECUTOR_JOBS_MAX ? p->jobs[record.number] : NULL;
     if (!job || job->serial != record.serial || job->state != SERVED_RUNNING)
-        return; /* it has ended meanwhile */
+        return; /* the job has ended meanwhile */
     atomic_store(&job->base.cancel, true);
 }
 

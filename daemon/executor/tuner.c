@@ -169,11 +169,11 @@ void tuner_rest(struct tuner *t)
     if (t->pid <= 0)
         return;
     if (control >= 0) {
-        shutdown(control, SHUT_RDWR); /* it ends when it sees that */
+        shutdown(control, SHUT_RDWR); /* the process ends when it sees that */
         close(control);
     }
     if (!t->used)
-        kill(t->pid, SIGKILL); /* it has no context, and may be loading libraries */
+        kill(t->pid, SIGKILL); /* an unused process has no context, but may be loading libraries */
     for (int ms = 0; ms < END_MS && (ended = waitpid(t->pid, NULL, WNOHANG)) == 0; ms++)
         nanosleep(&moment, NULL);
     if (ended == 0) {

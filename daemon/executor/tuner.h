@@ -1,5 +1,5 @@
-/* A process that measures for core/tuning.h: it has contexts of its own, the built-in kernels and memory of its own,
- * nothing of any client, and is in the same sandbox as executors. What comes from it is checked like a client's bytes.
+/* The tuner: a process that measures for core/tuning.h. It has contexts of its own, the built-in kernels and memory of
+ * its own, nothing of any client, and runs in the executors' sandbox. Its messages are checked like a client's bytes.
  */
 #ifndef KOPS_EXECUTOR_TUNER_H
 #define KOPS_EXECUTOR_TUNER_H
@@ -24,13 +24,14 @@ int tuner_prepare(struct tuner *t, struct error *e);
 int tuner_tune(struct tuner *t, const char *uuid, const struct tuning_request *request, struct tuning_pace *pace,
                struct tuning_result *ret, struct error *e);
 
-/* Whether there is a process that has tuned, and so has a context, which takes memory of the GPU. The same thread. */
+/* Tells whether there is a process that has tuned, and so has a context, which takes memory of the GPU. The thread of
+ * tuner_tune(). */
 bool tuner_has_context(const struct tuner *t);
 
 /* Ends the process, if there is one. The thread of tuner_tune(). */
 void tuner_rest(struct tuner *t);
 
-/* tuner_tune() fails soon from now on. Thread: any. */
+/* Makes tuner_tune() fail soon from now on. Thread: any. */
 void tuner_stop(struct tuner *t);
 
 /* No thread uses it. NULL is allowed. */
@@ -40,9 +41,9 @@ void tuner_free(struct tuner *t);
 
 #define TUNER_ARGUMENT "--tuner"
 
-/* Whether main() was called for a tuner. */
+/* Tells whether main() was called for a tuner. */
 bool tuner_wanted(int argc, char **argv);
-/* Its life; returns the status to end with. To be called before anything else in main(). */
+/* Runs the tuner; returns the status to end with. Call it before anything else in main(). */
 int tuner_main(int argc, char **argv, const struct gpu_backend *local);
 
 #endif

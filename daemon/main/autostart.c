@@ -21,17 +21,17 @@
 
 enum {
     READY_LIMIT_S = 120, /* a driver with many GPUs takes its time */
-    ENDING_LIMIT_S = 30, /* for a daemon that no longer listens */
-    LOG_LINES = 8,       /* of the log in an error */
-    LOG_BYTES = 2048,    /* that are looked at for them */
-    NOTIFY_FD = 3        /* of the daemon */
+    ENDING_LIMIT_S = 30, /* longest wait for a daemon that no longer listens */
+    LOG_LINES = 8,       /* lines of the log in an error */
+    LOG_BYTES = 2048,    /* bytes to search for these lines */
+    NOTIFY_FD = 3        /* descriptor of the daemon for notifications */
 };
 
 struct starter {
     const struct flags *flags;
     const struct config *config;
     struct place place;
-    char log[LOG_BYTES + 4 * LOG_LINES]; /* what a daemon that failed wrote last */
+    char log[LOG_BYTES + 4 * LOG_LINES]; /* last lines of a daemon that failed */
 };
 
 /* ---- whether one answers ---- */
@@ -50,7 +50,7 @@ static int answers(const char *path, struct error *e)
     r = connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ? errno : 0;
     trusted = r == 0 && places_check(path, fd, why, sizeof(why));
     close(fd);
-    if (r == EAGAIN) /* so many connect that none is left over for us at the moment */
+    if (r == EAGAIN) /* the backlog is full at the moment */
         return 1;
     if (r == ENOENT || r == ECONNREFUSED || r == ENOTDIR)
         return 0;
@@ -64,7 +64,7 @@ static int answers(const char *path, struct error *e)
 
 static void on_alarm(int number)
 {
-    (void)number; /* it has ended flock() */
+    (void)number; /* the signal has done its work: flock() ended */
 }
 
 /* Waits for a lock, for `limit_s` seconds (0: for ever). */
@@ -234,7 +234,7 @@ static int start(struct starter *s, struct error *e)
     if (place_open_log(&s->place, path, &log_fd, e) < 0)
         goto free_arguments;
     from = lseek(log_fd, 0, SEEK_END);
-    /* Of packets: its reader learns that no writer is left. */
+    /* SOCK_SEQPACKET tells its reader that no writer is left. */
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
         error_set(e, ERROR_INTERNAL, "socketpair: %s", strerror(errno));
         goto close_log;
@@ -280,7 +280,7 @@ static int find_or_start(struct starter *s, struct error *e)
         return -1;
     if (start(s, e) == 0)
         return 0;
-    /* One that a starter began which was killed may have been first. */
+    /* Another daemon may have been first, begun by a starter that was killed. */
     return answers(s->place.socket, &why) > 0 ? 0 : -1;
 }
 
@@ -315,7 +315,7 @@ int autostart(const struct flags *flags, const struct config *config)
     struct error e;
     int fd;
 
-    do /* so that no file takes the number of a standard stream that the caller has closed */
+    do /* fill the standard streams that the caller has closed, so that no file gets their numbers */
         fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     while (fd >= 0 && fd <= STDERR_FILENO);
     close(fd);

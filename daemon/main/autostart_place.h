@@ -1,4 +1,4 @@
-/* Where a daemon that clients start has its socket, its lock and its log. Thread: main, the only one. */
+/* Places of a daemon that clients start: its socket, its lock and its log. Thread: main, the only one. */
 #ifndef KOPS_MAIN_AUTOSTART_PLACE_H
 #define KOPS_MAIN_AUTOSTART_PLACE_H
 
@@ -8,13 +8,14 @@
 #include "util/error.h"
 
 struct place {
-    int directory_fd;                                         /* of the socket */
-    char socket[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* its path */
+    int directory_fd;
+    char socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
 enum { PLACE_TRIED_BYTES = 1024 };
 
-/* Finds the user's private directory, or makes one. After an error `tried` has a line for each, with why not. */
+/* Finds the user's private directory, or makes one. After an error `tried` has a line for each directory, with the
+ * reason. */
 int place_find(struct place *ret, char tried[PLACE_TRIED_BYTES], struct error *e);
 void place_close(struct place *p);
 

@@ -185,8 +185,8 @@ struct file_context {
     struct error error;                     /* the first one */
     unsigned line, failed;                  /* the line that was read last; that of the error, 0: none */
     char section[80];                       /* "socket NAME", which inih cuts; "": another one */
-    bool entries;                           /* in this section, so that an indented line goes on with the last */
-    const struct setting *lists[LISTS_MAX]; /* that this file has set: further values are added */
+    bool entries;                           /* the section has entries, so an indented line continues the last one */
+    const struct setting *lists[LISTS_MAX]; /* lists that this file has set: further values are added */
     unsigned n_lists;
 };
 
@@ -239,7 +239,7 @@ static int check_section(struct file_context *f, const char *text)
     }
     f->entries = false;
     length = strcspn(++text, "]");
-    if (text[length] != ']') /* which inih says */
+    if (text[length] != ']') /* inih reports that */
         return 0;
     *f->section = '\0';
     if (config_is_socket(text, length)) {
@@ -253,12 +253,12 @@ static int check_section(struct file_context *f, const char *text)
                      (int)(length < 40 ? length : 40), text);
 }
 
-/* One line of at most `size` bytes with its end, as fgets() would have it. inih cuts longer ones in two without a word,
- * and hides the rest behind a zero byte, so both are refused here. */
+/* Reads one line of at most `size` bytes with its end, as fgets() does. inih silently cuts longer lines in two, and
+ * hides the rest of a line after a zero byte, so both are refused. */
 static char *read_line(char *text, int size, void *context)
 {
     struct file_context *f = context;
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which inih skips */
+    static const char mark[] = "\xef\xbb\xbf"; /* the mark of UTF-8, which inih skips */
     bool zero = false;
     int length = 0, c;
 
@@ -386,7 +386,7 @@ static void print_comment(const char *text, FILE *to)
         if (length > COLUMNS)
             for (length = COLUMNS; length && text[length] != ' ';)
                 length--;
-        if (!length) /* one word that is longer */
+        if (!length) /* a single word is longer than the line */
             length = strcspn(text, " ");
         fprintf(to, "; %.*s\n", (int)length, text);
         text += length + strspn(text + length, " ");

@@ -18,10 +18,10 @@ struct setting;
 
 /* [socket NAME], the socket of an identity, or [socket *], whose settings hold where a section leaves them out and for
  * the folders that its path stands for. NULL and CONFIG_UNSAID: left out. */
-enum { SOCKET_QUOTAS = 13, SOCKET_SECTIONS_MAX = 1024, SOCKET_PATH_BYTES = 108 /* of struct sockaddr_un */ };
+enum { SOCKET_QUOTAS = 13, SOCKET_SECTIONS_MAX = 1024, SOCKET_PATH_BYTES = 108 /* size of sun_path */ };
 #define CONFIG_UNSAID UINT64_MAX
 struct socket_section {
-    char *name; /* of an identity; NULL: [socket *] */
+    char *name; /* name of the identity; NULL: [socket *] */
     char *path, *group, *classes, *isolate, *user_kernels, *hand_out;
     uint64_t mode, quotas[SOCKET_QUOTAS];
 };
@@ -73,14 +73,14 @@ struct config {
     uint64_t sockets_max;
     struct socket_section any_socket, *sockets;
     unsigned n_sockets;
-    /* Made of texts by config_finish(): enum user_kernels twice, compiler_sandbox, isolation, executor_sandbox; the
+    /* Made from texts by config_finish(): enum user_kernels twice, compiler_sandbox, isolation, executor_sandbox; the
      * group. */
     unsigned policy, hand_out_policy, sandbox_mode, isolate, executors_sandbox_mode;
     gid_t kernels_gid;
-    /* Made of settings and files by config_finish_remote(). */
+    /* Made from settings and files by config_finish_remote(). */
     struct signed_trust remote_trust;
     struct signing_key remote_key;
-    bool remote_signs;                           /* there is a key, and this process may have it */
+    bool remote_signs;                           /* a key exists, and this process may have it */
     char remote_authorization[SECRET_FILE_SIZE]; /* "": none */
 };
 
@@ -111,46 +111,48 @@ int config_finish(struct config *c, struct error *e);
  * restart. `fresh` then holds the replaced values. No lookups, so it does not block. */
 void config_take_live(struct config *c, struct config *fresh);
 
-/* The log's level and size are the process's, not the struct's. */
+/* Applies the log's level and size, which are the process's, not the struct's. */
 void config_apply_log(const struct config *c);
 
 /* A group by name or number; -1: there is none. */
 int config_find_group(const char *name, gid_t *ret);
 
-/* Looks up the users and groups that it names: thread: any but the loop's, for they may be in a directory on the
- * network. */
+/* Looks up the users and groups that the settings name. Thread: any but the loop's, since they may be in a directory on
+ * the network. */
 int config_resolve_names(struct config *c, struct error *e);
-/* config_shares.c: one user's share of the resources of all users. config_finish() fills in the shares without a
+/* config_shares.c: a user's share of the resources that all users share. config_finish() fills in the shares without a
  * setting. */
 void config_init_shares(struct config *c);
 void config_finish_shares(struct config *c);
-/* A line in the log for each that is so large that one user can leave others next to nothing. */
+/* Logs each share that is so large that one user can leave others next to nothing. */
 void config_log_shares(const struct config *c);
-/* How many all users together may have: of those that the daemon may take, it keeps some for itself. */
+/* Returns the descriptors that all users together may have: the daemon's limit without those that it keeps for itself.
+ */
 uint64_t config_descriptors(void);
-/* config_trust.c: of an open file, see config_read_file(). */
+/* config_trust.c: checks an open file, see config_read_file(). */
 int config_check_trust(int fd, const char *path, bool root, struct error *e);
-/* The files that settings of root's daemon name: an error, or a line in the log, where other users may change them. */
+/* Checks the files that settings of root's daemon name: an error, or a line in the log, where other users may change
+ * them. */
 int config_check_named(const struct config *c, struct error *e);
-/* config_nearest.c: the setting that a name, "section.key" or SECTION_KEY, is a slip of; NULL: none. */
+/* config_nearest.c: returns the setting that a misspelt name, "section.key" or SECTION_KEY, may mean; NULL: none. */
 const struct setting *config_nearest(const char *name);
-/* config_remote.c: the cache of several machines, whose files it reads; for config_finish(). */
+/* config_remote.c: reads the files of the remote cache's settings, for config_finish(). */
 int config_finish_remote(struct config *c, struct error *e);
-/* What a reload takes over, before the texts are. */
+/* Takes over the settings that a reload may change, before texts are replaced. */
 void config_take_remote(struct config *c, const struct config *fresh);
 /* Texts are those of `c`. */
 struct code_remote_config;
 void config_remote(const struct config *c, struct code_remote_config *ret);
 /* config_sockets.c: the sections of sockets. `name` is "socket NAME" of `length` bytes. */
 bool config_is_socket(const char *name, size_t length);
-/* The section "socket NAME", which is made where there is none. */
+/* Adds the section "socket NAME" where there is none. */
 int config_add_socket(struct config *c, const char *section, struct error *e);
-/* "socket NAME.key": the section is made where there is none. */
+/* Sets "socket NAME.key"; adds the section where there is none. */
 int config_set_socket(struct config *c, const char *name, const char *value, struct error *e);
 void config_free_sockets(struct config *c);
 void config_print_sockets(const struct config *c, FILE *to);
 int config_finish_sockets(const struct config *c, struct error *e);
-/* The settings of one identity, its section's and those of [socket *] together. */
+/* Settings of one identity: its section's, with those of [socket *] for what it leaves out. */
 struct socket_settings {
     char path[SOCKET_PATH_BYTES];
     uint64_t mode;
@@ -158,12 +160,12 @@ struct socket_settings {
     struct identity_rights rights;
 };
 int config_socket(const struct config *c, const char *name, struct socket_settings *ret, struct error *e);
-/* *ret is *c, without a copy of its texts, with the quotas of that identity. */
+/* Makes *ret a copy of *c, which shares its texts, with the quotas of that identity. */
 void config_with_quotas(const struct config *c, const char *name, struct config *ret);
-/* config_lists.c: those of [access]. */
+/* config_lists.c: looks up the users and groups of [access]. */
 int config_resolve_access(struct config *c, struct error *e);
 
-/* Every setting with its value, default and meaning, as a file that config_read_file() reads. */
+/* Prints every setting with its value, default and meaning, as a file that config_read_file() reads. */
 void config_print(const struct config *c, FILE *to);
 
 #endif

@@ -36,7 +36,7 @@ static int unknown(const char *variable, size_t length, struct error *e)
 
     snprintf(given, sizeof(given), "%.*s", (int)(length < 100 ? length : 100), variable);
     nearest = config_nearest(given + strlen(prefix));
-    if (nearest && strchr(nearest->section, '*')) /* which no variable names */
+    if (nearest && strchr(nearest->section, '*')) /* no variable names such a section */
         nearest = NULL;
     if (nearest)
         variable_of(nearest, name);

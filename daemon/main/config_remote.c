@@ -13,7 +13,7 @@ static bool is_none(const char *text)
     return !text || !*text || !strcmp(text, "none");
 }
 
-/* What libcurl would make of a stranger URL is not to be found out. */
+/* Allows only plain URLs, since libcurl may read others in its own way. */
 static int check_url(const char *url, struct error *e)
 {
     const char *host = !strncmp(url, "https://", 8) ? url + 8 : !strncmp(url, "http://", 7) ? url + 7 : NULL;
@@ -86,7 +86,7 @@ int config_finish_remote(struct config *c, struct error *e)
         /* Several daemons read one file of settings. One whose user may not have the key only takes code from there. */
         if (!c->remote_signs)
             log_warning("remote_cache", "publishes=false why=\"%s\"", e->message);
-        /* What this machine has put there it may take back. */
+        /* A machine trusts the binaries that it has published. */
         else if (add_trusted(&c->remote_trust, c->remote_key.public, e) < 0)
             return -1;
     }

@@ -1,4 +1,4 @@
-/* One user's share of the resources of all users. */
+/* A user's share of the resources that all users share. */
 #include <sys/resource.h>
 
 #include "backend/mapping.h"
@@ -89,7 +89,7 @@ void config_log_shares(const struct config *config)
 {
     struct share shares[N_SHARES];
 
-    list_shares((struct config *)(uintptr_t)config, shares); /* which only reads here */
+    list_shares((struct config *)(uintptr_t)config, shares); /* list_shares() is used for reading only */
     for (unsigned i = 0; i < N_SHARES; i++)
         if (*shares[i].quota > shares[i].all / LARGE_PART)
             log_warning("large_quota", "setting=%s value=%llu of_all=%llu why=\"one user can leave others too little\"",

@@ -118,7 +118,7 @@ int flags_parse(int argc, char **argv, struct flags *f)
             break;
         case SUPERVISE:
             f->supervise = true;
-            f->supervise_argument = argv[optind - 1]; /* which may be shortened */
+            f->supervise_argument = argv[optind - 1]; /* the supervisor may shorten this argument */
             break;
         case AUTOSTART:
             f->autostart = true;
@@ -145,7 +145,7 @@ int flags_parse(int argc, char **argv, struct flags *f)
     return -1;
 }
 
-/* One that is there but cannot be read is no missing one: its settings would go away unseen. */
+/* Tells whether the default file is there. A file that cannot be read counts: its settings would be lost unseen. */
 static bool has_default_file(void)
 {
     return access(default_file, F_OK) == 0 || errno != ENOENT;

@@ -1,5 +1,5 @@
-/* The command line, and the settings as file, environment and command line together say them. Thread: main;
- * flags_load() also one of the pool's, when the settings are read again. */
+/* The command line, and the settings from file, environment and command line together. Thread: main; flags_load() also
+ * one of the pool's, when the settings are read again. */
 #ifndef KOPS_MAIN_FLAGS_H
 #define KOPS_MAIN_FLAGS_H
 
@@ -19,14 +19,14 @@ struct flags {
     unsigned count;
     bool check, print, supervise, autostart;
     const char *supervise_argument, *autostart_argument; /* in argv */
-    const char *keygen;                                  /* the file of a key to be made; NULL: none is */
+    const char *keygen;                                  /* file of a key to make; NULL: none */
     bool root;                                           /* the process began as root */
 };
 
 /* Returns -1 to go on, or an exit status. Prints help, version or errors. */
 int flags_parse(int argc, char **argv, struct flags *f);
 
-/* `config` is to be freed in any case. */
+/* Loads the settings. `config` must be freed in any case. */
 int flags_load(const struct flags *f, struct config *config, struct error *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* The daemon's user: root's rights are for making the socket, and are dropped before any device is opened or any client
- * is served. Thread: main, before others start. */
+/* The daemon's user. Root's rights are used to make the socket, and are dropped before any device is opened or any
+ * client is served. Thread: main, before others start. */
 #ifndef KOPS_MAIN_PRIVILEGES_H
 #define KOPS_MAIN_PRIVILEGES_H
 
@@ -20,12 +20,12 @@ struct privileges {
 int privileges_find(const struct config *config, struct privileges *ret, struct error *e);
 void privileges_free(struct privileges *p);
 
-/* Gives the directory of the cache to the user, with the files that an earlier daemon of root's left there. Made when
- * it is missing. Failures are reported when the cache is opened. False: the daemon may not use it, since a third user
- * says what its path leads to. */
+/* Gives the directory of the cache to the user, with the files that an earlier daemon of root's left there; makes it
+ * when it is missing. Failures are reported when the cache is opened. False: the daemon may not use the directory,
+ * since a third user controls its path. */
 bool privileges_give_cache(const struct privileges *p, const char *directory);
 
-/* For good: groups, group, user, and nothing that is executed gives any of it back. */
+/* Drops the rights for good: groups, group, user; no executed program can get any back. */
 int privileges_drop(const struct privileges *p, struct error *e);
 
 #endif

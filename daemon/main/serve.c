@@ -23,7 +23,7 @@ struct daemon {
     const struct flags *flags;
     struct config *config;
     struct listener listener;
-    struct sockets sockets; /* of identities */
+    struct sockets sockets;
     struct notifier notifier;
     int served_fd; /* see take_served_file() */
     struct server *server;

@@ -1,12 +1,12 @@
-/* The server's life as a process: its user, its socket, its notifications, and its settings, also when they are read
- * again. Thread: main, which is the loop's. */
+/* The server as a process: its user, its socket, its notifications, and its settings, also when they are read again.
+ * Thread: main, which is the loop's. */
 #ifndef KOPS_MAIN_SERVE_H
 #define KOPS_MAIN_SERVE_H
 
 #include "main/config.h"
 #include "main/flags.h"
 
-/* Returns an exit status. `config` changes when it is read again. */
+/* Serves until the end. Returns an exit status. `config` changes when it is read again. */
 int serve(const struct flags *flags, struct config *config);
 
 #endif

@@ -15,7 +15,7 @@
 
 struct names {
     char (*all)[IDENTITY_NAME_MAX + 1];
-    unsigned n, room, first_of_folders; /* those of sections come first */
+    unsigned n, room, first_of_folders; /* names of sections come first */
 };
 
 static bool has_name(const struct names *names, const char *name)
@@ -118,7 +118,7 @@ static int add_folders(const struct config *c, struct names *names, struct error
     return r;
 }
 
-/* Those of sections, then those that are open already, then the others. */
+/* Chooses the names: those of sections first, then those that are open already, then the others. */
 static int choose_names(const struct sockets *s, const struct config *c, struct names *ret, struct error *e)
 {
     struct names wanted = {0}, chosen = {0};
@@ -160,11 +160,11 @@ static struct open_socket *find(const struct sockets *s, const char *name)
     return NULL;
 }
 
-/* One that there should be. `error`: why it cannot be. */
+/* A socket that should be open. `error`: the reason why it cannot be. */
 struct due {
     struct socket_settings settings;
     struct listener_place place;
-    bool kept; /* it is there, at its path */
+    bool kept; /* open already, at the right path */
     struct error error;
 };
 

@@ -123,7 +123,7 @@ static void reap(struct supervisor *s)
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == s->child) {
-            on_messages(s); /* its last messages */
+            on_messages(s); /* the last messages of the child */
             child_ended(s, status);
         }
 }

@@ -73,7 +73,7 @@ static _Noreturn void become_server(const struct supervisor *s, char **argv, pid
         set_number("WATCHDOG_PID", (unsigned long long)getpid());
     }
     sigemptyset(&hangup);
-    sigaddset(&hangup, SIGHUP); /* it unblocks that itself, when there is something to read again */
+    sigaddset(&hangup, SIGHUP); /* the child unblocks it when it can read its settings again */
     sigprocmask(SIG_SETMASK, &hangup, NULL);
     execv("/proc/self/exe", argv);
     execvp(argv[0], argv);
@@ -113,7 +113,7 @@ static void hear_line(struct child_message *m, const char *line, size_t length)
         return;
     }
     if (length == 10 && !strncmp(line, "STOPPING=1", length)) {
-        m->stopping = true; /* that it ends does not mean that we do */
+        m->stopping = true; /* the child's end is not ours */
         return;
     }
     if (length == strlen(NOTIFIER_SERVED) && !strncmp(line, NOTIFIER_SERVED, length)) {

@@ -20,39 +20,38 @@ struct supervisor {
     struct notifier outer; /* our own manager */
     uint64_t outer_watchdog_ns, tell_at;
     int signals;          /* a signalfd */
-    int inner, inner_end; /* where the child notifies, and its end of that */
-    uint64_t patience_ns; /* a child that is ready is to be heard of so often; 0: never */
+    int inner, inner_end; /* the socket where the child notifies, and the child's end of it */
+    uint64_t patience_ns; /* longest silence of a child that is ready; 0: no limit */
 
     pid_t child;       /* 0: there is none */
-    bool ready;        /* the child is */
-    bool served;       /* it has answered a request */
-    bool ever_ready;   /* one was */
+    bool ready;        /* the present child is ready */
+    bool served;       /* the present child has answered a request */
+    bool ever_ready;   /* some child was ready */
     bool stopping;     /* we were told to end */
-    uint64_t ready_at; /* when it got so */
-    uint64_t start_at; /* the next one */
-    uint64_t heard_by; /* the child is to be heard of until then */
+    uint64_t ready_at; /* when the present child became ready */
+    uint64_t start_at;
+    uint64_t heard_by; /* end of the child's silence: it is ended when nothing came until then */
     uint64_t kill_at;
     struct backoff backoff;
-    uint64_t ended_at; /* the first of the ends since one was ready */
-    unsigned restarts; /* since the start */
-    int status;        /* with which we end */
+    uint64_t ended_at; /* the first end since a child was ready */
+    unsigned restarts; /* restarts since the start of the supervisor */
+    int status;        /* exit status */
     bool over;
 };
 
-/* The socket where children notify. */
+/* Opens the socket where children notify. */
 int child_listen(struct supervisor *s, struct error *e);
 
 /* Starts the server with the socket and a watchdog. */
 int child_start(struct supervisor *s, struct error *e);
 
-/* The child's messages. */
 struct child_message {
     bool ready, alive, served, stopping;
     uint64_t extend_us;
-    char passed[1024]; /* the lines that are for our own manager as well */
+    char passed[1024]; /* lines for our own manager */
 };
 
-/* False: nothing is left to read. Messages of others are skipped. */
+/* Reads a message of the child; skips messages of others. False: nothing is left to read. */
 bool child_hear(const struct supervisor *s, struct child_message *ret);
 
 #endif

@@ -1,5 +1,5 @@
-/* libcurl, loaded at run time by the helper alone: the daemon is linked with no library that speaks to a network, and
- * one binary serves machines with and without it. The numbers and types are libcurl's stable interface (its versions
+/* libcurl, loaded at run time by the helper only. So the daemon is linked with no library that speaks to a network, and
+ * one binary serves machines with and without libcurl. The numbers and types are libcurl's stable interface (versions
  * since 7.28 have them all); tests/unit/remote compares them with the library's header where that is installed.
  *
  * Thread: the helper's only one. */
@@ -37,7 +37,7 @@ enum curl_option {
 enum {
     CURL_HTTP = 1, /* for PROTOCOLS */
     CURL_HTTPS = 2,
-    CURL_ALL = 3, /* to be set up */
+    CURL_ALL = 3, /* features to set up */
     CURL_OK = 0,
     CURL_NO_HOST = 6,
     CURL_DONE = 1,

@@ -52,7 +52,7 @@ struct remote {
     uv_timer_t tick;   /* looks for requests that the helper has forgotten or does not read, while there are some */
     uint64_t full_until_ms; /* when the helper must have read from its full socket; 0: the socket is not full */
     struct backoff backoff;
-    bool served; /* this helper has answered */
+    bool served; /* the present helper has answered */
     bool told;   /* the log says that there is no helper */
     struct breaker breakers[REMOTE_KINDS];
     struct list waiting, sent;

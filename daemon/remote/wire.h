@@ -1,6 +1,6 @@
-/* Messages between the daemon and the helper that does HTTP: packets of a fixed size over a socket of packets,
- * with bodies as sealed memfds beside them. Both sides are this program; in a service of its own the helper may be of
- * another version for the time of an upgrade, which the first packet tells.
+/* Messages between the daemon and the cache helper: packets of a fixed size over a socket of packets, with bodies as
+ * sealed memfds. Both sides are this program. A helper that is a service of its own may have another version during an
+ * upgrade, which the first packet tells.
  *
  * The daemon trusts no packet of the helper: its peer is whoever answers on the network.
  *
@@ -18,7 +18,7 @@
 enum {
     REMOTE_VERSION = 1,
     REMOTE_KEY_BYTES = 32,
-    REMOTE_URL_SIZE = 1024,           /* with the ending zero, as are the next ones */
+    REMOTE_URL_SIZE = 1024,           /* sizes of texts, with the ending zero */
     REMOTE_AUTHORIZATION_SIZE = 4096, /* the header's value */
     REMOTE_WHY_SIZE = 160,
 };
@@ -36,7 +36,7 @@ int remote_start(const char *what, const char *program, char *const *arguments, 
 struct remote_setup {
     uint32_t version;
     uint32_t timeout_ms; /* for one transfer */
-    uint64_t max_bytes;  /* a body's */
+    uint64_t max_bytes;
     char url[REMOTE_URL_SIZE], authorization[REMOTE_AUTHORIZATION_SIZE], ca[PATH_MAX];
 };
 
@@ -49,7 +49,7 @@ struct remote_order {
 };
 
 enum remote_event_kind { REMOTE_EVENT_READY = 1, REMOTE_EVENT_FAILED, REMOTE_EVENT_ANSWER };
-/* OK of a get brings a sealed memfd. */
+/* Outcomes. OK of a get brings a sealed memfd. */
 enum remote_answer { REMOTE_ANSWER_OK, REMOTE_ANSWER_MISSING, REMOTE_ANSWER_FAILED };
 
 struct remote_event {
@@ -58,15 +58,16 @@ struct remote_event {
     char why[REMOTE_WHY_SIZE]; /* FAILED: the reason; READY: missing parts of the sandbox */
 };
 
-/* `fd` goes along unless it is negative, and stays the caller's; `flags`: as for sendmsg(2). Returns 0, or -1 with
- * errno. */
+/* Sends a packet. `fd` goes along unless it is negative, and stays the caller's; `flags`: as for sendmsg(2). Returns 0,
+ * or -1 with errno. */
 int remote_send(int socket, const void *packet, size_t size, int flags, int fd);
 
-/* Returns the packet's size; 0 at the end; -1 with errno. *ret_fd: the only descriptor that came along, or -1; more
- * than one are closed, and the packet counts as one of size 1. */
+/* Receives a packet. Returns its size; 0 at the end; -1 with errno. *ret_fd: the only descriptor that came along, or
+ * -1; more than one are closed, and the packet then counts as one of size 1. */
 long remote_receive(int socket, void *packet, size_t size, int flags, int *ret_fd);
 
-/* A memfd that nobody can change any more, of at most `max` bytes. Returns its size, or -1 with the reason. */
+/* Checks that nobody can change the memfd any more, and that it has at most `max` bytes. Returns its size, or -1 with
+ * the reason. */
 int64_t remote_body_size(int fd, uint64_t max, const char **ret_why);
 int remote_body_seal(int fd);
 

@@ -1,7 +1,7 @@
-/* From a stream of bytes and descriptors to whole messages with the descriptors that belong to them.
+/* Turns a stream of bytes and descriptors into messages, each with its descriptors.
  *
- * Owns the bytes and every descriptor that no message has claimed. Does no I/O, so that it can be fuzzed.
- * Thread: the owner's. */
+ * Owns the bytes and every descriptor that no message has claimed. Does no I/O, so that it can be fuzzed. Thread: the
+ * owner's. */
 #ifndef KOPS_RPC_INPUT_H
 #define KOPS_RPC_INPUT_H
 
@@ -14,7 +14,7 @@
 #include "util/buffer.h"
 #include "util/error.h"
 
-/* What one recvmsg brought: descriptors, and the byte range of the stream in which their message starts. */
+/* Descriptors of one recvmsg, and the byte range of the stream in which their message starts. */
 struct rpc_fd_batch {
     uint64_t start, end;
     unsigned count;
@@ -26,13 +26,13 @@ enum { RPC_MAX_BATCHES = 2 };
 
 struct rpc_input {
     struct buffer bytes;
-    uint64_t position; /* of bytes.data[bytes.start] in the stream */
+    uint64_t position; /* place of bytes.data[bytes.start] in the stream */
     struct scan scan;
-    bool paused;  /* the scan of what is there is not at its end: rpc_input_next() goes on with it */
-    size_t limit; /* of one message */
+    bool paused; /* the scan has not reached the end of the bytes: rpc_input_next() continues it */
+    size_t limit;
     unsigned n_batches;
     struct rpc_fd_batch batches[RPC_MAX_BATCHES];
-    /* Takes descriptors that no message has claimed; NULL: they are closed. */
+    /* Takes unclaimed descriptors; NULL: they are closed. */
     void (*discard)(void *context, const int *fds, unsigned count);
     void *context;
 };
@@ -41,15 +41,15 @@ void rpc_input_init(struct rpc_input *in, size_t limit);
 void rpc_input_free(struct rpc_input *in); /* discards unclaimed descriptors */
 void rpc_input_discard(const struct rpc_input *in, const int *fds, unsigned count);
 
-/* Where to read to, and how much at most; NULL when memory is short. */
+/* Returns the place to read to, and the most bytes; NULL when memory is short. */
 unsigned char *rpc_input_reserve(struct rpc_input *in, size_t *ret_room);
 
-/* `n` > 0 bytes arrived there, with `n_fds` descriptors, whose ownership passes here even on failure. -1: a violation.
- */
+/* Adds `n` > 0 bytes that were read to that place, with `n_fds` descriptors, whose ownership passes here even on
+ * failure. -1: a violation. */
 int rpc_input_commit(struct rpc_input *in, size_t n, const int *fds, unsigned n_fds, struct error *e);
 
-/* 1: *ret_frame is the next message; 0: bytes are missing, or (in->paused) this call has looked at as many values as
- * one does, some 100 µs' worth; -1: a violation. */
+/* Finds the next message. 1: it is *ret_frame; 0: bytes are missing, or (in->paused) this call has looked at its share
+ * of values, some 100 µs' worth; -1: a violation. */
 int rpc_input_next(struct rpc_input *in, struct rpc_frame *ret_frame, struct error *e);
 
 /* Hands over the descriptors of the message that rpc_input_next() returned; it claims `nfds`. -1: a violation. */

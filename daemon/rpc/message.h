@@ -1,4 +1,4 @@
-/* One message from a client, taken apart down to its params. */
+/* A message from a client, taken apart down to its params. */
 #ifndef KOPS_RPC_MESSAGE_H
 #define KOPS_RPC_MESSAGE_H
 
@@ -12,14 +12,13 @@
 enum {
     RPC_MAX_FDS = 16,
     RPC_MAX_DEPTH = 16,
-    RPC_MAX_VALUES = 128 * 1024 /* of one message: more than any request needs, and decoded within a millisecond */
+    RPC_MAX_VALUES = 128 * 1024 /* in a message: more than any request needs, decoded within 1 ms */
 };
 
-/* The bytes of one message. */
 struct rpc_frame {
-    const unsigned char *data; /* until rpc_input_consume() */
+    const unsigned char *data; /* valid until rpc_input_consume() */
     size_t length;
-    uint64_t values; /* in it, arrays and maps included */
+    uint64_t values; /* values in the message, arrays and maps included */
 };
 
 struct rpc_message {
@@ -30,12 +29,11 @@ struct rpc_message {
     const struct rpc_value *params; /* the map; NULL when params is no array of exactly one map */
     const unsigned char *raw;       /* the map's bytes; NULL where params is */
     size_t raw_length;
-    unsigned nfds;   /* descriptors that it claims */
-    uint64_t values; /* of the frame; beyond RPC_MAX_VALUES params are not decoded, and NULL */
+    unsigned nfds;   /* descriptors that the message claims */
+    uint64_t values; /* values of the frame; with more than RPC_MAX_VALUES params are not decoded, and NULL */
 };
 
-/* Takes a frame apart that the scan found complete. Returns -1 for what must close the connection
- * (ERROR_PROTOCOL_ERROR). */
+/* Takes a complete frame apart. Returns -1 for a frame that must close the connection (ERROR_PROTOCOL_ERROR). */
 int rpc_message_parse(const struct rpc_frame *frame, struct rpc_message *ret_message, struct error *e);
 
 #endif

@@ -12,10 +12,10 @@ enum { RPC_OUTPUT_MAX_ATTACHMENTS = 64 };
 
 struct rpc_output {
     struct buffer bytes;
-    uint64_t position; /* of bytes.data[bytes.start] in the stream */
+    uint64_t position; /* place of bytes.data[bytes.start] in the stream */
     unsigned n_attachments;
     struct {
-        uint64_t start, end; /* of the message */
+        uint64_t start, end; /* range of the message in the stream */
         int fd;
     } attachments[RPC_OUTPUT_MAX_ATTACHMENTS];
 };
@@ -27,7 +27,7 @@ void rpc_output_free(struct rpc_output *out);
  * `start`. Returns -1, with the descriptor closed, when too many wait already. */
 int rpc_output_attach(struct rpc_output *out, uint64_t start, int fd);
 
-/* The stream's position behind everything written so far. */
+/* Returns the stream's position after everything written so far. */
 static inline uint64_t rpc_output_position(const struct rpc_output *out)
 {
     return out->position + buffer_length(&out->bytes);
@@ -41,27 +41,28 @@ void rpc_output_move(struct rpc_output *from, size_t length, struct rpc_output *
 enum { RPC_OUTPUT_LATER = 2 };
 int rpc_output_flush(struct rpc_output *out, int socket);
 
-/* Writing one message at the end. Strings are UTF-8. A failure (no memory, over the maximum) sticks to
- * out->bytes.failed. */
+/* Write one message at the end. Strings are UTF-8. A failure (no memory, over the maximum) sets out->bytes.failed,
+ * which stays. */
 void rpc_write_nil(struct rpc_output *out);
 void rpc_write_bool(struct rpc_output *out, bool value);
 void rpc_write_uint(struct rpc_output *out, uint64_t value);
 void rpc_write_int(struct rpc_output *out, int64_t value);
 void rpc_write_double(struct rpc_output *out, double value);
 void rpc_write_text(struct rpc_output *out, const char *text);
-/* Text of others: what is not UTF-8 becomes '?'. */
+/* Replaces bytes of a foreign text that are not UTF-8 by '?'. */
 void rpc_make_text(char *text);
 void rpc_write_any_text(struct rpc_output *out, const char *text);
 void rpc_write_array(struct rpc_output *out, uint32_t count);
 void rpc_write_map(struct rpc_output *out, uint32_t count);
 
-/* An array whose length is not known yet: where that is, for rpc_patch_array_head(). Nothing may be flushed before. */
+/* Begins an array of unknown length. Returns its place, for rpc_patch_array_head(). Nothing may be flushed before that.
+ */
 size_t rpc_write_array_head(struct rpc_output *out);
 void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n);
-/* A value as its bytes, which were scanned. */
+/* Writes a value by its bytes, which were scanned. */
 void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length);
 
-/* key and value of a map's entry. */
+/* Writes key and value of a map's entry. */
 void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text);
 void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t value);
 void rpc_write_entry_double(struct rpc_output *out, const char *key, double value);
@@ -72,18 +73,17 @@ struct rpc_number {
     double value; /* NAN: there is none, and the entry is left out */
 };
 
-/* An entry whose value is a map of these numbers; `more` other entries must follow. */
+/* Writes an entry whose value is a map of these numbers; `more` other entries must follow. */
 void rpc_write_entry_numbers(struct rpc_output *out, const char *key, const struct rpc_number *numbers, unsigned n,
                              unsigned more);
 
-/* `[1, msgid, nil,` : the result must follow. */
+/* Writes `[1, msgid, nil,`; the result must follow. */
 void rpc_write_result(struct rpc_output *out, uint32_t msgid);
-/* A whole error response. */
 void rpc_write_error(struct rpc_output *out, uint32_t msgid, const struct error *e);
-/* With two more details. `log` is any text: see rpc_write_any_text(). */
+/* Writes an error response with two more details. `log` is any text: see rpc_write_any_text(). */
 void rpc_write_error_log(struct rpc_output *out, uint32_t msgid, const struct error *e, const char *reason,
                          const char *log);
-/* `[2, "error", [{…}]]` */
+/* Writes `[2, "error", [{…}]]`. */
 void rpc_write_error_notification(struct rpc_output *out, const struct error *e);
 
 #endif

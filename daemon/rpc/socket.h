@@ -11,7 +11,7 @@ enum rpc_receive {
     RPC_VIOLATION /* *e is set */
 };
 
-/* One recvmsg into `in`. *ret_full: the socket may hold more. */
+/* Receives once into `in`. *ret_full: the socket may hold more. */
 enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_full, struct error *e);
 
 #endif

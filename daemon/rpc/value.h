@@ -9,31 +9,32 @@
 
 #include "util/error.h"
 
-struct rpc_value; /* opaque: the first byte of a scanned value */
+struct rpc_value; /* opaque: points to the first byte of a scanned value */
 
 enum rpc_type {
     RPC_UINT,
     RPC_INT,
-    RPC_FLOAT, /* integers are taken too */
+    RPC_FLOAT, /* integers are accepted, too */
     RPC_BOOL,
     RPC_STR,
     RPC_BIN,
     RPC_MAP,
     RPC_LIST,
     RPC_DEVICE, /* str or uint */
-    RPC_ANY,    /* the handler looks itself */
+    RPC_ANY,    /* the handler checks it */
 };
 
 struct rpc_field {
-    const char *key; /* these two first, as codec_find() wants them; the length only for maps */
+    /* `key` and `key_length` come first, as codec_find() needs them; key_length is used for maps only. */
+    const char *key;
     uint32_t key_length;
     enum rpc_type type;
     bool required;
-    uint64_t min, max; /* of RPC_UINT; lengths of nothing else */
-    uint64_t fallback; /* of RPC_UINT and RPC_BOOL, when absent */
+    uint64_t min, max; /* limits of an RPC_UINT; no other type has any */
+    uint64_t fallback; /* value of an absent RPC_UINT or RPC_BOOL */
 };
 
-/* A struct rpc_field out of a row of proto/generated/methods.h. */
+/* Makes a struct rpc_field from a row of proto/generated/methods.h. */
 #define RPC_FIELD(key_, type_, required_, min_, max_, default_)                                                        \
     {.key = #key_,                                                                                                     \
      .key_length = sizeof(#key_) - 1,                                                                                  \
@@ -46,7 +47,7 @@ struct rpc_field {
 struct rpc_arg {
     bool present;
     bool b;          /* RPC_BOOL */
-    uint32_t length; /* of text; or entries of a map or list */
+    uint32_t length; /* bytes of a text; entries of a map or list */
     union {
         uint64_t u; /* RPC_UINT; RPC_DEVICE when text is NULL */
         int64_t i;  /* RPC_INT */
@@ -63,14 +64,14 @@ struct rpc_arg {
 int rpc_decode_map(const struct rpc_value *map, const struct rpc_field *fields, unsigned n_fields, const char *path,
                    struct rpc_arg *args, struct error *e);
 
-/* One value against one type, as above. */
+/* Decodes a value by one field, as above. */
 int rpc_decode_value(const struct rpc_value *value, const struct rpc_field *field, const char *path,
                      struct rpc_arg *ret_arg, struct error *e);
 
-/* The integers of a list, as above; `key` is the list's. `into` has room for all of them. */
+/* Decodes the integers of a list, as above; `key` is the list's. `into` has room for all of them. */
 int rpc_decode_ints(const struct rpc_arg *list, const char *path, const char *key, int64_t *into, struct error *e);
 
-/* The list's first element (`element` is NULL), or the one behind `element`. The caller counts: arg->length. */
+/* Returns the list's first element (`element` is NULL), or the one after `element`. The caller counts: arg->length. */
 const struct rpc_value *rpc_list_next(const struct rpc_arg *list, const struct rpc_value *element);
 
 /* Walks a map's entries. */

@@ -11,7 +11,7 @@
         unsigned char *at = buffer_reserve(&(out)->bytes, (room));                                                     \
                                                                                                                        \
         if (!at)                                                                                                       \
-            return; /* it sticks to `failed` */                                                                        \
+            return; /* `failed` is set, and stays */                                                                   \
         write;                                                                                                         \
         (out)->bytes.end = (size_t)(at - (out)->bytes.data);                                                           \
     } while (0)

@@ -11,23 +11,24 @@
 
 #include "util/error.h"
 
-/* Whether this kernel has filters. */
+/* Tells whether this kernel has filters. */
 bool calls_available(void);
 
-/* A filter in the making. `otherwise`: what becomes of calls that are in none of its lists. NULL: no memory. */
+/* Makes a filter. `otherwise`: action for calls in none of its lists. NULL: no memory. */
 scmp_filter_ctx calls_new(uint32_t otherwise);
 
-/* Whatever their arguments are. A call that this machine does not have is no error. Returns 0, or a negative errno, as
- * do libseccomp's own functions. */
+/* Adds calls, whatever their arguments are. A call that this machine does not have is no error. Returns 0, or a
+ * negative errno, as libseccomp's functions do. */
 int calls_add(scmp_filter_ctx filter, uint32_t action, const int *calls, size_t n);
 
-/* Calls that a process needs which reads files and computes: files (Landlock says which ones), memory, without mapping
- * or protecting for execution, the process itself, time. */
+/* Calls of a process that reads files and computes: files (limited by Landlock), memory (without mapping or protecting
+ * for execution), the process itself, time. */
 extern const int calls_common[];
 extern const size_t calls_common_n;
 
-/* For this thread and those that it starts; `all`: also for the process's other threads. Ends the filter, also where it
- * fails. `r` is what became of its making: negative, and it only ends. */
+/* Applies the filter to this thread and threads that it starts; `all`: also to the process's other threads. Ends the
+ * filter, also where that fails. `r` is the result of making the filter: where it is negative, the filter is only
+ * ended. */
 int calls_enter(scmp_filter_ctx filter, int r, bool all, struct error *e);
 
 #endif

@@ -24,7 +24,7 @@ enum {
     ACCESS_READ_DIRECTORY = 1 << 3,
     ACCESS_REMOVE_FILE = 1 << 5,
     ACCESS_MAKE_REGULAR = 1 << 8,
-    ACCESS_FIRST = (1 << 13) - 1, /* all that version 1 knows */
+    ACCESS_FIRST = (1 << 13) - 1, /* all bits of version 1 */
     ACCESS_REFER = 1 << 13,       /* version 2 */
     ACCESS_TRUNCATE = 1 << 14,    /* version 3 */
     ACCESS_DEVICE = 1 << 15,      /* version 5 */

@@ -1,4 +1,5 @@
-/* What a process that meets the code or the bytes of strangers gives up: its user, its privileges, some of its limits.
+/* Rights that a process gives up before it meets strangers' code or bytes: its user, its privileges, some of its
+ * limits.
  *
  * Thread: the process's only one. Nothing here can be undone. */
 #ifndef KOPS_SANDBOX_PROCESS_H
@@ -10,39 +11,41 @@
 
 #include "util/error.h"
 
-/* Whether the process has no other thread. `stat`: a descriptor of /proc/self/stat, which describes the process that
- * opened it. False also where it cannot be read. */
+/* Tells whether the process has no other thread. `stat`: a descriptor of /proc/self/stat, which describes the process
+ * that opened it. False also where it cannot be read. */
 bool process_is_single_threaded(int stat);
 
-/* Becomes that user; the caller is root. `groups`: with the groups that the user is in, else with its own one only. */
+/* Becomes that user; the caller is root. `groups`: takes all groups of the user, otherwise only the user's own group.
+ */
 int process_become(const char *user, bool groups, struct error *e);
 
-/* A user namespace of its own, in which the user and the group keep their numbers. Processes outside of it cannot be
+/* Enters a new user namespace, in which the user and the group keep their numbers. Processes outside of it cannot be
  * traced from it, whoever their user is. */
 int process_enter_user_namespace(struct error *e);
 
 int process_drop_capabilities(struct error *e);
 
-/* For a while a process may keep one capability. process_may_keep(): whether it has it. process_keep_over_users(): a
- * change of user does not take it, once; also, where it may, no program that it starts gets any. process_keep_one(): it
- * has no other, and that one not in effect; process_use_one(): in effect, for the calling thread. A user namespace of
- * its own takes it. */
+/* Functions to keep one capability for a while. process_may_keep(): whether the process has it.
+ * process_keep_over_users(): the next change of user does not take it; where possible, no program that the process
+ * starts gets any. process_keep_one(): drops all others, and takes this one out of effect. process_use_one(): puts it
+ * into effect for the calling thread. Entering a user namespace takes it. */
 bool process_may_keep(unsigned capability);
 int process_keep_over_users(struct error *e);
 int process_keep_one(unsigned capability, struct error *e);
 int process_use_one(unsigned capability, struct error *e);
 
-/* Programs that it starts get no privileges; it cannot be traced by its user's other processes, and leaves no core. */
+/* Lets programs that the process starts get no privileges. The process cannot be traced by its user's other processes,
+ * and leaves no core. */
 int process_refuse_privileges(struct error *e);
 
-/* Dies with its parent, which must be this process still; that is not inherited by a fork. */
+/* Makes the process die with its parent, which must still be this process; a fork does not inherit that. */
 int process_bind_to_parent(pid_t parent);
 
-/* Of the daemon's processes it is to go first when memory runs out. Where that cannot be said it goes as the daemon
- * does. */
+/* Makes this process the first of the daemon's to be killed when memory runs out. Where that cannot be set, it has the
+ * daemon's rank. */
 void process_go_first(void);
 
-/* The soft and the hard limit become at most `value`. */
+/* Lowers the soft and the hard limit to at most `value`. */
 int process_limit(int resource, uint64_t value);
 
 #endif

@@ -10,10 +10,9 @@
 
 #include <limits.h>
 
-/* One file or folder. */
 struct reach {
     const char *path;
-    const char *name; /* behind the folder's: "/name" of a file, "" of a folder */
+    const char *name; /* name below the folder: "/name" of a file, "" of a folder */
     int folder;       /* -1: not opened */
     char way[PATH_MAX];
 };
@@ -25,8 +24,8 @@ void reach_prepare(void);
  * folder that cannot be opened is no error here: the path is then used as it is. */
 void reach_open(struct reach *r, const char *path);
 
-/* How the process as it is now names the file or folder: its path where that leads there, and otherwise a path through
- * the descriptor, which stays open. Lives as long as `r`. */
+/* Returns a name of the file or folder that works for the process as it is now: its path, or a path through the
+ * descriptor, which stays open. Lives as long as `r`. */
 const char *reach_path(struct reach *r);
 
 /* Closes all descriptors from `first` on but those of folders. Returns 0 or -1 with errno. */

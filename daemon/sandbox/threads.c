@@ -54,7 +54,7 @@ static void read_status(const char *status, struct thread *ret)
     ret->awaits = mask_of(status, "\nSigPnd:") & bit;
 }
 
-/* One that cannot be read counts as one that has some. */
+/* Reads a thread's state. A thread that cannot be read counts as one with capabilities. */
 static struct thread look_at(const char *id)
 {
     struct thread t = {.id = (pid_t)strtol(id, NULL, 10)};
@@ -148,7 +148,7 @@ static void answer(int signal, siginfo_t *info, void *context)
     (void)signal;
     (void)info;
     (void)context;
-    syscall(SYS_capset, &header, none); /* of the ambient set only what is permitted stays: nothing */
+    syscall(SYS_capset, &header, none); /* the ambient set keeps only what is permitted: nothing */
     atomic_fetch_add(&answers, 1);
     syscall(SYS_futex, &answers, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     errno = saved;

@@ -1,9 +1,8 @@
-/* The capabilities of all threads of a process, also of those that libraries have started.
+/* Capabilities of all threads of a process, also of threads that libraries have started.
  *
- * capset(2) changes the calling thread alone, so each thread has to make that call: a signal has it do so, as the C
- * library's setuid() does. Of libraries, libpsx does that for threads whose pthread_create() it has wrapped when the
- * program was linked, which are none of a library's that is loaded at run time. Here the threads are those of
- * /proc/self/task.
+ * capset(2) changes the calling thread alone, so each thread must make that call: a signal makes it do so, as in the C
+ * library's setuid(). libpsx does that, too, but only for threads whose pthread_create() it wrapped when the program
+ * was linked, not for those of a library loaded at run time. The threads here are those of /proc/self/task.
  *
  * Thread: any that has no capability, one at a time; in a sandbox that has /proc/self. */
 #ifndef KOPS_SANDBOX_THREADS_H
@@ -11,11 +10,12 @@
 
 #include "util/error.h"
 
-/* Whether no thread has a capability, or can have one by starting a program. *e says which thread has. */
+/* Checks that no thread has a capability, or can have one by starting a program. *e says which thread has. */
 int threads_check_no_capabilities(struct error *e);
 
-/* Has every thread give up all that it has. 0: none has any, also none that was started meanwhile. -1: *e says which
- * thread has some after a second, and why; the process is to end, since it may get the signal still. */
+/* Makes every thread give up all its capabilities. 0: none has any, including threads that were started meanwhile. -1:
+ * *e says which thread still has some after a second, and why; the process must end, since the thread may get the
+ * signal later. */
 int threads_drop_capabilities(struct error *e);
 
 #endif

@@ -1,7 +1,7 @@
-/* How long to wait before a daemon that ended without being asked is started again. A daemon that cannot serve is tried
- * ever less often; one that had answered requests was killed, or met something that it could not survive, and its
- * clients wait: it is started at once, as long as that does not happen again and again. deploy/kopsd-backoff has the
- * same rule for systemd, and the tests of both read tests/support/backoff.txt. Thread: the caller's. */
+/* Pause before a daemon that ended unasked is started again. A daemon that cannot serve is tried ever less often. A
+ * daemon that had answered requests is started at once, since its clients wait, unless that happens again and again.
+ * deploy/kopsd-backoff has the same rule for systemd, and the tests of both read tests/support/backoff.txt. Thread: the
+ * caller's. */
 #ifndef KOPS_UTIL_BACKOFF_H
 #define KOPS_UTIL_BACKOFF_H
 
@@ -20,7 +20,7 @@ enum {
 struct backoff {
     unsigned failures;      /* ends in a row of daemons that had answered nothing */
     uint64_t last_ms;       /* the last end */
-    uint64_t paid_until_ms; /* when all the starts at once are earned again */
+    uint64_t paid_until_ms; /* time when all the starts at once are earned again */
 };
 
 /* The daemon has ended; returns the ms until the next start. */

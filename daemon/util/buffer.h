@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Memory that an empty buffer keeps at most: one big message must not cost its size for ever. */
+/* Most memory that an empty buffer keeps, so that one big message does not cost its size for ever. */
 enum { BUFFER_KEPT = 16 * 1024 };
 
 struct buffer {
@@ -35,7 +35,7 @@ static inline size_t buffer_length(const struct buffer *b)
     return b->end - b->start;
 }
 
-/* The content's share of the process's memory, where it is large enough to count. */
+/* Returns the content's size where it is large enough to count in the process's memory; else 0. */
 static inline size_t buffer_held(const struct buffer *b)
 {
     return b->capacity > BUFFER_KEPT ? b->capacity : b->end - b->start;

@@ -174,7 +174,7 @@ void close_queues_stop(struct close_queues *queues)
         list_remove(&queue->link);
         list_take(&waiting, &queue->waiting);
         queue->n_waiting = 0;
-        queue->done(queue, queue->now->count); /* its thread frees it if its close ever returns */
+        queue->done(queue, queue->now->count); /* the queue's thread frees it, if its close() ever returns */
         tell(&waiting);
     }
     pthread_mutex_unlock(&queues->lock);

@@ -1,11 +1,11 @@
 /* Closes descriptors that clients sent, on threads of its own.
  *
- * The close of such a descriptor can take as long as its maker likes: a socket lingers over unsent bytes, a user's own
- * file system answers when it pleases, and the close of a socket also closes the descriptors that wait in it unread. No
- * thread that others need may wait for that. Each queue has one thread, which runs while the queue has entries, and
- * closes them in order; queues do not wait for each other. The thread of a queue with too many entries is interrupted
- * by a signal: a socket then stops lingering, a file system may ignore it. Files of file systems that may be asked at a
- * close therefore have queues of their own.
+ * A client can make the close of such a descriptor last: a socket lingers over unsent bytes, a user's own file system
+ * answers when it likes, and the close of a socket also closes descriptors that wait in it unread. So no thread that
+ * others need may close them. Each queue has one thread, which runs while the queue has entries and closes them in
+ * order; queues do not wait for each other. The thread of a queue with too many entries is interrupted by a signal: a
+ * socket then stops lingering, a file system may ignore it. So files whose file system may be asked at a close have
+ * queues of their own.
  *
  * Thread: all functions are the loop's. */
 #ifndef KOPS_UTIL_CLOSE_QUEUE_H
@@ -27,24 +27,24 @@ struct close_queue {
     pthread_t thread; /* while it has entries */
     struct list waiting;
     unsigned n_waiting;
-    void (*done)(struct close_queue *queue, unsigned count); /* on the loop's thread: so many are closed */
+    void (*done)(struct close_queue *queue, unsigned count); /* on the loop's thread: `count` descriptors are closed */
 };
 
 /* NULL: no memory. */
 struct close_queues *close_queues_new(uv_loop_t *loop);
-/* No entries may follow. Descriptors that are still open are left to the end of the process: done() is called for all
- * of them. */
+/* Ends the queues; no entries may follow. Descriptors that are still open are left to the end of the process: done() is
+ * called for all of them. */
 void close_queues_stop(struct close_queues *queues);
 /* After the loop's end. NULL is allowed; returns NULL. */
 struct close_queues *close_queues_free(struct close_queues *queues);
 
 void close_queue_init(struct close_queue *queue, void (*done)(struct close_queue *queue, unsigned count));
 
-/* Takes ownership of all of them. Without memory or a thread they are closed at once. */
+/* Adds descriptors and takes ownership of them. Without memory or a thread they are closed at once. */
 void close_queue_add(struct close_queues *queues, struct close_queue *queue, const int *fds, unsigned count);
 
-/* The number of entries above the queue's limit. Interrupts the queue's thread if there are any. The queue does not
- * refuse entries: the caller slows down the client that sends them. */
+/* Returns the number of entries above the queue's limit, and interrupts the queue's thread if there are any. The queue
+ * does not refuse entries: the caller slows down the client that sends them. */
 unsigned close_queue_excess(struct close_queues *queues, struct close_queue *queue);
 
 /* Closes a connected Unix socket at once and returns true if no descriptors wait in it. Otherwise it only shuts the

@@ -9,7 +9,7 @@ enum { HISTOGRAM_SUB_BITS = 3, HISTOGRAM_BUCKETS = 40 << HISTOGRAM_SUB_BITS };
 
 struct histogram {
     uint64_t count;
-    double sum_us, min_us, max_us; /* of all that were ever added */
+    double sum_us, min_us, max_us; /* over all values ever added */
     uint32_t buckets[HISTOGRAM_BUCKETS];
 };
 
@@ -18,8 +18,9 @@ void histogram_add(struct histogram *h, double us);
 /* Makes earlier values count less in percentiles: half as much, a quarter, … */
 void histogram_fade(struct histogram *h, unsigned halvings);
 
-/* The same in steps, for a duration that goes into several. The bucket has the duration's power of two and the
- * HISTOGRAM_SUB_BITS bits below the leading one; *ret_ns is the duration. */
+/* Returns a duration's bucket: the first of the two steps of histogram_add(), for a duration that goes into several
+ * histograms. The bucket has the duration's power of two and the HISTOGRAM_SUB_BITS bits below the leading one; *ret_ns
+ * is the duration. */
 static inline unsigned histogram_bucket(double us, uint64_t *ret_ns)
 {
     const uint64_t ns = us > 0 ? (uint64_t)(us * 1e3 + 0.5) : 0;

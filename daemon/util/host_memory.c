@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of version 1, where there is no limit the file has some 2^63. */
+/* Files of version 1 have about 2^63 where there is no limit. */
 static const uint64_t NO_LIMIT_FROM = UINT64_C(1) << 60;
 
 /* The two versions of control groups differ in names only. */

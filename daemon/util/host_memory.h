@@ -1,24 +1,24 @@
-/* How much memory the process may have: the machine's, or the limit of its control groups. Thread: any that may block,
- * as files of the kernel are read. */
+/* Memory that the process may have: the machine's, or the limit of its control groups. Reads files of the kernel.
+ * Thread: any that may block. */
 #ifndef KOPS_UTIL_HOST_MEMORY_H
 #define KOPS_UTIL_HOST_MEMORY_H
 
 #include <stdint.h>
 
-/* Bytes of the machine, or of the smallest limit of the process's control groups and those above, where that is less.
- */
+/* Returns the machine's memory, or the smallest limit of the process's control groups and those above, where that is
+ * less. */
 uint64_t host_memory_total(void);
 
-/* Bytes that could be had now without swapping: of the machine, or below the limit that is nearest. UINT64_MAX: the
- * kernel does not say. */
+/* Returns the bytes available without swapping: the machine's, or those below the nearest limit. UINT64_MAX: the kernel
+ * does not tell. */
 uint64_t host_memory_available(void);
 
-/* Bytes of shared memory whose pages this process has mapped and touched: once for each mapping. 0: the kernel does not
- * say. */
+/* Returns the bytes of shared memory whose pages this process has mapped and touched, once for each mapping. 0: the
+ * kernel does not tell. */
 uint64_t host_memory_resident(void);
 
-/* Of the control groups named in `groups` (a file like /proc/self/cgroup), with their files below `root`: the smallest
- * limit and the least free memory below one. UINT64_MAX: there is no limit. */
+/* The smallest limit, and the least free memory below a limit, of the control groups named in `groups` (a file like
+ * /proc/self/cgroup), with their files below `root`. UINT64_MAX: there is no limit. */
 struct host_memory_limits {
     uint64_t limit, available;
 };

@@ -17,7 +17,7 @@ void idtable_free(struct idtable *t);
 /* Returns an id ≥ 1, or 0 when the table is full or memory is short. */
 uint64_t idtable_add(struct idtable *t, void *pointer);
 
-/* NULL for an id that is not (or no longer) there. */
+/* Returns the pointer; NULL for an id that is not (or no longer) in the table. */
 void *idtable_get(const struct idtable *t, uint64_t id);
 void *idtable_remove(struct idtable *t, uint64_t id);
 

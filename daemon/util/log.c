@@ -15,7 +15,7 @@ static atomic_flag trimming = ATOMIC_FLAG_INIT;
 
 static const struct {
     const char *name;
-    int priority; /* of syslog(3), as journald reads it */
+    int priority; /* priority of syslog(3), as journald reads it */
 } levels[] = {
     [LOG_LEVEL_ERROR] = {"error", 3},
     [LOG_LEVEL_WARNING] = {"warning", 4},
@@ -67,7 +67,8 @@ static void keep_from(int fd, off_t from)
         atomic_fetch_add(&lost, 1);
 }
 
-/* Of several processes that have the file the one with the lock trims it, of several threads the one with the flag. */
+/* Trims the file. Among several processes with the file, the one with the lock trims it; among several threads, the one
+ * with the flag. */
 void log_trim(void)
 {
     const off_t most = (off_t)atomic_load_explicit(&size_max, memory_order_relaxed);

@@ -20,8 +20,8 @@ bool log_enabled(enum log_level level);
 /* Parses "error", "warning", "info", "debug"; returns 0 or -1. */
 int log_level_parse(const char *text, enum log_level *ret_level);
 
-/* Where stderr is a file: the size above which log_trim() keeps only its end, half as long, as each line does that this
- * process writes. 0: it may grow. Several processes may do so to one file; a line that another one writes at that
+/* Sets the size above which log_trim() cuts a log file on stderr to its last half; each line that this process writes
+ * trims, too. 0: the file may grow. Several processes may trim one file; a line that another process writes at that
  * moment may get lost. */
 void log_set_size(uint64_t bytes);
 void log_trim(void);
@@ -31,16 +31,17 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
 /* Writes `text` in double quotes with escapes into `into`, cutting it to fit. Returns `into`. */
 char *log_quote(char *into, size_t size, const char *text, size_t length);
 
-/* At most so many lines a second for events that clients can cause at any rate. The caller's; zero at first. */
+/* Limits the lines a second for events that clients can cause at any rate. Owned by the caller; zero at first. */
 struct log_limit {
-    uint64_t second_ns; /* when the second that is counted began */
+    uint64_t second_ns; /* begin of the second that is counted */
     unsigned passed, held_back;
 };
 
-/* Whether a line may be written now. If so, *ret_held_back says how many could not since the last one. */
+/* Tells whether a line may be written now. If so, *ret_held_back is the number of lines held back since the last one.
+ */
 bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, unsigned a_second, unsigned *ret_held_back);
 
-/* Lines of the whole process that stderr did not take, and that no limit let pass. */
+/* Returns the lines of the whole process that were lost: stderr did not take them, or a limit held them back. */
 uint64_t log_lines_lost(void);
 uint64_t log_lines_held_back(void);
 

@@ -7,14 +7,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The folder of NVIDIA's packages. False: this program is in no package, or none of them is there. */
+/* Finds the folder of NVIDIA's packages. False: this program is in no package, or there are none. */
 bool packages_folder(char path[PATH_MAX]);
 
-/* From now on the folder is named so: for a process whose user cannot go the usual way. Before threads; `path` stays.
- */
+/* Sets another path to the folder, for a process whose user cannot go the usual way. Call it before threads start;
+ * `path` must stay. */
 void packages_lie_at(const char *path);
 
-/* The first library of the names, in their order, that one of the packages has. */
+/* Finds the first library of the names, in their order, in the packages. */
 bool packages_find_library(const char *const *names, size_t n, char path[PATH_MAX]);
 
 #endif

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINKS_MAX = 40, SHOWN = 70 /* of a path in a message */ };
+enum { LINKS_MAX = 40, SHOWN = 70 /* characters of a path in a message */ };
 
 struct walk {
-    const char *path;    /* what is asked about */
-    char at[PATH_MAX];   /* where the walk is: a path without links */
-    char rest[PATH_MAX]; /* what comes after it */
-    struct stat st;      /* of `at` */
+    const char *path;    /* the path that is asked about */
+    char at[PATH_MAX];   /* place of the walk: a path without links */
+    char rest[PATH_MAX]; /* the rest of the path, after `at` */
+    struct stat st;      /* status of `at` */
     uid_t also, root;
     enum path_hands hands;
     unsigned links;

@@ -3,9 +3,9 @@
 #ifndef KOPS_UTIL_PRIORITY_H
 #define KOPS_UTIL_PRIORITY_H
 
-/* The calling thread, and the threads and processes that it starts from then on, are five steps nicer than the
- * process's first thread, which is the loop's: about a third of its weight. Not for that thread, which could not take
- * it back. */
+/* Makes the calling thread, and the threads and processes that it starts from then on, five steps nicer than the
+ * process's first thread, which is the loop's: about a third of its weight. Not for the first thread, which could not
+ * undo it. */
 void priority_lower(void);
 
 #endif

@@ -4,10 +4,10 @@
 
 #include "util/error.h"
 
-/* How many descriptors this process may have. */
+/* Returns the most descriptors that this process may have. */
 uint64_t shortage_descriptors_max(void);
 
-/* The message names `what` could not be made. `cause` is the errno: quota_exceeded with its details for a lack of
+/* Sets an error that `what` could not be made. `cause` is the errno: quota_exceeded with its details for a lack of
  * descriptors, else out_of_memory. Returns -1. */
 int error_shortage(struct error *e, int cause, const char *what);
 

@@ -2,12 +2,12 @@
 #ifndef KOPS_UTIL_SIGNALS_H
 #define KOPS_UTIL_SIGNALS_H
 
-/* Ignores the signals without a use here whose default action ends the process: of users, clocks, input and output,
- * power, closed pipes, and the real-time signals. What a program does on purpose to end a process (SIGTERM, SIGQUIT,
- * SIGABRT, ...), faults, and limits of resources keep their action. */
+/* Ignores signals that the daemon has no use for and whose default action ends the process: of users, clocks, input and
+ * output, power, closed pipes, and the real-time signals. Signals that are sent on purpose to end a process (SIGTERM,
+ * SIGQUIT, SIGABRT, ...), faults, and resource limits keep their action. */
 void signals_ignore_stray(void);
 
-/* The same in a process that serves the daemon, and SIGHUP: settings are the daemon's to read again. */
+/* Ignores these signals and SIGHUP in a process that serves the daemon: only the daemon reads its settings again. */
 void signals_prepare_helper(void);
 
 #endif

@@ -9,9 +9,9 @@ struct spawn_fd {
     int fd, there;
 };
 
-/* A clean start: default signals, a session of its own (keys pressed at the daemon's terminal are not for it), and of
- * the daemon's descriptors only those without close-on-exec, and `fds`. A program without a slash is looked for in
- * PATH. Both lists of texts end with NULL. Returns 0, or an errno. */
+/* Starts a process with default signals, in a session of its own (keys pressed at the daemon's terminal do not reach
+ * it). Of the daemon's descriptors it gets those without close-on-exec, and `fds`. A program without a slash is looked
+ * for in PATH. Both lists of texts end with NULL. Returns 0, or an errno. */
 int spawn_process(const char *program, char *const *arguments, char *const *environment, const struct spawn_fd *fds,
                   unsigned n_fds, pid_t *ret_pid);
 

@@ -20,7 +20,7 @@
     X(F8_E4M3, "f8_e4m3", 14, 1) \
     X(F8_E5M2, "f8_e5m2", 15, 1)
 
-/* What C and CUDA call them: X("name", NAME) */
+/* Names of dtypes in C and CUDA: X("name", NAME) */
 #define KOPS_C_TYPES(X) \
     X("float", F32) \
     X("double", F64) \

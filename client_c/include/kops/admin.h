@@ -18,7 +18,7 @@ extern "C" {
 #pragma GCC diagnostic ignored "-Wshadow" /* a function and a struct of one name, as C has them */
 #endif
 
-/** In place of a limit that there is not. */
+/** Value of a limit that does not exist. */
 #define KOPS_NO_LIMIT UINT64_MAX
 
 /** A distribution in microseconds. NAN: nothing was measured, `count` is 0. */
@@ -29,41 +29,42 @@ struct kops_quantiles {
 
 /** Where the time of runs went. */
 struct kops_latency {
-    struct kops_quantiles queue;  /**< From arrival until a device had it. */
+    struct kops_quantiles queue;  /**< From a request's arrival until a device got its work. */
     struct kops_quantiles device; /**< On the device. */
-    struct kops_quantiles total;  /**< From arrival until the reply was written. */
+    struct kops_quantiles total;  /**< From a request's arrival until its reply was written. */
 };
 
-/** One connection. Counts are since it was made. */
+/** A connection of a client. Counts begin with the connection. */
 struct kops_client_info {
     int64_t pid, uid,
-        gid; /**< As the kernel knew them when it connected; pid 0: of a pid namespace that the daemon does not see. */
-    const char *client;       /**< What it calls itself, see kops_connect_options.name. Not to be trusted. */
-    const char *comm;         /**< Its process's name when it connected; "" where that could not be read. */
-    double connected_s;       /**< Since then. */
-    uint64_t requests;        /**< Received. */
-    uint64_t errors;          /**< Of them answered with an error. */
-    uint64_t inflight;        /**< Not answered yet. */
-    uint64_t queued;          /**< Of them runs that no device has yet. */
-    uint64_t buffers;         /**< That it registered or allocated. */
-    uint64_t mapped_bytes;    /**< Of its memory that the daemon has mapped. */
-    uint64_t allocated_bytes; /**< Of the daemon's memory that it has. */
+        gid; /**< The peer's credentials when it connected; pid is 0 where the daemon cannot see its pid namespace. */
+    const char *client;    /**< Name that the client gives itself, see kops_connect_options.name. Not to be trusted. */
+    const char *comm;      /**< Name of the client's process when it connected; "" where that could not be read. */
+    double connected_s;    /**< Time since the client connected. */
+    uint64_t requests;     /**< Requests received. */
+    uint64_t errors;       /**< Requests answered with an error. */
+    uint64_t inflight;     /**< Requests not answered yet. */
+    uint64_t queued;       /**< Runs that no device has yet, counted in `inflight` too. */
+    uint64_t buffers;      /**< Buffers that the client registered or allocated. */
+    uint64_t mapped_bytes; /**< The client's own memory that the daemon has mapped. */
+    uint64_t allocated_bytes; /**< The daemon's memory that the client has allocated. */
     uint64_t programs, kernels;
-    uint64_t bytes_in, bytes_out; /**< Through the socket or the ring. */
-    uint64_t output_bytes;        /**< Replies that it has not read. */
-    bool paused;      /**< The daemon reads nothing of it at present: it has as much in flight or unread as it may. */
-    bool shm;         /**< It talks through shared memory. */
-    double device_us; /**< Time of devices that its runs took. */
+    uint64_t bytes_in, bytes_out; /**< Received and sent, through the socket or the ring. */
+    uint64_t output_bytes;        /**< Replies that the client has not read. */
+    bool paused; /**< The daemon does not read the client's requests at present: too many are in flight, or too many
+                      replies are unread. */
+    bool shm;    /**< Messages go through shared memory. */
+    double device_us; /**< Device time that the client's runs took. */
     struct kops_latency latency;
-    const char *isolation; /**< Whose work shares a GPU process with its kernels: "none", "user", "connection"; "": the
-                                daemon does not say. */
-    int64_t executor;      /**< Pid of the process that its kernels run in; 0: none at present. */
-    uint64_t here;         /**< Launches in its own context that it told the daemon of. */
-    const char *identity;  /**< The socket's that it connected to, which counts in place of `uid`; "": the daemon's
-                                own, where users count. */
+    /** Isolation of the client's kernels, as in kops_info.isolation; "": the daemon does not say. */
+    const char *isolation;
+    int64_t executor;     /**< Pid of the process that runs the client's kernels; 0: none at present. */
+    uint64_t here;        /**< Launches in the client's own CUDA context, as the client reports them. */
+    const char *identity; /**< Name of the identity socket that the client connected to. Limits then count for that
+                               identity, not for `uid`. "": the daemon's own socket, where limits count for the user. */
 };
 
-/** What one user may have at the same time; KOPS_NO_LIMIT: as much as there is. */
+/** Limits of a user at one time; KOPS_NO_LIMIT: no limit. */
 struct kops_user_limits {
     uint64_t connections, buffers, mappings, mapped_bytes, allocated_bytes, host_bytes, program_bytes, waiting_bytes,
         inflight, fds, kernel_bytes;
@@ -71,32 +72,32 @@ struct kops_user_limits {
     uint64_t device_share; /**< Percent of one device's time. */
 };
 
-/** One user: all connections of one uid, or of one identity, together. */
+/** A user: all connections of one uid, or of one identity, together. */
 struct kops_user_info {
     int64_t uid;
     uint64_t connections, buffers;
-    uint64_t mappings; /**< Pieces of memory that the daemon knows. */
+    uint64_t mappings; /**< Pieces of memory that the daemon knows, open or not. */
     uint64_t mapped_bytes, allocated_bytes;
-    uint64_t host_bytes;    /**< Of the host's memory, mapped by the daemon. */
-    uint64_t program_bytes; /**< Of its programs. */
-    uint64_t waiting_bytes; /**< Of requests and replies that wait. */
+    uint64_t host_bytes;    /**< Host memory that the daemon has mapped. */
+    uint64_t program_bytes; /**< Memory of the user's programs. */
+    uint64_t waiting_bytes; /**< Memory of requests and replies that wait. */
     uint64_t inflight, fds;
-    uint64_t kernel_bytes; /**< Of its modules and kernels. */
-    uint64_t requests;     /**< Since the daemon knows the user. */
-    uint64_t refused;      /**< Of them because of a limit. */
+    uint64_t kernel_bytes; /**< Memory of the user's modules and kernels. */
+    uint64_t requests;     /**< Requests since the daemon first saw the user. */
+    uint64_t refused;      /**< Requests refused because of a limit. */
     double device_us;
     struct kops_user_limits limits;
-    const char *identity; /**< Of an identity, whose `uid` is a number of the daemon's own; "": of a user. */
+    const char *identity; /**< Name of the identity that `uid` stands for; "": `uid` is a user. */
 };
 
-/** What a device's speed depends on at one time. NAN: the device does not tell. */
+/** Conditions that a device's speed depends on, read at one time. NAN: the device does not tell. */
 struct kops_conditions {
-    const char *missing; /**< Why nothing is known; "": something is. */
-    double clock_mhz;    /**< Of a GPU's multiprocessors; of the host's fastest processor. */
+    const char *missing; /**< Reason why nothing is known; "": something is known. */
+    double clock_mhz;    /**< Clock of a GPU's multiprocessors, or of the host's fastest processor. */
     double clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz;
     double temperature_c, power_w, power_limit_w;
     double power_slowed_us,
-        thermal_slowed_us;      /**< How long power and heat kept the clocks down since the driver began. */
+        thermal_slowed_us; /**< Time that the clocks were kept down by power and by heat, since the driver's start. */
     const char *const *reasons; /**< Why the clocks are not higher, such as "power_cap"; NULL-terminated. PROTOCOL.md,
                                      Conditions, lists them. */
 };
@@ -105,8 +106,8 @@ struct kops_conditions {
 struct kops_device_load {
     unsigned index;
     const char *name, *uuid;
-    double busy_us;                     /**< Time that it worked for this daemon's clients, since the daemon's start. */
-    uint64_t running;                   /**< Jobs that it has. */
+    double busy_us;   /**< Time that the device worked for this daemon's clients since the daemon's start. */
+    uint64_t running; /**< Jobs on the device. */
     uint64_t memory_total, memory_free; /**< 0 for both: not known. */
     struct kops_conditions conditions;  /**< Read at most once a second. */
 };
@@ -149,25 +150,25 @@ KOPS_API enum kops_code kops_metrics(kops_client *client, char **ret_text, struc
 /** NULL is allowed. Returns NULL. */
 KOPS_API char *kops_metrics_free(char *text);
 
-/** The way to drain. Zero: take no new work, and wait for work in flight as long as it takes. */
+/** How to drain. Zero: take no new work, and wait for work in flight as long as it takes. */
 struct kops_drain_options {
-    bool stop;          /**< Then the daemon ends with status 0, also when the time was over before. */
-    bool resume;        /**< Take new work again, at once; alone. */
-    int64_t timeout_ms; /**< Wait so long at most; 0: as long as it takes. */
+    bool stop;          /**< The daemon ends with status 0 after the drain, also when `timeout_ms` ran out first. */
+    bool resume;        /**< Take new work again, at once. Excludes `stop`. */
+    int64_t timeout_ms; /**< Longest wait; 0: as long as it takes. */
     uint64_t reserved[4];
 };
 
-/** What is left. */
+/** Work and connections that are left when a drain returns. */
 struct kops_drain_result {
     bool drained;         /**< No job is in flight. */
-    uint64_t jobs;        /**< In flight. */
-    uint64_t connections; /**< Open, this one included. */
+    uint64_t jobs;        /**< Jobs in flight. */
+    uint64_t connections; /**< Open connections, this one included. */
 };
 
-/** Lets the daemon take no new work: requests for it are answered shutting_down until it is resumed, started anew, or
- * for ever with `stop`. Returns when no job is in flight any more, or when the time is over: `ret_result->drained` says
- * which. Not bound by the client's own timeout. `options` and `ret_result` may be NULL. Not repeated when the
- * connection is lost meanwhile. For administrators.
+/** Lets the daemon take no new work. Requests for work are answered shutting_down until the daemon is resumed or
+ * started anew; with `stop` it ends. Returns when no job is in flight any more, or when the time is over:
+ * `ret_result->drained` says which. The client's own timeout does not apply. `options` and `ret_result` may be NULL. A
+ * drain whose connection is lost is not repeated. For administrators.
  *
  * Errors: permission_denied, bad_argument (`stop` with `resume`, a negative time), unsupported, those of a connection.
  */

@@ -12,20 +12,20 @@
 extern "C" {
 #endif
 
-/** Compiled code. */
+/** A binary in the cache. */
 struct kops_cache_entry {
     const char *key, *arch, *compiler; /**< As in kops_module_info. */
-    const char *const *names;          /**< Of its entries, NULL-terminated. */
+    const char *const *names;          /**< Names of its entries, NULL-terminated. */
     uint64_t bytes;
-    double age_s;            /**< Since its last use. */
+    double age_s;            /**< Time since its last use. */
     bool in_memory, on_disk; /**< In the daemon's memory; in its cache directory. */
-    const char *from;        /**< How it came there: "compiler", "import", "remote"; "": the daemon is older. */
+    const char *from;        /**< Origin: "compiler", "import", "remote"; "": the daemon is older than this member. */
 };
 
 /** Free it with kops_cache_free(). */
 struct kops_cache {
     const struct kops_cache_entry *const *entries; /**< NULL-terminated. */
-    uint64_t bytes, limit;                         /**< On disk. */
+    uint64_t bytes, limit;                         /**< Size on disk, and its limit. */
 };
 
 KOPS_API enum kops_code kops_cache_list(kops_client *client, struct kops_cache **ret_cache,

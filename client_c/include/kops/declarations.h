@@ -22,14 +22,14 @@ enum kops_code {
     KOPS_ERR_OVERLAP = 15, /**< An output overlaps itself or another operand, and is not exactly an input. */
     KOPS_ERR_UNKNOWN_DEVICE = 16, /**< The daemon has no device of that index or UUID. */
     KOPS_ERR_DEVICE_MISMATCH = 17, /**< The tensors are on devices that cannot access each other's memory. */
-    KOPS_ERR_UNKNOWN_BUFFER = 18, /**< This connection has no buffer of that id. */
+    KOPS_ERR_UNKNOWN_BUFFER = 18, /**< The connection has no buffer of that id. */
     KOPS_ERR_STALE_BUFFER = 19, /**< The owner freed or replaced the memory; register it anew. */
     KOPS_ERR_INVALID_HANDLE = 20, /**< The driver could not open the handle: bogus, freed, of another GPU, or exported by the daemon itself. */
     KOPS_ERR_INVALID_FD = 21, /**< The descriptor is no sealed memfd of the declared size; the message says which check failed. */
     KOPS_ERR_READ_ONLY = 22, /**< An output lies in memory that was registered read-only or is sealed against writing. */
     KOPS_ERR_LIMIT_EXCEEDED = 23, /**< The request has too much of something; `detail` has `limit` and `value`. */
     KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or the user has used up a quota; `detail` has `quota`, `limit`, `current` and, where time helps, `retry_after_ms`. `quota` is `descriptors` when the daemon or the machine has no descriptors left. */
-    KOPS_ERR_UNSUPPORTED = 25, /**< This daemon, device or build cannot do it; the message names another way. */
+    KOPS_ERR_UNSUPPORTED = 25, /**< The daemon, device or build cannot do this; the message names another way. */
     KOPS_ERR_OUT_OF_MEMORY = 26, /**< The device or host has too little free memory. */
     KOPS_ERR_DEADLINE_EXCEEDED = 27, /**< `deadline_ms` passed before the job ended. `detail.ended` is false while the job still uses its memory. */
     KOPS_ERR_CANCELLED = 28, /**< The job was cancelled. `detail.ended` is false while the job still uses its memory. */
@@ -39,10 +39,10 @@ enum kops_code {
     KOPS_ERR_PERMISSION_DENIED = 32, /**< The user may not connect, call this method or bring kernels, or the memory belongs to another user. */
     KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon ends or drains (`detail.draining`); the request has not run. */
     KOPS_ERR_INTERNAL = 34, /**< A fault inside the daemon; its log has more. */
-    KOPS_ERR_UNKNOWN_PROGRAM = 35, /**< This connection has no program of that id. */
+    KOPS_ERR_UNKNOWN_PROGRAM = 35, /**< The connection has no program of that id. */
     KOPS_ERR_STALLED = 36, /**< The stream did not reach an ordered call within `server.stall_timeout_ms`. The call is dropped and the connection closed. */
     KOPS_ERR_COMPILE_FAILED = 37, /**< The source was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or `crash`, `detail.log` the compiler's log. */
-    KOPS_ERR_UNKNOWN_KERNEL = 38, /**< This connection has no kernel or module of that id. */
+    KOPS_ERR_UNKNOWN_KERNEL = 38, /**< The connection has no kernel or module of that id. */
     KOPS_ERR_SIGNATURE_MISMATCH = 39, /**< The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs. */
     KOPS_ERR_JOB_TIMEOUT = 40, /**< A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was ended. Otherwise the daemon ends and a supervisor starts it anew. */
     KOPS_ERR_DEVICE_FAULT = 41, /**< A kernel broke the GPU's context, such as by an illegal address; its outputs are undefined and nothing else is lost. `detail` has `kernel`, `driver`, `op_index` as far as they are known, and `suspects` where several kernels ran. */

@@ -29,8 +29,8 @@ struct kops_device {
 /** An attribute that an op takes. */
 struct kops_op_attr {
     const char *name, *doc;
-    struct kops_attr fallback;  /**< Its type, and the value that it has when it is not given. */
-    const char *const *choices; /**< NULL-terminated; NULL unless only these texts are taken. */
+    struct kops_attr fallback;  /**< Type, and the value when the attribute is not given. */
+    const char *const *choices; /**< Texts that are allowed, NULL-terminated; NULL: any value. */
 };
 
 /** The kernels that kops_options.variant may name on one device. */
@@ -54,22 +54,22 @@ struct kops_op_in_dtypes {
 /** An op. Every list is NULL-terminated. */
 struct kops_op {
     const char *name, *summary, *doc;
-    const char *const *inputs, *const *outputs, *const *dtypes; /**< dtypes: of the inputs, but for in_dtypes */
+    const char *const *inputs, *const *outputs, *const *dtypes; /**< dtypes: the inputs', but for in_dtypes */
     const struct kops_op_out_dtypes *const *out_dtypes;         /**< without an entry the outputs' are the inputs' */
     const struct kops_op_attr *const *attrs;
     const struct kops_op_variants *const *variants;
     const struct kops_op_in_dtypes *const *in_dtypes; /**< NULL: the daemon has no such inputs */
 };
 
-/** What a connection may do at most. */
+/** Limits of a connection. */
 struct kops_limits {
     uint64_t message_bytes, depth, nfds, inflight, buffers, streams, rank, repeat, warmup, inline_mappings;
     uint64_t sequence_ops; /**< Ops of a sequence or program. */
-    uint64_t spin_us;      /**< How long the daemon polls before it sleeps; 0: it sleeps at once. */
-    uint64_t source_bytes; /**< Of a source to compile, with its files. */
+    uint64_t spin_us;      /**< Time that the daemon polls before it sleeps; 0: it sleeps at once. */
+    uint64_t source_bytes; /**< Size of a source to compile, with its files. */
 };
 
-/** What the daemon said of itself when kops_connect() connected. Every list is NULL-terminated. */
+/** Facts that the daemon gave when kops_connect() connected. Every list is NULL-terminated. */
 struct kops_info {
     const char *server; /**< "kopsd <version>" */
     const char *socket; /**< the path that was connected to */
@@ -79,17 +79,18 @@ struct kops_info {
     const struct kops_op *const *ops;
     const char *const *features;
     struct kops_limits limits;
-    const struct kops_kernels_info *kernels; /**< NULL: the daemon is older than kernels of one's own. */
-    const char *instance; /**< 32 hex digits that this start of the daemon has made up; "" of an older one. */
-    /** What shares a process with this client's kernels: "none" (all work), "user" (the user's
-     * kernels) or "connection" (nothing else). "" of an older daemon. */
+    const struct kops_kernels_info *kernels; /**< NULL: the daemon is older than users' kernels. */
+    const char *instance; /**< 32 random hex digits that name this start of the daemon; "": the daemon is older than
+                               this member. */
+    /** Work that shares a process with this client's kernels: "none" (no isolation: all work), "user" (kernels of the
+     * same user), "connection" (nothing else). "": the daemon is older than this member. */
     const char *isolation;
-    /** The name of the daemon's socket that this client connected to, which counts in place of its user; "": the
-     * daemon's own socket, where users count. */
+    /** Name of the identity socket that this client connected to. Limits then count for that identity, not for the
+     * user. "": the daemon's own socket, where limits count for the user. */
     const char *identity;
 };
 
-/** Belongs to the client and lives as long. */
+/** The client's copy: valid as long as the client. */
 KOPS_API const struct kops_info *kops_info(const kops_client *client);
 
 /** The device of that UUID or index ("0"), the default one for NULL; NULL when there is none. */

@@ -33,9 +33,10 @@
  * integers, `+ - * / %`, parentheses, `ceil_div(a, b)`, `min(…)`, `max(…)`, `next_pow2(a)`; names are the scalar
  * integer parameters, `x.numel`, `x.rank`, `x.shape[0]` of the tensor parameters, and `multiprocessors` of the device.
  *
- * **Trust.** By default a kernel runs in a process of its user's, an executor, and can reach the memory that this
- * process has mapped. Where the daemon is told to have one executor for all users, or none, it can reach the memory of
- * other clients, too. The daemon's configuration says which users may launch kernels: kops_info.kernels has it.
+ * **Trust.** By default a kernel runs in a process of its user's, an executor, and can reach all memory that the
+ * executor has mapped. Where the daemon is configured to have one executor for all users, the kernel can reach the
+ * memory of other clients, too. The daemon's configuration says which users may launch kernels: kops_info.kernels has
+ * it.
  *
  * **Launch here.** With options.where = KOPS_WHERE_HERE a launch runs in this process, in the calling thread's current
  * CUDA context, on the stream of kops_kernel_enqueue(), or with kops_kernel_launch() on the legacy default stream, and
@@ -68,18 +69,18 @@ typedef struct kops_module kops_module;
 /** An entry of a module that can be launched. */
 typedef struct kops_kernel kops_kernel;
 
-/** What a daemon says of kernels of one's own: part of kops_info. */
+/** A daemon's policy and tools for users' kernels: part of kops_info. */
 struct kops_kernels_info {
     const char *compiler;    /**< "NVRTC 13.0"; NULL when there is none. */
-    const char *policy;      /**< Who may launch any: "off", "owner", "group", "all". */
-    bool allowed;            /**< Whether this client may. */
-    const char *const *arch; /**< What is compiled for each of kops_info.devices; "" for the host. */
+    const char *policy;      /**< Users that may launch kernels: "off" (nobody), "owner", "group", "all". */
+    bool allowed;            /**< True if this client may launch kernels. */
+    const char *const *arch; /**< Target architectures, one for each of kops_info.devices; "" for the host. */
     const char *const
         *include_extra; /**< Folders beside the toolkit's whose headers a source may include. NULL-terminated. */
     /** The compile cache that several machines share: "starting", "serving", "resting", "down"; NULL: there is none. */
     const char *remote;
-    const char *remote_why;   /**< Its last failure; NULL: none so far. */
-    const char *compiler_why; /**< Why there is no compiler; NULL where there is one, and from older daemons. */
+    const char *remote_why;   /**< Last failure of the remote cache; NULL: none so far. */
+    const char *compiler_why; /**< Reason why there is no compiler; NULL where there is one, and from older daemons. */
 };
 
 enum {
@@ -94,14 +95,14 @@ struct kops_file {
     const char *name, *text;
 };
 
-/** What to compile. All of it is copied by the call that takes it; zero members are the defaults. */
+/** A source to compile. The call that takes it copies it all; zero members are the defaults. */
 struct kops_source {
     const char *text; /**< CUDA C++. */
     const char *name; /**< For messages. NULL: "kernel.cu". */
-    const struct kops_file
-        *files; /**< Further files. Of the machine's own, only the CUDA toolkit's headers are found. */
+    /** Further files. Of the machine's own, only the CUDA toolkit's headers are found. */
+    const struct kops_file *files;
     size_t n_files;
-    const char *const *options; /**< Of the compiler, from the daemon's allow-list: "-DN=4", "-std=c++17",
+    const char *const *options; /**< Compiler options from the daemon's allow-list: "-DN=4", "-std=c++17",
                                      "--use_fast_math", "--maxrregcount=64" … */
     size_t n_options;
     const char *const *entries; /**< Names of `__global__` functions, or instantiations: "scale<float, 4>". */
@@ -112,27 +113,28 @@ struct kops_source {
     uint64_t reserved[4];
 };
 
-/** What became of an entry. */
+/** A compiled entry. */
 struct kops_entry {
     const char *name;                                /**< As in kops_source.entries. */
-    const char *lowered;                             /**< Its name in the binary. */
-    unsigned registers;                              /**< Of a thread. */
+    const char *lowered;                             /**< Mangled name in the binary. */
+    unsigned registers;                              /**< Registers of a thread. */
     unsigned shared_bytes, local_bytes, const_bytes; /**< Static shared memory of a block; memory of a thread for
-                                                        spilled registers and arrays; constants. */
-    unsigned max_threads;                            /**< Of a block. */
+                                                          spilled registers and arrays; constants. */
+    unsigned max_threads;                            /**< Most threads that a block can have. */
     size_t n_params;
-    const uint32_t *params;  /**< Bytes of each parameter. */
-    const uint32_t *offsets; /**< Where each begins among the bytes of all; NULL where the daemon does not tell. */
+    const uint32_t *params; /**< Bytes of each parameter. */
+    /** Offset of each parameter among the bytes of all; NULL where the daemon does not tell. */
+    const uint32_t *offsets;
 };
 
-/** What is known about a module. */
+/** Facts about a module. */
 struct kops_module_info {
-    const char *key;      /**< Of the compiled code in the daemon's cache: 64 hexadecimal digits. */
+    const char *key;      /**< Key of the binary in the daemon's cache: 64 hexadecimal digits. */
     const char *arch;     /**< "sm_90a" */
     const char *compiler; /**< "NVRTC 13.0" */
-    const char *cached;   /**< Where it was found: "no" (it was compiled just now), "memory", "disk", "remote". */
+    const char *cached;   /**< Where the binary was found: "no" (compiled just now), "memory", "disk", "remote". */
     const char *log;      /**< The compiler's warnings; "" when there are none. */
-    double compile_us;    /**< What compiling took, whenever that was. */
+    double compile_us;    /**< Time that compiling took, also where the binary was cached. */
     uint64_t image_bytes;
     const struct kops_entry *const *entries; /**< NULL-terminated, in the order asked for. */
 };
@@ -146,7 +148,7 @@ struct kops_module_info {
 KOPS_API enum kops_code kops_compile(kops_client *client, const struct kops_source *source, kops_module **ret_module,
                                      char **log, struct kops_error *ret_error);
 
-/** Belongs to the module and lives as long. Tells of the first compilation, also after a reconnection. */
+/** Valid as long as the module. Describes the first compilation, also after a reconnection. */
 KOPS_API const struct kops_module_info *kops_module_info(const kops_module *module);
 
 /** The entry of that name; NULL when there is none. */
@@ -162,8 +164,8 @@ KOPS_API void kops_log_free(char *log);
 
 enum kops_param_kind {
     KOPS_PARAM_IN = 1,    /**< A tensor that is read. */
-    KOPS_PARAM_OUT = 2,   /**< … written. */
-    KOPS_PARAM_INOUT = 3, /**< … both: such a kernel runs once a call, without warm-up and repeats. */
+    KOPS_PARAM_OUT = 2,   /**< A tensor that is written. */
+    KOPS_PARAM_INOUT = 3, /**< A tensor that is both; excludes warm-up and repeats. */
     KOPS_PARAM_SCALAR = 4 /**< A number, or a structure by value. */
 };
 
@@ -181,8 +183,8 @@ struct kops_tensor_map {
     unsigned swizzle;                   /**< Bytes: 0 (none), 32, 64, 128. */
     unsigned interleave;                /**< Bytes: 0 (none), 16, 32. */
     unsigned l2;                        /**< Bytes that the L2 cache gets at once: 0 (no promotion), 64, 128, 256. */
-    bool nan;                           /**< What lies outside of the tensor is read as NaN; otherwise as 0. */
-    bool tf32;                          /**< Of f32: rounded to tf32 as it is read. */
+    bool nan;                           /**< Elements outside of the tensor are read as NaN; otherwise as 0. */
+    bool tf32;                          /**< f32 elements are rounded to tf32 as they are read. */
     uint64_t reserved[4];
 };
 
@@ -190,42 +192,42 @@ struct kops_tensor_map {
 struct kops_param {
     const char *name; /**< For expressions and messages. */
     enum kops_param_kind kind;
-    enum kops_dtype dtype;             /**< Of the elements, or of the scalar. */
-    unsigned rank;                     /**< Dimensions that a tensor must have. 0: any number. */
-    const char *shape[KOPS_MAX_RANK];  /**< Expressions for them, `rank` many. NULL: any size. */
-    const char *elements;              /**< Expression: how many elements it has at least. NULL: any. */
-    unsigned align;                    /**< Of the address, in bytes. 0: of an element. */
-    bool strided;                      /**< Any strides; otherwise a tensor must be row-major without gaps. */
+    enum kops_dtype dtype;            /**< Type of the elements, or of the scalar. */
+    unsigned rank;                    /**< Dimensions that a tensor must have. 0: any number. */
+    const char *shape[KOPS_MAX_RANK]; /**< Expressions for the dimensions, `rank` many. NULL: any size. */
+    const char *elements;             /**< Expression: least number of elements. NULL: any. */
+    unsigned align;                   /**< Alignment of the address in bytes. 0: an element's. */
+    bool strided; /**< Any strides are allowed; otherwise a tensor must be row-major without gaps. */
     const struct kops_tensor_map *map; /**< A tensor map of the tensor, not a pointer to it. NULL: a pointer. */
-    /** Of a scalar: so many numbers of the dtype side by side, a structure by value whose argument is
-     * kops_arg_bytes(): 16 of KOPS_U8 for any of 16 bytes. 0: one number. */
+    /** Numbers of the dtype side by side in a scalar: a structure by value, whose argument is kops_arg_bytes(). Take 16
+     * of KOPS_U8 for any structure of 16 bytes. 0: one number. */
     uint32_t lanes;
     uint32_t reserved[1];
 };
 
-/** How many blocks and threads: expressions, NULL from the first unused dimension on. */
+/** Numbers of blocks and threads: expressions, NULL from the first unused dimension on. */
 struct kops_geometry {
-    const char *grid[3], *block[3]; /**< All NULL: every launch says it. */
-    const char *cluster[3];         /**< Blocks of a cluster. All NULL: none. */
+    const char *grid[3], *block[3]; /**< NULL in all dimensions: every launch gives them. */
+    const char *cluster[3];         /**< Blocks of a cluster. NULL in all dimensions: no clusters. */
     const char *shared;             /**< Dynamic shared memory of a block in bytes. NULL: 0. */
 };
 
-/** An entry's declaration. Checked against the binary, as far as that tells. */
+/** An entry's declaration, checked against the binary as far as the binary tells. */
 struct kops_signature {
-    const char *entry; /**< One of the source's. */
+    const char *entry; /**< An entry of the source. */
     const struct kops_param *params;
     size_t n_params;
     struct kops_geometry geometry;
     bool alias;       /**< Outputs may overlap other tensors. */
-    bool cooperative; /**< All blocks run at one time, as grid.sync() needs. More than fit: out_of_range. */
-    bool pdl; /**< Programmatic dependent launch: behind another kernel of the same sequence or program it may begin
-                 before that one has ended; it reads what that one writes after `griddepcontrol.wait` alone. */
+    bool cooperative; /**< All blocks run at one time, as grid.sync() needs. More blocks than fit: out_of_range. */
+    bool pdl; /**< Programmatic dependent launch: the kernel may begin before the previous kernel of the sequence or
+                   program has ended, and must call `griddepcontrol.wait` before it reads what that kernel writes. */
     uint64_t reserved[4];
 };
 
-/** Declares a kernel. What `signature` points to is copied.
- * Errors: signature_mismatch (another number of parameters than the binary has, or other sizes), unsupported (the
- * device runs no kernels), invalid_argument (an expression), permission_denied. */
+/** Declares a kernel. The members of `signature` are copied, with all that they point to.
+ * Errors: signature_mismatch (the binary has another number of parameters, or other sizes), unsupported (the device
+ * runs no kernels), invalid_argument (an expression), permission_denied. */
 KOPS_API enum kops_code kops_kernel_define(kops_module *module, const struct kops_signature *signature,
                                            kops_kernel **ret_kernel, struct kops_error *ret_error);
 
@@ -234,10 +236,10 @@ KOPS_API enum kops_code kops_kernel_compile(kops_client *client, const struct ko
                                             const struct kops_signature *signature, kops_kernel **ret_kernel,
                                             char **log, struct kops_error *ret_error);
 
-/** The module that the kernel is of: belongs to the kernel. */
+/** The kernel's module, which stays the kernel's. */
 KOPS_API const kops_module *kops_kernel_module(const kops_kernel *kernel);
 
-/** Its entry's name. */
+/** Name of the kernel's entry. */
 KOPS_API const char *kops_kernel_entry(const kops_kernel *kernel);
 
 /** Lets go of the kernel; launches sent before still run, programs with it go on. Does not wait. NULL is allowed.
@@ -260,7 +262,7 @@ enum kops_argument_kind {
 /** An argument. Make one with kops_arg_tensor() and its like. */
 struct kops_argument {
     enum kops_argument_kind kind;
-    uint32_t size; /**< Of KOPS_ARG_BYTES alone. */
+    uint32_t size; /**< Size of a KOPS_ARG_BYTES. */
     union {
         const struct kops_tensor *tensor; /**< Not owned, read by the call that takes it. */
         int64_t integer;

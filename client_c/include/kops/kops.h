@@ -44,14 +44,15 @@
  * **A daemon that ends**: the client waits for its successor, since a service manager starts one. Calls connect to its
  * successor at the same socket, wait for it as long as kops_connect_options.reconnect_timeout_ms (then
  * KOPS_ERR_CONNECT_FAILED), and make known what they need there: buffers (what kops_buffer_alloc() gave keeps its
- * contents), programs, modules, kernels. What the new daemon does not take is KOPS_ERR_BUFFER_LOST at every use.
- * - A blocking call that the daemon refused since it ends (KOPS_ERR_SHUTTING_DOWN) is made again until one takes it.
+ * contents), programs, modules, kernels. A buffer that the new daemon does not take is KOPS_ERR_BUFFER_LOST at every
+ * use.
+ * - A blocking call that an ending daemon refused (KOPS_ERR_SHUTTING_DOWN) is made again until a daemon takes it.
  * - A blocking call whose reply did not come, or was KOPS_ERR_DEVICE_LOST, is made again once where that does no harm:
- *   an op of the daemon's whose outputs overlap no input and are not read (beta = 0), a sequence or program of such ops
- *   none of which reads what one of them writes, and everything that only asks or defines. Inputs must not be written
- *   by others while a call is under way, also for this reason.
- * - An error KOPS_ERR_DEVICE_LOST or KOPS_ERR_JOB_TIMEOUT with the detail `daemon` = "goes_on" is none of this: the
- *   call's process was lost, and the daemon, which goes on, has another one. Nothing is repeated or connected anew.
+ *   a built-in op whose outputs overlap no input and are not read (beta = 0), a sequence or program of such ops in
+ *   which no op reads another's output, and calls that only ask or define. For this reason, too, nobody may write the
+ *   inputs of a call that is under way.
+ * - KOPS_ERR_DEVICE_LOST or KOPS_ERR_JOB_TIMEOUT with the detail `daemon` = "goes_on" is a different case: the process
+ *   that did the work was lost, and the daemon goes on with another one. Nothing is repeated or connected anew.
  * - Every other call fails with KOPS_ERR_DEVICE_LOST when the daemon said that (an op may have done it: suspect kernels
  *   of your own first), else with KOPS_ERR_CONNECTION_LOST: it may or may not have run (where it surely did not, the
  *   error has the detail `ran`: 0). So do launches, calls on a CUDA stream (<kops/ordered.h>), and submitted work
@@ -86,15 +87,15 @@ typedef uint64_t kops_ticket;
 enum {
     KOPS_MAX_RANK = 8,      /**< Dimensions of a tensor. */
     KOPS_MAX_OPERANDS = 16, /**< Inputs and outputs of one run together. */
-    KOPS_FOREVER = -1       /**< As a timeout: no limit. */
+    KOPS_FOREVER = -1       /**< A timeout: no limit. */
 };
 
 /* ---- errors -------------------------------------------------------------------------------------------------- */
 
-/** One fact about an error, for programs: the offending key, a limit, a size. */
+/** A fact about an error, for programs: the offending key, a limit, a size. */
 struct kops_detail {
     char key[32];
-    bool is_text; /**< Which of the two is set. */
+    bool is_text; /**< `text` is set, otherwise `number`. */
     int64_t number;
     char text[128]; /**< Cut to fit. */
 };
@@ -118,9 +119,9 @@ KOPS_API bool kops_error_number(const struct kops_error *error, const char *key,
 
 /* ---- connection ---------------------------------------------------------------------------------------------- */
 
-/** What carries the messages. KOPS_TRANSPORT_AUTO takes shared memory where it pays: the daemon offers it and polls it
- * (kops_limits.spin_us), and this machine has 4 processors or more; both sides then poll before they sleep, the
- * client for a time that shrinks while it does not help. On the socket neither side polls. `KOPS_TRANSPORT` in the
+/** Transport of the messages. KOPS_TRANSPORT_AUTO takes shared memory where that pays: the daemon offers and polls it
+ * (kops_limits.spin_us), and the machine has at least 4 processors. Both sides then poll before they sleep; the client
+ * polls for a shorter time while polling does not help. On the socket neither side polls. `KOPS_TRANSPORT` in the
  * environment ("socket", "shm") decides where the program says AUTO. */
 enum kops_transport {
     KOPS_TRANSPORT_AUTO = 0,
@@ -128,31 +129,31 @@ enum kops_transport {
     KOPS_TRANSPORT_SHM = 2     /**< Shared memory; kops_connect() fails with unsupported where there is none. */
 };
 
-/** Where an op runs (<kops/ordered.h>, "Ops here"), or a kernel of one's own (<kops/kernel.h>, "Launch here"). */
+/** Place where an op (<kops/ordered.h>, "Ops here") or a user's kernel (<kops/kernel.h>, "Launch here") runs. */
 enum kops_where { KOPS_WHERE_DEFAULT = 0, KOPS_WHERE_DAEMON = 1, KOPS_WHERE_HERE = 2 };
 
 #define KOPS_NO_SPIN (~0U)
 
-/** As kops_connect_options.reconnect_timeout_ms: a call that a daemon's end hits fails at once and is never repeated;
- * the next one connects anew, without waiting. */
+/** Value of kops_connect_options.reconnect_timeout_ms: a call under way when the daemon ends fails at once and is never
+ * repeated; the next call connects anew, without waiting. */
 #define KOPS_NO_RECONNECT (-2)
 
 /** How to connect. Zero: the defaults. Strings are copied. */
 struct kops_connect_options {
     /** Path of the daemon's socket. NULL: `KOPS_SOCKET` when that is set, and nothing else; otherwise the sockets of
-     * "Where clients look" in deploy/README.md, then a daemon that is started: see `no_autostart`. A server is trusted
-     * that is this user, root or kops, or that `KOPS_TRUST_USER` names (users, with commas between them). */
+     * "Where clients look" in deploy/README.md, then a daemon that is started: see `no_autostart`. The client trusts a
+     * server that runs as this user, root or kops, or as a user that `KOPS_TRUST_USER` lists, separated by commas. */
     const char *socket;
     const char *name; /**< Name and version of the program, for the daemon's log. NULL: "libkops <version>". */
-    /** Limit of every call that names none. 0 and KOPS_FOREVER: no limit, as in the Python client: most of a call's
-     * time may be other people's work in front of it, and a call that times out is cancelled. What hangs is ended by
-     * the daemon (`server.job_timeout_s`) or its watchdog, and a daemon that is gone is an error. */
+    /** Limit of every call that names none. 0 and KOPS_FOREVER: no limit, as in the Python client, since most of a
+     * call's time may be other clients' work before it, and a call that times out is cancelled. The daemon ends work
+     * that hangs (`server.job_timeout_s`, the watchdog), and a lost daemon is an error. */
     int64_t timeout_ms;
     int64_t connect_timeout_ms; /**< Limit of connecting. 0: 30 s, and more while a daemon is started. */
-    unsigned spin_us; /**< Busy-wait at most that long for a reply before sleeping: lower latency, a busy core.
-                           0: as long as it pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
+    unsigned spin_us; /**< Longest time to busy-wait for a reply before sleeping: lower latency, a busy core. 0: as long
+                           as it pays, see KOPS_TRANSPORT_AUTO. KOPS_NO_SPIN: never. */
     enum kops_transport transport;
-    /** How long a call waits for a daemon that ended and is started anew (see "A daemon that ends" above). 0:
+    /** Time that a call waits for a daemon that ended and is started anew (see "A daemon that ends" above). 0:
      * `KOPS_RECONNECT_TIMEOUT` in the environment (seconds, 0 is KOPS_NO_RECONNECT), or 10 s without that.
      * KOPS_FOREVER: as long as the call may take. */
     int64_t reconnect_timeout_ms;
@@ -164,13 +165,13 @@ struct kops_connect_options {
      * user, and ends by itself when none has been connected for 5 minutes. `KOPS_AUTOSTART=0` in the environment: as
      * true. */
     bool no_autostart;
-    /** Where calls run that name no place. KOPS_WHERE_HERE: in this process, those that wait or enqueue, whose tensors
-     * all lie in device memory of this process, and whose options are not the daemon's alone; the others, and all of
-     * them with KOPS_WHERE_DAEMON, in the daemon. What runs here shares the process's faults, and is in the daemon's
-     * statistics as a count with samples, not by the call. A call here is not ordered with a ticket that was not waited
-     * for. While a batch is open on a stream, the calls enqueued there are the batch's: in the daemon.
-     * KOPS_WHERE_DEFAULT: `KOPS_WHERE` in the environment ("daemon", "here"; "auto", which the Python client measures
-     * for, is the daemon), and the daemon without that. */
+    /** Place of calls that name none. KOPS_WHERE_HERE: a call runs in this process where it waits or is enqueued, all
+     * its tensors lie in device memory of this process, and its options need no daemon; other calls run in the daemon.
+     * KOPS_WHERE_DAEMON: all calls run in the daemon. A call here shares the process's faults, and is in the daemon's
+     * statistics as a count with samples. A call here is not ordered with a ticket that was not waited for. While a
+     * batch is open on a stream, calls enqueued there run in the daemon. KOPS_WHERE_DEFAULT: `KOPS_WHERE` in the
+     * environment ("daemon", "here"; "auto", for which the Python client measures, is the daemon here), and the daemon
+     * without that. */
     enum kops_where where;
     uint64_t reserved[5];
 };
@@ -182,11 +183,11 @@ struct kops_connect_options {
 KOPS_API enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
                                      struct kops_error *ret_error);
 
-/** Ends the connection; the daemon then drops everything that it holds for it. Buffers that were not released stay
- * valid as host memory until they are. NULL is allowed. Returns NULL. */
+/** Ends the connection; the daemon then drops everything that it holds for the connection. Buffers that were not
+ * released stay valid as host memory until they are released. NULL is allowed. Returns NULL. */
 KOPS_API kops_client *kops_close(kops_client *client);
 
-/** One round trip that does nothing. */
+/** Sends a request that does nothing, and waits for its reply. */
 KOPS_API enum kops_code kops_ping(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
 
 /** The library's version: "0.1.0". */
@@ -211,7 +212,7 @@ struct kops_attr {
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
-/** What the daemon may do with registered memory. */
+/** The daemon's rights to registered memory. */
 enum kops_access {
     KOPS_ACCESS_RW = 0, /**< Read and write. */
     KOPS_ACCESS_R = 1   /**< Read only: never an output. */
@@ -395,25 +396,26 @@ enum kops_priority { KOPS_PRIORITY_NORMAL = 0, KOPS_PRIORITY_HIGH = 1, KOPS_PRIO
 
 /** How to run. Zero: once, with timing, on the tensors' own device, with the best kernel. */
 struct kops_options {
-    const char *device;   /**< UUID or index; only for tensors that all lie in shared memory. NULL: their own, or the
-                               default. */
+    const char *device;   /**< UUID or index; only for tensors that all lie in shared memory. NULL: the tensors' device,
+                               or the default. */
     const char *variant;  /**< Forces one kernel, see kops_op.variants. NULL: the best. */
     unsigned stream;      /**< Runs of one stream keep their order, different streams may overlap. */
     bool no_timing;       /**< Do not time on the device: gpu_us, h2d_us, d2h_us and the samples of repeated executions
                                are then absent. host_us is always there. */
     uint32_t warmup;      /**< Untimed executions first. */
     uint32_t repeat;      /**< Timed executions. 0: 1. */
-    uint32_t deadline_ms; /**< That long after the run's arrival the daemon answers KOPS_ERR_DEADLINE_EXCEEDED. Its
+    uint32_t deadline_ms; /**< The daemon answers KOPS_ERR_DEADLINE_EXCEEDED this long after the run's arrival. Its
                                detail "ended" is 0 while a kernel that could not be stopped still uses the run's memory:
-                               until kops_trim() has returned, its buffers are not for other uses. 0: never. */
+                               do not reuse the buffers until kops_trim() has returned. 0: never. */
     int64_t timeout_ms;   /**< Limit of the call. 0: the client's. KOPS_FOREVER: none. */
     double *samples;      /**< Room for execution times in µs (with repeat > 1), in order; NULL: not wanted. With
                                kops_submit() it stays in use until kops_wait(). */
     size_t samples_room;  /**< Elements of `samples`; more are dropped. */
-    enum kops_priority priority; /**< Which queued work the device takes first, where it has priorities. */
-    bool exact;     /**< gpu_us and the samples are what the driver recorded of the kernels, where CUPTI is there:
-                         kops_result.timer is "cupti". Some 20 us later. Without the feature "exact" as without it. */
-    bool exclusive; /**< Alone on its GPU, or kops_result.exclusive is false. Not for enqueued work. */
+    enum kops_priority priority; /**< Priority among queued work, where the device has priorities. */
+    bool exact;     /**< gpu_us and the samples are the driver's records of the kernels, where CUPTI is there:
+                         kops_result.timer is "cupti". The reply comes some 20 us later. Ignored where the daemon lacks
+                         the feature "exact". */
+    bool exclusive; /**< Run alone on the GPU, or report kops_result.exclusive as false. Not for enqueued work. */
     enum kops_where where; /**< With KOPS_WHERE_HERE all other options but variant, no_timing and timeout_ms must be
                                 zero; gpu_us is then between two events (timer "events"). Not for tickets. */
     uint64_t reserved[4];
@@ -431,30 +433,31 @@ struct kops_request {
     struct kops_options options;
 };
 
-/** What a run took. Times are in microseconds; one that was not measured is NAN. */
+/** Times of a run, in microseconds. NAN: not measured. */
 struct kops_result {
     double recv_to_start_us; /**< Request decoded → first work given to the device. */
     double map_us;           /**< Opening mappings that the run had to wait for. */
     double queue_us;         /**< Ready to run → first work given to the device. */
     double h2d_us, d2h_us;   /**< Copies to and from the device, for shared memory on a GPU. */
-    double gpu_us;           /**< One execution's kernels; the median with repeat > 1. `timer` is what told it: see also
-                                  kops_options.exact. */
-    double host_us;          /**< The same on the host. */
-    double total_us;         /**< Request decoded → reply encoded. */
-    double wait_us;          /**< Given to the device → begins there: the launch, and other processes' time slices. */
-    double end_us;           /**< Ends there → reply encoded. With wait_us and the rest it adds up to total_us. */
+    double gpu_us;   /**< Kernels of one execution; the median with repeat > 1. `timer` is the source of the time, see
+                          also kops_options.exact. */
+    double host_us;  /**< Work of one execution on the host device, as gpu_us is a GPU's. */
+    double total_us; /**< Request decoded → reply encoded. */
+    double wait_us;  /**< Given to the device → begins there: the launch, and other processes' time slices. */
+    double end_us;   /**< Ends there → reply encoded. With wait_us and the rest it adds up to total_us. */
     double min_us, median_us, p90_us, max_us; /**< Over the executions, with repeat > 1. */
     size_t n_samples;                         /**< Execution times that the daemon sent. */
     char device[48];                          /**< UUID of the device used. */
     char variant[48];                         /**< The kernel used. */
-    char timer[15]; /**< What told gpu_us or host_us: "cupti" (the driver's records), "kernel" (our own kernel, by the
+    char timer[15]; /**< Source of gpu_us or host_us: "cupti" (the driver's records), "kernel" (our own kernel, by the
                          GPU's clock), "events" or "host"; empty where nothing was timed. */
-    bool exclusive; /**< With kops_options.exclusive: it was alone all the time. */
-    double send_us, reply_us; /**< From the call that sends the run to the daemon, and from there to the end of the call
-                                   that waits. send_us, total_us and reply_us are all of a blocking call. NAN where the
-                                   daemon does not tell when it got the request, or has another CLOCK_MONOTONIC. */
-    uint64_t received_ns;     /**< Request decoded, by CLOCK_MONOTONIC: the other times count from here. 0: not told. */
-    double wall_us; /**< Handed to the process that does the work → its end seen, by the daemon; NAN: not told. */
+    bool exclusive; /**< With kops_options.exclusive: the run was alone all the time. */
+    double send_us, reply_us; /**< send_us: from the call's begin until the daemon got the run. reply_us: from the
+                                   daemon's reply until the end of the waiting call. In a blocking call send_us,
+                                   total_us and reply_us add up to the whole call. NAN where the daemon does not tell
+                                   when it got the request, or has another CLOCK_MONOTONIC. */
+    uint64_t received_ns; /**< Request decoded, by CLOCK_MONOTONIC: the other times count from this one. 0: not told. */
+    double wall_us;       /**< Work handed to its process → end seen by the daemon; NAN: not told. */
 };
 
 /** Runs an op and waits for it. `ret_result` may be NULL.
@@ -480,13 +483,14 @@ KOPS_API enum kops_code kops_submit(kops_client *client, const struct kops_reque
 KOPS_API enum kops_code kops_wait(kops_client *client, kops_ticket ticket, int64_t timeout_ms,
                                   struct kops_result *ret_result, struct kops_error *ret_error);
 
-/** Whether kops_wait() would return at once. Never blocks, keeps the ticket. Errors: bad_argument (no such ticket). */
+/** Tells whether kops_wait() would return at once. Never blocks, keeps the ticket. Errors: bad_argument (no such
+ * ticket). */
 KOPS_API enum kops_code kops_poll(kops_client *client, kops_ticket ticket, bool *ret_done,
                                   struct kops_error *ret_error);
 
-/** Asks the daemon to drop a submitted run, or to stop its work as soon as that can be. kops_wait() then tells how it
- * ended: KOPS_ERR_CANCELLED, once the work has ended (a GPU's kernel that runs is not stopped), or as usual when it was
- * too late. */
+/** Asks the daemon to drop a submitted run, or to stop its work as soon as possible. kops_wait() then returns
+ * KOPS_ERR_CANCELLED once the work has ended (a running GPU kernel is not stopped), or the usual result when the
+ * cancellation came too late. */
 KOPS_API enum kops_code kops_cancel(kops_client *client, kops_ticket ticket, struct kops_error *ret_error);
 
 #ifdef __cplusplus

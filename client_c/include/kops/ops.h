@@ -49,12 +49,12 @@ KOPS_API enum kops_code kops_gemm(kops_client *client, const struct kops_tensor 
                                   const struct kops_options *options, struct kops_result *ret_result,
                                   struct kops_error *ret_error);
 
-/** What is applied to each element of a product with its bias. */
+/** Function applied to each element of a product with its bias. */
 enum kops_activation {
     KOPS_ACTIVATION_NONE,
     KOPS_ACTIVATION_RELU,
     KOPS_ACTIVATION_GELU,      /**< x/2 · (1 + erf(x/√2)) */
-    KOPS_ACTIVATION_GELU_TANH, /**< its approximation by tanh */
+    KOPS_ACTIVATION_GELU_TANH, /**< the approximation of gelu by tanh */
 };
 
 /** How to multiply, and what follows. Start from KOPS_LINEAR_INIT. */
@@ -95,8 +95,8 @@ struct kops_scaled_gemm_params {
         false, false, KOPS_SUMS_HIGH                                                                                   \
     }
 
-/** out = scale_a · scale_b · op(a) · op(b). a and b are KOPS_F8_E4M3 or KOPS_F8_E5M2, each as it likes; the scales are
- * KOPS_F32, scale_a broadcasts to [.., m, 1], scale_b to [.., 1, n]; out is KOPS_BF16, KOPS_F16 or KOPS_F32. `params`
+/** out = scale_a · scale_b · op(a) · op(b). a and b are KOPS_F8_E4M3 or KOPS_F8_E5M2, independently. The scales are
+ * KOPS_F32: scale_a broadcasts to [.., m, 1], scale_b to [.., 1, n]. out is KOPS_BF16, KOPS_F16 or KOPS_F32. `params`
  * may be NULL: KOPS_SCALED_GEMM_INIT. */
 KOPS_API enum kops_code kops_scaled_gemm(kops_client *client, const struct kops_tensor *a, const struct kops_tensor *b,
                                          const struct kops_tensor *scale_a, const struct kops_tensor *scale_b,

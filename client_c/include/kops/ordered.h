@@ -17,7 +17,7 @@
  *
  * **Errors** of an op come later, as CUDA's do: the next kops_enqueue(), kops_synchronize() or batch call of the client
  * returns the first one since the last report, once. Its message names the op and its number, `detail` has `call`: the
- * number of the kops_enqueue() on this client, from 1. What follows on the stream runs in any case, with the outputs of
+ * number of the kops_enqueue() on this client, from 1. Later work on the stream runs in any case, with the outputs of
  * the failed op undefined.
  *
  * **A daemon that dies or hangs up** lets the streams go on within a second, also while this process is in a call of
@@ -26,21 +26,22 @@
  * timeout), and are never repeated. Ops enqueued afterwards go to the daemon that is started anew.
  *
  * **Needs** the feature `ordered` of the daemon, a current CUDA context (the stream's), and operands that are CUDA
- * device memory of the same GPU; no shared memory. Works without being told to under MPS, where it is fastest.
+ * device memory of the same GPU; no shared memory. Ordered ops work under MPS without configuration, and are fastest
+ * there.
  *
  * **Streams** are CUstreams (cudaStream_t is the same); NULL is the legacy default stream. One of 256 at a time can
  * have ops under way. A stream may be destroyed as soon as CUDA allows it. Each thread's own default stream is a stream
- * of its own. In the daemon these ops use the streams from 255 down: leave those to them in kops_options.stream.
+ * of its own. In the daemon these ops use the streams from 255 down: do not use these in kops_options.stream.
  *
  * **Ops here.** With options.where = KOPS_WHERE_HERE an op runs in this process, in the calling thread's current CUDA
  * context: on the stream of kops_enqueue(), or with kops_run() and the ops by name on the legacy default stream, and
- * waited for. It is the daemon's own kernel, which is handed out once a process, after the daemon's own checks. In
- * place of cuBLASLt it is one of the daemon's: `skinny`, `small` or `hopper` where that is likely to be faster, else
- * `tiled`. Operands are CUDA device memory; the daemon's statistics have it, its quotas and traces do not. By default
- * an op is the daemon's, but one that is enqueued on a stream under capture is here: a node of the graph, which needs
- * neither client nor daemon afterwards. KOPS_WHERE_DAEMON refuses that. Errors besides the usual ones: no_cuda,
- * unsupported (kernels.hand_out, or client and daemon are of different versions), capturing (an op that waits),
- * device_error, at once.
+ * waited for. The kernel and the checks are the daemon's, and the daemon hands the kernel out once a process. cuBLASLt
+ * is not used: products run `skinny`, `small` or `hopper` where that is likely to be faster, else `tiled`. Operands are
+ * CUDA device memory; the daemon's statistics have it, its quotas and traces do not. By default an op is the daemon's,
+ * but one that is enqueued on a stream under capture is here: a node of the graph, which needs neither client nor
+ * daemon afterwards. KOPS_WHERE_DAEMON refuses that. Errors besides the usual ones: no_cuda, unsupported
+ * (kernels.hand_out, or client and daemon are of different versions), capturing (an op that waits), device_error, at
+ * once.
  *
  * **Threads.** Any thread may call; the ops of one stream run in the order of the calls.
  *
@@ -55,7 +56,7 @@
 extern "C" {
 #endif
 
-/** In place of a stream: all of them. */
+/** Value of a stream argument: all streams. */
 #define KOPS_ALL_STREAMS ((void *)~(uintptr_t)0)
 
 /** Puts an op on the caller's CUDA stream and returns. The request may be dropped afterwards. On a stream under capture

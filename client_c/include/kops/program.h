@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-/** One op of a sequence, or one launch of a kernel; its operands are indices into kops_sequence.tensors. */
+/** A step of a sequence: an op, or a launch of a kernel. Its operands are indices into kops_sequence.tensors. */
 struct kops_step {
     const char *op;
     const uint32_t *inputs;
@@ -44,14 +44,16 @@ struct kops_step {
     size_t n_attrs;
     const char *variant; /**< As kops_options.variant. */
 
-    struct kops_kernel *kernel;       /**< In place of all above; NULL: an op. A program keeps it from being freed. */
-    const struct kops_argument *args; /**< One a parameter: numbers, nulls, and kops_arg_index() for tensors. */
+    struct kops_kernel *kernel; /**< A kernel to launch, in place of all members above; NULL: an op. A program keeps the
+                                     kernel alive. */
+    /** An argument for each parameter: numbers, nulls, and kops_arg_index() for tensors. */
+    const struct kops_argument *args;
     size_t n_args;
     const struct kops_launch_geometry *geometry; /**< NULL: the kernel's. */
 };
 
-/** Ops in order, at most kops_limits.sequence_ops. Plain data of the caller's, not needed after the call that takes it.
- */
+/** Ops in order, at most kops_limits.sequence_ops. Plain data of the caller's, needed until the call that takes it
+ * returns. */
 struct kops_sequence {
     const struct kops_tensor *tensors;
     size_t n_tensors;
@@ -78,9 +80,9 @@ KOPS_API enum kops_code kops_sequence_enqueue(kops_client *client, const struct 
 /** A sequence that the daemon keeps; on a GPU it becomes a graph at its first run. */
 typedef struct kops_program kops_program;
 
-/** Defines a program; `device` as kops_options.device. What `sequence` points to is copied, but for the buffers: they
- * belong to the caller and live as long as the program. After a reconnection it is defined anew at its next use.
- * Errors: as a run of the sequence, but nothing is run; quota_exceeded. */
+/** Defines a program; `device` as kops_options.device. The members of `sequence` are copied with all that they point
+ * to, except the buffers, which belong to the caller and must live as long as the program. After a reconnection the
+ * program is defined anew at its next use. Errors: as a run of the sequence, but nothing is run; quota_exceeded. */
 KOPS_API enum kops_code kops_program_define(kops_client *client, const struct kops_sequence *sequence,
                                             const char *device, kops_program **ret_program,
                                             struct kops_error *ret_error);
@@ -108,8 +110,9 @@ KOPS_API enum kops_code kops_program_enqueue(kops_program *program, const struct
                                              size_t n_bindings, const struct kops_options *options, void *cuda_stream,
                                              struct kops_error *ret_error);
 
-/** The daemon forgets the program; runs sent before still finish. Does not wait. The last use of the program; release
- * it before its client is closed or after, before its buffers are released. NULL is allowed. Returns NULL. */
+/** Lets the daemon forget the program; runs sent before still finish. Does not wait. Must be the last use of the
+ * program. Release it before or after its client is closed, but before its buffers are released. NULL is allowed.
+ * Returns NULL. */
 KOPS_API kops_program *kops_program_release(kops_program *program);
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/** Which rows; NULL members do not filter. */
+/** Filter of the rows; a NULL member matches all. */
 struct kops_stats_filter {
     const char *op, *dtype, *device;
     bool reset; /**< Start the rows and counters anew after reading. */
@@ -24,7 +24,7 @@ struct kops_counter {
 
 /** A distribution in microseconds; NAN: not measured. */
 struct kops_spread {
-    double min, mean, p50, p90, p99, p999, max; /**< p999: of newer daemons. */
+    double min, mean, p50, p90, p99, p999, max; /**< p999: NAN from older daemons. */
 };
 
 struct kops_shape {
@@ -34,27 +34,27 @@ struct kops_shape {
 
 /** All executions of one op, shape, dtype and kernel on one device. */
 struct kops_stats_row {
-    const char *op, *device, *variant, *dtype; /**< A user kernel's: its entry's name, and variant "user", or
-                                                             "here" for launches in clients' own contexts. */
+    const char *op, *device, *variant, *dtype; /**< For a user's kernel: the entry's name, and variant "user", or "here"
+                                                    for launches in clients' own contexts. */
     size_t n_shapes;
     const struct kops_shape *shapes; /**< Inputs, then outputs. */
     uint64_t count, errors;
-    struct kops_spread queue_us; /**< From ready to run until given to the device; of newer daemons. */
-    struct kops_spread exec_us;  /**< Of executions that were timed: all of the host's; on a GPU those of runs with
-                                      timing, and one in 61 of the others. */
+    struct kops_spread queue_us; /**< From ready to run until given to the device; NAN from older daemons. */
+    struct kops_spread exec_us; /**< Timed executions: all of the host's; on a GPU those of runs with timing, and one in
+                                     61 of the others. */
     struct kops_spread total_us;
     int64_t uid;          /**< The user of the runs; -1: the daemon does not say. */
-    int64_t bytes;        /**< Of one execution: the elements of every tensor, each tensor once; -1: not known. */
-    int64_t operations;   /**< Floating-point operations of one execution, as the op declares them; -1: not known, as of
-                               user kernels and of older daemons. */
-    const char *identity; /**< Of an identity, whose `uid` is a number of the daemon's own; "": of a user. */
+    int64_t bytes;        /**< Bytes of every tensor of one execution, each tensor once; -1: not known. */
+    int64_t operations;   /**< Floating-point operations of one execution, as the op declares them; -1: not known (a
+                               user's kernel, an older daemon). */
+    const char *identity; /**< Name of the identity that `uid` stands for; "": `uid` is a user. */
 };
 
-/** One mapping of the daemon's registry. */
+/** A mapping in the daemon's registry. */
 struct kops_mapping {
     const char *kind, *device; /**< device: NULL for a memfd */
     uint64_t size, users;
-    bool open; /**< Closed ones do not pin memory. */
+    bool open; /**< Mapped at present; a closed mapping does not pin memory. */
     double idle_s;
     size_t n_pids;
     const int64_t *pids;
@@ -63,15 +63,16 @@ struct kops_mapping {
 /** A process that does GPU work for the daemon. */
 struct kops_executor {
     int64_t pid;
-    const char *state;   /**< "starting", "spare" (ready, and serves nobody yet), "serving" or "ending". */
-    const char *domain;  /**< Whose jobs it runs: "common", "user" or "connection"; NULL: not decided yet. */
+    const char *state; /**< "starting", "spare" (ready, and serves nobody yet), "serving" or "ending". */
+    /** Domain whose jobs the process runs: "common", "user" or "connection"; NULL: not decided yet. */
+    const char *domain;
     int64_t uid;         /**< The domain's user; -1: none, or of a connection that is closed. */
     uint64_t connection; /**< The domain's connection; 0: none. */
     int64_t client_pid;  /**< The process that has that connection; 0: none, or not known. */
-    uint64_t jobs;       /**< That it has now. */
+    uint64_t jobs;       /**< Jobs in the process now. */
     double uptime_s;
-    double device_us;     /**< Time in which it had work on a GPU. */
-    const char *identity; /**< The domain's, whose `uid` is then a number of the daemon's own; "": none. */
+    double device_us;     /**< Time in which the process had work on a GPU. */
+    const char *identity; /**< Name of the domain's identity, whose `uid` is a number of the daemon's own; "": none. */
 };
 
 /** Every list is NULL-terminated. */
@@ -80,10 +81,9 @@ struct kops_stats {
     const struct kops_counter *const *counters;
     const struct kops_stats_row *const *rows;
     const struct kops_mapping *const *mappings;
-    const struct kops_counter *const *kernels;    /**< Of user kernels: compiles, cache hits, launches … */
-    const struct kops_executor *const *executors; /**< None: the daemon does the GPU work itself, or has no GPU, or is
-                                                       older than executors. */
-    const struct kops_counter *const *executor_counts; /**< Since the daemon's start: started, replaced … */
+    const struct kops_counter *const *kernels;    /**< Counters of users' kernels: compiles, cache hits, launches … */
+    const struct kops_executor *const *executors; /**< Empty: no GPU, or an older daemon without executors. */
+    const struct kops_counter *const *executor_counts; /**< Counters since the daemon's start: started, replaced … */
 };
 
 /** Reads the daemon's counters and timings. `filter` may be NULL. Free the result with kops_stats_free(). */

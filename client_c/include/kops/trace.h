@@ -24,47 +24,49 @@ struct kops_trace_options {
     uint64_t reserved[4];
 };
 
-/** What the events with this `kind` did. */
+/** Description of all events with this `kind`. */
 struct kops_trace_kind {
     uint64_t kind;
-    const char *what;   /**< "run", "launch", "sequence", "run_program" (the method of the request) or "compile". */
-    const char *op;     /**< The op or kernel; of several ops the first one; of a compilation its first kernel, "" where
-                             that failed. */
-    uint64_t ops;       /**< How many ops one execution has; 0 of a compilation. */
-    const char *device; /**< UUID of the device that did the work; "" of a compilation. */
+    const char *what; /**< "run", "launch", "sequence", "run_program" (the method of the request) or "compile". */
+    const char *op;   /**< The op or kernel; for several ops the first one; for a compilation its first kernel, "" where
+                           that failed. */
+    uint64_t ops;     /**< Ops of one execution; 0 for a compilation. */
+    const char *device;  /**< UUID of the device that did the work; "" for a compilation. */
     const char *variant; /**< The kernel that was chosen; "" where there are several ops, or none. */
-    const char *dtype;   /**< Of the first tensor; "" where there is none. */
+    const char *dtype;   /**< Type of the first tensor; "" where there is none. */
     size_t n_shapes;
     const struct kops_shape *shapes; /**< Inputs, then outputs, of the first op. */
 };
 
 /** A connection whose work is in the trace. */
 struct kops_trace_client {
-    uint64_t client;  /**< No other connection of this daemon has the same number. */
+    uint64_t client;  /**< Number of the connection, unique within this daemon. */
     int64_t pid, uid; /**< As in struct kops_client_info. */
-    const char *name; /**< The name that the client gave, see kops_connect_options.name; "": none. Nobody checks it. */
-    const char *comm; /**< Its process's name; "" where that could not be read. */
-    const char *identity; /**< Then `uid` is a number of the daemon's own; "": of a user. */
+    /** Name that the client gave itself, see kops_connect_options.name; "": none. Not to be trusted. */
+    const char *name;
+    const char *comm;     /**< Name of the client's process; "" where that could not be read. */
+    const char *identity; /**< Name of the identity that `uid` stands for; "": `uid` is a user. */
 };
 
-/** One run or one compilation. Times are since the trace's origin; 0: there is none, such as of the start of a run that
- * failed before. */
+/** A run or a compilation. Times count from the trace's origin; 0: no such time, such as the start of a run that failed
+ * before. */
 struct kops_trace_event {
-    uint64_t kind;     /**< Of one of `kinds`, of this reply or of an earlier one. 0: one of more kinds than the daemon
-                            tells apart. */
-    uint64_t client;   /**< Of one of `clients`, of this reply or of an earlier one. The daemon describes some thousand
-                            connections of a trace; the events of others name a number that nothing describes. */
+    uint64_t kind;     /**< Key into the `kinds` of this reply or of earlier ones. 0: an event beyond the kinds that the
+                            daemon tells apart. */
+    uint64_t client;   /**< Key into the `clients` of this reply or of earlier ones. The daemon describes some thousand
+                            connections of a trace; a later connection's number has no entry. */
     uint64_t call;     /**< The request's msgid. */
-    uint64_t stream;   /**< Of the client; 0 of a compilation. */
-    uint64_t received; /**< The daemon had decoded the request. 1: before the trace began. */
-    uint64_t ready;    /**< All memory that the request needs was open. */
-    uint64_t started;  /**< A device got the first work; the compiler began, 0 where the binary was cached. */
-    uint64_t ended;    /**< The daemon saw the end. */
-    uint64_t busy;     /**< The device's own time for all executions together; 0: not measured. */
-    uint64_t executions; /**< Without warmup. */
-    bool failed;         /**< It was answered with an error. */
-    uint64_t began;      /**< The first timed execution began on the device; 0: not known. */
-    uint64_t finished;   /**< The last one ended there; 0: not known. */
+    uint64_t stream;   /**< Stream number of the client; 0 for a compilation. */
+    uint64_t received; /**< Time when the daemon had decoded the request. 1: before the trace began. */
+    uint64_t ready;    /**< Time when all memory that the request needs was open. */
+    /** Time when a device got the first work, or the compiler began; 0 where the binary was cached. */
+    uint64_t started;
+    uint64_t ended;      /**< Time when the daemon saw the end. */
+    uint64_t busy;       /**< The device's own time for all executions together; 0: not measured. */
+    uint64_t executions; /**< Executions without warm-up. */
+    bool failed;         /**< The reply was an error. */
+    uint64_t began;      /**< Time when the first timed execution began on the device; 0: not known. */
+    uint64_t finished;   /**< Time when the last execution ended on the device; 0: not known. */
 };
 
 /** The events since the last reply. `kinds` and `clients` are NULL-terminated, and have only entries that no earlier
@@ -72,14 +74,15 @@ struct kops_trace_event {
 struct kops_trace {
     bool recording;     /**< More will be recorded. */
     uint64_t origin_ns; /**< CLOCK_MONOTONIC when the recording began. */
-    uint64_t now_ns;    /**< When the reply was made, since the origin. */
-    uint64_t dropped;   /**< Events since the beginning for which there was no room. */
-    uint64_t pending;   /**< Events that ended, and that a later call returns: the driver's record of their kernels is
-                             still to come. After the end of the trace read on until it is 0; it takes 0.2 s at most. */
+    uint64_t now_ns;    /**< Time of the reply, since the origin. */
+    uint64_t dropped;   /**< Events dropped for want of room, since the recording began. */
+    uint64_t pending;   /**< Events that have ended but wait for the driver's records of their kernels; a later call
+                             returns them. After the end of the trace, read on until this is 0; it takes 0.2 s at
+                             most. */
     const struct kops_trace_kind *const *kinds;
     const struct kops_trace_client *const *clients;
     size_t n_events;
-    const struct kops_trace_event *events; /**< In the order in which they ended. */
+    const struct kops_trace_event *events; /**< Events in the order of their ends. */
 };
 
 /** Records from now on, until kops_trace_read() ends it or the connection ends. An earlier trace of the client

@@ -1,4 +1,4 @@
-/* What the daemon tells of itself and its users: clients, the cache, statistics, tuning, traces. */
+/* Requests of administrators, and the daemon's state: clients, the cache, statistics, tuning, traces. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +12,8 @@
 
 enum { LONGEST_DRAIN_MS = 86400000 }; /* a day, as for every time on the wire */
 
-/* `younger`: the method, where daemons may be older than it; NULL: it was always there. `timeout_ms` 0: the client's
- * own. */
+/* `younger`: the method's name, where a daemon may be older than the method; NULL: every daemon has it. `timeout_ms` 0:
+ * the client's own. */
 static enum kops_code call(kops_client *client, const char *younger, wire_pack *pack, const void *request, int fd,
                            wire_decode *decode, void *into, int64_t timeout_ms, unsigned attempts,
                            struct kops_error *ret_error)
@@ -35,13 +35,13 @@ static void *new_result(size_t size, enum kops_code *ret_code, struct kops_error
     return result;
 }
 
-/* The public struct of a result that begins with an arena; NULL where the call failed. */
+/* Returns the public struct behind a result's arena; NULL where the call failed. */
 static void *kept(struct arena *result, enum kops_code code)
 {
     return code ? wire_result_free(result + 1) : result + 1;
 }
 
-/* A call whose result begins with an arena and has `size` bytes. */
+/* Calls with a result of `size` bytes that begins with an arena. */
 static void *ask(kops_client *client, const char *younger, wire_pack *pack, const void *request, wire_decode *decode,
                  size_t size, unsigned attempts, enum kops_code *ret_code, struct kops_error *ret_error)
 {
@@ -113,7 +113,7 @@ enum kops_code kops_drain(kops_client *client, const struct kops_drain_options *
 {
     static const struct kops_drain_options defaults;
     const struct kops_drain_options *o = options ? options : &defaults;
-    /* The daemon answers when its time is over; the client waits so much longer as it does for any answer. */
+    /* The daemon answers when `timeout_ms` is over; the client waits its usual timeout longer. */
     const int64_t patience_ms =
         o->timeout_ms && client->timeout_ms >= 0 ? o->timeout_ms + client->timeout_ms : KOPS_FOREVER;
     struct kops_drain_result result = {0};
@@ -139,7 +139,7 @@ static enum kops_code check_cache(const struct kops_client *c, struct kops_error
     return fail(e, KOPS_ERR_UNSUPPORTED, "the daemon is older than kernels of one's own: install a newer one");
 }
 
-/* `attempts`: counts of what was done would differ the second time. */
+/* `attempts`: a cache request is not repeated, since its counts would differ the second time. */
 static enum kops_code call_cache(kops_client *client, const struct wire_cache *request, int fd, wire_decode *decode,
                                  void *into, unsigned attempts, struct kops_error *ret_error)
 {
@@ -254,8 +254,8 @@ static enum kops_code check_feature(const struct kops_client *c, struct kops_err
         "choice among kernels, such as a GPU");
 }
 
-/* Where the request would run: the daemon's default device (NULL) unless the request, or memory on a device, says more.
- */
+/* Returns the device that the request would run on: the named one, the one that holds its memory, or NULL for the
+ * default. */
 static const char *device_of(const struct kops_request *r)
 {
     const char *device = r->options.device;
@@ -282,7 +282,7 @@ static enum kops_code call_tune(struct kops_client *c, const struct kops_request
 
     for (size_t i = 0; i < r->n_inputs + r->n_outputs; i++) {
         operand_resolve(c, request_tensor(r, i), &tensors[i]);
-        tensors[i].buffer = 0; /* its place in memory stays, as the offset, and with it the alignment */
+        tensors[i].buffer = 0; /* the offset keeps the place in memory, and with it the alignment */
     }
     return session_call(c, wire_pack_tune, &wire, -1, wire_decode_tune, into, client_deadline(c, r->options.timeout_ms),
                         SESSION_ATTEMPTS, e);
@@ -348,7 +348,7 @@ struct beginning {
     uint32_t generation;
 };
 
-/* Before another thread may connect anew. */
+/* Notes the connection of the reply, before another thread may connect anew. */
 static bool decode_beginning(const unsigned char *result, int *fds, unsigned nfds, void *into)
 {
     struct beginning *b = into;
@@ -377,7 +377,7 @@ enum kops_code kops_trace_begin(kops_client *client, const struct kops_trace_opt
     return fail_older(e, r, "trace");
 }
 
-/* On the connection that began the trace, and on no other: another daemon knows nothing of it. */
+/* Reads on the connection that began the trace only: another daemon knows nothing of the trace. */
 static enum kops_code read_trace(struct kops_client *c, bool end, struct wire_trace *into, struct kops_error *e)
 {
     const struct wire_tracing request = {.end = end};

@@ -13,7 +13,7 @@ const char *kops_version(void)
     return KOPS_VERSION;
 }
 
-/* Of calls that name none: *where, or KOPS_WHERE in the environment. */
+/* Finds the place of calls that name none: *where, or KOPS_WHERE in the environment. */
 static enum kops_code find_place(enum kops_where *where, struct kops_error *e)
 {
     static const struct {

@@ -8,7 +8,7 @@
 #include "session/connect.h"
 #include "session/session.h"
 
-/* Methods whose replies bring an id: a late one must be given back. */
+/* Returns the decoder for a method whose reply brings an id: a late reply's id must be released. */
 static wire_decode *decode_late(const char *method)
 {
     static const struct {
@@ -33,7 +33,7 @@ static bool same_connection(struct kops_client *c, struct job *job)
     return *generation == c->generation;
 }
 
-/* The request did not run, so any request can be made again. */
+/* Fails a job that was not sent since its connection is over: the binding may repeat it. */
 static enum kops_code not_sent(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
 {
     (void)c;

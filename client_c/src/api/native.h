@@ -1,10 +1,9 @@
 /* Calls for bindings that are linked into one file with this library's objects. Not installed, no stable interface.
  *
- * A binding keeps its own objects and shares the client's connection: it makes requests of any method as MessagePack
- * (native_submit), and runs by registered buffer ids (native_submit_run, native_enqueue), which are good for one
- * connection: its generation says which. A request that fails with its daemon is not repeated here: the binding
- * decides. Thread: any.
- */
+ * A binding keeps its own objects and shares the client's connection. It sends requests of any method as MessagePack
+ * (native_submit), and runs by registered buffer ids (native_submit_run, native_enqueue). Ids are valid on one
+ * connection, named by its generation. A request that fails with its daemon is not repeated here: the binding decides.
+ * Thread: any. */
 #ifndef KOPS_CLIENT_NATIVE_H
 #define KOPS_CLIENT_NATIVE_H
 
@@ -14,18 +13,17 @@
 
 enum { NATIVE_MAX_FDS = WIRE_MAX_FDS };
 
-/* A request of any method. */
 struct native_raw {
-    uint32_t generation; /* connection that its ids are of; 0: any */
+    uint32_t generation; /* connection that the ids belong to; 0: any */
     const char *method;
-    const void *params; /* one MessagePack map, with `nfds` in it when there are descriptors */
+    const void *params; /* a MessagePack map, with `nfds` in it when there are descriptors */
     size_t length;
     int fds[NATIVE_MAX_FDS]; /* stay the caller's */
     unsigned n_fds;
     int64_t timeout_ms; /* 0: the client's */
 };
 
-/* Sends it without waiting for the reply: the ticket is for native_wait(), or for kops_poll() and kops_cancel(). */
+/* Sends a request without waiting for the reply. The ticket is for native_wait(), kops_poll() and kops_cancel(). */
 enum kops_code native_submit(kops_client *client, const struct native_raw *request, kops_ticket *ret_ticket,
                              struct kops_error *ret_error);
 
@@ -39,33 +37,33 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
 void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length,
                    bool dispensable);
 
-/* The present connection's; connects when there is none, for so long (0: the client's timeout). 0 with *ret_error set
- * when that fails. */
+/* Returns the present connection's generation. Connects when there is none, for at most `timeout_ms` (0: the client's
+ * timeout). 0 with *ret_error set when that fails. */
 uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
 
 /* Appends the daemon's answer to the present connection's hello, one map. False without memory. */
 bool native_hello(kops_client *client, struct bytes *out);
 
-/* The present connection's socket, which stays the client's, for event loops; -1: there is none. Of clients that talk
- * over the socket alone (KOPS_TRANSPORT_SOCKET). */
+/* Returns the present connection's socket, for event loops; -1: there is none. The socket stays the client's. For
+ * clients that use the socket alone (KOPS_TRANSPORT_SOCKET). */
 int native_socket(kops_client *client);
 
-/* Takes in the replies that have arrived, without waiting. An error where the connection is not that of `generation`.
- */
+/* Reads the replies that have arrived, without waiting. An error where the connection is not that of `generation`. */
 enum kops_code native_look(kops_client *client, uint32_t generation, struct kops_error *ret_error);
 
-/* Whether native_wait() would return at once. Reads nothing. */
+/* Tells whether native_wait() would return at once. Reads nothing. */
 bool native_has_ended(kops_client *client, kops_ticket ticket);
 
 /* The msgid of the last request that this thread made, of any client; 0: none. */
 uint32_t native_last_call(void);
 
 struct native_request {
-    uint32_t generation; /* connection that the ids are of; another one is KOPS_ERR_CONNECTION_LOST, nothing was sent */
+    uint32_t generation; /* connection that the ids belong to; on another one the call fails with
+                            KOPS_ERR_CONNECTION_LOST and sends nothing */
     const char *op;      /* outlives the call; with a kernel its name, for messages: outlives the client */
     unsigned n_inputs, n_outputs;
     const struct native_tensor *tensors; /* inputs, then outputs */
-    const char *attrs;                   /* one MessagePack map, `variant` included; NULL: none */
+    const char *attrs;                   /* a MessagePack map, `variant` included; NULL: none */
     size_t attrs_length;
     const struct kops_options *options; /* NULL: the defaults; .variant is NULL */
 
@@ -73,16 +71,16 @@ struct native_request {
     uint64_t kernel;                  /* 0: the op */
     const struct kops_argument *args; /* KOPS_ARG_TENSOR: the next of `tensors`; its value is not read */
     unsigned n_args;
-    const char *geometry; /* one MessagePack map of `grid`, `block`, `shared`, `cluster`; NULL: the kernel's own */
+    const char *geometry; /* a MessagePack map of `grid`, `block`, `shared`, `cluster`; NULL: the kernel's own */
     size_t geometry_length;
 };
 
-/* Sends it without waiting, as kops_submit(); kops_wait() has timings unless the options leave them out. `generation`
- * may be 0, where there are no ids. */
+/* Sends a run without waiting, as kops_submit(); kops_wait() has timings unless the options leave them out.
+ * `generation` may be 0, where there are no ids. */
 enum kops_code native_submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
                                  struct kops_error *ret_error);
 
-/* Puts it on a CUDA stream, as kops_enqueue(). Batches and kops_synchronize() are those of <kops/ordered.h>. */
+/* Puts a run on a CUDA stream, as kops_enqueue(). Batches and kops_synchronize() are those of <kops/ordered.h>. */
 enum kops_code native_enqueue(kops_client *client, const struct native_request *request, void *cuda_stream,
                               struct kops_error *ret_error);
 
@@ -91,8 +89,8 @@ enum kops_code native_enqueue(kops_client *client, const struct native_request *
 enum kops_code native_enqueue_call(kops_client *client, uint32_t generation, const char *method, const char *name,
                                    const void *params, size_t length, void *cuda_stream, struct kops_error *ret_error);
 
-/* Number of the last op enqueued on the stream so far, and whether every one up to `number` has ended (its references
- * may be dropped). Never blocks; reads the replies that have arrived. */
+/* native_enqueued(): number of the last op enqueued so far. native_completed(): whether every op up to `number` has
+ * ended, so that its references may be dropped. Neither blocks; replies that have arrived are read. */
 uint64_t native_enqueued(kops_client *client);
 bool native_completed(kops_client *client, uint64_t number);
 

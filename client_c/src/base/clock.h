@@ -10,14 +10,13 @@
 
 uint64_t clock_ns(void);
 
-/* The same clock as the system's last tick left it, some milliseconds late: a fraction of the cost. Never ahead of
- * clock_ns(). */
+/* Returns the time of the last timer tick: some milliseconds late, never ahead of clock_ns(), and far cheaper. */
 uint64_t clock_coarse_ns(void);
 
-/* The deadline that lies `ms` ahead; negative: never. */
+/* Returns the deadline `ms` ahead; negative: never. */
 uint64_t deadline_in(int64_t ms);
 
-/* Milliseconds until then for poll(2), rounded up; -1 for never. */
+/* Returns the milliseconds until the deadline for poll(2), rounded up; -1 for never. */
 int deadline_poll_ms(uint64_t deadline);
 
 static inline bool deadline_passed(uint64_t deadline)
@@ -25,8 +24,8 @@ static inline bool deadline_passed(uint64_t deadline)
     return deadline != DEADLINE_NEVER && clock_ns() >= deadline;
 }
 
-/* getpid() without a system call, since every call of the library asks. The number is kept in a page that the kernel
- * empties in the child of every fork, however it is made. */
+/* Returns getpid() without a system call, since every call of the library asks. The number is in a page that the kernel
+ * zeroes in the child of every kind of fork. */
 pid_t process_id(void);
 
 #endif

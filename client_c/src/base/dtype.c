@@ -48,7 +48,7 @@ static bool parse_name(const char *name, enum kops_dtype *ret_dtype)
     return false;
 }
 
-/* `unsigned long long int` and every other form that C allows, in any order. client_py/kops/_source/types.py has
+/* Parses `unsigned long long int` and every other form that C allows, in any order. client_py/kops/_source/types.py has
  * the same rule, and both run tests/vectors/c_types.json. */
 static bool parse_integer(const char *text, enum kops_dtype *ret_dtype)
 {

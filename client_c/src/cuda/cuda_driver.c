@@ -169,7 +169,7 @@ enum kops_code cuda_push_primary(const struct cuda_driver *d, int ordinal, struc
     cuda_context context;
     cuda_status status = d->device_get(&device, ordinal);
 
-    /* Never released: the primary context is the process's own, and making it again costs a third of a second. */
+    /* The primary context is never released: it is the process's own, and making it again costs a third of a second. */
     if (!status)
         status = d->primary_retain(&context, device);
     if (!status)

@@ -113,7 +113,8 @@ enum {
     X(vmm_unmap, cuMemUnmap, (cuda_pointer, size_t))                                                                   \
     X(vmm_set_access, cuMemSetAccess, (cuda_pointer, size_t, const struct cuda_access *, size_t))
 
-/* The same for calls that only parts of this library need: NULL where the driver lacks them. */
+/* X(member, exported name, parameters): calls that only parts of this library need; NULL where the driver lacks them.
+ */
 #define CUDA_OPTIONAL_CALLS(X)                                                                                         \
     X(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned))                                                 \
     X(host_unregister, cuMemHostUnregister, (void *))                                                                  \
@@ -162,8 +163,8 @@ struct cuda_driver {
 /* Loads and initialises the driver once a process; NULL after it filled *e with no_cuda. */
 const struct cuda_driver *cuda_load(struct kops_error *e);
 
-/* While a framework captures a stream, calls such as cuEventQuery() fail in every thread, and end the capture. A thread
- * may make them between two of these exchanges; *mode is CUDA_CAPTURE_RELAXED before the first. */
+/* During a stream's capture, calls such as cuEventQuery() fail in every thread, and end the capture. A thread may make
+ * them between two of these exchanges; *mode is CUDA_CAPTURE_RELAXED before the first. */
 enum { CUDA_CAPTURE_RELAXED = 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */ };
 static inline void cuda_exchange_capture_mode(const struct cuda_driver *d, int *mode)
 {
@@ -171,7 +172,7 @@ static inline void cuda_exchange_capture_mode(const struct cuda_driver *d, int *
         d->exchange_capture_mode(mode);
 }
 
-/* The same where it is loaded already, without a look at whether it still works; NULL: it is not. */
+/* Returns the driver where it is loaded already, without checking that it still works; else NULL. */
 const struct cuda_driver *cuda_loaded(void);
 
 /* Fills *e: "<what>: <driver's error name>", with the detail `driver`. Returns `code`. */
@@ -186,7 +187,8 @@ enum kops_code cuda_device_uuid(const struct cuda_driver *d, int ordinal, char r
 /* The ordinal, in this process, of a device's UUID. */
 enum kops_code cuda_find_device(const struct cuda_driver *d, const char *uuid, int *ret_ordinal, struct kops_error *e);
 
-/* Whether this process uses CUDA on the device: its primary context is there. Loads nothing, and makes no context. */
+/* Tells whether this process uses CUDA on the device: whether its primary context exists. Loads nothing, and makes no
+ * context. */
 bool cuda_is_in_use(const char *uuid);
 
 /* Makes the device's primary context current; cuda_pop() undoes it. */

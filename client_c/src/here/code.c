@@ -40,7 +40,7 @@ struct here_code {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct here_code *codes; /* all of the process; they are never dropped */
+static struct here_code *codes; /* all binaries of the process; never dropped */
 
 static struct here_code *find(const char *key)
 {
@@ -139,7 +139,7 @@ static int attribute(const void *device, int which)
     return on->driver->device_attribute(&value, which, on->device) ? 0 : value;
 }
 
-/* The limits, and launches may use all the shared memory of the device: by itself this changes nothing. */
+/* Reads the function's limits, and allows launches to use all shared memory of the device. */
 static cuda_status describe(const struct cuda_driver *d, struct here_function *f)
 {
     struct device on = {.driver = d};
@@ -184,7 +184,7 @@ static enum kops_code find_function(struct here_code *c, const struct cuda_drive
         return fail(e, KOPS_ERR_UNSUPPORTED, "the code has no kernel %.128s for this GPU", symbol);
     if (status)
         return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuModuleGetFunction");
-    /* Loads now even where the environment asks for lazy loading: a capture must not meet it. */
+    /* Load now, even where the environment asks for lazy loading: a capture must not meet the load. */
     if (d->function_load && (status = d->function_load(f->function)))
         return cuda_fail(d, e, KOPS_ERR_DEVICE_ERROR, status, "cuFuncLoad");
     status = describe(d, f);
@@ -241,7 +241,7 @@ enum kops_code here_image_keep(const char *name, int fd, size_t size, struct kop
     return fail(e, KOPS_ERR_BAD_ARGUMENT, "the daemon's kernels have no binary %.64s", name);
 }
 
-/* Its name is NULL where there is none. */
+/* Returns the kernel with that symbol, or the last entry, whose name is NULL. */
 static const struct cuda_ops_kernel *find_kernel(const char *symbol)
 {
     const struct cuda_ops_kernel *k = cuda_ops_kernels;
@@ -264,7 +264,7 @@ enum cuda_ops_level here_image_level(const char *symbol)
     return find_kernel(symbol)->level;
 }
 
-/* Each kernel has a place of its own for a context; where two meet, the later one takes it. */
+/* Returns the kernel's slot for a context. Where two kernels share a slot, the later one takes it. */
 static struct slot *place(const char *symbol, cuda_context context)
 {
     const uint64_t mixed = ((uint64_t)(uintptr_t)symbol ^ (uint64_t)(uintptr_t)context << 7) * 0x9e3779b97f4a7c15U;

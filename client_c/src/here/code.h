@@ -16,15 +16,15 @@ struct here_function {
     cuda_function function;
     cuda_context context;
     cuda_device device;
-    char uuid[CUDA_UUID_TEXT];   /* of the device; "": the driver does not tell */
-    struct kernel_limits limits; /* of the device and of the function */
+    char uuid[CUDA_UUID_TEXT];   /* UUID of the device; "": the driver does not tell */
+    struct kernel_limits limits; /* limits of the device and of the function */
 };
 
 /* The kept binary of that key (64 hexadecimal digits); NULL: none yet. */
 struct here_code *here_code_find(const char *key);
 
-/* Keeps the `size` bytes of the file, of which it makes a mapping of its own. The kept one where another thread was
- * faster. Errors: os_error, no_memory. */
+/* Maps and keeps the first `size` bytes of the file. Returns the binary kept before where another thread was faster.
+ * Errors: os_error, no_memory. */
 enum kops_code here_code_keep(const char *key, int fd, size_t size, struct here_code **ret, struct kops_error *e);
 
 /* Finds the symbol in the calling thread's current context, loading the binary there at its first use; also while a
@@ -36,7 +36,7 @@ enum kops_code here_code_function(struct here_code *code, const struct cuda_driv
 /* ---- the binaries of the daemon's own kernels that this process has, by name, and their functions in its contexts.
  * One set a process: daemons whose layouts are ours hand out kernels that compute the same. ---- */
 
-/* unsupported unless the daemon's kernels take parameters as this library lays them out. */
+/* Errors: unsupported, where the daemon's kernels lay out their parameters differently from this library's. */
 enum kops_code here_image_check(uint64_t layout, struct kops_error *e);
 
 /* Keeps the first `size` bytes of the file, whose layout was checked. Errors: bad_argument (no binary has that name),
@@ -49,8 +49,8 @@ enum kops_code here_image_keep(const char *name, int fd, size_t size, struct kop
 enum kops_code here_image_function(const struct cuda_driver *d, cuda_context context, const char *symbol,
                                    struct here_function *ret, const char **ret_missing, struct kops_error *e);
 
-/* The least level of devices that have the kernel. Where a device lacks it all the same, the daemon's binaries have no
- * code of that level: here_image_function() fails with unsupported. */
+/* Returns the lowest device level that has the kernel. A device of that level may still lack it, where the daemon's
+ * binaries were built without code for that level: here_image_function() fails with unsupported. */
 enum cuda_ops_level here_image_level(const char *symbol);
 
 #endif

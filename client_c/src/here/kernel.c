@@ -10,21 +10,16 @@
 #include "ops/launch.h"
 #include "wire/put.h"
 
-enum {
-    LAUNCH_BUFFER_POINTER = 1,
-    LAUNCH_BUFFER_SIZE = 2,
-    CLUSTER_DIMENSION = 4,
-    COOPERATIVE = 2 /* of cuLaunchKernel's */
-};
+enum { LAUNCH_BUFFER_POINTER = 1, LAUNCH_BUFFER_SIZE = 2, CLUSTER_DIMENSION = 4, COOPERATIVE = 2 };
 
 struct here_kernel {
     struct kernel_signature *signature;
     struct here_code *code;
     char *symbol;
-    struct here_tally *tally; /* its lock is that of all below: a launch takes no other */
-    cuda_context context;     /* where `function` is */
+    struct here_tally *tally; /* tally, whose lock guards all members below: a launch takes no other lock */
+    cuda_context context;     /* context of `function` */
     struct here_function function;
-    struct here_last last; /* of that context */
+    struct here_last last; /* last calls in that context */
 };
 
 /* ---- the declaration ---- */
@@ -79,7 +74,7 @@ void here_kernel_free(struct here_kernel *k)
 
 /* ---- a launch ---- */
 
-/* A call in the terms of the rules. */
+/* A call in the form that the rules take. */
 struct reading {
     struct tensor tensors[KERNEL_MAX_TENSORS];
     const struct tensor *operands[KERNEL_MAX_TENSORS];
@@ -89,7 +84,7 @@ struct reading {
     struct plan plan;
 };
 
-/* The key of a parameter in errors, ready in any case: making texts takes longer than the checks. */
+/* Returns the key of a parameter for errors. Keys are constants, since formatting takes longer than the checks. */
 static const char *key_of(const struct kernel_param *p)
 {
 #define KEYS4(a, b, c, d) "args[" #a "]", "args[" #b "]", "args[" #c "]", "args[" #d "]"
@@ -222,7 +217,7 @@ static struct cuda_launch_config configure(const struct plan_kernel *p, cuda_que
     return config;
 }
 
-/* Whether all blocks of a cooperative kernel run at one time. */
+/* Checks that all blocks of a cooperative kernel fit on the device at one time. */
 static enum kops_code check_room(const struct cuda_driver *d, const struct here_function *f,
                                  const struct plan_kernel *p, struct kops_error *e)
 {
@@ -253,7 +248,7 @@ static cuda_status launch_with_attributes(const struct cuda_driver *d, cuda_func
     return d->launch_ex(&config, function, params, buffer);
 }
 
-/* A kernel that may begin early does not here: what is before it on the stream is not known. */
+/* Never lets a kernel begin early (`pdl`), since the work before it on the stream is unknown. */
 static inline cuda_status launch(const struct cuda_driver *d, cuda_function function, struct plan_kernel *p,
                                  cuda_queue stream)
 {
@@ -272,7 +267,7 @@ static inline cuda_status launch(const struct cuda_driver *d, cuda_function func
 /* ---- what a launch needs ---- */
 
 struct prepared {
-    const struct cuda_driver *driver; /* NULL: nothing is to be done */
+    const struct cuda_driver *driver; /* NULL: nothing to launch */
     cuda_context context;
     cuda_function function; /* in that context */
     struct plan_kernel plan;
@@ -330,7 +325,7 @@ static enum kops_code check(const struct here_kernel *k, const struct here_funct
     return KOPS_OK;
 }
 
-/* Checks a call that is none of the last ones again, and keeps it as one. */
+/* Checks a call that equals none of the last calls, and keeps it among them. */
 static enum kops_code prepare_new(struct here_kernel *k, const struct here_function *f, const struct here_call *call,
                                   struct prepared *ret, struct kops_error *e)
 {
@@ -342,13 +337,13 @@ static enum kops_code prepare_new(struct here_kernel *k, const struct here_funct
         return r;
     here_tally_lock(k->tally);
     ret->counted = here_tally_count(k->tally, &shapes, &row);
-    if (k->context == ret->context) /* another thread may have taken the kernel to its own */
+    if (k->context == ret->context) /* false where another thread took the kernel to its own context */
         here_last_keep(&k->last, call, &ret->plan, &shapes);
     here_tally_unlock(k->tally);
     return KOPS_OK;
 }
 
-/* A call that is none of the last ones again, or in another context than they. */
+/* Prepares a call that equals none of the last calls, or is in another context. */
 static enum kops_code prepare_unknown(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
                                       struct kops_error *e)
 {
@@ -369,8 +364,8 @@ static enum kops_code prepare_unknown(struct here_kernel *k, const struct here_c
     return prepare_new(k, &function, call, ret, e);
 }
 
-/* A call that is one of the last ones again, in their context, was checked: nothing else was looked at then. One lock
- * for it. */
+/* Prepares a call. A call that equals one of the last calls in their context needs no check: nothing else was looked at
+ * then. Takes one lock. */
 static inline enum kops_code prepare(struct here_kernel *k, const struct here_call *call, struct prepared *ret,
                                      struct kops_error *e)
 {

@@ -4,13 +4,12 @@
 
 /* ---- the words of a call ---- */
 
-/* Writes the words of a call, or compares them with kept ones, by one list of what counts. A call's own
- * counts and ranks lead through the words, so that there is room for them whatever is there, and calls of other counts
- * or ranks differ in the word that has these. */
+/* Writes the words of a call, or compares them with kept words. Counts and ranks come first: they say how many words
+ * follow, and calls with other counts or ranks differ in these words. */
 struct walk {
     const bool writes;
     uint64_t *at;
-    uint64_t differs; /* not 0: some word does */
+    uint64_t differs; /* not 0: some word differs */
 };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -24,8 +23,8 @@ ALWAYS_INLINE void look(struct walk *w, uint64_t word)
     w->at++;
 }
 
-/* What of an argument's value counts, by its kind: of a tensor nothing, since its own words come after the arguments'.
- * An argument of any other kind is refused in any case. */
+/* Masks of the bits that count in an argument's value, by its kind. A tensor's value has none, since the tensor's own
+ * words follow the arguments'. Arguments of any other kind are refused later. */
 enum { N_KINDS = 8 };
 static const uint64_t VALUE_MASKS[N_KINDS] = {[KOPS_ARG_INT] = UINT64_MAX,
                                               [KOPS_ARG_UINT] = UINT64_MAX,
@@ -43,7 +42,7 @@ ALWAYS_INLINE void look_at_argument(struct walk *w, const struct kops_argument *
     memcpy(&value, &a->value, sizeof(value));
     look(w, (uint64_t)a->kind);
     look(w, value & VALUE_MASKS[a->kind % N_KINDS]);
-    w->differs |= a->kind == KOPS_ARG_BYTES; /* what lies there may have changed */
+    w->differs |= a->kind == KOPS_ARG_BYTES; /* the bytes behind the pointer may have changed */
 }
 
 ALWAYS_INLINE void look_at_sizes(struct walk *w, const int64_t *sizes, unsigned n)
@@ -79,7 +78,7 @@ ALWAYS_INLINE void look_at_geometry(struct walk *w, const struct kops_launch_geo
     look(w, g->has_shared ? g->shared : 0);
 }
 
-/* False: the call is too long, or differs. */
+/* Returns false where the call is too long, or differs. */
 ALWAYS_INLINE bool look_at_call(struct walk *w, const struct here_call *call)
 {
     if (call->n_args > KERNEL_MAX_PARAMS || call->n_tensors > KERNEL_MAX_TENSORS)
@@ -110,7 +109,7 @@ static bool is(struct here_last_call *kept, const struct here_call *call)
 struct here_last_call *here_last_find(struct here_last *last, const struct here_call *call)
 {
     for (unsigned i = 0; i < LAST_CALLS; i++) {
-        const unsigned at = (last->found + i) % LAST_CALLS; /* the next one after the last where they take turns */
+        const unsigned at = (last->found + i) % LAST_CALLS; /* the next slot fits where calls alternate */
 
         if (is(&last->calls[at], call)) {
             last->found = at;

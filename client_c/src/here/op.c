@@ -14,26 +14,26 @@
 #include "ops/launch.h"
 #include "wire/put.h"
 
-/* ---- the last executions of a client: one that is equal in all that the rules look at is launched as it was planned.
- * One lock. ---- */
+/* ---- the last executions of a client. An execution that is equal in all that the rules look at is launched by its
+ * kept plan. One lock guards them. ---- */
 
-/* What an execution launches, and where it is counted. */
+/* A planned execution: its launch and the tally that counts it. */
 struct made {
     const struct op *op;
     cuda_function function;
-    struct cuda_launch launch; /* its maps are encoded */
-    struct here_tally *tally;  /* NULL: it is not counted */
+    struct cuda_launch launch; /* launch, with its tensor maps encoded */
+    struct here_tally *tally;  /* NULL: not counted */
     struct here_counted counted;
 };
 
 enum {
-    CALLS = 16, /* a step of a model runs so many ops again and again, or one op on so many buffers */
+    CALLS = 16, /* room for the ops of a model's step that repeats, or for one op on as many buffers */
     ATTRS_MOST = 128,
-    /* Of a tensor: address, length, rank and dtype, whether it has strides, shape, strides. */
+    /* Words of a tensor: address, length, rank and dtype, whether it has strides, shape, strides. */
     WORDS = 1 + PLAN_MAX_OPERANDS * (4 + 2 * TENSOR_MAX_RANK)
 };
 
-/* All that the rules look at. */
+/* Everything that the rules look at. */
 struct key {
     cuda_context context;
     unsigned n_words;
@@ -44,7 +44,7 @@ struct key {
 
 struct kept {
     struct key key;
-    const struct op *op; /* NULL: there is none */
+    const struct op *op; /* NULL: the slot is empty */
     cuda_function function;
     struct cuda_launch launch;
     struct here_tally *tally;
@@ -54,7 +54,7 @@ struct kept {
 
 struct last {
     pthread_mutex_t lock;
-    unsigned found; /* the next one is likely to be behind it */
+    unsigned found; /* slot found last; the next call is likely to be in the slot after it */
     struct kept calls[CALLS];
 };
 
@@ -77,8 +77,8 @@ static uint64_t *write_tensor(uint64_t *at, const struct here_tensor *t)
     return t->strides ? write_sizes(at, t->strides, t->rank) : at;
 }
 
-/* False: the call is too long to be kept. The words lead themselves: calls of other counts or ranks differ in the word
- * that has these. */
+/* Returns false where the call is too long to be kept. Counts and ranks come first in the words, so calls with other
+ * counts or ranks differ. */
 static bool make_key(cuda_context context, const struct here_op_call *call, struct key *ret)
 {
     const unsigned n = call->n_inputs + call->n_outputs;
@@ -113,7 +113,7 @@ static bool is(const struct kept *k, const struct key *key, const char *op)
 static void copy_launch(struct cuda_launch *to, const struct cuda_launch *from)
 {
     memcpy(to, from, offsetof(struct cuda_launch, params) + from->params_size);
-    to->n_maps = 0; /* they are in the parameters */
+    to->n_maps = 0; /* the parameters contain them already */
 }
 
 static struct here_counted count_again(struct here_tally *tally, const struct here_shapes *shapes, struct here_row *row)
@@ -147,7 +147,7 @@ static bool last_find(struct last *l, cuda_context context, const struct here_op
         return false;
     pthread_mutex_lock(&l->lock);
     for (unsigned i = 0; i < CALLS && !found; i++) {
-        const unsigned at = (l->found + i) % CALLS; /* the same again, or the next one where they take turns */
+        const unsigned at = (l->found + i) % CALLS; /* the next slot fits where calls alternate */
 
         found = is(&l->calls[at], &key, call->op);
         if (found) {
@@ -182,18 +182,18 @@ static void last_keep(struct last *l, cuda_context context, const struct here_op
 
 /* ---- counts: a tally for each op, dtypes and device ---- */
 
-/* One tally, with its key. The key is constant; the tally has its own lock. */
+/* A tally with its constant key. The tally has its own lock. */
 struct entry {
     const struct op *op;
-    enum dtype dtypes[PLAN_MAX_OPERANDS]; /* 0 behind the last */
+    enum dtype dtypes[PLAN_MAX_OPERANDS]; /* 0 after the last operand */
     cuda_device device;
-    char uuid[CUDA_UUID_TEXT]; /* of the device; "": the driver does not tell */
+    char uuid[CUDA_UUID_TEXT]; /* UUID of the device; "": the driver does not tell */
     struct here_tally *tally;  /* owned */
     struct entry *next;
 };
 
 struct here_ops {
-    pthread_mutex_t lock;          /* of those who add */
+    pthread_mutex_t lock;          /* guards additions */
     _Atomic(struct entry *) first; /* entries are added in front, and stay */
     struct last last;              /* refers to the tallies */
 };
@@ -315,7 +315,7 @@ void here_ops_tell(struct here_ops *o, here_ops_told *tell, void *to)
         tell_one(e, tell, to);
 }
 
-/* A call in the terms of the rules. */
+/* A call in the form that the rules take. */
 struct reading {
     struct tensor tensors[STEP_MAX_OPERANDS];
     uint64_t addresses[STEP_MAX_OPERANDS];
@@ -400,7 +400,7 @@ static int plan(const struct here_op_call *call, const struct cuda_ops_device *d
 
 /* ---- the device ---- */
 
-/* What the plan depends on, of a context. */
+/* A context's device, as far as plans depend on it. */
 struct place {
     cuda_context context;
     cuda_device device;
@@ -408,7 +408,7 @@ struct place {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct place last_place; /* nearly always the next one, too; guarded by the lock */
+static struct place last_place; /* place of the last call, and nearly always of the next; guarded by the lock */
 
 static void keep_place(const struct place *place)
 {
@@ -469,7 +469,7 @@ static uint32_t flags_of(const struct op_call *call)
     return flags;
 }
 
-/* Counts a planned call, and keeps it as one of the last. */
+/* Counts a planned call, and keeps it among the last ones. */
 static void count(const struct cuda_driver *d, const struct place *place, const struct here_op_call *call,
                   const struct reading *reading, struct made *made)
 {
@@ -527,7 +527,7 @@ static bool lacks_kernel(enum kops_code r, const char *kernel, struct place *pla
     return true;
 }
 
-/* Checks and plans a call that is none of the last ones again. made->op stays NULL where nothing is to be launched. */
+/* Checks and plans a call that equals none of the last ones. made->op stays NULL where there is nothing to launch. */
 static enum kops_code prepare(const struct cuda_driver *d, cuda_context context, const struct here_op_call *call,
                               struct made *made, const char **ret_missing, struct kops_error *e)
 {

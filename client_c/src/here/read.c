@@ -39,7 +39,7 @@ enum kops_code here_context(const struct cuda_driver **ret_driver, cuda_context 
     const struct cuda_driver *d = cuda_loaded();
     cuda_context context = NULL;
 
-    if ((!d || d->context_get(&context)) && !(d = cuda_load(e))) /* which says why, also after a fork */
+    if ((!d || d->context_get(&context)) && !(d = cuda_load(e))) /* cuda_load() says why, also after a fork */
         return KOPS_ERR_NO_CUDA;
     if (!context && (d->context_get(&context) || !context))
         return fail(e, KOPS_ERR_NO_CUDA,

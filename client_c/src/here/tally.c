@@ -21,21 +21,21 @@ struct row {
     int64_t *words; /* owned */
 };
 
-/* Of the events. TIMING_OWNED: a thread uses them, without the lock. TIMING_PENDING: both are on a stream, and were not
- * read yet. */
+/* State of the events. TIMING_OWNED: a thread uses them, without the lock. TIMING_PENDING: both are on a stream, and
+ * not read yet. */
 enum timing { TIMING_IDLE, TIMING_OWNED, TIMING_PENDING };
 
 struct here_tally {
-    pthread_mutex_t lock; /* of all below but the events, which are the owner's */
+    pthread_mutex_t lock; /* guards all members below except the events, which belong to the thread that owns them */
     unsigned launches;
-    pid_t process;       /* whose launches these are: a forked child tells of none of its parent's */
-    uint64_t told_ns;    /* when it was time to tell last, by the coarse clock */
-    uint32_t generation; /* of the rows; never 0 */
+    pid_t process;       /* process whose launches are counted: a forked child reports none of its parent's */
+    uint64_t told_ns;    /* last time that a report was due, by the coarse clock */
+    uint32_t generation; /* generation of the rows; never 0 */
     unsigned n_rows, last, n_operands;
     enum timing timing;
-    struct here_row timed; /* of the launch between the events */
+    struct here_row timed; /* row of the launch between the events */
     const struct cuda_driver *driver;
-    cuda_context context; /* of the events */
+    cuda_context context; /* context of the events */
     cuda_event start, end;
     struct row rows[TALLY_ROWS];
 };
@@ -58,10 +58,10 @@ static void drop_rows(struct here_tally *t)
     for (unsigned i = 0; i < t->n_rows; i++)
         free(t->rows[i].words);
     t->n_rows = t->last = 0;
-    t->generation += t->generation == UINT32_MAX ? 2 : 1; /* a time that comes later has no row any more */
+    t->generation += t->generation == UINT32_MAX ? 2 : 1; /* a time that comes later finds no row */
 }
 
-/* Events of a context that is gone are gone as well: the driver then refuses, which does no harm. */
+/* The driver has destroyed the events of a destroyed context, and then refuses harmlessly. */
 static void drop_events(struct here_tally *t)
 {
     if (t->start)
@@ -92,7 +92,7 @@ void here_tally_unlock(struct here_tally *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Lock held. NULL: there is none, or it is gone. */
+/* Returns NULL where there is no row, or it is gone. Lock held. */
 static struct row *find_row(struct here_tally *t, struct here_row row)
 {
     return row.generation == t->generation && row.index < t->n_rows ? &t->rows[row.index] : NULL;
@@ -100,8 +100,8 @@ static struct row *find_row(struct here_tally *t, struct here_row row)
 
 /* ---- times ---- */
 
-/* Owned. What became of the launch between the events: TIMING_PENDING, or TIMING_IDLE with its time, NAN where that was
- * lost. */
+/* Asks for the launch between the owned events. Returns TIMING_PENDING, or TIMING_IDLE with its time, NAN where the
+ * time was lost. */
 static enum timing ask_time(struct here_tally *t, double *ret_us)
 {
     int mode = CUDA_CAPTURE_RELAXED;
@@ -164,7 +164,7 @@ static void disown(struct here_tally *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Owned. */
+/* Makes the events, which the caller owns. */
 static bool make_events(struct here_tally *t, const struct cuda_driver *d, cuda_context context)
 {
     int mode = CUDA_CAPTURE_RELAXED;
@@ -242,7 +242,7 @@ static bool is(const struct row *row, const struct here_shapes *shapes)
            !memcmp(row->words, shapes->words, shapes->n_words * sizeof(shapes->words[0]));
 }
 
-/* TALLY_ROWS: there is no room, or no memory. */
+/* Returns TALLY_ROWS where there is no room, or no memory. */
 static unsigned find_or_add(struct here_tally *t, const struct here_shapes *shapes)
 {
     const size_t size = shapes->n_words * sizeof(shapes->words[0]);
@@ -274,7 +274,8 @@ static struct here_row row_of(struct here_tally *t, const struct here_shapes *sh
     return (struct here_row){.generation = t->generation, .index = found};
 }
 
-/* Lock held. Once true, it is not again for a while, whether the daemon could be told or not. */
+/* Tells whether a report to the daemon is due. After true it is false for a while, whether the daemon could be told or
+ * not. Lock held. */
 static bool is_due(struct here_tally *t)
 {
     const uint64_t now = clock_coarse_ns();
@@ -285,8 +286,8 @@ static bool is_due(struct here_tally *t)
     return true;
 }
 
-/* Lock held. Whether a launch that is counted in the row, which may be NULL, is to be timed: events cost the launch
- * time, and a row takes so many times until the daemon is told. */
+/* Tells whether to time a launch that is counted in `row`, which may be NULL. Events cost launch time, and a row takes
+ * a limited number of times until the daemon is told. Lock held. */
 static bool is_timed(struct here_tally *t, const struct row *row)
 {
     const bool turn = t->launches++ % TALLY_EVERY == FIRST_TIMED;
@@ -312,7 +313,7 @@ void here_tally_uncount(struct here_tally *t, struct here_row row)
 
     pthread_mutex_lock(&t->lock);
     counted = find_row(t, row);
-    if (counted && counted->count) /* 0: it was told of already */
+    if (counted && counted->count) /* 0: the daemon was told of it already */
         counted->count--;
     pthread_mutex_unlock(&t->lock);
 }
@@ -357,7 +358,7 @@ static bool has_news(const struct row *row)
     return row->count || row->n_us;
 }
 
-/* The shapes stay, for a time that comes later, unless there is no room for others. */
+/* Empties the counts. The shapes stay, for a time that comes later, unless there is no room for others. */
 static void empty(struct here_tally *t)
 {
     for (unsigned i = 0; i < t->n_rows; i++)

@@ -8,10 +8,10 @@
 #include "session/session.h"
 
 enum {
-    FIRST_OPS = 4,     /* in the first sequence of a batch; each is longer than the one before */
-    GROWTH = 4,        /* by that factor */
-    MAX_TENSORS = 192, /* of one sequence */
-    LOOK_BACK = 12,    /* tensors among which an equal one is looked for */
+    FIRST_OPS = 4,     /* in the first sequence of a batch; later sequences are longer */
+    GROWTH = 4,        /* the factor between them */
+    MAX_TENSORS = 192, /* tensors of one sequence */
+    LOOK_BACK = 12,    /* recent tensors to search for an equal one */
     ENOUGH_BYTES = 32 << 10
 };
 
@@ -21,18 +21,18 @@ struct tensor_copy {
 };
 
 struct batch {
-    bool started;                /* a request of this batch was sent, */
-    uint32_t started_generation; /* on that connection */
+    bool started;                /* a request of this batch was sent */
+    uint32_t started_generation; /* the connection that it was sent on */
     unsigned bound;
     unsigned n_ops, n_tensors;
     cuda_queue cuda_stream;
-    pthread_t thread;      /* for which `cuda_stream` has its meaning, where it is that thread's default one */
-    uint32_t generation;   /* of the connection whose buffer ids these are */
-    uint64_t number, last; /* of the first and last op */
+    pthread_t thread;      /* thread whose default stream `cuda_stream` may be */
+    uint32_t generation;   /* generation of the connection whose buffer ids these are */
+    uint64_t number, last; /* numbers of the first and last op */
     struct kops_options options;
     struct bytes tensors, ops;
-    unsigned char names[ORDERED_MAX_OPS]; /* their places, see session/client.h */
-    uint16_t after[ORDERED_MAX_OPS];      /* numbers, counted from the first one */
+    unsigned char names[ORDERED_MAX_OPS]; /* places of the ops' names, see session/client.h */
+    uint16_t after[ORDERED_MAX_OPS];      /* numbers of the ops, counted from the first one */
     struct tensor_copy table[MAX_TENSORS];
 };
 
@@ -79,7 +79,7 @@ static uint32_t place_of(struct batch *b, const struct native_tensor *t)
     return b->n_tensors++;
 }
 
-/* These options hold for the sequence as a whole. */
+/* Compares the options that hold for a sequence as a whole. */
 static bool same_options(const struct kops_options *a, const struct kops_options *b)
 {
     return a->priority == b->priority && a->deadline_ms == b->deadline_ms;
@@ -90,7 +90,7 @@ static bool repeats(const struct kops_options *o)
     return o->warmup || o->repeat > 1;
 }
 
-/* The gathered ops are sent, or dropped. */
+/* Forgets the gathered ops, which were sent or dropped. */
 static void forget(struct kops_client *c, struct ordered_stream *stream)
 {
     struct batch *b = stream->batch;
@@ -278,9 +278,9 @@ enum kops_code batch_settle(struct kops_client *c, cuda_queue cuda_stream, uint6
     }
     if (r)
         return r;
-    if (stream->in_batch) { /* no other thread has ended it meanwhile */
+    if (stream->in_batch) { /* false where another thread ended the batch meanwhile */
         r = batch_end(c, stream, cuda_stream, deadline, e);
-        (void)batch_begin(c, stream, e); /* its memory is there: cannot fail */
+        (void)batch_begin(c, stream, e); /* cannot fail: the batch's memory exists */
     }
     ordered_leave(c, stream);
     return r;

@@ -6,7 +6,7 @@
 #include "session/connect.h"
 #include "session/session.h"
 
-/* The end of a call. The error of an earlier op comes first. */
+/* Ends a call on a stream. The error of an earlier op comes first. */
 static enum kops_code leave(struct kops_client *c, struct ordered_stream *stream, enum kops_code r,
                             struct kops_error *e)
 {
@@ -19,7 +19,7 @@ static enum kops_code leave(struct kops_client *c, struct ordered_stream *stream
     return before ? before : r;
 }
 
-/* In a batch: the operands must be known before the op is gathered. */
+/* Gathers an op into a batch. Its operands must be known to the connection first. */
 static enum kops_code gather(struct kops_client *c, struct job *job, struct ordered_stream *stream, void *cuda_stream,
                              uint64_t deadline, struct kops_error *e)
 {
@@ -113,7 +113,7 @@ enum kops_code kops_batch_end(kops_client *client, void *cuda_stream, struct kop
     return before ? before : r;
 }
 
-/* Of one stream, or of all (NULL). */
+/* Counts the outstanding calls of one stream, or of all (NULL). */
 static unsigned outstanding(const struct kops_client *c, const struct ordered_stream *stream)
 {
     return stream ? stream->outstanding : c->ordered->outstanding;

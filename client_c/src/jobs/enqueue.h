@@ -9,21 +9,21 @@
 /* Refuses options that an ordered call cannot have. */
 enum kops_code enqueue_check(const struct kops_options *options, struct kops_error *e);
 
-/* Work that has `how` or `raw`, and a name. Inside a batch, work with `run` is gathered. */
+/* Enqueues a job that has a name, and `how` or `raw`. In a batch, a job with `run` is gathered. */
 enum kops_code enqueue_work(struct kops_client *c, struct job *job, void *cuda_stream, uint64_t deadline,
                             struct kops_error *e);
 
-/* How a public call sends its work: it waits, gets a ticket, puts it on a CUDA stream, or asks for its counters. */
+/* The way that a public call sends its work: wait, get a ticket, put it on a CUDA stream, or ask for its counters. */
 struct dispatch {
     enum dispatch_way { DISPATCH_RUN, DISPATCH_SUBMIT, DISPATCH_ENQUEUE, DISPATCH_COUNT } way;
     struct kops_result *ret_result; /* DISPATCH_RUN; may be NULL */
     kops_ticket *ret_ticket;        /* DISPATCH_SUBMIT */
     void *stream;                   /* DISPATCH_ENQUEUE */
-    struct wire_counters *counters; /* DISPATCH_COUNT: where they go, */
-    const char *caches;             /* and the caches that are wanted */
+    struct wire_counters *counters; /* DISPATCH_COUNT: place for the counters */
+    const char *caches;             /* DISPATCH_COUNT: the caches that are wanted */
 };
 
-/* Refuses options that a call of that way cannot have. `options` may be NULL. */
+/* Refuses options that a call of this way cannot have. `options` may be NULL. */
 static inline enum kops_code dispatch_check(const struct dispatch *d, const struct kops_options *options,
                                             struct kops_error *e)
 {

@@ -12,7 +12,7 @@ enum {
     CANCEL_GRACE_MS = 250 /* how long a timed-out call waits for the outcome of its cancellation */
 };
 
-/* Says where the reply goes. */
+/* Sets the destination of the reply. */
 static enum kops_code prepare(struct call *call, const struct job *job, struct kops_error *e)
 {
     call->decode = job->decode;
@@ -29,14 +29,14 @@ static enum kops_code prepare(struct call *call, const struct job *job, struct k
     return KOPS_OK;
 }
 
-/* Makes everything known to the connection that the job needs; KOPS_OK with *ret_known false: try again. */
+/* Makes everything that the job needs known to the connection; KOPS_OK with *ret_known false: try again. */
 static enum kops_code make_known(struct kops_client *c, struct job *job, struct call *call, uint64_t deadline,
                                  bool *ret_known, struct kops_error *e)
 {
     *ret_known = false;
     if (job->order && !ordered_current(c)) {
         call_free(&c->calls, call);
-        job->order->starts = true; /* its batch ended with the old connection */
+        job->order->starts = true; /* the batch ended with the old connection */
         return ordered_renew(c, deadline, e);
     }
     if (job->resolve && !job->resolve(c, job)) {
@@ -91,7 +91,7 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
             continue;
         }
         if (job->order)
-            return KOPS_OK; /* it is on the stream: the next call tells how it ended */
+            return KOPS_OK; /* the work is on the stream: the next call reports its outcome */
         if (sent == SESSION_SENT)
             *ret_call = m.call;
         return sent == SESSION_SENT ? KOPS_OK : e->code;
@@ -101,8 +101,7 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
 
 /* ---- waiting ---- */
 
-/* What lies between the client's clock and the daemon's times. In another time namespace the clocks have nothing to do
- * with each other. */
+/* Computes the times between the client's clock and the daemon's. Clocks of different time namespaces are unrelated. */
 static void tell_ways(const struct wire_timings *t, uint64_t seen_ns, struct kops_result *result)
 {
     const uint64_t replied_ns = result->received_ns + (uint64_t)(result->total_us * 1e3);
@@ -127,7 +126,7 @@ enum kops_code job_finish(struct kops_client *c, struct call *call, struct kops_
     return session_finish(c, call, e);
 }
 
-/* The deadline passed. Where the run ends within the grace, the caller gets its outcome. */
+/* Handles a passed deadline. Where the run ends within the grace, the caller gets its outcome. */
 static enum kops_code time_out(struct kops_client *c, struct call *call, struct kops_result *ret_result,
                                struct kops_error *e)
 {
@@ -145,7 +144,7 @@ static enum kops_code time_out(struct kops_client *c, struct call *call, struct 
                 "the run did not end in time; it was asked to stop, a kernel that is running may still write");
 }
 
-/* A raw reply, too, may say that the daemon ends. */
+/* Ends a call with a raw reply, which may say, too, that the daemon ends. */
 static enum kops_code raw_end(const struct job *job, struct recovery *recovery, struct kops_error *e)
 {
     struct kops_error said;
@@ -189,7 +188,7 @@ enum kops_code job_await(struct kops_client *c, struct job *job, const char *wha
     return r;
 }
 
-/* The moment from which the caller waits. */
+/* Notes the time at which the caller began to wait. */
 static void note_sent(struct job *job)
 {
     if (!job->options || !job->options->no_timing)
@@ -234,7 +233,7 @@ enum kops_code job_submit(struct kops_client *c, struct job *job, uint64_t deadl
     r = job_send(c, job, deadline, &call, e);
     if (r)
         return r;
-    /* Never 0, and another one each time that a msgid comes back. */
+    /* Never 0, and a new one each time that a msgid is used again. */
     call->ticket = (kops_ticket)call->uses << 32 | call->msgid;
     *ret_ticket = call->ticket;
     return KOPS_OK;

@@ -1,4 +1,4 @@
-/* Which of the daemon's streams a CUDA stream has, and the end of all of them. */
+/* Ordered streams: finding one for a CUDA stream, calls on it, and closing them all. */
 #include "ordered.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 /* ---- a call begins on a stream ---- */
 
-/* This process is a child: its parent owns the driver's objects and the watchers. */
+/* Forgets the parent's ordered calls in a child: the parent owns the driver's objects and the watchers. */
 static void forget(struct kops_client *c)
 {
     for (struct timeline *t = c->ordered->timeline; t; t = t->next)
@@ -61,7 +61,7 @@ static bool same_stream(const struct ordered_stream *l, cuda_context context, un
     return l->used && l->id == id && l->context == context;
 }
 
-/* An ordered stream that no CUDA stream uses now; the longest unused one when all were used. */
+/* Finds an ordered stream without a CUDA stream; when all have one, the stream unused for longest. */
 static struct ordered_stream *free_stream(struct kops_client *c)
 {
     const uint64_t limit = c->info.info.limits.streams;
@@ -166,7 +166,7 @@ enum kops_code ordered_enter(struct kops_client *c, void *cuda_stream, uint64_t 
                         TIMELINE_STREAMS);
         if (!ordered_take(c, stream, deadline))
             return fail(e, KOPS_ERR_TIMEOUT, "another thread's call on the stream did not end in time");
-        if (!same_stream(stream, context, id)) /* lent to another CUDA stream meanwhile */
+        if (!same_stream(stream, context, id)) /* another CUDA stream got it meanwhile */
             ordered_leave(c, stream);
     } while (!same_stream(stream, context, id));
     c->ordered->last = stream;
@@ -197,7 +197,7 @@ uint64_t ordered_oldest(const struct kops_client *c)
 
 /* ---- the end ---- */
 
-/* No stream waits on a page after this. False: a stream may; the watchers release it. */
+/* Tells whether no stream waits on a page after this. False: a stream may; the watchers release it. */
 static bool streams_drained(const struct ordered *o)
 {
     bool drained = true;
@@ -244,17 +244,17 @@ void ordered_close(struct kops_client *c)
 /* ---- its numbers and words, and its end ---- */
 
 enum {
-    COLLECT_AT = 8,   /* unanswered requests from which on each call reads replies, */
-    COLLECT_EACH = 16 /* on the socket, where reading is a system call, one call in so many */
+    COLLECT_AT = 8,   /* unanswered requests from which on each call reads replies */
+    COLLECT_EACH = 16 /* on the socket, where reading is a system call, one call of this many reads */
 };
 
 /* Notes of a call that is under way (call.notes). */
 struct ordered_call {
     struct ordered_stream *stream;
-    uint64_t number, last; /* of its first and last op */
+    uint64_t number, last; /* numbers of the first and last op */
     unsigned n_ops;
     const char *name; /* NULL: none is known */
-    bool gathered;    /* several ops, with: */
+    bool gathered;    /* several ops; the members below are theirs */
     unsigned char names[ORDERED_MAX_OPS];
     uint16_t after[ORDERED_MAX_OPS];
 };
@@ -295,7 +295,7 @@ static void note_failure(struct kops_client *c, const struct ordered_call *call,
     fail_number(f, f->code, "call", (int64_t)number);
 }
 
-/* The reply came, or never will. */
+/* Ends a call whose reply came, or never will. */
 static void ended(void *owner, struct call *sent, const struct kops_error *error)
 {
     struct kops_client *c = owner;
@@ -479,7 +479,7 @@ enum kops_code ordered_commit(struct kops_client *c, struct ordered_work *work, 
     const uint64_t next = stream->value + 1;
     enum kops_code r = put_words(c, stream, work->cuda_stream, work->starts ? next : 0, work->waits ? next : 0, e);
 
-    /* Even where it failed, the first half may be on the stream. */
+    /* The first half may be on the stream, even where the call failed. */
     stream->value = next;
     if (r)
         return r;
@@ -501,6 +501,6 @@ enum kops_code ordered_wait_for_last(struct kops_client *c, struct ordered_strea
                                      struct kops_error *e)
 {
     if (!ordered_current(c) || stream->generation != c->ordered->timeline->generation)
-        return KOPS_OK; /* of a connection that is over: nothing runs any more */
+        return KOPS_OK; /* the connection is over: nothing of it runs any more */
     return put_words(c, stream, cuda_stream, 0, stream->value, e);
 }

@@ -14,8 +14,8 @@
 
 enum { RELEASE_FIRST_MS = 1, RELEASE_LAST_MS = 60000, RELEASES = 64 };
 
-/* The daemon's GPU may still have writes under way that set a word back to a smaller value: less and less likely, so
- * that a client which does nothing more hardly wakes. */
+/* Writes the far end into every done word. Writes of the daemon's GPU that are under way may set a word back to a
+ * smaller value, less and less likely with time, so the pauses between repeats grow. */
 static void release(struct timeline *t)
 {
     struct pollfd p = {.fd = t->stop, .events = POLLIN};
@@ -44,7 +44,7 @@ static void *watch(void *argument)
     return NULL;
 }
 
-/* Signal handlers run on the caller's own threads only. */
+/* Blocks all signals in the watcher: handlers run on the caller's own threads only. */
 static int start_watcher(struct timeline *t)
 {
     sigset_t all, before;
@@ -66,8 +66,8 @@ static bool valid(const struct wire_timelines *made)
            fstat(made->fd, &st) == 0 && st.st_size >= TIMELINE_BYTES;
 }
 
-/* In any thread. A page that the driver fails to unregister stays mapped: nothing else at its addresses could be
- * registered. */
+/* Unregisters the page, in any thread. A page that the driver fails to unregister stays mapped: nothing else could be
+ * registered at its addresses. */
 static void unregister(struct timeline *t)
 {
     const struct cuda_driver *d = t->driver;

@@ -62,7 +62,7 @@ static void ring_bell(const struct ring_link *l)
 {
     const uint64_t one = 1;
 
-    /* It fails only where the counter is full, and the bell rings already. */
+    /* A write fails only where the counter is full, and then the bell rings already. */
     if (write(l->doorbell, &one, sizeof(one)) < 0)
         return;
 }

@@ -16,25 +16,25 @@
 
 #include "base/clock.h"
 
-/* A program that runs with more rights than its caller has starts none: the caller's variables name the program, and
- * its settings. */
+/* A program that runs with more rights than its caller starts no daemon, since variables of the caller name the program
+ * and its settings. */
 bool starter_is_allowed(void)
 {
     const char *given = getenv("KOPS_AUTOSTART");
 
-    /* A program with the rights of its file's owner does not run what its caller names. */
+    /* A set-user-ID program does not run what its caller names. */
     return !getauxval(AT_SECURE) && (!given || strcmp(given, "0") != 0);
 }
 
 /* ---- the program ---- */
 
-/* The folder of the file that this function is in: libkops, a program or a Python extension. */
+/* Finds the folder of the file that this function is in: libkops, a program or a Python extension. */
 static bool own_folder(char path[PATH_MAX])
 {
     Dl_info info = {.dli_fname = NULL};
     char *slash;
 
-    /* A program's own name is as it was typed. */
+    /* The name of a program itself is as it was typed. */
     if (!dladdr((void *)(uintptr_t)&own_folder, &info) || !info.dli_fname || !strchr(info.dli_fname, '/') ||
         !realpath(info.dli_fname, path)) {
         const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
@@ -68,7 +68,7 @@ static bool find_in_path(char path[PATH_MAX])
     return false;
 }
 
-/* Packages put it into sbin, which users' PATH may lack. */
+/* Looks in sbin, too, where packages install kopsd and which users' PATH may lack. */
 static bool find_program(char path[PATH_MAX])
 {
     static const char *const beside[] = {"/bin", "", "/../bin", "/../sbin", "/../../bin", "/../../sbin"};
@@ -92,7 +92,7 @@ static bool find_program(char path[PATH_MAX])
 
 /* ---- running it ---- */
 
-/* With signals as they are by default, and nothing of this process but the pipe. */
+/* Starts the program with default signals, and with no descriptor of this process but the pipe. */
 static int spawn(char *path, int output, pid_t *ret_pid)
 {
     static char option[] = "--autostart";
@@ -124,7 +124,7 @@ static int spawn(char *path, int output, pid_t *ret_pid)
     return r;
 }
 
-/* Everything that is written, as far as there is room. False: the deadline came first. */
+/* Reads everything that is written, as far as there is room. False: the deadline came first. */
 static bool read_all(int fd, uint64_t deadline, char *text, size_t size)
 {
     size_t used = 0;

@@ -205,7 +205,7 @@ static bool keep_fds(struct transport *t, struct msghdr *message, size_t bytes)
 static ssize_t receive_once(struct transport *t, int flags, bool *ret_broken)
 {
     union {
-        /* One more than allowed, so that a message with too many is not taken for one that was cut. */
+        /* Room for one descriptor too many, to tell a message with too many from one that was cut. */
         char space[CMSG_SPACE((TRANSPORT_MAX_FDS + 1) * sizeof(int))];
         struct cmsghdr align;
     } control;
@@ -222,9 +222,9 @@ static ssize_t receive_once(struct transport *t, int flags, bool *ret_broken)
     return n;
 }
 
-/* How long the next recvmsg may sleep. Reuses a timeout that is about right, since setting one is a system call: a
- * steady stream of calls with one timeout sets it once. One that ends too early is armed again. Returns 0 when the
- * deadline has passed, or a negative errno. */
+/* Sets the time that the next recvmsg may sleep. A timeout that is about right is kept, since setting one is a system
+ * call: a steady stream of calls sets it once. A timeout that ends too early is set again. Returns 0 when the deadline
+ * has passed, or a negative errno. */
 static int arm_timeout(struct transport *t, uint64_t deadline)
 {
     int64_t us = 0;
@@ -306,7 +306,7 @@ static enum transport_result look_at_socket(struct transport *t)
     return r == TRANSPORT_CLOSED && transport_drain(t) == TRANSPORT_OK ? TRANSPORT_OK : r;
 }
 
-/* Polls the ring some times, and the socket when it is due. */
+/* Polls the ring a number of times, and the socket when it is due. */
 static enum transport_result look(struct transport *t, uint64_t now, uint64_t *look_ns)
 {
     enum transport_result r = TRANSPORT_TIMEOUT;
@@ -322,7 +322,7 @@ static enum transport_result look(struct transport *t, uint64_t now, uint64_t *l
     return r;
 }
 
-/* `precise`: the slack of an ordinary thread's timers is as long as a short kernel. */
+/* `precise`: sleep with little slack, since an ordinary thread's timers are late by as much as a short kernel takes. */
 static int poll_for(struct pollfd *p, nfds_t n, const struct timespec *rest, bool precise)
 {
     const int slack = precise ? prctl(PR_GET_TIMERSLACK) : 0;
@@ -336,7 +336,7 @@ static int poll_for(struct pollfd *p, nfds_t n, const struct timespec *rest, boo
     return found;
 }
 
-/* Sleeps until the bell or the socket says something, once, or until `until`, precisely so or about then. */
+/* Sleeps until the bell or the socket is readable, or until `until`: exactly until then if `precise`. */
 static enum transport_result sleep_for_bell(struct transport *t, uint64_t until, bool precise)
 {
     struct pollfd p[2] = {{.fd = t->ring.wake, .events = POLLIN}, {.fd = t->fd, .events = POLLIN}};
@@ -355,8 +355,8 @@ static enum transport_result sleep_for_bell(struct transport *t, uint64_t until,
     return r;
 }
 
-/* The window of a wait that began at `begin`: the daemon's, or, while many clients wait, one from how long such waits
- * took. */
+/* Returns the window of a wait that began at `begin`: the daemon's, or while many clients wait, one from the time that
+ * such waits took. */
 static struct wait_window window_of(const struct transport *t, uint64_t begin)
 {
     struct wait_window w = ring_link_window(&t->ring);
@@ -366,8 +366,8 @@ static struct wait_window window_of(const struct transport *t, uint64_t begin)
     return w;
 }
 
-/* Waits as the daemon's forecast says: sleeps, then polls. Without one it polls for poll_us. TRANSPORT_TIMEOUT: nothing
- * came, and polling does not pay any more. */
+/* Waits by the daemon's forecast: sleeps, then polls. Without a forecast it polls for poll_us. TRANSPORT_TIMEOUT:
+ * nothing came, and polling does not pay any more. */
 static enum transport_result wait_by_forecast(struct transport *t, uint64_t deadline, unsigned poll_us)
 {
     const uint64_t begin = clock_ns();

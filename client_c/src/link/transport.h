@@ -1,9 +1,9 @@
 /* A connection's streams: bytes out, whole messages and their descriptors in.
  *
- * There is the socket, and beside it shared memory where both sides want it. The transport knows nothing of requests.
- * It owns the socket, the shared memory, all buffers and every received descriptor that was not claimed. Its functions
- * are called by one thread at a time; transport_receive() alone may run beside transport_send(), since it touches only
- * the receive half. */
+ * A connection has a socket, and beside it shared memory where both sides want it. The transport knows nothing of
+ * requests. It owns the socket, the shared memory, all buffers and every received descriptor that was not claimed. Its
+ * functions are called by one thread at a time; only transport_receive(), which touches the receive half alone, may run
+ * beside transport_send(). */
 #ifndef KOPS_CLIENT_TRANSPORT_H
 #define KOPS_CLIENT_TRANSPORT_H
 
@@ -18,9 +18,9 @@
 #include "ring_link.h"
 
 enum {
-    TRANSPORT_MESSAGE_MAX = 16 << 20, /* no reply is longer: stats and samples are the big ones */
+    TRANSPORT_MESSAGE_MAX = 16 << 20, /* longest reply; stats and samples are the big ones */
     TRANSPORT_MAX_BATCHES = 4,
-    TRANSPORT_MAX_FDS = 16 /* of one message */
+    TRANSPORT_MAX_FDS = 16 /* descriptors of one message */
 };
 
 /* Descriptors that came with one recvmsg, and the stream positions that it returned. */
@@ -42,7 +42,7 @@ struct outbox {
 struct inbox {
     char *data;
     size_t start, end, capacity;
-    struct scan scan; /* of the message that begins at data[start] */
+    struct scan scan; /* scan of the message that begins at data[start] */
 };
 
 struct transport {
@@ -52,13 +52,13 @@ struct transport {
     struct inbox in[STREAMS];
     enum stream taking; /* the stream whose message transport_next() returned */
 
-    /* of the socket's receiving side */
-    uint64_t position; /* of its inbox's start in the stream */
+    /* the socket's receiving side */
+    uint64_t position; /* place in the stream where the inbox starts */
     struct fd_batch batches[TRANSPORT_MAX_BATCHES];
     unsigned n_batches;
     int64_t receive_timeout_us; /* the present value of SO_RCVTIMEO; 0: none */
     bool polled_in_vain;        /* busy polling in the last wait found nothing */
-    uint64_t crowded_ns;        /* how long waits take while many clients wait (wait.h); 0: not known */
+    uint64_t crowded_ns;        /* time that waits take while many clients wait (wait.h); 0: not known */
 };
 
 enum transport_result { TRANSPORT_OK, TRANSPORT_TIMEOUT, TRANSPORT_CLOSED, TRANSPORT_BROKEN, TRANSPORT_NO_MEMORY };

@@ -81,7 +81,7 @@ static void take_least(struct memory_bound *least, uint64_t size, const char *of
     snprintf(least->of, sizeof(least->of), "%s%.200s", of, path);
 }
 
-/* What of it one process should take. */
+/* Returns the part of a bound that one process should take. */
 static uint64_t shared(uint64_t size)
 {
     const uint64_t part = size / PART_KEPT_BACK;
@@ -101,7 +101,7 @@ static void bound_by_machine(const char *root, struct memory_bound *least)
 /* The two versions of control groups. */
 struct group_files {
     const char *folder, *limit, *usage;
-    const char *files[3]; /* of memory.stat: pages of files */
+    const char *files[3]; /* fields of memory.stat: pages of files */
 };
 
 static void bound_by_group(const char *root, const struct group_files *f, const char *path, uint64_t enough,
@@ -113,13 +113,14 @@ static void bound_by_group(const char *root, const struct group_files *f, const 
     if (snprintf(folder, sizeof(folder), "%s%s%s", root, f->folder, path) >= (int)sizeof(folder) ||
         !read_number(folder, f->limit, &limit) || !read_number(folder, f->usage, &usage))
         return;
-    if (limit < usage || shared(limit - usage) < enough) /* reading it costs the kernel more than all else */
+    if (limit < usage || shared(limit - usage) < enough) /* the slowest file to read */
         add_fields(open_at("%s/memory.stat", folder), f->files, &files);
     used = usage > files ? usage - files : 0;
     take_least(least, shared(limit > used ? limit - used : 0), "the memory control group ", *path ? path : "/");
 }
 
-/* Of a line of /proc/self/cgroup, `number:controllers:path`; NULL where it is not about memory. */
+/* Returns the files for a line of /proc/self/cgroup, `number:controllers:path`; NULL where the line is not about
+ * memory. */
 static const struct group_files *group_files(const char *number, char *controllers)
 {
     static const struct group_files version_1 = {"/sys/fs/cgroup/memory",

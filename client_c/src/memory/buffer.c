@@ -120,8 +120,8 @@ static enum kops_code make_memfd(size_t size, int *ret_fd, struct kops_error *e)
     return KOPS_OK;
 }
 
-/* Takes every page now. The kernel charges a shared page to the process that first touches it: that is to be this one,
- * and not the daemon that writes an output there. Before Linux 5.14 without mapping the pages. */
+/* Touches every page now. The kernel charges a shared page to the process that first touches it, which must be this
+ * one, not the daemon that writes an output there. Before Linux 5.14, fallocate() takes the pages instead. */
 static enum kops_code touch_all(const struct kops_buffer *b, struct kops_error *e)
 {
     bool populates = true;
@@ -148,8 +148,9 @@ static enum kops_code touch_all(const struct kops_buffer *b, struct kops_error *
     return KOPS_OK;
 }
 
-/* Registers first: the daemon's check of the descriptor has the better message, its quota is asked before there are
- * pages, and touching a mapping longer than its file kills the process. */
+/* Gives out a buffer in shared memory. Registers before it touches the pages: the daemon's check of the descriptor has
+ * the better message, its quota is asked before there are pages, and touching a mapping longer than its file kills the
+ * process. */
 static enum kops_code give_out_shared(struct kops_buffer *b, bool touch, kops_buffer **ret_buffer, struct kops_error *e)
 {
     struct kops_client *c = b->client;
@@ -221,10 +222,10 @@ enum kops_code kops_buffer_register_memfd(kops_client *client, int fd, size_t si
 
 /* ---- the memory of a tensor ---- */
 
-/* SPACE_ADDRESSES: those of CUDA in this process, where all its devices share one range. */
+/* SPACE_ADDRESSES: CUDA addresses in this process, where all devices share one range. */
 enum { SPACE_NOTHING, SPACE_FILE, SPACE_ADDRESSES, SPACE_UNMAPPED };
 
-/* From the first to behind the last element; false: it does not fit, or makes no sense. */
+/* Computes the bytes from the first element to the end of the last; false: they do not fit, or make no sense. */
 static bool covered(const struct kops_tensor *t, uint64_t *ret_bytes)
 {
     const uint64_t element = kops_dtype_size(t->dtype);
@@ -261,7 +262,7 @@ bool span_of(const struct kops_tensor *t, struct span *ret)
     if (!b || !ret->length)
         return true;
     if (b->kind == BUFFER_SHARED) {
-        /* The same file may have been registered twice. */
+        /* A file may be registered twice, with two descriptors. */
         if (fstat(b->fd, &st))
             return false;
         ret->space[0] = SPACE_FILE;

@@ -1,8 +1,8 @@
 /* A buffer: memory of this process or of the daemon, and the descriptor or handle that makes it known to a connection.
  *
- * The id is good for one connection only; on another one the buffer is registered anew at its next use,
- * from the descriptor or handle kept here, or it is lost where the daemon refuses it then. A buffer holds a reference
- * to its client. Members are guarded by the client's lock, or constant once the buffer was given out. */
+ * The id is valid on one connection. On another one the buffer is registered anew at its next use, from the descriptor
+ * or handle kept here; it is lost where the daemon then refuses it. A buffer holds a reference to its client. Members
+ * are guarded by the client's lock, or constant once the buffer was given out. */
 #ifndef KOPS_CLIENT_BUFFER_H
 #define KOPS_CLIENT_BUFFER_H
 
@@ -12,30 +12,30 @@
 #include "cuda/cuda_driver.h"
 #include "session/connect.h"
 
-/* VMM: memory that the daemon's alloc made; CHUNKS: this process's own virtual memory. */
+/* BUFFER_VMM: memory that the daemon's alloc made; BUFFER_CHUNKS: this process's own virtual memory. */
 enum buffer_kind { BUFFER_SHARED, BUFFER_CUDA, BUFFER_VMM, BUFFER_CHUNKS, BUFFER_POOL };
 
 struct kops_buffer {
     struct kops_client *client;
     enum buffer_kind kind;
     enum kops_access access;
-    uint64_t size; /* usable bytes, from where the caller's offsets count */
-    int fd;        /* SHARED, VMM, POOL: ours; else -1 */
-    void *data;    /* SHARED: where it is mapped */
+    uint64_t size; /* usable bytes, from the start of the caller's offsets on */
+    int fd;        /* SHARED, VMM, POOL: owned; else -1 */
+    void *data;    /* SHARED: address of its mapping */
 
     char device[CUDA_UUID_TEXT];   /* all but SHARED */
     struct cuda_ipc_handle handle; /* CUDA, POOL */
     uint64_t alloc_id;
-    uint64_t base_offset; /* CUDA, CHUNKS, POOL: of the caller's pointer in its allocation */
-    uint64_t *chunks;     /* CHUNKS: bytes of each allocation that is mapped there, in order */
+    uint64_t base_offset; /* CUDA, CHUNKS, POOL: the caller's pointer, from the start of its allocation */
+    uint64_t *chunks;     /* CHUNKS: bytes of each allocation mapped there, in order */
     unsigned n_chunks;
-    /* The process in which `pointer` and `ordinal` mean something, since CUDA does not survive a fork; 0: none. It is
-     * written last, and the two do not change afterwards: a reader that finds its own process here needs no lock. */
+    /* Process in which `pointer` and `ordinal` are valid, since CUDA does not survive a fork; 0: none. Written last,
+     * and the two do not change afterwards: a reader that finds its own process here needs no lock. */
     _Atomic pid_t cuda_process;
     cuda_pointer pointer; /* CUDA, CHUNKS, POOL: the caller's; VMM: once mapped */
-    int ordinal;          /* of `device` in that process */
+    int ordinal;          /* ordinal of `device` in that process */
 
-    struct remote remote; /* as which the daemon knows it */
+    struct remote remote; /* the buffer's id on the daemon's side */
     bool lost;            /* no daemon will take it any more */
 };
 
@@ -48,14 +48,14 @@ void buffer_free_leave(struct kops_buffer *b);
 /* SHARED: maps the descriptor. */
 enum kops_code buffer_map_shared(struct kops_buffer *b, struct kops_error *e);
 
-/* Which memory a tensor covers, to see whether two of them meet. Careful rather than exact: all bytes between the first
- * and the last element count as covered. Lock held. */
+/* Memory that a tensor covers, to see whether two tensors meet. Conservative: all bytes between the first and the last
+ * element count as covered. Lock held. */
 struct span {
-    uint64_t space[3];      /* the kind of memory, and which one: bytes of different spaces never meet */
-    uint64_t begin, length; /* within it */
+    uint64_t space[3];      /* the kind of memory, and its identity: bytes of different spaces never meet */
+    uint64_t begin, length; /* range within the space */
 };
 
-/* False: the memory cannot be known. */
+/* Computes the span of a tensor. False: its memory cannot be known. */
 bool span_of(const struct kops_tensor *t, struct span *ret);
 
 bool spans_meet(const struct span *a, const struct span *b);

@@ -2,7 +2,7 @@
 
 #include "base/fail.h"
 
-/* Where the driver does not unmap, nothing else may come to lie. */
+/* Unmaps memory. Addresses that the driver does not unmap stay reserved, so that nothing else comes to lie there. */
 static void unmap(const struct cuda_driver *d, cuda_pointer pointer, size_t size)
 {
     if (d->vmm_unmap(pointer, size) == 0)
@@ -128,7 +128,7 @@ enum kops_code cuda_map_copy(struct kops_buffer *b, uint64_t offset, void *to, c
     if (!r && size) {
         status =
             to ? d->copy_to_host(to, b->pointer + offset, size) : d->copy_to_device(b->pointer + offset, from, size);
-        /* A copy from pageable memory returns once that was read; the daemon must see it arrived. */
+        /* A copy from pageable memory returns once the source was read; the daemon must see the data in place. */
         if (!status)
             status = d->context_synchronize();
     }

@@ -5,17 +5,18 @@
 #include "base/clock.h"
 #include "buffer.h"
 
-/* Whether b->pointer and b->ordinal are those of this process, process_id(): then they stay. Without the lock. */
+/* Tells whether b->pointer and b->ordinal are valid in this process, process_id(): then they stay so. Without the lock.
+ */
 static inline bool cuda_map_is_here(const struct kops_buffer *b, pid_t process)
 {
     return atomic_load_explicit(&b->cuda_process, memory_order_acquire) == process;
 }
 
-/* Gives the mapping back, where there is one. */
+/* Unmaps the memory, where it is mapped. */
 void cuda_map_drop(struct kops_buffer *b);
 
-/* Makes b->pointer and b->ordinal those of this process, mapping memory of the daemon's first. Errors: bad_argument (it
- * is no device memory), no_cuda, device_error. */
+/* Makes b->pointer and b->ordinal valid in this process; memory of the daemon's is mapped first. Errors: bad_argument
+ * (no device memory), no_cuda, device_error. */
 enum kops_code cuda_map_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e);
 
 /* Copies between device memory and the host, `to` or `from` being NULL. Maps the memory first. */

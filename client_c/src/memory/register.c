@@ -29,7 +29,7 @@ static enum kops_code check_exportable(const struct cuda_driver *d, cuda_pointer
     return KOPS_OK;
 }
 
-/* Where an allocation is, and on which device. */
+/* Place and device of an allocation. */
 struct place {
     cuda_pointer base;
     size_t size;
@@ -56,7 +56,7 @@ static enum kops_code find_place(const struct cuda_driver *d, cuda_pointer point
 
 /* ---- virtual memory ---- */
 
-/* A descriptor, the caller's, of the allocation that is mapped at an address. */
+/* Exports the allocation mapped at an address as a descriptor, which is the caller's. */
 static enum kops_code export_chunk(cuda_pointer address, int *ret_fd, struct kops_error *e)
 {
     const struct cuda_driver *d = cuda_load(e);
@@ -76,7 +76,7 @@ static enum kops_code export_chunk(cuda_pointer address, int *ret_fd, struct kop
                   : KOPS_OK;
 }
 
-/* All chunks that are mapped without a gap from the pointer's on: a buffer reaches to the end of its memory. */
+/* Finds all chunks mapped without a gap from the pointer's on: a buffer reaches to the end of its memory. */
 static enum kops_code find_chunks(const struct cuda_driver *d, struct kops_buffer *b, const struct place *first,
                                   struct kops_error *e)
 {
@@ -136,7 +136,7 @@ static enum kops_code export_in_context(const struct cuda_driver *d, struct kops
     b->alloc_id = at.alloc_id;
     b->ordinal = at.ordinal;
     memcpy(b->device, at.device, sizeof(b->device));
-    /* Drivers before 11.7 do not know the attribute; there the call for the handle says so. */
+    /* Drivers before 11.7 do not know the attribute; with them the call for the handle fails. */
     if (d->pointer_attribute(&capable, CUDA_ATTRIBUTE_LEGACY_IPC, b->pointer))
         capable = 1;
     if (capable) {
@@ -169,7 +169,7 @@ static enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer po
         return r;
     ret->kind = BUFFER_CUDA;
     ret->pointer = pointer;
-    /* The calling thread need not have a context: the memory's own will do. */
+    /* The calling thread need not have a context: the memory's own context is used. */
     d->pointer_attribute(&context, CUDA_ATTRIBUTE_CONTEXT, pointer);
     if (context)
         status = d->context_push(context);
@@ -187,7 +187,7 @@ static enum kops_code export_memory(const struct cuda_driver *d, cuda_pointer po
 
 _Static_assert((int)WIRE_HANDLE_SIZE == (int)CUDA_HANDLE_SIZE, "a handle travels whole");
 
-/* One message a chunk: a chunk's mapping costs the daemon many times its round trip. */
+/* Registers one chunk a message, since a chunk's mapping costs the daemon far more than a round trip. */
 static enum kops_code register_chunks(struct kops_buffer *b, struct wire_register *request, struct wire_buffer *made,
                                       uint64_t deadline, struct kops_error *e)
 {
@@ -217,7 +217,7 @@ static enum kops_code register_chunks(struct kops_buffer *b, struct wire_registe
     return KOPS_OK;
 }
 
-/* The same, begun anew where the daemon ends meanwhile. */
+/* Registers all chunks, and begins anew where the daemon ends meanwhile. */
 static enum kops_code register_all_chunks(struct kops_buffer *b, const struct wire_register *request,
                                           struct wire_buffer *made, uint64_t deadline, struct kops_error *e)
 {
@@ -228,12 +228,12 @@ static enum kops_code register_all_chunks(struct kops_buffer *b, const struct wi
         struct wire_register copy = *request;
 
         r = register_chunks(b, &copy, made, deadline, e);
-        recovery.sent = true; /* and answered, where one of them was refused */
+        recovery.sent = true; /* and answered, where the daemon refused a chunk */
     } while (r && recovery_again(b->client, &recovery, recovery_always, NULL, deadline, e));
     return r;
 }
 
-/* Errors of memory that the daemon will refuse the next time, too. */
+/* Tells whether the daemon will refuse the memory the next time, too. */
 static bool is_final(enum kops_code code)
 {
     switch (code) {
@@ -251,7 +251,7 @@ static bool is_final(enum kops_code code)
     }
 }
 
-/* An earlier connection knew the buffer, and this one cannot be told. */
+/* Marks a buffer that an earlier connection knew, and this one cannot register, as lost. */
 static enum kops_code lose(struct kops_buffer *b, struct kops_error *e)
 {
     const struct kops_error why = *e;
@@ -298,11 +298,11 @@ static enum kops_code register_now(void *thing, uint64_t deadline, struct kops_e
                                                 deadline, SESSION_ATTEMPTS, e);
     if (r && b->kind == BUFFER_CHUNKS && c->generation != generation) {
         fail_clear(e);
-        return KOPS_OK; /* the caller tries again, with all of them */
+        return KOPS_OK; /* the caller tries again, with all chunks */
     }
     if (r)
         return b->remote.generation && is_final(r) ? lose(b, e) : r;
-    /* Where the connection changed meanwhile the id may be of either: the caller tries again. */
+    /* Where the connection changed meanwhile, the id may belong to either connection: the caller tries again. */
     remote_defined(c, &b->remote, made.id, generation);
     return KOPS_OK;
 }
@@ -380,7 +380,8 @@ enum kops_code kops_buffer_alloc(kops_client *client, size_t size, const char *d
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a buffer");
     }
     b->fd = made.fd;
-    /* Where the connection changed meanwhile the id may be of either: the next use registers the descriptor anew. */
+    /* Where the connection changed meanwhile, the id may belong to either connection: the next use registers the
+     * descriptor anew. */
     remote_defined(client, &b->remote, made.id, generation);
     if (made.vmm && where)
         snprintf(b->device, sizeof(b->device), "%s", where->uuid);

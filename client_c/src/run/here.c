@@ -1,4 +1,4 @@
-/* Launches in the caller's CUDA context, and what the daemon is asked and told for them. */
+/* Launches in the caller's CUDA context, with the requests and notifications to the daemon that they need. */
 #include "here.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 /* ---- binaries that the daemon hands out ---- */
 
-/* A memfd whose pages this process takes; the daemon writes to it and seals it. *ret_fd is the caller's. */
+/* Makes a memfd and touches its pages; the daemon writes to it and seals it. *ret_fd is the caller's. */
 static enum kops_code code_file(size_t size, int *ret_fd, struct kops_error *e)
 {
     int fd = memfd_create("kops-code", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
@@ -35,7 +35,7 @@ static enum kops_code code_file(size_t size, int *ret_fd, struct kops_error *e)
 
 /* ---- kernels: the code ---- */
 
-/* Asks until a connection has answered that knew the module. */
+/* Asks for the binary until a connection that knew the module has answered. */
 static enum kops_code hand_out(struct kops_kernel *k, struct here_code **ret_code, uint64_t deadline,
                                struct kops_error *e)
 {
@@ -150,7 +150,7 @@ enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct ko
                 h->with->device, t->buffer->device);
 }
 
-/* The result of a launch here. `us` is the time between two events, taken where `timed`. */
+/* Fills the result of a launch here. `us` is the time between two events, taken where `timed`. */
 static enum kops_code tell_result(double us, bool timed, const char *variant, struct kops_result *ret,
                                   struct kops_error *e)
 {
@@ -234,7 +234,7 @@ static enum kops_code fetch_into(struct kops_client *c, const char *name, size_t
     return r;
 }
 
-/* Has a binary of the daemon's kernels handed out. Lock held. */
+/* Asks the daemon to hand out a binary of its own kernels. Lock held. */
 static enum kops_code fetch(struct kops_client *c, const char *name, uint64_t deadline, struct kops_error *e)
 {
     const struct wire_code wire = {.image = name};

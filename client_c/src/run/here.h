@@ -9,20 +9,20 @@
 #include "kernel.h"
 #include "memory/cuda_map.h"
 
-/* Refuses ways and options that only the daemon has. `options` may be NULL. */
+/* Refuses ways and options that only the daemon supports. `options` may be NULL. */
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
 
-/* Whether a call that names no place is one for here: its client says so, and neither its way nor its options are the
- * daemon's alone. Its tensors and its stream are still to be asked. Without the lock. */
+/* Tells whether a call that names no place may run here: the client's options say so, and the call's way and options do
+ * not need the daemon. Tensors and stream are checked later. Without the lock. */
 bool call_goes_here(const struct kops_client *c, const struct dispatch *d, const struct kops_options *options);
 
-/* Whether the call is one of an open batch, which it is where it names no place. Lock held. */
+/* Tells whether the call belongs to an open batch: a call that names no place does. Lock held. */
 static inline bool call_is_batched(struct kops_client *c, const struct dispatch *d)
 {
     return d->way == DISPATCH_ENQUEUE && batch_is_open(c, d->stream);
 }
 
-/* Whether the tensors lie in device memory of this process, apart from those without any memory. */
+/* Tells whether the tensors lie in device memory of this process. Tensors without memory do not count. */
 static inline bool tensors_are_here(const struct kops_tensor *tensors, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -31,21 +31,22 @@ static inline bool tensors_are_here(const struct kops_tensor *tensors, size_t n)
     return true;
 }
 
-/* The tensors of one launch, as they lie in this process. */
+/* The tensors of a launch, as they lie in this process. */
 struct here_tensors {
     struct here_tensor at[KOPS_MAX_KERNEL_TENSORS];
     unsigned n;
-    pid_t process;            /* this one: process_id() */
-    struct kops_buffer *with; /* of the first tensor that has memory: all others' is of its device; NULL: none has */
+    pid_t process;            /* the calling process: process_id() */
+    struct kops_buffer *with; /* buffer of the first tensor that has memory, whose device all others must share; NULL:
+                                 none has memory */
 };
 
-/* The device's number in this process; -1: there is no memory. */
+/* Returns the device's number in this process; -1: no tensor has memory. */
 static inline int here_tensors_device(const struct here_tensors *h)
 {
     return h->with ? h->with->ordinal : -1;
 }
 
-/* Takes the lock where the buffer is to be mapped first. */
+/* Makes a tensor's memory usable here. Takes the lock where it must be mapped first. */
 enum kops_code here_tensors_map(const struct kops_tensor *t, struct kops_error *e);
 enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e);
 
@@ -81,16 +82,16 @@ static inline enum kops_code here_tensors_add(struct here_tensors *h, const stru
 enum kops_code launch_here(struct kops_kernel *k, const struct here_call *call, const struct dispatch *d,
                            const struct kops_options *options, struct kops_error *e);
 
-/* The same for an op, whose operands and attributes were checked. Drops the lock. */
+/* Runs an op whose operands and attributes were checked, as launch_here() does a kernel. Drops the lock. */
 enum kops_code op_here(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
                        struct kops_error *e);
 
-/* Tells the daemon of the launches here that it was not told of, for its statistics: as far as it knows the kernel's
- * module, and without waiting. Lock held. */
+/* Tells the daemon of launches here that it has not been told of, for its statistics, where the connection knows the
+ * kernel's module. Does not wait. Lock held. */
 void kernel_tell_here(struct kops_kernel *k);
 void kernels_tell_here(struct kops_client *c);
 void ops_tell_here(struct kops_client *c);
-/* Tells the last time. */
+/* Tells the daemon of ops the last time. */
 void ops_close_here(struct kops_client *c);
 
 #endif

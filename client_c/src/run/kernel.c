@@ -1,4 +1,4 @@
-/* Compiled sources, and the kernels that are declared of them. */
+/* Compiled sources, and the kernels declared from them. */
 #include "kernel.h"
 
 #include <stdio.h>
@@ -51,7 +51,7 @@ static const char *missing_text(const char *const *texts, size_t n, const char *
     return NULL;
 }
 
-/* The same error as the daemon's, for sources that no message can hold. */
+/* Refuses a source too long for any message, with the daemon's error. */
 static enum kops_code check_size(const struct kops_client *c, const struct kops_source *s, struct kops_error *e)
 {
     const uint64_t limit = c->info.info.limits.source_bytes;
@@ -86,10 +86,9 @@ static enum kops_code check(const struct kops_client *c, const struct kops_sourc
 
 /* ---- making it known ---- */
 
-/* A compilation under way. */
 struct compiling {
     struct kops_module *module;
-    uint32_t generation; /* of the connection that was asked last */
+    uint32_t generation; /* generation of the connection that was asked last */
     char **log;
 };
 
@@ -113,7 +112,7 @@ static enum kops_code compile_now(void *thing, uint64_t deadline, struct kops_er
                       .resolve = resolve,
                       .context = compiling,
                       .safe = recovery_always,
-                      .decode = wire_decode_module, /* of a late reply */
+                      .decode = wire_decode_module, /* for a late reply */
                       .reply = &reply};
     enum kops_code r = job_await(c, &job, "the source was not compiled in time", deadline, e);
 
@@ -126,7 +125,7 @@ static enum kops_code compile_now(void *thing, uint64_t deadline, struct kops_er
         return r;
     remote_defined(c, &m->remote, known.id, compiling->generation);
     if (m->known.info.key)
-        arena_free(&known.arena); /* callers have pointers into the first one */
+        arena_free(&known.arena); /* callers have pointers into the first reply */
     else
         m->known = known;
     return KOPS_OK;
@@ -324,11 +323,10 @@ static bool copy_signature(struct kops_kernel *k, const struct kops_signature *s
     return whole;
 }
 
-/* A declaration under way. */
 struct declaring {
     struct kops_kernel *kernel;
     struct wire_kernel wire;
-    uint32_t generation; /* of the connection that was asked last */
+    uint32_t generation; /* generation of the connection that was asked last */
 };
 
 static bool resolve_module(struct kops_client *c, struct job *job)

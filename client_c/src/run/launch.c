@@ -6,7 +6,6 @@
 #include "memory/register.h"
 #include "run.h"
 
-/* A launch on its way. */
 struct launch {
     struct kops_kernel *kernel;
     const struct kops_tensor *given[KOPS_MAX_KERNEL_TENSORS]; /* the tensors among the arguments */
@@ -31,7 +30,7 @@ static enum kops_code check_geometry(const struct kops_launch_geometry *g, struc
     return r ? r : check_dims("cluster", &g->cluster, e);
 }
 
-/* Whether a launch says anything of its geometry itself. */
+/* Tells whether a launch gives any part of its geometry itself. */
 static bool is_given(const struct kops_launch_geometry *g)
 {
     return g->grid.n || g->block.n || g->cluster.n || g->has_shared;
@@ -45,8 +44,8 @@ static enum kops_code check_options(const struct kops_options *o, struct kops_er
     return options_check(o, e);
 }
 
-/* The i-th argument, where it is a tensor: in *ret_tensor, else NULL. `n` tensors came before it; how many there are is
- * for the daemon to compare, unless there is no room. */
+/* Checks the i-th argument. *ret_tensor is its tensor, else NULL. `n` tensors came before it: only their room is
+ * checked, since the daemon compares their number. */
 static inline enum kops_code check_arg(const struct kops_client *c, const struct kops_argument *args, size_t i,
                                        unsigned n, const struct kops_tensor **ret_tensor, struct kops_error *e)
 {
@@ -64,7 +63,7 @@ static inline enum kops_code check_arg(const struct kops_client *c, const struct
     return operand_check(c, *ret_tensor, "args", i, e);
 }
 
-/* Notes the tensors. */
+/* Checks the arguments, and notes their tensors. */
 static enum kops_code check_args(struct launch *l, const struct kops_client *c, const struct kops_argument *args,
                                  size_t n_args, struct kops_error *e)
 {
@@ -154,7 +153,7 @@ static enum kops_code find_here(const struct kops_client *c, const struct kops_a
     return r;
 }
 
-/* Has the kernel's code here. */
+/* Makes sure that the kernel's code is in this process. */
 static enum kops_code ensure_here(struct kops_kernel *k, const struct kops_options *o, struct kops_error *e)
 {
     struct kops_client *c = k->client;
@@ -166,7 +165,7 @@ static enum kops_code ensure_here(struct kops_kernel *k, const struct kops_optio
     return r;
 }
 
-/* Settles a batch that is open on the launch's stream. Takes the lock only where the client has any. */
+/* Settles a batch that is open on the launch's stream. Takes the lock only where the client has open batches. */
 static enum kops_code settle(struct kops_client *c, const struct kops_options *o, const struct dispatch *d,
                              struct kops_error *e)
 {
@@ -180,9 +179,9 @@ static enum kops_code settle(struct kops_client *c, const struct kops_options *o
     return r;
 }
 
-/* Launches without the client's lock: a full queue of the GPU then holds up nobody else. The lock is taken only to
- * fetch code, to map memory that is not in this process yet, or where a batch is open. Geometry and options were
- * checked before. */
+/* Launches without the client's lock, so that a full GPU queue delays no other thread. The lock is taken only to fetch
+ * code, to map memory that is not in this process yet, or where a batch is open. Geometry and options were checked
+ * before. */
 static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                                const struct kops_launch_options *how, const struct dispatch *d, struct kops_error *e)
 {
@@ -212,7 +211,7 @@ static enum kops_code run_here(struct kops_kernel *k, const struct kops_argument
     return launch_here(k, &call, d, o, e);
 }
 
-/* Whether a launch that a capture refused can be part of it. */
+/* Tells whether a launch that failed because of a capture can be captured. */
 static bool can_be_captured(const struct kops_client *c, const struct kops_options *o, const struct dispatch *d)
 {
     return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_CODE && (!o || o->where == KOPS_WHERE_DEFAULT);

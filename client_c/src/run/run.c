@@ -63,7 +63,6 @@ enum kops_code options_check(const struct kops_options *options, struct kops_err
 
 /* ---- runs ---- */
 
-/* A run of the public struct on its way. */
 struct run {
     const struct kops_request *request;
     struct native_tensor tensors[KOPS_MAX_OPERANDS];
@@ -114,7 +113,7 @@ static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t de
     return KOPS_OK;
 }
 
-/* The inputs stay the same where the outputs lie elsewhere and are only written. */
+/* Tells whether repeating the run is harmless: the outputs are only written, and overlap no input. */
 static bool is_safe(const void *context)
 {
     const struct run *run = context;
@@ -159,7 +158,7 @@ static void begin(struct run *run, const struct kops_client *c, const struct kop
                             .run = &run->wire};
 }
 
-/* Whether an op that a capture refused can be part of it. */
+/* Tells whether an op that failed because of a capture can be captured. */
 static bool can_be_captured(const struct kops_client *c, const struct kops_options *o, const struct dispatch *d)
 {
     return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_IMAGES && o->where == KOPS_WHERE_DEFAULT;

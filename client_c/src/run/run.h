@@ -1,12 +1,12 @@
-/* Runs of ops and launches of kernels, in each of the ways; and the operands, attributes and options of the public
- * structs, checked and resolved to ids. Lock held, unless said otherwise. */
+/* Runs of ops and launches of kernels, in each of the ways. The operands, attributes and options of the public structs
+ * are checked and resolved to ids. Lock held, unless said otherwise. */
 #ifndef KOPS_CLIENT_RUN_H
 #define KOPS_CLIENT_RUN_H
 
 #include "jobs/enqueue.h"
 #include "memory/buffer.h"
 
-/* What makes an operand's message mean something else; the daemon checks everything about the op. */
+/* Faults that would change the meaning of an operand's message. The daemon checks everything about the op. */
 enum operand_fault {
     OPERAND_IS_GOOD,
     OPERAND_HAS_TOO_MANY_DIMENSIONS,
@@ -28,11 +28,11 @@ static inline enum operand_fault operand_fault_of(const struct kops_client *c, c
     return b && t->offset > UINT64_MAX - b->base_offset ? OPERAND_LIES_TOO_FAR : OPERAND_IS_GOOD;
 }
 
-/* Refuses it. `list` and `place` name the tensor in the message. */
+/* Refuses a tensor. `list` and `place` name it in the message. */
 enum kops_code operand_refuse(enum operand_fault fault, const struct kops_tensor *t, const char *list, size_t place,
                               struct kops_error *e);
 
-/* Refuses an operand with a fault. */
+/* Refuses an operand that has a fault. */
 static inline enum kops_code operand_check(const struct kops_client *c, const struct kops_tensor *t, const char *list,
                                            size_t place, struct kops_error *e)
 {
@@ -42,12 +42,12 @@ static inline enum kops_code operand_check(const struct kops_client *c, const st
 }
 
 enum kops_code attrs_check(const struct kops_attr *attrs, size_t n, struct kops_error *e);
-/* Whether an op with these attributes writes its outputs without reading them. */
+/* Tells whether an op with these attributes writes its outputs without reading them. */
 bool attrs_only_write(const struct kops_attr *attrs, size_t n);
 
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e);
 
-/* Fills *ret, which points into *t; false: the present connection does not know the buffer. */
+/* Fills *ret, which points into *t. False: the present connection does not know the buffer. */
 static inline bool operand_resolve(const struct kops_client *c, const struct kops_tensor *t, struct native_tensor *ret)
 {
     const struct kops_buffer *b = t->buffer;
@@ -61,7 +61,7 @@ static inline bool operand_resolve(const struct kops_client *c, const struct kop
     return !b || remote_known(c, &b->remote);
 }
 
-/* Refuses what no request may have, before anything is sent. */
+/* Refuses, before anything is sent, a request that no daemon would take. */
 enum kops_code request_check(const struct kops_client *c, const struct kops_request *r, struct kops_error *e);
 
 /* The request's tensors: inputs, then outputs. */

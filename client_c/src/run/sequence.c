@@ -15,8 +15,8 @@
 struct sequence {
     const struct kops_sequence *sequence;
     struct native_tensor *tensors; /* owned */
-    uint64_t *kernels;             /* ids, one a step; owned, NULL where no step launches any */
-    uint32_t generation;           /* of the connection that it was resolved for last */
+    uint64_t *kernels;             /* ids, one for each step; owned, NULL where no step launches a kernel */
+    uint32_t generation;           /* generation of the connection that it was resolved for last */
     struct wire_sequence wire;
     struct job job;
 };
@@ -71,7 +71,7 @@ static enum kops_code check_step(const struct kops_client *c, const struct kops_
     return attrs_check(step->attrs, step->n_attrs, e);
 }
 
-/* Refuses a sequence whose message would mean something else; the daemon checks everything about the ops. */
+/* Refuses a sequence whose message would have another meaning. The daemon checks everything about the ops. */
 static enum kops_code check(const struct kops_client *c, const struct kops_sequence *s, const struct kops_options *o,
                             struct kops_error *e)
 {
@@ -113,8 +113,8 @@ static bool steps_are_safe(const struct kops_sequence *s, bool *reads, bool *wri
     return true;
 }
 
-/* Whether it does no harm when it runs twice: ops of the daemon alone, and none of them reads what one of them writes.
- * `tensors` are in place of the sequence's own. */
+/* Tells whether running the sequence twice is harmless: it has built-in ops only, and none of them reads another's
+ * output. `tensors` replace the sequence's own. */
 static bool sequence_is_safe(const struct kops_sequence *s, const struct kops_tensor *tensors)
 {
     const size_t n = s->n_tensors;
@@ -140,7 +140,7 @@ static bool is_safe(const void *context)
     return sequence_is_safe(s->sequence, s->sequence->tensors);
 }
 
-/* Checks it; `options` may be NULL. On success sequence_end() frees its lists. */
+/* Checks a sequence; `options` may be NULL. On success sequence_end() frees its lists. */
 static enum kops_code sequence_begin(struct sequence *s, const struct kops_client *c,
                                      const struct kops_sequence *sequence, const struct kops_options *options,
                                      struct kops_error *e)
@@ -232,7 +232,7 @@ enum { FEW_BINDINGS = 32 };
 
 struct kops_program {
     struct kops_client *client;
-    struct arena arena; /* of `sequence` and `device` */
+    struct arena arena; /* memory of `sequence` and `device` */
     struct kops_sequence sequence;
     const char *device;
     struct remote remote;
@@ -363,7 +363,7 @@ kops_program *kops_program_release(kops_program *program)
 struct run {
     struct kops_program *program;
     const struct kops_binding *bindings;
-    struct wire_bound few[FEW_BINDINGS], *many; /* `many` is owned, NULL while few are enough */
+    struct wire_bound few[FEW_BINDINGS], *many; /* `many` is owned, NULL while `few` has room */
     struct wire_run_program wire;
     struct job job;
 };

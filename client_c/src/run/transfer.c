@@ -1,8 +1,8 @@
-/* Reading and writing buffers: shared memory by the processor, device memory through this process's CUDA driver where
- * the process uses it, else through the daemon, which copies from and to shared memory of this process.
+/* Reading and writing buffers. The processor copies shared memory. Device memory is copied by this process's CUDA
+ * driver where the process uses it, otherwise by the daemon, through shared memory of this process.
  *
- * That shared memory is kept with the client for the next time. A thread takes it meanwhile; another one makes its own.
- */
+ * That shared memory is kept with the client for the next time. A thread takes it while it copies; another thread then
+ * makes its own. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -74,7 +74,7 @@ static enum kops_code copy_by_daemon(struct kops_buffer *b, uint64_t offset, voi
     return r;
 }
 
-/* Whether the memory is the daemon's, and this process has no CUDA to reach it by. */
+/* Tells whether the memory is the daemon's, and this process has no CUDA to reach it. */
 static bool is_out_of_reach(struct kops_buffer *b)
 {
     bool has_copy;

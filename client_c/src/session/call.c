@@ -30,7 +30,7 @@ enum kops_code recovery_finish(struct kops_client *c, struct recovery *r, struct
     return session_finish(c, call, e);
 }
 
-/* Waits until the daemon closes the connection, or for a pause before another try. False: the time is over. */
+/* Waits until the daemon closes the connection, or for a pause before another try. False: the deadline passed. */
 static bool wait_for_another(struct kops_client *c, struct recovery *r, uint64_t deadline)
 {
     const uint32_t generation = c->generation;
@@ -60,7 +60,7 @@ static void add(struct kops_error *e, const char *text)
     snprintf(e->message + length, sizeof(e->message) - length, "%s", text);
 }
 
-/* The daemon ended under the call, or with it. */
+/* Tells whether the call may have run before the daemon ended. */
 static bool may_have_run(const struct recovery *r, const struct kops_error *e)
 {
     if (e->code == KOPS_ERR_DEVICE_LOST)

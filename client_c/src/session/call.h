@@ -1,9 +1,9 @@
-/* Requests: one on the present connection (struct exchange), or on a new one where that is over (session_call()), and
- * whether a blocking call that failed is sent once more (struct recovery). Lock held; dropped while a function waits.
+/* Requests: on the present connection (struct exchange), or on a new one where that is over (session_call()). struct
+ * recovery decides whether a blocking call that failed is sent again. Lock held; dropped while a function waits.
  *
- * A request that was refused because the daemon ends never ran: it is sent again until one takes it, as long as the
- * client's reconnect timeout. So is one that a dead daemon never read. A request whose reply did not come, or that
- * failed with the device, may have run: it is sent again once, where running twice does no harm. */
+ * A request that was refused because the daemon ends never ran: it is sent again until a daemon takes it, as long as
+ * the client's reconnect timeout. So is a request that a dead daemon never read. A request whose reply did not come, or
+ * that failed with the device, may have run: it is sent again once, where running twice is harmless. */
 #ifndef KOPS_CLIENT_CALL_H
 #define KOPS_CLIENT_CALL_H
 
@@ -13,33 +13,33 @@
 
 /* ---- going on after a daemon that ended ---- */
 
-/* Connections that may end, in one try of a call, before the request is sent whole. */
+/* Connections that may end during one try of a call, before the request is sent completely. */
 enum { RECOVERY_CONNECTIONS = 8 };
 
-/* The state of one blocking call. Zeroed at its begin. */
+/* The state of a blocking call. Zeroed at its begin. */
 struct recovery {
-    bool sent;           /* the last try was sent; */
-    enum call_fate fate; /* its outcome then */
+    bool sent;           /* the last try was sent */
+    enum call_fate fate; /* outcome of the last try */
     bool repeated;
     unsigned unread;
     unsigned pause_ms;
-    uint64_t until; /* until then a daemon that refuses is asked again; 0: none has refused yet */
+    uint64_t until; /* time until which a daemon that refuses is asked again; 0: none has refused yet */
 };
 
-/* The outcome of the call, which goes back. */
+/* Returns the outcome of the call, and gives the call back. */
 enum kops_code recovery_finish(struct kops_client *c, struct recovery *r, struct call *call, struct kops_error *e);
 
-/* Whether the call, which failed with *e, is to be made again; if not, *e says why. `safe` is asked at most once; NULL:
- * the call is never made again, since the binding decides. */
+/* Tells whether to send the call, which failed with *e, again; if not, *e says why. `safe` is asked at most once; NULL:
+ * the call is never sent again, since the binding decides. */
 typedef bool recovery_safe(const void *context);
 bool recovery_again(struct kops_client *c, struct recovery *r, recovery_safe *safe, const void *context,
                     uint64_t deadline, struct kops_error *e);
 
-/* `safe` of requests that do no harm when they reach the daemon twice, and of requests that always may. */
+/* The `safe` of requests that may always reach the daemon twice. */
 bool recovery_always(const void *context);
 bool recovery_never(const void *context);
 
-/* ---- one request and its reply, on one connection ---- */
+/* ---- a request and its reply, on one connection ---- */
 
 struct exchange {
     wire_pack *pack;
@@ -69,7 +69,7 @@ static inline bool exchange_wait(struct kops_client *c, struct call *call, uint6
     return false;
 }
 
-/* All of it on the connection of that generation: connection_lost where that one is over. */
+/* Exchanges request and reply on the connection of that generation; connection_lost where it is over. */
 enum kops_code exchange_here(struct kops_client *c, uint32_t generation, const struct exchange *x, uint64_t deadline,
                              struct kops_error *e);
 
@@ -79,16 +79,16 @@ enum kops_code exchange_here(struct kops_client *c, uint32_t generation, const s
 enum kops_code session_begin(struct kops_client *c, const int *fds, unsigned n_fds, uint64_t deadline,
                              struct outgoing *ret, struct kops_error *e);
 
-/* Whether a request may reach a daemon more than once. SESSION_ATTEMPTS: it does no harm, so it is repeated as
- * said above. SESSION_ONCE: sent again only where it surely was not carried out. SESSION_HERE: never, since it is
- * for this connection alone. */
+/* Repeats of a request. SESSION_ATTEMPTS: repeating is harmless, so it is repeated as described above. SESSION_ONCE:
+ * sent again only where it surely was not carried out. SESSION_HERE: never sent again, since it is for this connection
+ * alone. */
 enum { SESSION_HERE, SESSION_ONCE, SESSION_ATTEMPTS };
 
-/* One whole blocking request, with `fd` unless it is -1. */
+/* Sends a request, with `fd` unless it is -1, and waits for its reply. */
 enum kops_code session_call(struct kops_client *c, wire_pack *pack, const void *request, int fd, wire_decode *decode,
                             void *into, uint64_t deadline, unsigned attempts, struct kops_error *e);
 
-/* Before a request with descriptors: waits until notifications that went through the ring have been read. */
+/* Waits, before a request with descriptors, until notifications in the ring have been read. */
 enum kops_code session_settle(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
 #endif

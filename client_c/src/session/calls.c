@@ -1,4 +1,4 @@
-/* A msgid is a place in the table and how often that place was used. */
+/* The table of calls. A msgid is a place in the table, and the number of times that the place was used. */
 #include "calls.h"
 
 #include <stdlib.h>
@@ -31,7 +31,8 @@ static bool grow(struct calls *t)
     return true;
 }
 
-/* For who watches this thread's calls. Of this model, so that libkops needs no function of the dynamic linker. */
+/* The last msgid of this thread, for observers of its calls. The TLS model keeps libkops free of the dynamic linker's
+ * functions. */
 static _Thread_local uint32_t last_msgid __attribute__((tls_model("initial-exec")));
 
 uint32_t call_last(void)
@@ -127,8 +128,8 @@ void call_end(struct calls *t, struct call *call, const struct kops_error *error
     }
 }
 
-/* A writer to the ring does not notice that an idle daemon died. A request that the dead daemon never read never ran. A
- * daemon that still lives may be about to read it. */
+/* A writer to the ring does not notice that an idle daemon died. A request that the dead daemon never read did not run;
+ * a daemon that still lives may be about to read it. */
 static void end_unanswered(struct calls *t, struct call *call, const struct kops_error *error,
                            const struct ring_link *hung_up)
 {

@@ -34,14 +34,14 @@ static int init_lock(struct kops_client *c)
     return r;
 }
 
-/* What a fork copied while another thread of the parent was changing it is left alone (and leaks, once). */
+/* Leaves alone (and leaks, once) data that a fork copied while another thread of the parent was changing it. */
 static void drop_torn(struct kops_client *c)
 {
     c->held_back.notifications = (struct bytes){.data = NULL};
 }
 
-/* This process is a fork of the one that connected. The socket is the parent's: the child closes its descriptor and
- * says nothing on it. Threads of the parent do not exist here, and one of them may have held the lock. */
+/* Makes the client this process's after a fork. The socket is the parent's: the child closes its descriptor and sends
+ * nothing on it. Threads of the parent do not exist here, and one of them may have held the lock. */
 static void take_over(struct kops_client *c)
 {
     bool intact = pthread_mutex_trylock(&c->lock) == 0;

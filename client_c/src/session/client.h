@@ -5,8 +5,8 @@
  * `users` counts threads that are in a system call on the socket without the lock; the last of them closes a lost
  * connection.
  *
- * Requests travel in two streams. Most go through shared memory where there is some; those with descriptors and very
- * long ones go over the socket. A long one goes alone: after the replies to all requests before it, and before all
+ * Requests travel in two streams. Most go through shared memory where there is some; requests with descriptors and very
+ * long ones go over the socket. A long request goes alone: after the replies to all requests before it, and before all
  * requests after it. */
 #ifndef KOPS_CLIENT_CLIENT_H
 #define KOPS_CLIENT_CLIENT_H
@@ -24,8 +24,8 @@
 
 struct ordered;
 
-/* Names of ops and kernels, for messages: those of hello's ops, and those of kernels that were declared. Each has a
- * place that fits a byte, and lives as long as the client. */
+/* Names of hello's ops and of declared kernels, for messages. Each name has a place that fits a byte, and lives as long
+ * as the client. */
 enum { NAMES_NONE = UCHAR_MAX, NAMES_MAX_KERNELS = 128 };
 
 struct names {
@@ -49,64 +49,64 @@ enum client_feature {
 struct held_back {
     unsigned holders;
     struct bytes notifications;
-    uint32_t generation; /* of the connection for which they are */
+    uint32_t generation; /* generation of the connection that they are for */
 };
 
 struct kops_client {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    _Atomic pid_t owner; /* the process that connected; -1 while a child takes over */
-    unsigned references; /* the client itself, until kops_close(), and each buffer, module, kernel and program */
+    _Atomic pid_t owner; /* process that connected; -1 while a child takes over */
+    unsigned references; /* the client's until kops_close(), and each buffer's, module's, kernel's and program's */
 
     /* Constant after kops_connect(). */
     char *socket_option; /* NULL: the usual places */
-    char *isolate;       /* of the options */
-    bool no_autostart;   /* too */
-    bool goes_here;      /* calls that name no place, where they can */
-    char *started;       /* the socket of the daemon that was started for this client; NULL: none was */
+    char *isolate;       /* from the options */
+    bool no_autostart;   /* from the options */
+    bool goes_here;      /* run calls that name no place in this process, where they can */
+    char *started;       /* socket of the daemon that was started for this client; NULL: none was */
     char *name;
     int64_t timeout_ms, connect_timeout_ms, reconnect_timeout_ms;
     unsigned spin_option;
     enum kops_transport transport;
     struct wire_info info;
-    struct bytes hello; /* the present connection's answer to hello, as it came */
+    struct bytes hello; /* the present daemon's answer to hello, undecoded */
     unsigned features;  /* enum client_feature */
 
     struct transport t;
-    uint32_t generation; /* of the connection; buffers remember in which they were registered */
-    bool lost;           /* this connection is over; it is closed once `users` is 0 */
+    uint32_t generation; /* generation of the connection; buffers note the generation that they were registered in */
+    bool lost;           /* the connection is over; it is closed once `users` is 0 */
     struct kops_error reason;
     bool reading, sending;
-    bool greeting;                 /* a thread makes a new connection, and asks what its daemon has */
-    uint32_t failures;             /* connections that could not be made anew, */
-    struct kops_error unreachable; /* the last one's reason */
-    uint64_t ends_by;              /* the daemon said that it ends: until then nothing is sent; 0: it did not */
-    unsigned poll_us;              /* busy polling of one wait on this connection, at most */
-    unsigned poll_failures;        /* waits in a row in which busy polling did not help */
+    bool greeting;                 /* a thread makes a new connection, and greets its daemon */
+    uint32_t failures;             /* connections that could not be made anew */
+    struct kops_error unreachable; /* reason of the last failure */
+    uint64_t ends_by; /* deadline of a daemon that said that it ends; nothing is sent until then; 0: none said so */
+    unsigned poll_us; /* longest busy polling of a wait on this connection */
+    unsigned poll_failures; /* waits in a row in which busy polling did not help */
     unsigned users, waiters;
 
     struct calls calls;
     uint32_t max_inflight;
     uint64_t max_message;
     uint32_t alone;   /* msgid of a long message: until its reply, nothing else is sent */
-    bool unconfirmed; /* a notification went through the ring, and no reply since says that it was read */
+    bool unconfirmed; /* a notification went through the ring, and no later reply confirms that it was read */
     struct held_back held_back;
     uint32_t traced; /* the generation of the connection that began a trace; 0: none did */
 
     struct names names;
 
-    kops_buffer *staging; /* through which device memory is read and written; NULL: none, or a thread has it */
+    kops_buffer *staging; /* shared memory for reading and writing device memory; NULL: none, or a thread has it */
     pid_t staging_process;
 
-    atomic_uint batches; /* open ones, of `ordered`; read without the lock, too */
+    atomic_uint batches; /* open batches of `ordered`; read without the lock, too */
 
-    struct kops_kernel *here;  /* its kernels that are launched in this process, by next_here */
-    struct here_ops *ops_here; /* owned by kops_close(): counts ops launched in this process; NULL: none was */
-    struct ordered *ordered;   /* NULL until the first ordered call; */
-    void (*forget_ordered)(struct kops_client *c); /* set with it: this process is a child */
+    struct kops_kernel *here;  /* kernels that are launched in this process, linked by next_here */
+    struct here_ops *ops_here; /* counts ops launched in this process, owned by kops_close(); NULL: there were none */
+    struct ordered *ordered;   /* NULL until the first ordered call */
+    void (*forget_ordered)(struct kops_client *c); /* called in a child of a fork; set with `ordered` */
 };
 
-/* NULL without memory. */
+/* Makes a client; NULL without memory. */
 struct kops_client *client_new(const struct kops_connect_options *o);
 
 /* Enters the client: notices a fork, takes the lock, empties *e. Every public function begins with it. */
@@ -120,7 +120,7 @@ static inline void client_leave(struct kops_client *c)
 /* Like client_leave(), and drops a reference; the last one frees the client. */
 void client_leave_unref(struct kops_client *c);
 
-/* The deadline of a call: 0 is the client's own timeout. */
+/* Returns the deadline of a call: a timeout of 0 is the client's own. */
 static inline uint64_t client_deadline(const struct kops_client *c, int64_t timeout_ms)
 {
     return deadline_in(timeout_ms ? timeout_ms : c->timeout_ms);
@@ -131,23 +131,23 @@ static inline bool client_is_connected(const struct kops_client *c)
     return c->t.fd >= 0 && !c->lost;
 }
 
-/* Threads that wait for a change look again. */
+/* Wakes threads that wait for a change. */
 static inline void client_changed(struct kops_client *c)
 {
     if (c->waiters)
         pthread_cond_broadcast(&c->changed);
 }
 
-/* Where notifications go: behind the requests sent before. */
+/* Returns the stream for notifications: after the requests sent before. */
 static inline struct bytes *client_notifications(struct kops_client *c)
 {
     return &c->t.out[c->t.ring.memory ? STREAM_RING : STREAM_SOCKET].bytes;
 }
 
-/* The priority's name on the wire; NULL: normal, or the daemon has none. */
+/* Returns the priority's name on the wire; NULL: normal, or the daemon has no priorities. */
 const char *client_priority(const struct kops_client *c, const struct kops_options *options);
 
-/* How a request with these options runs; NULL: as by default. */
+/* Returns how a request with these options runs; NULL: the defaults. */
 struct wire_how client_how(const struct kops_client *c, const struct kops_options *options);
 
 /* The op's name as a text that lives as long as the client; NULL: the daemon has no such op. */

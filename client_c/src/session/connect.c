@@ -12,7 +12,7 @@
 #include "session.h"
 #include "util/places.h"
 
-enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* busy polling pays on so many processors, for so long at most */
+enum { POLL_PROCESSORS = 4, MAX_POLL_US = 1000 }; /* processors from which on busy polling pays, and its longest time */
 
 static int processors(void)
 {
@@ -25,7 +25,7 @@ static int processors(void)
 
 /* ---- the socket ---- */
 
-/* Nobody else connects meanwhile, so it needs no lock. */
+/* Needs no lock, since no other thread connects meanwhile. */
 static int try_path(struct kops_client *c, const char *path, int64_t timeout_ms, struct bytes *tried)
 {
     char line[512], why[320];
@@ -52,7 +52,7 @@ static int try_path(struct kops_client *c, const char *path, int64_t timeout_ms,
     return 0;
 }
 
-/* Where a path was given, or found before, no other is tried. */
+/* Tries a given path, or the path found before, alone; otherwise the usual ones. */
 static int try_paths(struct kops_client *c, int64_t timeout_ms, struct bytes *tried)
 {
     const char *given = c->socket_option ? c->socket_option : getenv("KOPS_SOCKET");
@@ -91,7 +91,7 @@ static enum kops_code open_socket(struct kops_client *c, uint64_t deadline, stru
 
 /* ---- a daemon of this user's ---- */
 
-/* Only the first connection starts one: later ones are with what the first has found. */
+/* Only the first connection starts a daemon; later ones are for the daemon found first, or its successor. */
 static bool may_start(const struct kops_client *c)
 {
     const char *given = getenv("KOPS_SOCKET");
@@ -99,14 +99,14 @@ static bool may_start(const struct kops_client *c)
     return !c->info.info.server && !c->socket_option && !(given && *given) && !c->no_autostart && starter_is_allowed();
 }
 
-/* *e says that none answers; a failure adds why none was started. */
+/* Starts a daemon. *e says that none answers; a failure adds why none was started. */
 static enum kops_code start_daemon(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     const struct kops_error none = *e;
     char text[sizeof(e->message)];
     bool done, timed_out;
 
-    pthread_mutex_unlock(&c->lock); /* nobody else connects meanwhile */
+    pthread_mutex_unlock(&c->lock); /* no other thread connects meanwhile */
     done = starter_run(deadline, text, sizeof(text), &timed_out);
     pthread_mutex_lock(&c->lock);
     if (!done)
@@ -188,7 +188,8 @@ static enum kops_code share_memory(struct kops_client *c, uint64_t daemon_spin_u
     return KOPS_OK;
 }
 
-/* The first hello tells everything; later ones only the limits, since kops_info() gave out pointers to the rest. */
+/* Greets the daemon. The first hello is read completely, later ones only for the limits, since kops_info() gave out
+ * pointers to the rest. */
 static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     const struct wire_hello hello = {.client = c->name, .protocol = WIRE_PROTOCOL, .isolate = c->isolate};
@@ -214,7 +215,7 @@ static enum kops_code greet(struct kops_client *c, uint64_t deadline, struct kop
 /* ---- until there is a connection ---- */
 
 enum { FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100 };
-enum { MOST_STARTS = 2 }; /* one that was found may have been about to end */
+enum { MOST_STARTS = 2 }; /* a daemon that was found may have been about to end */
 
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
@@ -231,7 +232,7 @@ static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, boo
 {
     enum kops_code r;
 
-    while (c->lost && clock_ns() < deadline) /* other threads are still in its system calls */
+    while (c->lost && clock_ns() < deadline) /* other threads are still in system calls on the socket */
         session_sleep(c, deadline);
     if (c->lost)
         return fail(e, KOPS_ERR_TIMEOUT, "the connection is being made anew");
@@ -250,7 +251,7 @@ static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, boo
     return r;
 }
 
-/* Errors that may be gone in a moment, where a daemon is started anew. */
+/* Tells whether the error may be gone in a moment, while a daemon is started anew. */
 static bool passes(enum kops_code code)
 {
     return code == KOPS_ERR_CONNECT_FAILED || code == KOPS_ERR_CONNECTION_LOST || code == KOPS_ERR_SHUTTING_DOWN ||
@@ -268,8 +269,8 @@ static enum kops_code give_up(const struct kops_client *c, uint64_t deadline, st
                 (long long)c->reconnect_timeout_ms, why.message);
 }
 
-/* The first connection is tried once, unless a daemon takes it and ends: a daemon that is not there may never be. Later
- * ones are tried for the client's reconnect timeout. */
+/* Tries the first connection once, unless a daemon takes it and ends: a daemon that is not there may never be. Later
+ * connections are tried for the client's reconnect timeout. */
 static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     const bool first = !c->info.info.server, retries = c->reconnect_timeout_ms != 0;
@@ -283,7 +284,7 @@ static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadl
         uint64_t now = clock_ns();
 
         if (!r)
-            fail_clear(e); /* of earlier tries */
+            fail_clear(e); /* the error of earlier tries */
         if (r == KOPS_ERR_CONNECT_FAILED && starts++ < MOST_STARTS && may_start(c)) {
             r = start_daemon(c, deadline, e);
             if (r)
@@ -309,7 +310,7 @@ static enum kops_code connect_for_all(struct kops_client *c, uint64_t deadline, 
     c->greeting = true;
     r = connect_with_retries(c, deadline, e);
     c->greeting = false;
-    /* A timeout of this caller's own says nothing about the daemon. */
+    /* A timeout of this caller says nothing about the daemon. */
     if (r && r != KOPS_ERR_TIMEOUT) {
         c->unreachable = *e;
         c->failures++;
@@ -318,7 +319,7 @@ static enum kops_code connect_for_all(struct kops_client *c, uint64_t deadline, 
     return r;
 }
 
-/* A daemon that said that it ends closes the connection at once; one that does not is left. */
+/* Waits for a daemon that said that it ends to close the connection; leaves a daemon that does not. */
 static void await_end(struct kops_client *c, uint64_t deadline)
 {
     if (clock_ns() >= c->ends_by)

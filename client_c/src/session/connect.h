@@ -1,6 +1,5 @@
 /* Finding the daemon, greeting it, and waiting for one that is started anew; things that a daemon keeps for a
- * connection.
- */
+ * connection. */
 #ifndef KOPS_CLIENT_CONNECT_H
 #define KOPS_CLIENT_CONNECT_H
 
@@ -8,8 +7,9 @@
 
 enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
-/* Makes sure that there is a connection: waits for a daemon that is started anew as long as the client may. Lock held;
- * dropped while it waits. One thread connects (`greeting`); the others wait for the outcome, and share its failure. */
+/* Makes sure that there is a connection. Waits for a daemon that is started anew as long as the client's options allow.
+ * Lock held; dropped while it waits. One thread connects (`greeting`); the others wait for the outcome, and share its
+ * failure. */
 static inline enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     if (client_is_connected(c) && !c->ends_by && !c->greeting)
@@ -22,8 +22,8 @@ static inline enum kops_code session_connect(struct kops_client *c, uint64_t dea
  * may drop it while it waits. */
 struct remote {
     uint64_t id;
-    uint32_t generation; /* of the connection that knows the id; 0: none does */
-    uint32_t defining;   /* the generation for which a thread defines it; 0: none */
+    uint32_t generation; /* generation of the connection that knows the id; 0: none does */
+    uint32_t defining;   /* generation for which a thread defines it; 0: none */
 };
 
 /* Asks the daemon for the thing, and calls remote_defined() when the daemon has it. */
@@ -34,21 +34,21 @@ static inline bool remote_known(const struct kops_client *c, const struct remote
     return r->generation == c->generation;
 }
 
-/* `generation`: of the connection that gave the id. */
+/* Notes the id. `generation`: of the connection that gave it. */
 static inline void remote_defined(const struct kops_client *c, struct remote *r, uint64_t id, uint32_t generation)
 {
-    if (generation != c->generation) /* the connection changed meanwhile: another try */
+    if (generation != c->generation) /* the connection changed meanwhile: try again */
         return;
     r->id = id;
     r->generation = generation;
 }
 
-/* Lets one thread at a time define it, until the present connection knows it. `what` names the thing in messages. */
+/* Lets one thread at a time define the thing, until the present connection knows it. `what` names it in messages. */
 enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_define *define, void *thing,
                              const char *what, uint64_t deadline, struct kops_error *e);
 
-/* Tells the daemon that the thing is not used any more, where the present connection knows it. `what` as
- * wire_pack_release() has it. */
+/* Tells the daemon that the thing is not used any more, where the present connection knows it. `what` as in
+ * wire_pack_release(). */
 void remote_release(struct kops_client *c, const struct remote *r, const char *what);
 
 #endif

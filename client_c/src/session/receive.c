@@ -11,11 +11,11 @@
 
 #include "base/fail.h"
 
-/* After so many waits in a row in which busy polling did not help, its time is POLL_LEAST_US: in that time the daemon
- * says when the reply is likely, if it knows. */
+/* After POLL_FAILURES waits in a row in which busy polling did not help, polling is cut to POLL_LEAST_US: enough to
+ * learn from the daemon when the reply is likely. */
 enum { POLL_FAILURES = 8, POLL_LEAST_US = 20 };
 
-/* A daemon that lost its device ends within this time, in which it answers requests under way. */
+/* A daemon that lost its device answers requests under way for this time, then ends. */
 enum { END_GRACE_MS = 1000 };
 
 _Static_assert(WIRE_MAX_FDS <= (int)TRANSPORT_MAX_FDS, "a reply's descriptors fit");
@@ -33,7 +33,7 @@ void session_close_lost(struct kops_client *c)
     pthread_cond_broadcast(&c->changed);
 }
 
-/* The daemon has closed its end: it will read nothing more. */
+/* Tells whether the daemon has closed its end: then it reads nothing more. */
 static bool hung_up(const struct kops_client *c)
 {
     struct pollfd end = {.fd = c->t.fd, .events = POLLRDHUP};
@@ -65,7 +65,7 @@ void session_lost(struct kops_client *c, enum kops_code code, const char *format
 
 /* ---- receiving ---- */
 
-/* Some replies bring an id. Finds it, and the name of its kind for the release. */
+/* Finds the id that some replies bring, and the name of its kind for the release. */
 static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds, uint64_t *ret_id,
                     const char **ret_what)
 {
@@ -92,7 +92,7 @@ static bool late_id(wire_decode *decode, const struct wire_message *m, int *fds,
     return false;
 }
 
-/* Handles a reply whose caller has given up. If the reply carries a new id, the daemon is told to release it. */
+/* Handles a reply whose caller has given up. A new id in the reply is released. */
 static void drop_late(struct kops_client *c, struct call *call, const struct wire_message *m, int *fds)
 {
     wire_decode *decode = call->decode;
@@ -106,7 +106,7 @@ static void drop_late(struct kops_client *c, struct call *call, const struct wir
     }
 }
 
-/* As it came. */
+/* Keeps a reply undecoded. */
 static bool take_raw(struct native_reply *r, const struct wire_message *m, int *fds)
 {
     if (r->capacity < m->length) {
@@ -133,7 +133,8 @@ static bool take_result(struct call *call, const struct wire_message *m, int *fd
     return call->reply ? take_raw(call->reply, m, fds) : call->decode(m->result, fds, m->nfds, call->into);
 }
 
-/* A daemon that has lost its device for good refuses every request: the client waits for the next daemon. */
+/* Handles an error. A daemon that has lost its device for good refuses every request: the client waits for the next
+ * daemon. */
 static void take_error(struct kops_client *c, const struct wire_message *m, struct kops_error *ret_error)
 {
     wire_decode_error(m->error, ret_error);
@@ -183,7 +184,7 @@ static const char *take_message(struct kops_client *c, const char *data, size_t 
     return wrong;
 }
 
-/* Takes every whole message that is there. The caller has the receiving role. */
+/* Takes every complete message. The caller has the receiving role. */
 static void take_messages(struct kops_client *c)
 {
     const char *wrong, *data;

@@ -1,4 +1,3 @@
-/* The sending half. */
 #include "session.h"
 
 #include <errno.h>
@@ -7,7 +6,8 @@
 
 #include "base/fail.h"
 
-/* Waits until the socket takes bytes again, and reads replies meanwhile: a daemon that cannot send does not read. */
+/* Waits until the socket takes bytes again, and reads replies meanwhile, since a daemon that cannot send does not read.
+ */
 static void wait_writable(struct kops_client *c, uint64_t deadline)
 {
     struct pollfd p = {.fd = c->t.fd, .events = POLLOUT};
@@ -28,7 +28,7 @@ static void wait_writable(struct kops_client *c, uint64_t deadline)
     }
 }
 
-/* The same for room in the ring. The thread that receives hears the bell. */
+/* Waits for room in the ring. The thread that receives hears the bell. */
 static void wait_for_room(struct kops_client *c, enum stream stream, uint64_t deadline)
 {
     c->sending = true;
@@ -47,7 +47,7 @@ void session_take_back(struct kops_client *c, struct outgoing *m)
     struct bytes *b = &out->bytes;
     size_t end = m->from + m->length;
 
-    /* Notifications may have come behind it. */
+    /* Notifications may have been appended after the message. */
     memmove(b->data + m->from, b->data + end, b->length - end);
     b->length -= m->length;
     b->failed = false;
@@ -56,7 +56,7 @@ void session_take_back(struct kops_client *c, struct outgoing *m)
     call_free(&c->calls, m->call);
 }
 
-/* Too long for the ring. */
+/* Moves a message that is too long for the ring to the socket's stream. */
 static bool move_to_socket(struct kops_client *c, struct outgoing *m)
 {
     struct bytes *ring = session_out(c, m), *socket = &c->t.out[STREAM_SOCKET].bytes;
@@ -94,7 +94,7 @@ enum kops_code session_appended(struct kops_client *c, struct outgoing *m, struc
     return r;
 }
 
-/* Until the replies to everything sent before have come; false: the deadline passed. The connection may be lost. */
+/* Waits until the replies to all earlier requests have come; false: the deadline passed. The connection may be lost. */
 static bool wait_until_alone(struct kops_client *c, uint32_t generation, uint64_t deadline)
 {
     while (c->calls.inflight > 1 && !c->lost && c->t.fd >= 0 && c->generation == generation) {
@@ -109,7 +109,7 @@ static bool wait_until_alone(struct kops_client *c, uint32_t generation, uint64_
     return true;
 }
 
-/* A CUDA stream waits for this request: nothing but the connection's end releases it. */
+/* Gives the connection up: a CUDA stream waits for this request, and only the connection's end releases the stream. */
 static void give_up(struct kops_client *c)
 {
     session_lost(c, KOPS_ERR_TIMEOUT, "the daemon did not take an ordered call in time; the connection was given up");
@@ -118,21 +118,21 @@ static void give_up(struct kops_client *c)
 static enum session_sent out_of_time(struct kops_client *c, struct outgoing *m, bool begun, struct kops_error *e)
 {
     if (begun)
-        session_abandon(c, m->call); /* the rest is sent before the next message */
+        session_abandon(c, m->call); /* the rest of the message is sent before the next one */
     else
         session_take_back(c, m);
     fail(e, KOPS_ERR_TIMEOUT, "the daemon did not take the request in time");
     return SESSION_FAILED;
 }
 
-/* The connection ended meanwhile, and every call with it. An ordered one has noted its error already. */
+/* Reports that the connection ended, and every call with it. An ordered call has noted its error already. */
 static enum session_sent gone(struct kops_client *c, struct call *call, bool ordered, struct kops_error *e)
 {
     if (ordered)
         fail(e, KOPS_ERR_CONNECTION_LOST, "the connection was lost while the request was sent");
     else
         session_finish(c, call, e);
-    return SESSION_NOT_SENT; /* nor was part of it: half a message runs nothing */
+    return SESSION_NOT_SENT; /* part of a message may have been sent, which runs nothing */
 }
 
 enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64_t deadline, struct kops_error *e)
@@ -155,7 +155,7 @@ enum session_sent session_send(struct kops_client *c, struct outgoing *m, uint64
 
         if (c->lost || c->t.fd < 0 || c->generation != generation)
             return gone(c, m->call, ordered, e);
-        /* Descriptors go with the first byte of their message, and nothing else goes with them. */
+        /* Descriptors go with the first byte of their message, and no other bytes go with them. */
         if (m->n_fds && before)
             n = transport_send(&c->t, m->stream, out->sent + before, NULL, 0);
         else
@@ -220,7 +220,7 @@ static void push(struct kops_client *c)
     c->unconfirmed = true;
 }
 
-/* Takes a notification back that there was no memory for. */
+/* Removes a notification that ran out of memory while it was written. */
 static void cut_torn(struct bytes *out, size_t from)
 {
     if (!out->failed)
@@ -235,7 +235,7 @@ struct notice session_notice(struct kops_client *c)
     struct bytes *out = h->holders ? &h->notifications : client_notifications(c);
 
     if (h->holders && h->generation != c->generation) {
-        h->notifications.length = 0; /* ids of another connection mean something else on this one */
+        h->notifications.length = 0; /* ids of another connection mean other things on this one */
         h->generation = c->generation;
     }
     return (struct notice){out, out->length};

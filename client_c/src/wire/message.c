@@ -1,4 +1,4 @@
-/* Replies taken apart: messages, errors, and what a caller gets as it came. */
+/* Replies taken apart: messages, errors, and undecoded replies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ const char *wire_parse(const void *data, size_t length, struct wire_message *ret
 
 /* ---- errors ---- */
 
-/* For "%.*s": the length of a text, or `max`. */
+/* Returns the length of a text for "%.*s", at most `max`. */
 static int cut(const struct codec_item *text, size_t max)
 {
     return (int)(text->count < max ? text->count : max);

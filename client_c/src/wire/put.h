@@ -1,5 +1,5 @@
-/* Writing MessagePack to a struct bytes, by codec/write.h, and the declared keys of requests, each by a function of its
- * own: put_<method or map>_<key>(). Thread: the bytes' owner. */
+/* Writing MessagePack to a struct bytes (codec/write.h), with a function for each declared key of a request:
+ * put_<method or map>_<key>(). Thread: the bytes' owner. */
 #ifndef KOPS_CLIENT_PUT_H
 #define KOPS_CLIENT_PUT_H
 
@@ -13,7 +13,7 @@
 
 #define MP_INLINE static inline __attribute__((always_inline))
 
-/* A value is written where there is room for the longest of its kind, and the bytes that it took are kept. */
+/* Writes a value where there is room for the longest of its kind, and keeps the bytes that it took. */
 #define MP_WRITE(b, room, write)                                                                                       \
     do {                                                                                                               \
         unsigned char *at;                                                                                             \
@@ -71,7 +71,7 @@ static inline void mp_array(struct bytes *b, size_t n)
     MP_WRITE(b, CODEC_HEAD_MAX, codec_write_array(&at, n));
 }
 
-/* A number where the text is one in decimal digits, up to `max` of them; else the text. */
+/* Writes a number where the text is one of up to `max` decimal digits; else the text. */
 void mp_number_or_text(struct bytes *b, const char *text, size_t max);
 
 /* A map that counts its pairs while they are written. */
@@ -91,7 +91,7 @@ MP_INLINE struct mp_pairs mp_open(struct bytes *b)
 
 void mp_close_long(struct mp_pairs m);
 
-/* Writes the map's head; nothing of the map is written later. */
+/* Writes the map's head; no pair may be written later. */
 MP_INLINE void mp_close(const struct mp_pairs *m)
 {
     if (m->n < 16 && !m->bytes->failed)
@@ -100,7 +100,7 @@ MP_INLINE void mp_close(const struct mp_pairs *m)
         mp_close_long(*m);
 }
 
-/* A key, whose value the caller writes next. */
+/* Writes a key; the caller writes its value next. */
 MP_INLINE struct bytes *mp_key(struct mp_pairs *m, const char *key)
 {
     m->n++;
@@ -108,7 +108,7 @@ MP_INLINE struct bytes *mp_key(struct mp_pairs *m, const char *key)
     return m->bytes;
 }
 
-/* A UUID is text, an index ("0") a number. */
+/* Writes a device: a UUID as text, an index ("0") as a number. */
 static inline void mp_device(struct bytes *b, const char *device)
 {
     mp_number_or_text(b, device, 9);

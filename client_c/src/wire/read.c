@@ -147,7 +147,7 @@ static const void *copy_list(struct arena *a, const unsigned char *value, const 
     return list;
 }
 
-/* {name: [text]}. The structs of info.h that are read here have these members, with names that say more. */
+/* {name: [text]}. The structs of info.h that are read here have these members under more telling names. */
 struct named_texts {
     const char *name;
     const char *const *texts;
@@ -248,7 +248,7 @@ static enum outcome kept(const void *made)
     return made ? TAKEN : FAILED;
 }
 
-/* Lists of plain things, and a pointer to a struct; the value may be of any type. */
+/* Reads lists of plain values, and pointers to a struct; the value may be of any type. */
 static enum outcome take_list(struct arena *a, const struct wire_field *f, const unsigned char *value, void *into,
                               const void **place)
 {
@@ -333,7 +333,7 @@ static enum outcome take(struct arena *a, const struct wire_field *f, const unsi
     }
 }
 
-/* The member of a key that is missing, or has another type. */
+/* Sets the default of a member whose key is missing, or has another type. */
 static bool set_default(struct arena *a, const struct wire_field *f, void *into)
 {
     void *place = (char *)into + f->offset;
@@ -385,7 +385,7 @@ bool wire_read(struct arena *a, const unsigned char *map, const struct wire_reco
         codec_read(value, &item);
         at = item.type == CODEC_ARRAY || item.type == CODEC_MAP ? codec_skip(value) : item.next;
         if (i < 0 || taken & UINT64_C(1) << i)
-            continue; /* of a key that is there twice the first one counts */
+            continue; /* a key is there twice: the first one counts */
         from = (unsigned)i + 1;
         outcome = take(a, &record->fields[i], value, &item, into);
         if (outcome == FAILED)

@@ -5,7 +5,7 @@
 #include "put.h"
 #include "wire.h"
 
-enum { MAX_DIGITS = 18 }; /* of an expression that is sent as a number */
+enum { MAX_DIGITS = 18 }; /* digits of an expression that is sent as a number */
 
 void mp_number_or_text(struct bytes *b, const char *text, size_t max)
 {
@@ -21,7 +21,7 @@ void mp_number_or_text(struct bytes *b, const char *text, size_t max)
     mp_uint(b, value);
 }
 
-/* A head of more than the byte that mp_open() wrote moves the pairs. */
+/* Moves the pairs where the map's head takes more than the byte that mp_open() reserved. */
 void mp_close_long(struct mp_pairs m)
 {
     struct bytes *b = m.bytes;
@@ -38,7 +38,7 @@ void mp_close_long(struct mp_pairs m)
 
 /* ---- messages ---- */
 
-/* [0, msgid, method, [ {…; room for a usual request is made at once. */
+/* Writes [0, msgid, method, [ {…, and makes room for a usual request at once. */
 MP_INLINE struct mp_pairs begin(struct bytes *b, uint32_t msgid, const char *method)
 {
     if (b->capacity - b->length < 512)
@@ -51,7 +51,7 @@ MP_INLINE struct mp_pairs begin(struct bytes *b, uint32_t msgid, const char *met
     return mp_open(b);
 }
 
-/* A request with one descriptor, where `fd`. */
+/* Begins a request, with one descriptor where `fd`. */
 static struct mp_pairs begin_fd(struct bytes *b, uint32_t msgid, const char *method, bool fd)
 {
     struct mp_pairs m = begin(b, msgid, method);
@@ -102,7 +102,7 @@ void wire_pack_plain(struct bytes *out, uint32_t msgid, const void *request)
     begin(out, msgid, request);
 }
 
-/* A map whose keys are members of *r, and requests that are such a map. */
+/* Writes a key whose value is the member of *r with that name. */
 #define PUT_MEMBER(map, key, TYPE, required, fallback) put_##map##_##key(&m, r->key);
 #define REQUEST(map, owner, fd)                                                                                        \
     void wire_pack_##map(struct bytes *out, uint32_t msgid, const void *request)                                       \
@@ -177,7 +177,7 @@ void wire_pack_compile(struct bytes *out, uint32_t msgid, const void *request)
     mp_close(&m);
 }
 
-/* A number as such, anything else as text; NULL as nil. */
+/* Writes a number as a number, any other expression as text, NULL as nil. */
 static void pack_expression(struct bytes *b, const char *text)
 {
     if (text)
@@ -308,7 +308,7 @@ void wire_gather_tensor(struct bytes *b, const struct native_tensor *t)
     mp_close(&m);
 }
 
-/* Tensors, or their places in a sequence. */
+/* Writes tensors, or their places in a sequence. */
 static void pack_operands(struct bytes *list, const struct native_tensor *tensors, const uint32_t *places, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -354,7 +354,7 @@ static void put_attrs(struct mp_pairs *m, const struct kops_attr *attrs, size_t 
 
 /* ---- one op or launch ---- */
 
-/* Tensor arguments become the next of `tensors`, or of `places`. */
+/* Writes the arguments. Tensor arguments take the next of `tensors`, or of `places`. */
 static void pack_args(struct bytes *list, const struct wire_run *w, const uint32_t *places)
 {
     const struct native_tensor *tensor = w->tensors;
@@ -394,7 +394,7 @@ static void pack_args(struct bytes *list, const struct wire_run *w, const uint32
     }
 }
 
-/* The pairs of a map that was packed before, with others; false: it is no map. */
+/* Writes the pairs of a packed map; false: it is no map. */
 static bool put_packed(struct mp_pairs *m, const void *map, size_t length)
 {
     const unsigned char *data = map;
@@ -418,7 +418,8 @@ static void put_geometry(struct mp_pairs *m, const struct kops_launch_geometry *
         pack_ints(put_launch_cluster(m, g->cluster.n), g->cluster.size, g->cluster.n);
 }
 
-/* What runs, on which operands: keys of `run`, `launch`, and of a sequence's op, where `places` are its operands. */
+/* Writes the work and its operands: the keys of `run`, `launch`, and of a sequence's op, where `places` are its
+ * operands. */
 static void put_work(struct mp_pairs *m, const struct wire_run *w, const uint32_t *places)
 {
     if (w->kernel) {

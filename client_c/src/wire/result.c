@@ -1,5 +1,4 @@
-/* The results of methods as plain structs: the tables of proto/generated/results.h, each bound to the struct that its
- * members are of. */
+/* The results of methods as plain structs: the tables of proto/generated/results.h, each bound to its struct. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 #include "read.h"
 #include "wire.h"
 
-/* ---- rows of tables. A row does not compile where the member has not the type of its kind. ---- */
+/* ---- rows of tables. A row compiles only where the member has the type of its kind. ---- */
 
 #define MEMBER(record, member) (((record *)0)->member)
 #define PLACE(record, key_, member, needed_, unset_)                                                                   \
@@ -71,7 +70,7 @@ static bool decode(struct arena *a, const unsigned char *result, const struct wi
 
 #define DECODER(name) bool wire_decode_##name(const unsigned char *result, int *fds, unsigned nfds, void *into)
 
-/* A decoder of one table: into its struct, or into one with an arena before that. */
+/* A decoder of a table: into its struct, or into a struct with an arena before that. */
 #define DECODES(name, record)                                                                                          \
     DECODER(name)                                                                                                      \
     {                                                                                                                  \
@@ -160,7 +159,7 @@ DECODER(shm)
 
 /* ---- run ---- */
 
-/* `into` is the first member of a struct wire_timings, where there are samples. */
+/* `into` is the first member of a struct wire_timings, which has the samples. */
 static void read_n_samples(const unsigned char *value, void *into)
 {
     struct wire_timings *t = into;
@@ -185,7 +184,7 @@ DECODER(run)
 void wire_no_timings(struct kops_result *ret)
 {
     memset(ret, 0, sizeof(*ret));
-    wire_read(NULL, NULL, &timings_map_record, ret); /* every time is optional: it cannot fail */
+    wire_read(NULL, NULL, &timings_map_record, ret); /* cannot fail: every time is optional */
     ret->send_us = ret->reply_us = (double)NAN;
 }
 
@@ -207,7 +206,7 @@ DECODES_WITH_ARENA(counters, counters_reply)
 
 /* ---- hello ---- */
 
-/* The default of an attribute is read by its type. */
+/* Reads the default of an attribute by its type. */
 static bool finish_attr(struct arena *a, const unsigned char *map, void *into)
 {
     struct kops_op_attr *attr = into;
@@ -268,7 +267,7 @@ DECODER(greeting)
 
 /* ---- compile, cache ---- */
 
-/* As many offsets as parameters, or none are told. */
+/* Reads the offsets, which are NULL unless there are as many as parameters. */
 static bool finish_entry(struct arena *a, const unsigned char *map, void *into)
 {
     struct kops_entry *entry = into;
@@ -384,7 +383,7 @@ DECODER(metrics)
 
 /* ---- tune ---- */
 
-/* The number of a candidate that does not exist makes the reply a bad one: callers use it as an index. */
+/* Refuses a reply with the number of a candidate that does not exist: callers use it as an index. */
 static bool finish_tune(struct arena *a, const unsigned char *map, void *into)
 {
     struct kops_tune *t = into;
@@ -408,7 +407,7 @@ DECODES_WITH_ARENA(tuning, tuning_reply)
 
 enum { COLUMNS_LEAST = 11, COLUMNS = 13 };
 
-/* An older daemon has fewer columns, a newer one may append some. */
+/* Reads an event. An older daemon sends fewer columns, a newer one may append some. */
 static bool read_event(const unsigned char *value, struct kops_trace_event *event)
 {
     uint64_t failed;

@@ -1,8 +1,8 @@
 /* MessagePack on both sides of the protocol, by codec/.
  *
- * request.c appends requests to a struct bytes, message.c takes messages apart, result.c reads results. Requests name
- * nothing but plain values: buffers are resolved to ids (0: none) before. Bytes are checked by codec/scan.h before they
- * come here; a value is a position in them. Thread: any. */
+ * request.c appends requests to a struct bytes, message.c takes messages apart, result.c reads results. Requests
+ * contain plain values only: buffers are resolved to ids (0: none) before. Bytes are checked by codec/scan.h before
+ * they come here; a value is a position in them. Thread: any. */
 #ifndef KOPS_CLIENT_WIRE_H
 #define KOPS_CLIENT_WIRE_H
 
@@ -13,7 +13,7 @@
 
 enum { WIRE_PROTOCOL = 1, WIRE_MAX_FDS = 16, WIRE_HANDLE_SIZE = 64 };
 
-/* An operand by the id that `register` gave. Nothing is copied: the pointers are read during the call. */
+/* An operand, by the id that `register` gave. Nothing is copied: the pointers are read during the call. */
 struct native_tensor {
     uint64_t buffer; /* 0: none, for a tensor without elements */
     uint64_t offset; /* bytes from the start of the registration */
@@ -23,7 +23,7 @@ struct native_tensor {
     enum kops_dtype dtype;
 };
 
-/* A reply as it came, for callers that decode it themselves. Zeroed before its first use; `data` is kept from call to
+/* An undecoded reply, for callers that decode it themselves. Zeroed before its first use; `data` is kept from call to
  * call and grows. */
 struct native_reply {
     char *data; /* the result's map, or the error's: one MessagePack value */
@@ -31,11 +31,11 @@ struct native_reply {
     size_t capacity;
     bool is_error;
     unsigned n_fds;
-    int fds[WIRE_MAX_FDS]; /* the receiver's to close */
-    uint32_t generation;   /* of the connection that answered */
+    int fds[WIRE_MAX_FDS]; /* the receiver must close them */
+    uint32_t generation;   /* generation of the connection that answered */
 };
 
-/* Frees the bytes, closes the descriptors, and zeroes the rest. Takes NULL. */
+/* Frees the bytes, closes the descriptors, and zeroes the rest. NULL is allowed. */
 void native_reply_free(struct native_reply *r);
 
 /* ---- requests. The last argument of each is what session_call() passes on. ---- */
@@ -47,9 +47,9 @@ struct wire_register {
     uint64_t size;
     const unsigned char *handle; /* cuda_ipc, cuda_pool; else NULL */
     uint64_t alloc_id;
-    bool fd;              /* one descriptor goes with the message */
-    uint64_t chunk_bytes; /* cuda_vmm: of the descriptor's allocation; 0: not said */
-    uint64_t extend;      /* cuda_vmm: the buffer that it continues; 0: none */
+    bool fd;              /* a descriptor goes with the message */
+    uint64_t chunk_bytes; /* cuda_vmm: size of the descriptor's allocation; 0: not said */
+    uint64_t extend;      /* cuda_vmm: the buffer that the chunk continues; 0: none */
     const char *device;   /* NULL: none */
     enum kops_access access;
 };
@@ -59,13 +59,13 @@ struct wire_alloc {
     const char *device; /* NULL: the default */
 };
 
-/* What every request that runs something says beside its work. */
+/* Options of every request that runs something. */
 struct wire_how {
     const struct kops_options *options; /* NULL: the defaults; its variant, samples and timeout are not for the wire */
     unsigned stream;
     bool no_timing, exact, exclusive;
     const char *priority; /* NULL: normal, or the daemon has none */
-    uint64_t ready, done; /* of an ordered call; 0: none */
+    uint64_t ready, done; /* values of an ordered call; 0: none */
 };
 
 struct wire_run {
@@ -75,17 +75,18 @@ struct wire_run {
     const struct kops_attr *attrs;
     size_t n_attrs;
     const char *variant;
-    const char *packed_attrs; /* a map in place of the three above; NULL: none */
+    const char *packed_attrs; /* a map in place of the three members above; NULL: none */
     size_t packed_attrs_length;
     struct wire_how how;
 
-    const char *caches; /* its counters are wanted, with these caches; NULL: it is to run */
+    const char *caches; /* count with these caches; NULL: run */
 
-    uint64_t kernel; /* launched in place of the op, whose name is then the kernel's; all tensors are inputs; 0: none */
+    uint64_t kernel; /* kernel to launch in place of the op, whose name is then the kernel's; all tensors are inputs; 0:
+                        none */
     const struct kops_argument *args;
     size_t n_args;
-    const struct kops_launch_geometry *launch_geometry; /* NULL: the kernel's, or */
-    const char *geometry;                               /* a map in its place; NULL: none */
+    const struct kops_launch_geometry *launch_geometry; /* NULL: the kernel's, or `geometry` */
+    const char *geometry;                               /* a packed map; NULL: none */
     size_t geometry_length;
 };
 
@@ -98,13 +99,13 @@ struct wire_kernel {
 struct wire_code {
     uint64_t module;   /* 0: `image` */
     const char *image; /* NULL: `module` */
-    bool fd;           /* one descriptor goes with the message; else it asks for size and layout alone */
+    bool fd;           /* a descriptor goes with the message; without it, the request asks for size and layout only */
 };
 
 struct wire_cache {
     const char *action;
     const char *key; /* NULL: none */
-    bool fd;         /* one descriptor goes with the message */
+    bool fd;         /* a descriptor goes with the message */
 };
 
 struct wire_tune {
@@ -126,12 +127,12 @@ struct wire_sequence {
     size_t n_tensors;
     const struct kops_step *steps;
     size_t n_steps;
-    const uint64_t *kernels; /* their ids, one a step; NULL: no step launches any */
-    const char *device;      /* of a program */
+    const uint64_t *kernels; /* kernel ids, one for each step; NULL: no step launches a kernel */
+    const char *device;      /* set for programs only */
     struct wire_how how;
 };
 
-/* A sequence whose tensors and ops were packed before, by wire_gather_…() */
+/* A sequence whose tensors and ops were packed before, by wire_gather_…(). */
 struct wire_gathered {
     const struct bytes *tensors, *ops;
     size_t n_tensors, n_ops;
@@ -155,12 +156,12 @@ struct wire_raw {
     const char *method;
     const void *params;
     size_t length;
-    unsigned stream; /* with ready or done: added to the map, as they are */
+    unsigned stream; /* with `ready` or `done`: added to the map unchanged */
     uint64_t ready, done;
 };
 
 struct wire_hello {
-    const char *client; /* its name */
+    const char *client;
     unsigned protocol;
     bool shm;
     const char *isolate; /* NULL: as the daemon is configured */
@@ -220,7 +221,7 @@ struct wire_message {
     const unsigned char *error;  /* NULL: none */
     const unsigned char *result; /* NULL where there is an error */
     size_t length;               /* bytes of a response's error or result */
-    unsigned nfds;               /* what the result claims */
+    unsigned nfds;               /* descriptors that the result claims */
 };
 
 /* Parses one whole message. *ret_message points into `data`. Returns NULL on success, else a static description of the
@@ -230,14 +231,14 @@ const char *wire_parse(const void *data, size_t length, struct wire_message *ret
 /* Fills *e (not NULL) from an error map; a malformed one becomes bad_reply. */
 void wire_decode_error(const unsigned char *error, struct kops_error *e);
 
-/* Reads a result. `fds` are the message's own: what is kept is replaced by -1. Returns false when the result lacks
+/* Decodes a result. Descriptors of `fds` that are kept are replaced by -1. Returns false when the result lacks
  * something. */
 typedef bool wire_decode(const unsigned char *result, int *fds, unsigned nfds, void *into);
 
 struct wire_buffer {
     uint64_t id, size;
     bool vmm; /* alloc: device memory */
-    int fd;   /* alloc: the receiver's; register: -1 */
+    int fd;   /* alloc: the receiver must close it; register: -1 */
 };
 
 struct wire_image_info {
@@ -252,17 +253,17 @@ struct wire_timings {
 };
 
 struct wire_shm {
-    int fd, doorbell, wake; /* the receiver's */
+    int fd, doorbell, wake; /* the receiver must close them */
     uint64_t request_bytes, reply_bytes;
 };
 
 struct wire_timelines {
-    int fd; /* the receiver's */
+    int fd; /* the receiver must close it */
     uint64_t size, streams;
 };
 
-/* Results with texts and lists, which live in the arena before them. What callers of the library get is the public
- * struct behind it, which wire_result_free() takes. */
+/* Results with texts and lists, which live in the arena before them. Callers of the library get the public struct
+ * behind it, which wire_result_free() takes. */
 #define WIRE_WITH_ARENA(name, type, member)                                                                            \
     struct name {                                                                                                      \
         struct arena arena;                                                                                            \
@@ -279,7 +280,7 @@ WIRE_WITH_ARENA(wire_trace, kops_trace, trace);
 WIRE_WITH_ARENA(wire_tuned, kops_tune, tune);
 WIRE_WITH_ARENA(wire_choices, kops_tuning, tuning);
 
-/* Frees one that malloc() gave, with its arena. Takes NULL. Returns NULL. */
+/* Frees a result that malloc() gave, with its arena. NULL is allowed. Returns NULL. */
 void *wire_result_free(void *public_struct);
 
 struct wire_module {
@@ -289,7 +290,7 @@ struct wire_module {
 };
 
 struct wire_cache_file {
-    int fd; /* the receiver's */
+    int fd; /* the receiver must close it */
     uint64_t bytes;
 };
 
@@ -300,21 +301,21 @@ struct wire_cache_counts {
 /* The compiler's log of an error (malloc'd); NULL: it has none. */
 char *wire_error_log(const unsigned char *error);
 
-/* A compile's reply as it came. An error is in *e, and the compiler's log in *log (malloc'd; NULL: none). */
+/* Reads an undecoded reply of `compile`. An error is in *e, and the compiler's log in *log (malloc'd; NULL: none). */
 enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,
                                 struct kops_error *e);
 
-/* The error of a reply that was asked for as it is. */
+/* Reads the error of an undecoded reply. */
 void wire_reply_error(const struct native_reply *reply, struct kops_error *ret_error);
 
-/* hello's answer: its bytes are kept, too. */
+/* hello's answer, whose bytes are kept, too. */
 struct wire_greeting {
     struct wire_info *info;     /* gets all of it, */
-    struct kops_limits *limits; /* unless these are to be read alone */
+    struct kops_limits *limits; /* unless only the limits are to be read */
     struct bytes *kept;
 };
 
-/* The result of a run of which no time is known. */
+/* Fills the result of a run of which no time is known. */
 void wire_no_timings(struct kops_result *ret);
 
 wire_decode wire_decode_nothing;

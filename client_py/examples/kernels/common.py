@@ -18,7 +18,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 if (HERE.parents[1] / "kops").is_dir():
-    sys.path.insert(0, str(HERE.parents[1]))  # of a source tree, where kops is not installed
+    sys.path.insert(0, str(HERE.parents[1]))  # in a source tree, where kops is not installed
 
 import kops  # noqa: E402
 
@@ -32,7 +32,7 @@ class Place:
     name: str
     k: Any
     put: Callable[[Any], Any]  # a NumPy array to this place
-    empty: Callable[[Iterable[int]], Any]  # of float32
+    empty: Callable[[Iterable[int]], Any]  # a new float32 array of that shape
     get: Callable[[Any], Any]  # to a NumPy array
 
 
@@ -67,7 +67,7 @@ def interpreted() -> Iterator[Place]:
         "interpreter",
         Interpreted(),
         put=lambda array: array.copy(),
-        empty=lambda shape: np.full(tuple(shape), np.nan, np.float32),  # what is not written is seen
+        empty=lambda shape: np.full(tuple(shape), np.nan, np.float32),  # NaN: a missed element is noticed
         get=lambda array: array,
     )
 
@@ -77,10 +77,10 @@ class Example:
     """A kernel with what is needed to run and to check it."""
 
     name: str
-    declare: Callable[[Any], Any]  # of k
-    call: Callable[..., Any]  # of the kernel, the place and the inputs: returns the output
-    inputs: Callable[..., tuple[Any, ...]]  # of a random generator and a size: NumPy arrays
-    expected: Callable[..., Any]  # of the inputs
+    declare: Callable[[Any], Any]  # client -> kernel
+    call: Callable[..., Any]  # kernel, place, inputs -> output
+    inputs: Callable[..., tuple[Any, ...]]  # random generator, size -> NumPy arrays
+    expected: Callable[..., Any]  # inputs -> expected output
     sizes: tuple[tuple[int, ...], ...]  # small and odd ones, and empty ones
     large: tuple[int, ...]
 

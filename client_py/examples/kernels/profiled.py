@@ -17,7 +17,7 @@ import numpy as np
 from five import EXAMPLES
 from kops.profiler import profile, record_function
 
-CALLS = 20  # that the trace shows
+CALLS = 20  # calls in the trace
 SIZES = {"square_matrix": (1024, 1024), "gemm": (512, 512, 512)}
 SIZE = (1 << 20,)
 

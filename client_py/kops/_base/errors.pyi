@@ -122,7 +122,7 @@ class DeviceMismatch(KopsError, ValueError):
     """The tensors are on devices that cannot access each other's memory."""
 
 class UnknownBuffer(KopsError, LookupError):
-    """This connection has no buffer of that id."""
+    """The connection has no buffer of that id."""
 
 class StaleBuffer(KopsError, LookupError):
     """The owner freed or replaced the memory; register it anew."""
@@ -145,7 +145,7 @@ class QuotaExceeded(KopsError, ResourceWarning):
     """
 
 class Unsupported(KopsError, NotImplementedError):
-    """This daemon, device or build cannot do it; the message names another way."""
+    """The daemon, device or build cannot do this; the message names another way."""
 
 class OutOfMemory(KopsError, MemoryError):
     """The device or host has too little free memory."""
@@ -190,7 +190,7 @@ class Internal(KopsError, RuntimeError):
     """A fault inside the daemon; its log has more."""
 
 class UnknownProgram(KopsError, LookupError):
-    """This connection has no program of that id."""
+    """The connection has no program of that id."""
 
 class Stalled(KopsError, ConnectionError):
     """The stream did not reach an ordered call within `server.stall_timeout_ms`. The call is dropped and the
@@ -219,7 +219,7 @@ class CompileFailed(KopsError, ValueError):
         """Of the first error."""
 
 class UnknownKernel(KopsError, LookupError):
-    """This connection has no kernel or module of that id."""
+    """The connection has no kernel or module of that id."""
 
 class SignatureMismatch(KopsError, TypeError):
     """The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs."""

@@ -11,10 +11,10 @@ from statistics import median
 from .errors import BadArgument
 
 Z = 1.96  # 95 %
-ROUNDS = 8  # at least, where an interval is wanted
+ROUNDS = 8  # least number of rounds, where an interval is wanted
 SAMPLES_MOST = 200_000
-SECONDS_MOST = 30.0  # where the caller names no other time
-FEWEST = 6  # samples of which an interval of 95 % can be told
+SECONDS_MOST = 30.0  # limit where the caller names none
+FEWEST = 6  # least number of samples for an interval of 95 %
 
 
 def of_median(samples: Sequence[float]) -> tuple[float, float] | None:

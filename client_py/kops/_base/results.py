@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from . import intervals, table
 
-SLOWING = ("power_cap", "hw_slowdown", "thermal", "hw_thermal", "power_brake")  # reasons that a measurement is not to have
+SLOWING = ("power_cap", "hw_slowdown", "thermal", "hw_thermal", "power_brake")  # reasons that a measurement should not have
 SAME = 0.02  # clocks that differ by less are the same
 
 
@@ -149,7 +149,7 @@ class Conditions:
         return f"{line}; WARNING: {self.warning}" if self.warning else line
 
 
-CACHES = ("cold", "warm")  # the L2 cache is flushed before the execution that is read, or keeps what the one before has left
+CACHES = ("cold", "warm")  # the L2 cache is flushed before the execution that is read, or keeps the data of the execution before
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class Launch:
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    registers: int  # of a thread
+    registers: int  # registers of a thread
     static_shared: int  # bytes of a block
     dynamic_shared: int
-    local_bytes: int  # of a thread: registers that were spilled, and arrays
-    limiter: str  # what keeps more warps from a multiprocessor: "warps", "blocks", "registers" or "shared_memory"
-    occupancy_pct: float | None = None  # that the launch allows
+    local_bytes: int  # local memory of a thread: spilled registers, and arrays
+    limiter: str  # resource that keeps more warps out: "warps", "blocks", "registers" or "shared_memory"
+    occupancy_pct: float | None = None  # occupancy that the launch allows
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Launch:
@@ -181,10 +181,10 @@ class Counters:
 
     verdict: str
     why: str
-    kernel: str  # the name that the driver knows; empty where it tells none
+    kernel: str  # the driver's name of the kernel; empty where it tells none
     values: Mapping[str, float]
     stalls: Mapping[str, float]
-    kernels: int = 1  # that one execution launches; the figures are of the longest
+    kernels: int = 1  # kernels that one execution launches; the figures describe the longest one
     passes: int = 0
     copied_bytes: int = 0
     device: str = ""
@@ -379,11 +379,11 @@ class Timings:
     samples: tuple[float, ...] = ()
     device: str = ""
     variant: str = ""
-    sent_ns: int | None = None  # the call began in this process; as the next two by CLOCK_MONOTONIC
-    received_ns: int | None = None  # the daemon had decoded the request
-    seen_ns: int | None = None  # this process had the reply
-    exclusive: bool | None = None  # of work that was to be alone on its GPU: whether it was all the time
-    timer: str = ""  # told `gpu_us` or `host_us`: "cupti" (the driver's records), "kernel" (it, by the GPU's clock), "events", "host"
+    sent_ns: int | None = None  # time when the call began in this process; like the next two by CLOCK_MONOTONIC
+    received_ns: int | None = None  # time when the daemon had decoded the request
+    seen_ns: int | None = None  # time when this process had the reply
+    exclusive: bool | None = None  # whether the work was alone on its GPU all the time, where that was asked for
+    timer: str = ""  # source of `gpu_us` or `host_us`: "cupti" (driver's records), "kernel" (itself, by the GPU's clock), "events", "host"
 
     @property
     def exec_us(self) -> float | None:
@@ -498,8 +498,8 @@ class Profile:
     timings: Timings
     bytes: int
     operations: int | None
-    interval: tuple[float, float] | None = None  # where the median lies, with 95 % confidence; None: too few samples
-    until: float | None = None  # the half width of `interval` that was asked for, as a part of the median
+    interval: tuple[float, float] | None = None  # interval of the median, with 95 % confidence; None: too few samples
+    until: float | None = None  # half width of `interval` that was asked for, as a fraction of the median
     conditions: Conditions | None = None  # clocks, temperature and power, before and after; None: they were not asked for
     counters: Counters | None = None  # with `counters=True`
 
@@ -676,11 +676,11 @@ class Info:
     ops: dict[str, Op]
     limits: dict[str, int]
     features: tuple[str, ...]
-    kernels: dict[str, Any] = field(default_factory=dict)  # of the user's own: `compiler`, `arch`, `policy`, `allowed`
-    instance: str = ""  # 32 digits that this start of the daemon has made up
-    connection: int = 0  # the number of this client's connection; 0: the daemon is too old to tell
-    isolation: str = ""  # what shares a process with the client's kernels: "none", "user", "connection"; "" of an older daemon
-    identity: str = ""  # the socket's that the client connected to, which counts in place of its user; "": the daemon's own
+    kernels: dict[str, Any] = field(default_factory=dict)  # users' kernels: `compiler`, `arch`, `policy`, `allowed`
+    instance: str = ""  # 32 random digits that name this start of the daemon
+    connection: int = 0  # number of this client's connection; 0: the daemon is too old to tell
+    isolation: str = ""  # work that shares a process with the client's kernels: "none", "user", "connection"; "" from an older daemon
+    identity: str = ""  # the identity socket that the client connected to: limits count for it, not for the user; "": none
 
     def __repr__(self) -> str:
         devices = ", ".join(device.name for device in self.devices)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 from . import table
 from .errors import BadArgument
 
-Row = Mapping[str, Any]  # of `stats.ops`; a daemon of another version may leave keys out
+Row = Mapping[str, Any]  # a row of `stats.ops`; a daemon of another version may leave keys out
 
 TITLES = {
     "op": "op",
@@ -48,7 +48,7 @@ def _user(of: tuple[int, str]) -> str:
     return str(uid) if uid >= 0 else table.NONE
 
 
-# Of each key: the value that rows are grouped and sorted by, and its cell.
+# For each key: the value that rows are grouped and sorted by, and its cell.
 KEYS: dict[str, tuple[Callable[[Row], Any], Callable[[Any], str]]] = {
     "op": (lambda row: row.get("op", ""), table.text),
     "shapes": (lambda row: [list(shape) for shape in row.get("shapes", ())], table.shapes),

@@ -28,7 +28,7 @@ class _Default:
         return "<the client's>"
 
 
-DEFAULT_TIMEOUT: Any = _Default()  # of a call that names none
+DEFAULT_TIMEOUT: Any = _Default()  # timeout of a call that names none
 
 
 class DefaultTimeout:

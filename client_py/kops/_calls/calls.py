@@ -99,8 +99,8 @@ class Calls(DefaultTimeout):
         self.where, self._place_chosen = contexts.place_of_connection(where, blocking)
         self._may_tell_of_turns = not self._place_chosen and not blocking
         self._connection: Link | None = None
-        self._places: dict[tuple[int, int], Any] = {}  # where "auto" launches, and until when, by connection and device
-        # Kernels that were launched in this process, by id(): a set cannot be gone through while other threads add to it.
+        self._places: dict[tuple[int, int], Any] = {}  # decisions of "auto", and when they end, by connection and device
+        # Kernels that were launched in this process, by id(): a set cannot be iterated while other threads add to it.
         self._launched: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ops_here = None if native is None else native.Ops()
         self._scopes: dict[int, list[Recorder]] = {}  # open sequences and programs by thread
@@ -108,7 +108,7 @@ class Calls(DefaultTimeout):
         self._submitted: dict[int, list[tuple[Link, Call]]] = {}  # requests that nobody waits for yet, by thread
         if self._ops_here is not None:
             self._ops_here.attach(self._scopes, self._batches, self._submitted, contexts.PLACES.index(self.where))
-        self._here_devices: set[int] = set()  # where "auto" launches kernels here
+        self._here_devices: set[int] = set()  # devices on which "auto" launches kernels here
 
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
@@ -235,7 +235,7 @@ class Calls(DefaultTimeout):
         if blocking and self._batches:
             return NotImplemented
         if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values[:2]):
-            return NotImplemented  # what the daemon gets are matrices
+            return NotImplemented  # the daemon takes matrices only
         if (attrs and out_dtypes.KEY in attrs) or (out is None and op in out_dtypes.OTHERS):
             if any(type(value) not in fast_types for value in values):
                 return NotImplemented

@@ -18,7 +18,7 @@ from .._session.link import Link
 from .._tensors.operands import Layout
 
 PLACES = ("daemon", "here", "auto")
-DAEMON_BY_AUTO: Any = object()  # the `where` of a call for which "auto" was decided before to be the daemon
+DAEMON_BY_AUTO: Any = object()  # the `where` of a call that "auto" gave to the daemon
 LEGACY_STREAM = 0
 
 
@@ -147,8 +147,8 @@ def timings(arrays: Iterable[Any], us: float, variant: str, sent: int | None) ->
 
 
 NO_ARRAYS = frozenset((int, float, bool, type(None)))
-CHAIN = 16  # launches of a measurement
-AGAIN_S = 10.0  # after one that failed, the next one
+CHAIN = 16  # launches in a measurement
+AGAIN_S = 10.0  # seconds until a failed measurement is repeated
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,9 @@ def profile(connection: Link, request: Request, goal: Goal, watch: bool = True, 
 
 
 GPU_CACHE = 128 << 20  # bytes: no GPU has a larger second-level cache
-HOST_CACHE = 64 << 20  # where the system does not tell
-SETS_MAX, BYTES_MAX = 512, 4 << 30  # of copies
-AHEAD = 16  # executions that are under way
+HOST_CACHE = 64 << 20  # bytes, where the system does not tell
+SETS_MAX, BYTES_MAX = 512, 4 << 30  # limits of copies
+AHEAD = 16  # executions under way at a time
 
 
 def host_cache() -> int:
@@ -208,7 +208,7 @@ class Rotation:
         self.first, self.repeat, self.goal = first, repeat, goal
         cache = GPU_CACHE if first.timings.host_us is None else host_cache()
         self.count = sets_for(first.bytes, cache)
-        # Without copies the last execution has filled the caches with other parts of the same operands.
+        # Without copies the last execution has filled the caches with other parts of these operands.
         self.sets = [tuple(copy_of(value, array) for value in operands) for _ in range(self.count)] if self.count > 1 else []
         self.rounds: list[list[float]] = []
         self._turn = 0
@@ -216,7 +216,8 @@ class Rotation:
 
     def round(self) -> Iterator[tuple[bool, tuple[Any, ...]]]:
         """The executions of the next round: whether each counts, and its operands."""
-        # All sets once before the first that counts: their memory becomes known to the daemon, and the first one cold.
+        # Runs all sets once before the first that counts: their memory becomes known to the daemon, and leaves the
+        # caches.
         unseen = 0 if self.rounds else self.count
         self.rounds.append([])
         for turn in range(unseen + self.repeat):

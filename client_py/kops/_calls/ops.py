@@ -157,7 +157,7 @@ def _with_short_way(op: str, method: Callable[..., Any]) -> Any:
 class OpMethods:
     """A method for each op. The client says what calling one means, in `_op`."""
 
-    _ops_here: Any = None  # of a client that launches in this process
+    _ops_here: Any = None  # set in a client that launches in this process
 
 
 for _name in OPS:

@@ -16,7 +16,7 @@ KEY = "out_dtype"
 _DECLARED: Mapping[str, Any] = OPS
 
 
-# Ops whose results have other dtypes than their inputs, whether one is asked for or not.
+# Ops whose results have other dtypes than their inputs, even where no dtype is asked for.
 OTHERS = frozenset(op for op, d in _DECLARED.items() if any(i not in outs for i, outs in d.get("out_dtypes", {}).items()))
 
 

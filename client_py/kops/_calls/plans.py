@@ -131,7 +131,7 @@ def _alloc(connection: Link, segment: DeviceSegment) -> Plan:
     except (OutOfMemory, QuotaExceeded):
         if not segment.pool.trim():
             raise
-        yield Call("trim", {})  # answered when the daemon has let go of it, too
+        yield Call("trim", {})  # the reply means that the daemon has let go of it, too
         reply = yield Call("alloc", params, (), segment, _undo_register)
     if reply["kind"] != "cuda_vmm" or reply["size"] < segment.size:
         connection.garbage.append(reply["buffer"])
@@ -185,13 +185,13 @@ class Prepared(Protocol):
         """Looks its memory up again, after a daemon called a reference stale."""
 
     @property
-    def hazard(self) -> str | None: ...  # why it must not run twice; None: it may
+    def hazard(self) -> str | None: ...  # reason why the work must not run twice; None: it may
 
     @property
     def result(self) -> Any: ...
 
 
-BETWEEN_DEVICES = ("copy",)  # ops whose operands may be some on the host and some on a GPU
+BETWEEN_DEVICES = ("copy",)  # ops whose operands may be partly on the host and partly on a GPU
 
 
 class Request:

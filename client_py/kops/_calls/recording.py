@@ -54,7 +54,7 @@ class Recorder(OpMethods):
         self._kernels = False  # some steps launch a kernel
         self._closed = False
         self._guarded = True
-        self._promise: Any = None  # of the arrays that recorded calls return, see _recorded
+        self._promise: Any = None  # promise of the arrays that recorded calls return, see _recorded
         self._has_run = False
 
     def __len__(self) -> int:

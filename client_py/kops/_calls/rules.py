@@ -80,7 +80,7 @@ class Rule(NamedTuple):
     out_scale: str | None = None
     known: bool = True
     broadcasts: bool = False  # all inputs, so that a number can be one
-    vectors: bool = False  # of the first two inputs one with one dimension is a row, or a column, as with NumPy's matmul
+    vectors: bool = False  # a one-dimensional input among the first two is a row, or a column, as in NumPy's matmul
 
     def reads_out(self, attrs: Attrs) -> bool:
         return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)

@@ -57,14 +57,14 @@ class ClientInfo:
     bytes_in: int = 0
     bytes_out: int = 0
     output_bytes: int = 0
-    paused: bool = False  # the daemon reads no more from it: it has reached a limit of requests in flight or of unread replies
+    paused: bool = False  # the daemon does not read its requests: a limit on requests in flight or unread replies is reached
     shm: bool = False
     device_us: float = 0.0
     latency: Latency = Latency()
-    isolation: str = ""  # whose work shares a GPU process with its kernels: "none", "user" or "connection"
-    executor: int | None = None  # the pid of the process that its kernels run in; None: none at present
-    here: int = 0  # launches in its own CUDA context that it told the daemon of
-    identity: str = ""  # the socket's that it connected to, which counts in place of `uid`; "": the daemon's own, where users count
+    isolation: str = ""  # work that shares a GPU process with the client's kernels: "none", "user" or "connection"
+    executor: int | None = None  # pid of the process that runs the client's kernels; None: none at present
+    here: int = 0  # launches in the client's own CUDA context, as the client reports them
+    identity: str = ""  # the identity socket that the client connected to: limits count for it, not for `uid`; "": none
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class UserInfo:
     fds: int = 0
     kernel_bytes: int = 0
     requests: int = 0
-    refused: int = 0  # requests, because of a limit
+    refused: int = 0  # requests refused because of a limit
     device_us: float = 0.0
     limits: Mapping[str, int] = field(default_factory=dict)
     identity: str = ""  # "": a user

@@ -57,8 +57,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         self._begin(socket)
         self._repeating: asyncio.Lock | None = None
         self._connection: NativeLink | None = None
-        self._watched = -1  # the connection's socket, a descriptor of the loop's own: libkops closes its one when it likes
-        self._turns: deque[asyncio.Future[None]] = deque()  # of calls for which the daemon has no room yet, in their order
+        self._watched = -1  # a duplicate of the connection's socket, for the loop: libkops may close its own at any time
+        self._turns: deque[asyncio.Future[None]] = deque()  # calls that wait for room at the daemon, in order
         self._granted = 0  # turns of calls that have not sent yet
         self._settling = False  # the loop will look for replies that were taken in while a request was written
         self._connecting: asyncio.Lock | None = None
@@ -187,7 +187,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
         connection = await self._live()
         await self._drive(connection, program.define, DEFAULT_TIMEOUT)
 
-    # Its life
+    # Connecting and closing
 
     async def close(self) -> None:
         """Ends the connection; the daemon releases the client's memory, programs and kernels. Idempotent."""
@@ -237,7 +237,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncFormulaMe
                     return await self._greeted(backoff)
                 except (ConnectFailed, *LOSSES) as error:
                     if self._found is None and isinstance(error, ConnectFailed):
-                        raise  # there may never be a daemon
+                        raise  # perhaps no daemon will ever come
                     pause = backoff.pause()
                     if pause is None:
                         raise backoff.connecting(error) from None

@@ -25,8 +25,8 @@ class BaseClient(DefaultTimeout):
     def _begin(self, socket: Any) -> None:
         self._path = socket
         self._closed = False
-        self._found: str | None = None  # where a daemon has answered
-        self._keys: deque[int] = deque(maxlen=8)  # of the connections so far
+        self._found: str | None = None  # path at which a daemon has answered
+        self._keys: deque[int] = deque(maxlen=8)  # keys of the connections so far
 
     # The daemon
 

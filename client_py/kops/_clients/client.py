@@ -37,7 +37,7 @@ PLAIN = (
     "kops is not compiled here: each call waits for its result, none is repeated when a daemon ends, and there is no asyncio client. "
     "`pip install ./client_py` compiles it. Why not: "
 )
-LAST_WAIT = 10.0  # seconds that a client which was dropped waits for its ordered calls
+LAST_WAIT = 10.0  # seconds that a dropped client waits for its ordered calls
 
 
 class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, MeasureMethods, AdminMethods):
@@ -255,7 +255,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         `k.empty` or `k.zeros`; numbers and lists are constants."""
         return Program(self, device)
 
-    # Its life
+    # Connecting and closing
 
     def close(self) -> None:
         """Ends the connection, once the ordered calls have ended; the daemon releases the client's memory and programs. Arrays made by
@@ -348,7 +348,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 made = self._link(before, backoff)
             except (ConnectFailed, *LOSSES) as error:
                 if self._found is None and isinstance(error, ConnectFailed):
-                    raise  # there may never be a daemon
+                    raise  # perhaps no daemon will ever come
                 pause = backoff.pause()
                 if pause is None:
                     raise backoff.connecting(error) from None

@@ -87,7 +87,7 @@ def cuda_kernel(function: Any = None, **how: Any) -> Any:
     return default_client().cuda_kernel(function, **how)
 
 
-# torch.utils.cpp_extension.load_inline's, which change nothing here: nothing is built on this machine.
+# Arguments of torch.utils.cpp_extension.load_inline() that change nothing, since nothing is built on this machine.
 WITHOUT_MEANING = (
     "build_directory", "extra_cflags", "extra_sycl_cflags", "keep_intermediates", "no_implicit_headers", "use_pch", "with_cuda",
     "with_sycl", "with_pytorch_error_handling",
@@ -201,7 +201,7 @@ def _answer(client: Client, name: str, ported: Port, how: Mapping[str, Any]) -> 
             client.compile(ported.blanked, ported.entries, **how)
         except CompileFailed:
             raise
-        except KopsError:  # there is no daemon, or none that compiles: the answer is the same
+        except KopsError:  # no daemon, or one without a compiler: the answer is the same
             pass
     lines = [f"  {first if first == last else f'{first}-{last}'}: {what}" for first, last, what in ported.lines]
     parts = [f"{name}: the daemon compiles kernels and no functions of the host. Those become Python, which launches the kernels."]

@@ -18,8 +18,8 @@ from .client import Client
 from .inline import default_client
 
 BACKENDS = ("nvrtc", "nvcc")
-THREADS_MOST = 1024  # of a block
-REGISTERS, WARP, WARPS_STEP = 65536, 32, 4  # of a block; of a warp's threads; in which warps get registers
+THREADS_MOST = 1024  # threads of a block
+REGISTERS, WARP, WARPS_STEP = 65536, 32, 4  # registers of a block; threads of a warp; warps that get registers together
 NO_ADDRESS = (
     "the daemon's memory has no address in this process. Let the kernel take a pointer to the table, and pass an array; or pass the "
     "numbers as -D options"

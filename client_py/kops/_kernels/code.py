@@ -99,7 +99,7 @@ class Code:
     """A source with all that its compilation depends on. `ids` has its module on each connection, by the connection's
     key; a new connection gets a new one when a kernel is used on it."""
 
-    usual_device: ClassVar[str | int | None] = None  # of this process's sources that name none; None: the daemon's first GPU
+    usual_device: ClassVar[str | int | None] = None  # device for this process's sources that name none; None: the daemon's first GPU
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ from . import here
 from .code import Code, launches_none
 from .kernels import AsyncKernel, BaseKernel, Kernel, checked_fallback, refuse_interpreted
 
-ANYWHERE = ("timeout", "blocking")  # options with which a launch on a captured stream may be here
+ANYWHERE = ("timeout", "blocking")  # options that a launch on a captured stream may have
 
 
 def launch(client: Any, name: str, steps: Sequence[tuple[Any, ...]], where: str | None, options: dict[str, Any]) -> Any:

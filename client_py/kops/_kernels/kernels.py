@@ -100,7 +100,7 @@ def refuse_interpreted(name: str, what: str) -> NoReturn:
 class BaseKernel(Launchable):
     """An entry of a source with its parameter list and launch geometry, and its id on each connection."""
 
-    _agrees_with_source = True  # what is declared is held against the source
+    _agrees_with_source = True  # check the declaration against the source
 
     def __init__(
         self, client: Any, code: Code, entry: str, signature: str | Iterable[Param] | None, geometry: Geometry, alias: bool = False,

@@ -59,8 +59,8 @@ def flat(value: Any) -> Any:
 
 __all__ = ["Untyped", "launch", "on_stream"]
 
-POINTER = 8  # bytes of a parameter
-FORMS_MOST = 256  # of arguments that are remembered
+POINTER = 8  # bytes of a pointer parameter
+FORMS_MOST = 256  # forms of arguments that are remembered
 _BY_SIZE: Mapping[type, Mapping[int, str]] = {
     bool: {1: "bool"}, int: {1: "i8", 2: "i16", 4: "i32", 8: "i64"}, float: {2: "f16", 4: "f32", 8: "f64"},
 }  # fmt: skip

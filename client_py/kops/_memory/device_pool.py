@@ -19,10 +19,10 @@ from typing import Any
 
 from .pool import Source, class_size, release
 
-GRANULARITY = 2 << 20  # of the memory of GPUs
+GRANULARITY = 2 << 20  # bytes: granularity of GPU memory
 SLICED = 1 << 20  # bytes: blocks up to this size share segments
 IDLE = 1 << 30  # bytes of free blocks that a pool keeps for reuse
-ADDRESSES = 1 << 62  # where no memory of a process is
+ADDRESSES = 1 << 62  # an address that no process uses
 
 
 class DeviceSegment(Source):
@@ -31,7 +31,7 @@ class DeviceSegment(Source):
 
     __slots__ = ("pool", "size", "fd", "blocks", "pointer", "process", "alone")
     on_host = False
-    chunks = None  # it is one piece
+    chunks = None  # None: one allocation
     _next = ADDRESSES
     _lock = threading.Lock()
 
@@ -39,11 +39,11 @@ class DeviceSegment(Source):
         super().__init__()
         self.pool = pool
         self.size = size
-        self.alone = alone  # one array's: no block of it is used again
+        self.alone = alone  # for one array: none of its blocks is used again
         self.fd = -1  # not made yet
         self.blocks = 0  # cut from it, in use or free
-        self.pointer = 0  # where this process's CUDA sees it; 0: nowhere yet
-        self.process = 0  # the one in which that means something
+        self.pointer = 0  # address in this process's CUDA; 0: none yet
+        self.process = 0  # process in which `pointer` is valid
         with DeviceSegment._lock:
             self.base = DeviceSegment._next
             DeviceSegment._next += size
@@ -92,7 +92,7 @@ class DeviceBlock:
         self.segment = segment
 
     def __del__(self) -> None:
-        # Any thread, at any point of any function: so only append.
+        # Runs in any thread, at any point of any function, so it only appends.
         segment = getattr(self, "segment", None)  # None where an interrupt came before it was set
         if segment is not None:
             segment.pool.returned.append((segment, self.offset, self.size, self._epoch))
@@ -102,13 +102,13 @@ class DevicePool:
     """The blocks of one GPU."""
 
     def __init__(self, device: str) -> None:
-        self.device = device  # its UUID
+        self.device = device  # UUID
         self.epoch = 0
         self.returned: deque[tuple[DeviceSegment, int, int, int]] = deque()
         self._lock = threading.Lock()
         self._free: dict[int, list[tuple[DeviceSegment, int]]] = {}
         self._idle = 0
-        self.bytes = 0  # of all segments
+        self.bytes = 0  # size of all segments
 
     def take(self, size: int) -> DeviceBlock:
         """A block of at least `size` bytes, whose content is whatever was there."""

@@ -42,7 +42,7 @@ from .pool import Source, release
 
 HANDLE_BYTES = 64
 POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-MESSAGE_FDS = 16  # of a message, at most
+MESSAGE_FDS = 16  # most descriptors of a message
 
 TORCH_HINT = "in PyTorch set PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF in newer ones)"
 
@@ -142,7 +142,7 @@ class Allocation(Source):
         self.base = base
         self.end = base + size
         self.size = size
-        self.id = buffer_id  # of an allocation; 0 where there are chunks, which have their own
+        self.id = buffer_id  # id of an allocation; 0 where there are chunks, which have ids of their own
         self.device = device
         self.handle = handle
         self.chunks = chunks

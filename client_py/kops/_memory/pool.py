@@ -65,7 +65,7 @@ def _map(fd: int, size: int) -> int:
 
 LARGEST = 2**63 - 1
 UNCHECKED = 1 << 20  # bytes; less is granted without a look
-KEPT_BACK = 16, 1 << 30  # one part of so many, and bytes at most, for other processes
+KEPT_BACK = 16, 1 << 30  # left to other processes: this fraction, and at most so many bytes
 
 
 def check_available(size: int) -> None:
@@ -99,7 +99,7 @@ class Source:
 
     def __init__(self) -> None:
         self.ids: dict[int, int] = {}
-        self.base = 0  # its address
+        self.base = 0  # address
 
     @property
     def feature(self) -> str | None:
@@ -178,7 +178,7 @@ class Block:
     epoch: int
 
     def __del__(self) -> None:
-        # Any thread, at any point of any function: so only append.
+        # Runs in any thread, at any point of any function, so it only appends.
         if self.segment is not None:
             _returned.append((self.segment, self.offset, self.nbytes, self.epoch))
 
@@ -384,7 +384,7 @@ def code_file(size: int) -> Iterator[int]:
     except OSError as error:
         raise from_os("memfd_create", error) from error
     try:
-        os.posix_fallocate(fd, 0, size)  # which makes the file so long, too
+        os.posix_fallocate(fd, 0, size)  # also sets the length of the file
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         yield fd
     except OSError as error:

@@ -19,8 +19,8 @@ CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
 DEFAULT_MESSAGE_BYTES = 64 * 1024  # until hello told the limit
 
-# What the daemon is told with the next request: a buffer to release; a module, kernel or program as (key, id); of links through
-# the extension also (method, packed params).
+# Things that the next request tells the daemon: a buffer to release; a module, kernel or program as (key, id); in links
+# through the extension also (method, packed params).
 Gone = int | tuple[str, int] | tuple[str, bytes]
 
 
@@ -106,7 +106,7 @@ class Link:
         self.earlier: set[int] = set()  # keys of connections that this one follows
         self.message_bytes = DEFAULT_MESSAGE_BYTES
         self.failure: KopsError | None = None
-        self.doomed = False  # its device is lost or hangs, and it will close
+        self.doomed = False  # the device is lost or hangs, and the daemon will close
         garbage[self.key] = self
 
     @property

@@ -35,8 +35,8 @@ from .._version import VERSION
 from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, ends_daemon, goes_on, no_reply, too_long
 from .places import candidates
 
-HEAD = 32  # bytes of a request before its params, at most
-TAKING = 0.0002  # seconds between looks while another thread takes the reply in, which has arrived
+HEAD = 32  # most bytes of a request before its params
+TAKING = 0.0002  # seconds between looks while another thread reads a reply that has arrived
 TIDY_EVERY = 0.02  # seconds between looks for ended requests, while references are kept
 
 
@@ -71,7 +71,7 @@ class NativeLink(Link):
             self.generation, hello = self._native.generation(timeout if before is None else limit)
         except Timeout as error:
             raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
-        self.inflight = 16  # of submitted requests, at most, until hello told the limit
+        self.inflight = 16  # most submitted requests, until hello told the limit
         self.open: dict[int, Call] = {}  # submitted, by ticket
         self._waited: dict[int, int] = {}  # the thread that waits for a ticket
         self.greeted(msgpack.unpackb(hello))
@@ -82,7 +82,7 @@ class NativeLink(Link):
         super().greeted(reply)
         assert self.info is not None
         self.message_bytes -= HEAD
-        # One less than the daemon reads ahead, so that a cancel always gets through.
+        # The limit is 1 below the daemon's, so that a cancel always gets through.
         self.inflight = max(1, self.info.limits.get("inflight", self.inflight + 1) - 1)
         self.offers_ordered = "ordered" in self.info.features
         self.offers_sequences = "sequence" in self.info.features
@@ -229,7 +229,8 @@ class NativeLink(Link):
         except (ConnectionLost, ConnectFailed) as error:
             call.error = self.lost(error)
         except KopsError as error:
-            # In a child that was forked while a thread of the parent was in libkops, that knows none of the requests any more.
+            # In a forked child, where a thread of the parent was in libkops at the fork: it knows none of the requests
+            # any more.
             call.error = error if self.failure is None else self.lost(self.failure)
         else:
             if reply is None:
@@ -309,7 +310,7 @@ class NativeLink(Link):
         with self.losing():
             self._native.synchronize(timeout)
 
-    # Its life
+    # Connecting and closing
 
     def lost(self, error: KopsError) -> ConnectionLost:
         """This connection is over: libkops says so, or tried to make another one. The error to raise; `unsent` among

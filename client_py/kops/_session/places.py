@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SYSTEM = "/run/kopsd/kopsd.sock"  # of the machine's daemon
+SYSTEM = "/run/kopsd/kopsd.sock"  # socket of the machine's daemon
 SHARED = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -61,8 +61,8 @@ class Server:
         if self.named:
             return True
         if self.uid == self.unmapped:
-            # The number says nothing. The folder does: the user who made this namespace has put it here, unless a user of the
-            # namespace itself could make it.
+            # The number alone proves nothing, but the folder does: it was put here by the user who made this namespace,
+            # unless a user of the namespace could make it.
             return self.folder in (0, self.unmapped) and not self.folder_shared and not self.parent_shared
         given = self.system and self.uid == self.folder and not self.folder_shared  # by root
         return self.uid in (0, self.self, self.kops) or given

@@ -55,7 +55,7 @@ class PlainLink(Link):
         self._inbox: list[Chunk] = []
         self._waiting: dict[int, Call] = {}  # without a reply, by msgid
         self._applied = 0  # the last request that was answered
-        self._notice: KopsError | None = None  # why the daemon says that it will close
+        self._notice: KopsError | None = None  # the daemon's reason for closing
         self._msgids = itertools.count(1)
 
     # Calls
@@ -112,7 +112,7 @@ class PlainLink(Link):
             if call.method in CANCELLABLE:
                 self.notify("cancel", {"msgid": call.msgid})
             if isinstance(error, KeyboardInterrupt):
-                self._receive_until(call, time.monotonic() + INTERRUPT_GRACE)  # its outputs should be at rest when the user is back
+                self._receive_until(call, time.monotonic() + INTERRUPT_GRACE)  # let the outputs come to rest before the user is back
         except (TimeoutError, KopsError):
             pass
 
@@ -246,7 +246,7 @@ class PlainLink(Link):
         else:
             raise ValueError(reprlib.repr(message))
 
-    # Its life
+    # Connecting and closing
 
     def _end(self, error: KopsError) -> None:
         """The connection is of no more use: every call ends with `error`, or with the reason that the daemon gave before it closed."""
@@ -340,7 +340,7 @@ def _refuse_ext(code: int, data: bytes) -> None:
 # Finding a daemon, as client_c/src/session/connect.c and client_c/src/link/starter.c do for libkops
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SBIN = "/usr/local/sbin:/usr/sbin"  # where packages put it, and users' PATH may not lead
+SBIN = "/usr/local/sbin:/usr/sbin"  # folders where packages put kopsd, which users' PATH may lack
 
 
 def connect(
@@ -378,7 +378,7 @@ def _connect(path: str | os.PathLike[str] | None, timeout: float) -> PlainLink:
     for candidate in candidates(path):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            # Not settimeout(), by which a full backlog is refused.
+            # settimeout() would refuse on a full backlog.
             micro = max(1, int(timeout * 1e6))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1000000, micro % 1000000))
             sock.connect(candidate)

@@ -21,11 +21,11 @@ from .._base.log import log
 from .link import Call, ends_daemon
 
 DEFAULT_RECONNECT = 10.0  # seconds
-CONNECT_LIMIT = 30.0  # seconds that a first daemon may take to answer where calls have no limit, as in libkops: it may be starting
+CONNECT_LIMIT = 30.0  # seconds that a first daemon may take to answer where calls have no limit, as in libkops: the daemon may be starting
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
 SHORT_LOSSES = (*LOSSES, JobTimeout)  # errors of the extension's own requests after which their connection is over
 RUNS = ("run", "launch", "sequence", "run_program")  # requests that change memory
-ONCE = (*RUNS, "drain")  # asked whether it can be made twice; every other request can
+ONCE = (*RUNS, "drain")  # requests that may not be sent twice unless a check allows it; all others may
 PAUSES = (0.002, 0.2)  # seconds between tries, at first and at most
 
 KERNEL_HAZARD = "a kernel of your own may do anything"

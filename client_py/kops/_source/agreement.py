@@ -16,7 +16,7 @@ class Found(NamedTuple):
 
     text: str  # as C has it
     pointer: bool
-    type: Type | None  # of the elements, or of the scalar; None: void, or one that is not known here
+    type: Type | None  # type of the elements, or of the scalar; None: void, or an unknown type
     size: int = 0  # bytes of the scalar; 0: not known
 
 

@@ -15,7 +15,7 @@ from .signature import Param
 from .types import C_NAMES
 
 BLOCK = 256
-BYTES = 16  # that a thread reads at once
+BYTES = 16  # bytes that a thread reads at once
 
 
 class Argument(NamedTuple):

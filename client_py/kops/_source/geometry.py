@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from .._base.errors import BadArgument, OutOfRange, WrongType
 
-# What a user may write for a size in up to three dimensions.
+# A size in up to three dimensions, as a user may write it.
 Sizes: TypeAlias = "int | str | tuple[int | str, ...] | list[int | str] | Callable[..., Any] | None"
 
 NAMES = ("grid", "block", "shared", "cluster")

@@ -21,7 +21,7 @@ SCOPES_MAX, CONDITIONS_MAX, WORDS_MAX = (KERNEL_LIMITS[f"hostcode_{name}"] for n
 _MARKS, _ATTRIBUTES, _TYPES, _KEPT, _EXPRESSIONS, _ACCESS = (
     frozenset(KERNEL_WORDS[name]) for name in ("device_marks", "attributes", "types", "kept", "constant_expressions", "access")
 )
-_DOES = {"ifdef": "if", "ifndef": "if", "elif": "else", "elifdef": "else", "elifndef": "else"}  # of directives
+_DOES = {"ifdef": "if", "ifndef": "if", "elif": "else", "elifdef": "else", "elifndef": "else"}  # effect of a directive
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NAMESPACE, _CLASS = "namespace", "class"
 # A macro of a header that is not at hand: C10_HOST_DEVICE, CUTLASS_DEVICE, …
@@ -63,7 +63,7 @@ class _Scan:
     def __init__(self, text: str, found: list[Token], marks: set[str], declared: set[str]) -> None:
         self.text, self.tokens, self.marks, self.declared = text, found, marks, declared
         self.words = [_word(token) for token in found]
-        self.blanks: list[tuple[int, int]] = []  # of tokens
+        self.blanks: list[tuple[int, int]] = []  # blanks between tokens
         self.start = 0  # the token that the statement begins with
         self.tail = False  # behind a class or enum, before its semicolon
         self.scopes: list[str] = []
@@ -294,7 +294,7 @@ def _scans(texts: Sequence[str]) -> list[_Scan]:
     marks: set[str] = set()
     declared: set[str] = set()
     cut = [tokens(text) for text in texts]
-    for text, found in reversed(list(zip(texts, cut))):  # what is included comes behind what includes it
+    for text, found in reversed(list(zip(texts, cut))):  # an included text comes after the text that includes it
         scan = _Scan(text, found, marks, declared)
         for token, word in zip(found, scan.words):
             if word == "define":

@@ -80,7 +80,7 @@ def _number(word: str, value: str) -> int:
     return int(value)
 
 
-# What follows the shape in a signature: `word value`.
+# Words after the shape in a signature: `word value`.
 _VALUES: dict[str, Callable[[str], tuple[str, Any]]] = {
     "swizzle": lambda value: ("swizzle", _number("swizzle", value)),
     "interleave": lambda value: ("interleave", _number("interleave", value)),

@@ -11,14 +11,15 @@ from .._base.declarations import KERNEL_WORDS
 
 __all__ = ["Macro", "macros", "of_nvcc", "standard"]
 
-# One or two dashes are the same before a name of more than one letter; one letter takes one dash.
+# Names of more than one letter take one or two dashes; names of one letter take one.
 _OPTION = re.compile(r"-[DU]|--?(?:define-macro|undefine-macro|std)(?==|$)")
-# Of nvcc, torch and CuPy: the daemon optimises, compiles for its own GPU, and has one compiler that knows no more of lambdas.
+# Options of nvcc, torch and CuPy that mean nothing here: the daemon optimises, compiles for its own GPU, and has a
+# single compiler, without such modes of lambdas.
 _WITHOUT_EFFECT = re.compile(
     r"-O[0-4]?|--?dopt=on|--?(?:expt-)?(?:relaxed-constexpr|extended-lambda)|--?pch(?:-.*)?|--?(?:arch|gpu-architecture|gencode|code)=.*"
 )
-_WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")  # their value may be the next option
-_OF_HOST = frozenset(dash + name for name in KERNEL_WORDS["host_options"] for dash in ("-", "--"))  # their value is none of ours
+_WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")  # options whose value may be the next option
+_OF_HOST = frozenset(dash + name for name in KERNEL_WORDS["host_options"] for dash in ("-", "--"))  # skipped with their values
 _FOLDER = re.compile(r"-I|-isystem|--include-path=?")
 _MACRO = re.compile(r"([A-Za-z_\x80-\U0010ffff][0-9A-Za-z_\x80-\U0010ffff]*)(\([^)=]*\))?(?:=(.*))?", re.S)
 

@@ -17,8 +17,8 @@ from .signature import Param
 from .types import C_NAMES
 
 THREADS, SMALL, FEW = 256, 64, 32  # threads of a block; of one for chunks up to SMALL * 8; numbers that one thread combines
-CHUNK_OF_BLOCK, CHUNK_OF_THREAD = 4096, 64  # at least, where results are computed in parts
-BLOCKS, LANES = 1024, 131_072  # that are wanted
+CHUNK_OF_BLOCK, CHUNK_OF_THREAD = 4096, 64  # elements, at least, where results are computed in parts
+BLOCKS, LANES = 1024, 131_072  # blocks and lanes to aim for
 
 
 class Formulas(NamedTuple):
@@ -36,7 +36,7 @@ class Form(NamedTuple):
     """What a kernel is generated for. The last of `arguments` is the output. `kept` and `reduced` are the ranks of both loops."""
 
     arguments: tuple[Argument, ...]
-    accumulator: str  # its dtype
+    accumulator: str  # dtype
     types: tuple[tuple[str, str], ...]
     kept: int
     reduced: int

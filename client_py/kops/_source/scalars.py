@@ -116,7 +116,7 @@ def structure(dtype: str, lanes: int, value: Any, where: str, key: str) -> bytes
 def _bfloat16(value: float) -> bytes:
     """Rounded to nearest, ties to even, in one step."""
     if math.isfinite(value) and value:
-        step = max(math.frexp(value)[1], -125) - 8  # of the last bit
+        step = max(math.frexp(value)[1], -125) - 8  # exponent of the last bit
         value = math.copysign(math.ldexp(float(round(math.ldexp(value, -step))), step), value)
     upper = struct.pack("=f", value)[2:]
     return upper if value == value else bytes((upper[0] | 0x40, upper[1]))

@@ -25,12 +25,12 @@ from .types import Type, is_scoped, type_of
 
 __all__ = ["Preprocessor"]
 
-MAX_WORDS = 8  # of a macro that is replaced
-MAX_DEPTH = 32  # of includes and of macros in macros
+MAX_WORDS = 8  # words of a macro that is replaced
+MAX_DEPTH = 32  # depth of includes, and of macros in macros
 _SIMPLE = re.compile(r"(?:[A-Za-z_$][\w$]*|::|\*|&|\d+|\s+)*")
-# What the compiler or the toolkit's headers may define.
+# Names that the compiler or the toolkit's headers may define.
 _FOREIGN = re.compile(r"__\w+|(CUDA|CUDART|NVRTC|CUB|CCCL|THRUST|NV|CU)_?[A-Z]\w*|\w+_(MAX|MIN)|_\w+|NDEBUG")
-_GUARD = re.compile(r"\w+_(H|HH|HPP|CUH|INCLUDED|GUARD)_*")  # of an included file, which is the source's own
+_GUARD = re.compile(r"\w+_(H|HH|HPP|CUH|INCLUDED|GUARD)_*")  # the guard of an included file, a macro of the source's own
 _TOKENS = re.compile(r"\s*(defined\b|[A-Za-z_$][\w$]*|0[xX][0-9a-fA-F]+|\d+|&&|\|\||[<>=!]=|<<|>>|[-+*/%<>!()~?:&|^,]|\S)")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 
@@ -153,7 +153,7 @@ class _Branch:
 
     def __init__(self, outer: bool, certain: bool) -> None:
         self.outer, self.certain_outside = outer, certain
-        self.taken: bool | None = False  # one of its branches was chosen; None: perhaps
+        self.taken: bool | None = False  # a branch was chosen; None: perhaps
         self.active, self.certain = outer, certain
 
     def begin(self, condition: bool | None) -> None:
@@ -274,8 +274,8 @@ class Preprocessor:
 MARKS, ATTRIBUTES, QUALIFIERS = KERNEL_WORDS["kernel_marks"], KERNEL_WORDS["attributes"], KERNEL_WORDS["qualifiers"]
 # Words that may stand between a kernel's mark and its name.
 SPECIFIERS = ("void", "static", "inline", "__inline__", "__forceinline__", "__noinline__", "extern", *MARKS)
-_SEEN = frozenset((*MARKS, "namespace", "{", "}", "struct", "class", "union", "enum", "using", "typedef"))  # what a scan looks at
-MAX_ALIASES = 16  # of names for names
+_SEEN = frozenset((*MARKS, "namespace", "{", "}", "struct", "class", "union", "enum", "using", "typedef"))  # tokens that a scan stops at
+MAX_ALIASES = 16  # steps from a name to the name that it stands for
 Words = tuple[Token, ...]
 
 
@@ -284,7 +284,7 @@ class Definition:
     """A kernel where the source defines or declares it."""
 
     name: str  # with its namespaces
-    template: Words | None  # its parameters, between the angle brackets
+    template: Words | None  # template parameters, between the angle brackets
     params: Words
     line: int
     own: bool  # in the source itself, not in a file that it includes
@@ -295,9 +295,9 @@ class Scan:
     """What was found in a source."""
 
     kernels: list[Definition] = field(default_factory=list)
-    macros: set[str] = field(default_factory=set)  # that are not replaced by what they stand for
-    # Types that the source declares, outside of classes and functions: each way in which it does, the words that the name
-    # stands for, () for a type of its own.
+    macros: set[str] = field(default_factory=set)  # macros that are not replaced
+    # Types that the source declares, outside of classes and functions: for each declaration the words that the name
+    # stands for, () for a new type.
     types: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -449,7 +449,7 @@ class _Resolver:
 
     def types(self, found: Sequence[Token], depth: int = 0) -> list[Token]:
         result: list[Token] = []
-        end = 0  # of a name with its namespaces
+        end = 0  # end of the last qualified name
         for i, token in enumerate(found):
             if token.text == "typename" or i < end:
                 continue

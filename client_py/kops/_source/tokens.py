@@ -15,7 +15,7 @@ _WORD = r"[\w$\x80-\U0010ffff]"
 _NAME = re.compile(rf"{_WORD}*")
 _STRING = re.compile(r"""(u8|[LuU]?)(?:(R")|(["']))""")
 _RAW = re.compile(r'[^(]{0,16}(?=\()')  # the mark of a raw string
-# Spaces, and what most sources are made of; nothing after the spaces where something else comes. A template's >> is two tokens.
+# Spaces, and the commonest tokens; nothing after the spaces where another token comes. A template's >> is two tokens.
 _COMMON = re.compile(
     rf"""[ \t\r\v\f]*(?:
     ([A-KM-QSTV-Za-tv-z_$\x80-\U0010ffff]{_WORD}*)
@@ -26,10 +26,10 @@ _COMMON = re.compile(
     )?""",
     re.X,
 )
-_KINDS = ("", NAME, PUNCTUATION, "", NUMBER, NAME)  # of its groups
+_KINDS = ("", NAME, PUNCTUATION, "", NUMBER, NAME)  # kinds of the groups
 _BREAKS = 3
-# To the end of the line, which backslashes continue. A quote that is never closed ends with its line: it is prose in a part
-# that is compiled out.
+# The rest of a line, which backslashes continue. An unclosed quote ends with its line: it is prose in
+# compiled-out code.
 _LINE = r"(?:\\\r?\n|[^\n])*"
 _QUOTED = r"""(?:"(?:\\\r\n|\\.|[^"\n\\])*"?|'(?:\\\r\n|\\.|[^'\n\\])*'?)"""
 _BLOCK = r"/\*.*?(?:\*/|\Z)"
@@ -49,7 +49,7 @@ class Token(NamedTuple):
 def tokens(source: str) -> list[Token]:
     """The tokens, without comments. What ends in the middle (a comment, a string) ends with the source."""
     result: list[Token] = []
-    add, made = result.append, tuple.__new__  # this is much of the time from a source to its first launch
+    add, made = result.append, tuple.__new__  # fast locals: this loop is much of the time from a source to its first launch
     at, line, fresh, size = 0, 1, True, len(source)  # fresh: nothing but spaces since the line's begin
     while at < size:
         for found in _COMMON.finditer(source, at):

@@ -29,7 +29,7 @@ VECTORS = {f"{name}{n}": (dtype, n) for name, dtype in _LANES.items() for n in (
 _SCOPE = re.compile(r"(?:::)?(?:(?:cuda::)?std::)?")
 _COMPLEX = re.compile(r"(?:(?:thrust|c10|at)::)?complex<([\w: ]+)>")
 _BYTES = re.compile(r"bytes<([1-9][0-9]{0,3})>")
-# What to write for a dtype in C.
+# Names of dtypes in C.
 C_NAMES = {
     "f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16", "i8": "signed char", "u8": "unsigned char", "i16": "short",
     "u16": "unsigned short", "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "bool": "bool",

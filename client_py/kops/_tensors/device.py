@@ -73,7 +73,7 @@ def _make(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return empty(shape, name)
 
 
-# Where an array's memory is, its shape, its strides in elements, its dtype, and the stream that it is ready on.
+# An array's address, shape, strides in elements, dtype, and the stream on which it is ready.
 _Described: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...] | None, str, int | None]
 
 
@@ -107,7 +107,7 @@ class DeviceAdapter(Adapter):
 
 def _by_interface(value: Any, operands: Operands, output: bool) -> _Described:
     if hasattr(value, "block_until_ready"):
-        value.block_until_ready()  # JAX computes on streams that it does not tell
+        value.block_until_ready()  # JAX computes on streams that it does not reveal
     interface = value.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise Unsupported("masked device arrays are not supported")

@@ -58,7 +58,7 @@ class Array:
         self.device = device
         self.shape = shape
 
-    # What it is
+    # Properties
 
     @property
     def dtype(self) -> Any:

@@ -50,9 +50,9 @@ class _Versioned(ctypes.Structure):
     ]  # fmt: skip
 
 
-_given: dict[int, Any] = {}  # what consumers have not given back, by the address of its structure
+_given: dict[int, Any] = {}  # arrays that consumers have not given back, by the address of the structure
 
-_api = ctypes.PyDLL(None)  # of its own: other modules declare their own types on ctypes.pythonapi
+_api = ctypes.PyDLL(None)  # a separate object: other modules declare their own types on ctypes.pythonapi
 _new = _api.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _pointer = _api.PyCapsule_GetPointer

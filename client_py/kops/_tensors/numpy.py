@@ -119,7 +119,7 @@ class NumpyAdapter(Adapter):
         return value if usable else numpy.array(value, value.dtype.newbyteorder("="), order="C")
 
     def _stage(self, value: Any, operands: Operands, dtype: str, native: Any, output: bool, reads: bool) -> Operand:
-        # One array given twice (both inputs, or in place) is one array for the daemon too.
+        # An array that is given twice (both inputs, or in place) is one operand for the daemon, too.
         key = (value.__array_interface__["data"][0], value.shape, value.strides, value.dtype)
         found: Operand | None = operands.staged.get(key)
         repeated = tuple(s == 0 and n > 1 for s, n in zip(value.strides, value.shape, strict=True))

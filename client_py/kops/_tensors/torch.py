@@ -20,9 +20,9 @@ from .._memory.pool import pool
 from .numbers import NumbersOnDevices
 from .operands import Adapter, Layout, Operand, Operands, copied_strides, span, unknown_dtype
 
-# torch copies more than 64 KiB or so with all of its threads, which then poll for milliseconds for more to do, on processors
-# that the daemon wants (gemm of 512 x 512 in bf16 on two processors: 0.77 ms a call, 0.48 without them). Beyond this size the
-# copy itself is what takes long.
+# torch copies more than about 64 KiB with all of its threads. They then poll for milliseconds for more work, and take
+# processors from the daemon (gemm of 512 x 512 in bf16 on two processors: 0.77 ms a call, 0.48 without them). Above
+# ONE_THREAD_BYTES the copy itself takes longer than that.
 ONE_THREAD_BYTES = 2 << 20
 
 
@@ -174,7 +174,7 @@ class TorchAdapter(Adapter):
         repeated = [s == 0 and n > 1 for s, n in zip(value.stride(), shape, strict=True)]
         if output and any(repeated):
             raise Overlap("out has elements that share memory (stride 0)")
-        # One tensor given twice (both inputs, or in place) is one tensor for the daemon too.
+        # A tensor that is given twice (both inputs, or in place) is one operand for the daemon, too.
         key = (value.data_ptr(), shape, tuple(value.stride()), dtype)
         found: Operand | None = operands.staged.get(key)
         if found is None:

@@ -24,7 +24,7 @@ from ._report import error_of
 __all__ = ["InterpretError", "run"]
 
 MAX_SHARED = 227 << 10  # bytes of a block
-MAX_STATIC = 48 << 10  # that ptxas takes
+MAX_STATIC = 48 << 10  # most static shared memory that ptxas takes
 
 
 def _found(parameter: Any) -> Found:
@@ -64,7 +64,7 @@ def _load(source: str, name: str, entry: str, files: Mapping[str, str], options:
     path = compile_kernel(source, name, (entry,), files, options, instrumented)
     try:
         return _runtime.load(path)
-    except OSError:  # something happened to it: once more
+    except OSError:  # the object was removed meanwhile: once more
         path.unlink(missing_ok=True)
         return _runtime.load(compile_kernel(source, name, (entry,), files, options, instrumented))
 

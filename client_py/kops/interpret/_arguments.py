@@ -57,8 +57,8 @@ class Tensor(NamedTuple):
     """An array argument in memory for the kernel."""
 
     parameter: Parameter
-    start: int  # address of what may be used
-    size: int  # bytes of it
+    start: int  # address of the usable memory
+    size: int  # bytes of usable memory
     pointer: int  # the kernel's argument: the first element
 
 
@@ -222,7 +222,7 @@ class Arguments:
     def _number(self, parameter: Parameter, value: Any) -> bytes:
         try:
             if parameter.lanes > 1:
-                self.names[parameter.name] = ""  # nothing that expressions can use
+                self.names[parameter.name] = ""  # expressions cannot use a structure
                 return structure(parameter.dtype, parameter.lanes, value, f"{parameter.name}:", parameter.name)
             number = convert(parameter.dtype, value, f"{parameter.name}:", parameter.name)
         except KopsError as error:
@@ -283,7 +283,7 @@ class Arguments:
         offset = self.gap
         tensors: dict[int, Tensor] = {}
         for (low, size), arguments, room in zip(distinct, distinct.values(), sizes):
-            first = [_data(self._arrays[i][1].array) - low if size else 0 for i in arguments]  # where the first element is
+            first = [_data(self._arrays[i][1].array) - low if size else 0 for i in arguments]  # address of the first element
             start = offset + -(base + offset + first[0]) % ALIGNMENT
             for i, into in zip(arguments, first):
                 tensors[i] = Tensor(self._arrays[i][0], base + start, size, base + start + into)

@@ -27,7 +27,7 @@ from ._source import HOST_HEADERS, for_compiler, mark, translation_unit
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
-SOURCE_ROOT = "/kernel/"  # stands for the directory that a kernel was compiled in, in its debug information
+SOURCE_ROOT = "/kernel/"  # replaces, in the debug information, the directory that a kernel was compiled in
 KEEP = {"kernel": 512, "runtime": 8}  # objects in the cache
 COMPILE_SECONDS = 300
 
@@ -38,7 +38,7 @@ _HEAP = ["malloc", "calloc", "free"]
 _NEW = [f"_Zn{what}m{how}" for what in "wa" for how in ("", "RKSt9nothrow_t", "St11align_val_t")]  # the operators, by their symbols
 _DELETE = [f"_Zd{what}Pv{how}" for what in "la" for how in ("", "m", "St11align_val_t", "mSt11align_val_t")]
 _WRAPPED = ["printf", "vprintf", "puts", "putchar", "__assert_fail", "abort", "clock", *_HEAP, *_NEW, *_DELETE]
-# Switched off: optimizations that move accesses to where the source has none, or join them.
+# Optimizations to switch off: they move accesses to where the source has none, or join them.
 _GCC_PLAIN = ["-fno-gnu-unique", "-fno-tree-loop-im", "-fno-tree-pre", "-fno-code-hoisting", "-fno-tree-vectorize",
               "-fno-tree-slp-vectorize", "-fno-store-merging", "-fstack-clash-protection", "-fcheck-new"]  # fmt: skip
 _CLANG_PLAIN = ["-fno-vectorize", "-fno-slp-vectorize"]

@@ -22,8 +22,8 @@ _UNKNOWN = re.compile(
     re.M,
 )
 _NO_HEADER = re.compile(r"^(\S+?):(\d+):\d+: fatal error: ['‘]?([\w./]+?)['’]?(?:: No such file| file not found)", re.M)
-# Names of CUDA's that the headers in include/ lack: textures and surfaces, clusters, tensor maps, barriers by number and by address, small
-# floats, numbers of 128 bits, and the rest of its libraries.
+# CUDA names that the headers in include/ lack: textures and surfaces, clusters, tensor maps, barriers by number and by
+# address, small floats, numbers of 128 bits, and the rest of its libraries.
 _OF_CUDA = re.compile(
     r"(?:tex|surf)(?:1D|2D|3D|Cubemap)(?:Layered)?(?:fetch|gather|Grad|Lod|read|write)?|cuda[A-Z]\w*|curand\w*|CUtensorMap|cp_async_\w+"
     r"|__cluster\w+|this_cluster|cluster_group|map_shared_rank|__threadfence_cluster|__is(?:Cluster|Cta)Shared|__u128Atomic\w+"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .._companions import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 
-# Headers that are written beside a source, by name. First those of libraries for the host, which kernels do not need.
+# Headers to write beside a source, by name. The first ones are of libraries for the host, which kernels do not need.
 HOST_HEADERS = dict.fromkeys(
     (
         "ATen/ATen.h", "ATen/cuda/CUDAContext.h", "c10/cuda/CUDAException.h", "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h",
@@ -34,7 +34,7 @@ HOST_HEADERS |= {
 }
 HOST_HEADERS.update(dict.fromkeys(("cublasLt.h", "cublas_v2.h"), "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"))
 
-# Headers of CUDA whose content for kernels is there for every source.
+# CUDA headers whose content for kernels every source has anyway.
 HOST_HEADERS |= dict.fromkeys(
     (
         "builtin_types.h", "cuda.h", "cuda_device_runtime_api.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h", "cuda_runtime.h",

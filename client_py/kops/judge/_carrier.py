@@ -22,12 +22,12 @@ from ._solution import Area, Plan
 from ._values import fill
 from ._verdict import LOST
 
-ALIGNMENT = 256  # the first element's, as every allocator of GPU memory gives it
-MARGIN = 4096  # bytes on both sides of a tensor that are looked at afterwards, where no unmapped range bounds it
-WORD = 8  # bytes, of which all memory here is a multiple
-APART = 2 << 20  # bytes: so many are an allocation of their own
-ZEROS = 16 << 20  # bytes that are overwritten at once
-KEPT_BYTES = 4 << 30  # the most that is allocated before free memory is given back
+ALIGNMENT = 256  # alignment of the first element, as every allocator of GPU memory gives it
+MARGIN = 4096  # bytes on both sides of a tensor that are checked afterwards, where no unmapped range bounds it
+WORD = 8  # bytes; all memory here is a multiple
+APART = 2 << 20  # bytes: larger pieces are allocations of their own
+ZEROS = 16 << 20  # bytes to overwrite at once
+KEPT_BYTES = 4 << 30  # most bytes that are allocated before free memory is given back
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
 _bytes = numpy.dtype("u1")
 
@@ -78,8 +78,8 @@ class Staged(NamedTuple):
     plan: Plan
     draw: Draw
     images: Mapping[str, Any]
-    edges: Mapping[str, tuple[Any, Any]]  # by image, the bytes before and behind the tensor
-    before: int  # bytes of the margin that each begins with
+    edges: Mapping[str, tuple[Any, Any]]  # for each image, the bytes before and after the tensor
+    before: int  # bytes of the margin at the begin of each
 
     def part(self, name: str, image: Any) -> Any:
         """The bytes of an area's tensor in an image of its memory."""
@@ -125,7 +125,7 @@ class Carrier:
         self.device, self.crew = device, crew
         self._guarded = "guards" in self.client.info.features  # memory ends, or begins, where nothing is mapped
         self._free: OrderedDict[Key, list[Room]] = OrderedDict()
-        self._made = 0  # bytes, of those in use too
+        self._made = 0  # bytes made, including those in use
         self._giving: list[tuple[Sequence[Room], Future[None]]] = []  # memory that is being overwritten
         try:
             self._zeros = self.client.zeros((ZEROS // WORD,), "u64", device=device)
@@ -136,8 +136,8 @@ class Carrier:
 
     def alone(self) -> None:
         """Begins, and goes on, without a shelf's help."""
-        self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection's that can be made anew
-        self.wipe: Callable[[Sequence[Array]], None] = self._copy_zeros  # may be what is faster; any thread's
+        self.relieve: Callable[[], None] = lambda: None  # gives up other memory of the connection that can be made again
+        self.wipe: Callable[[Sequence[Array]], None] = self._copy_zeros  # wipes memory, perhaps in a faster way; any thread
 
     # Memory
 

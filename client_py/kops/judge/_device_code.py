@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from ._values import NANS
 
-BLOCK = 256  # threads, which the sums in shared memory are for
-WIDE = 7  # rooms of one launch, whose blocks have them by their `y`: a launch takes longer to ask for than most rooms to fill
-SUMS = 3  # that a look adds up: elements that are right, squares of errors, elements that `atol` alone may allow
-# By dtype the kernel that looks at it, its type in C++, and how a double is made of it.
+BLOCK = 256  # threads of a block, which the sums in shared memory are for
+WIDE = 7  # rooms of one launch, one for each `y` of its blocks: asking for a launch takes longer than filling most rooms
+SUMS = 3  # sums of a look: right elements, squared errors, elements that only `atol` may allow
+# For each dtype: the kernel that looks at it, its type in C++, and the conversion to double.
 _LOOKS = {
     "f16": ("look_f16", "unsigned short", "of_f16"), "bf16": ("look_bf16", "unsigned short", "of_bf16"),
     "f32": ("look_f32", "float", "(double)"), "f64": ("look_f64", "double", ""),
@@ -57,7 +57,7 @@ _U64 = "unsigned long long"
 _ROOM, _FILLED = f"const {_U64}* room#[words]", f"out {_U64}* room#[words]"
 _TENSOR, _SEED = f"const {_U64}* tensor#[held]", f"{_U64} seed#"
 _WORDS, _HELD, _PLACE, _BITS = f"{_U64} words", f"{_U64} held", (f"{_U64} before", f"{_U64} bytes"), (f"{_U64} drawn", f"{_U64} set")
-_UNLESS = "const double* found", "int rows"  # or a null pointer
+_UNLESS = "const double* found", "int rows"  # `found` may be a null pointer
 _FOUND = f"inout double* found[rows][{SUMS}]", "int rows", "int row"
 _FORMS = {
     "put_rubbish": _Form((_FILLED, _SEED), (_WORDS, *_BITS, *_UNLESS)),
@@ -103,7 +103,7 @@ def _kernel(entry: str, body: str) -> str:
     chosen = []
     for text in form.own:
         kind, name = _declared(text).replace("#", "").rsplit(" ", 1)
-        # Not an array of them: each thread would copy it to its local memory first.
+        # No array of pointers: each thread would first copy it to its local memory.
         others = " : ".join(f"blockIdx.y == {i} ? {name}{i}" for i in range(1, WIDE))
         chosen.append(f"    {kind} {name} = {others} : {name}0;")
     head = ",\n    ".join(map(_declared, form.every()))
@@ -124,7 +124,7 @@ _PUT_TENSOR = r"""
         room[i] = held_at(i, tensor, before, bytes, seed, drawn, set);
 """
 
-# How many words are what put_tensor() wrote.
+# Counts the words that put_tensor() wrote.
 _LOOK_SAME = r"""
     double right = 0;
     bool wrong = false;
@@ -136,7 +136,7 @@ _LOOK_SAME = r"""
     add_up(right, 0, 0, wrong, found, rows, row + blockIdx.y);
 """
 
-# How many words have, beside the tensor, what put_rubbish() wrote: of those of the tensor alone nothing is asked.
+# Counts the words around the tensor that put_rubbish() wrote; the tensor's own words are not checked.
 _LOOK_AROUND = r"""
     double right = 0;
     bool wrong = false;
@@ -165,9 +165,9 @@ _LOOK = r"""
     add_up(right, squares, by_atol, wrong, found, rows, row + blockIdx.y);
 """
 
-# A room is a tensor's memory with what lies before and behind the tensor, all of it words of 8 bytes, in the order of their addresses.
-# `found` has a row for each look. Its last row begins with 1 once a look has found something wrong. The kernels that fill memory do
-# nothing then, since that memory is evidence.
+# A room is a tensor's memory with the bytes before and after the tensor, all of it words of 8 bytes, by address.
+# `found` has a row for each look. Its last row begins with 1 once a look has found something wrong. Kernels that fill
+# memory then do nothing, since that memory is evidence.
 SOURCE = f"#define SUMS {SUMS}\n" + r"""
 typedef unsigned long long u64;
 

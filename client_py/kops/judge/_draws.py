@@ -36,13 +36,14 @@ from ._values import (
 from ._verdict import TaskFault, Worst
 
 INPUTS_MAX = 32
-EXCHANGES = 3  # that are tried, where the ones before have not changed the result
-NOISY = 8  # times the error of the reference, which a solution may have
-SAME = 1e-12  # part of the outputs' root mean square: outputs this near do not depend on the input that was changed
-# Parts of the inputs in place of all: one element in so many, or the first of so many parts; whether it is the first part; which axis.
+EXCHANGES = 3  # exchanges to try, where earlier ones did not change the result
+NOISY = 8  # a solution's error may be this many times the reference's
+SAME = 1e-12  # fraction of the outputs' root mean square: outputs this near do not depend on the input that was changed
+# Parts of the inputs to compute on: every SAMPLE-th element, or the first of HALF parts; whether it is the first part;
+# the axis.
 SAMPLE, HALF = 16, 2
 _PARTS = [(SAMPLE, False, -1), (SAMPLE, True, -1), (SAMPLE, False, 0), (SAMPLE, True, 0), (HALF, False, -1), (HALF, False, 0)]
-# How far from right the results of parts of the inputs are, by case: for each output of a part of SAMPLE and of HALF, in terms of its
+# Errors of results from parts of the inputs, by case: for each output of a part of SAMPLE and of HALF, relative to its
 # root mean square.
 _sampled: WeakKeyDictionary[Task, dict[Case, tuple[tuple[float, float], ...]]] = WeakKeyDictionary()
 
@@ -202,7 +203,7 @@ def _of_parts(
             part = {name: _part(tensor, of, first, axis) for name, tensor in tensors.items()}
             try:
                 answer = _asked(task, part, originals, double)
-            except TaskFault:  # which inputs of another form may be
+            except TaskFault:  # inputs of another form may be invalid
                 continue
             for one, got, least in zip(right, answer, found):
                 if one.dtype in NARROW and got.shape == one.shape and one.scale:
@@ -319,10 +320,10 @@ def examine(task: Task, case: Case, first: Draw, second: Draw, variant: Draw) ->
     return tuple(said)
 
 
-# Errors of a result: float_errors() finds out quickly whether there is one, and the functions here then which
+# Errors of a result: float_errors() finds out quickly whether there is one, and the functions here find out which
 
-CLEAR = 1.25  # times what every right solution may be off that a shortcut is off, to be told from these
-UNTOUCHED_BYTES = 2  # an element of so many bytes does not keep its poison by coincidence
+CLEAR = 1.25  # a shortcut must be off by this many times more than any right solution may be
+UNTOUCHED_BYTES = 2  # elements of at least this many bytes do not keep their poison by coincidence
 
 
 def _worst(why: str, name: str, got: Any, expected: Any, far: Any, bad: Any, case: Case, number: int) -> Worst:

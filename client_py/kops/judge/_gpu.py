@@ -26,11 +26,11 @@ from ._values import Tensor, bits_dtype
 from ._verdict import LOST, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Worst
 
 PER_EXECUTOR = 100
-# Launches that are prepared, and as many that are looked at, beside the one that runs: more where they are small.
+# Launches to prepare, and as many to look at, beside the one that runs: more where they are small.
 AHEAD, AHEAD_MOST, AHEAD_BYTES = 3, 8, 256 << 20
 VARIETY = 4  # pieces of memory of one size, from which each launch gets one
 VARIED_BYTES = 1 << 30  # a solution with more memory gets fewer pieces
-MEMORIES = 3  # that the steps of a case use
+MEMORIES = 3  # sets of memory that the steps of a case use
 NAME = "solution.cu"  # in messages of the compiler
 BEGIN = 'extern "C" __global__ void begin(int* p) {}'
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory"))
@@ -133,9 +133,9 @@ class GpuRunner(Runner):
         executor.seen.add(solution.key)
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._buffers: dict[str, tuple[Any, Memory]] = {}
-        self._rooms: list[Room] = []  # this solution's
+        self._rooms: list[Room] = []  # rooms of this solution
         self._bytes = 0
-        self.seconds: dict[Case, float] = {}  # that the shortest launch of the check took
+        self.seconds: dict[Case, float] = {}  # time of the shortest launch of the check
         self.unseen: Any = None  # inputs of the timed launches, where they are prepared beside the check
         self.fill_at_last: Callable[[], list[Held]] = list  # memory that is filled where the check looks at its last launches
         self._free: dict[Key, list[Room]] = {}  # rooms of this solution that no launch uses
@@ -150,7 +150,7 @@ class GpuRunner(Runner):
                 self._kernels[key] = self._module.kernel(one.launch.entry, one.params, grid=1, block=1, **how)
         return self._kernels[key]
 
-    # Memory. What a launch is done with may come again, but not at once.
+    # Memory. A launch's memory may be used again once it is done, but not at once.
 
     def block(self, shape: tuple[int, ...], dtype: str, side: str) -> Block:
         size = math.prod(shape) * DTYPES[dtype]
@@ -297,7 +297,8 @@ class GpuRunner(Runner):
     def _held_steps(self, shelf: Shelf, task: Task, steps: Sequence[Step]) -> Iterator[Callable[[], Worst | None]]:
         """In rounds, in which each memory is used once: to let another process work on the GPU in between takes longer than most
         launches."""
-        # Somewhere a round ends early: a launch that leaves its work to the next one cannot know that there is one.
+        # Somewhere a round ends early, so a launch that defers its work to the next one cannot know that there is a
+        # next one.
         end_behind = steps[self._random.randrange(len(steps))] if steps else None
         rounds: list[list[Step]] = [[]]
         for step in steps:
@@ -370,7 +371,7 @@ class GpuRunner(Runner):
         if any(len(plan.launches) > 1 for plan, _ in runs):
             return [self._behind(plan, memory, before) for plan, memory in runs]
         one = runs[0][0].launches[0]
-        self.kernel(one)  # before anything is asked for
+        self.kernel(one)  # compile it before anything is asked for
         left = max(int(self.deadline * len(runs) * 1e3), 1)
         asked: list[Any] = []
         with errors(one.launch.entry):
@@ -381,7 +382,7 @@ class GpuRunner(Runner):
                     asked.append((before(memory), self.kernel(one).submit(*self.arguments(one, memory), **self.geometry(one), **how)))
             except BaseException:
                 with contextlib.suppress(KopsError):
-                    _results(asked)  # which use memory
+                    _results(asked)  # the submitted runs use memory
                 raise
             return _results(asked)
 
@@ -404,7 +405,7 @@ class GpuRunner(Runner):
         return known[1]
 
     def close(self, lost: bool = False) -> None:
-        unseen, self.unseen, self.fill_at_last = self.unseen, None, list  # which know this runner
+        unseen, self.unseen, self.fill_at_last = self.unseen, None, list  # drop all that refers to this runner
         if unseen is not None:
             unseen.close()
         self._buffers.clear()

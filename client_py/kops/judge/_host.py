@@ -24,9 +24,9 @@ from ._verdict import Fault, Stop, Worst
 from ._worker import missing, receive, send
 
 COMPILE_SECONDS = 700.0  # the compiler's own limit is 300 for each of two objects
-SLACK = 10.0  # seconds for a launch beyond its deadline: what the interpreter does before and after it
-TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # characters that are kept of what a stranger's process says
-ENDING = 1.0  # seconds for a process to end that has closed its pipe
+SLACK = 10.0  # seconds that the interpreter may take before and after a launch, beyond the launch's deadline
+TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # most characters kept of a stranger's process's output
+ENDING = 1.0  # seconds for a process to end after it has closed its pipe
 # Variables of the environment that a stranger may see.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
         "PYTHONPYCACHEPREFIX")
@@ -107,7 +107,7 @@ class HostRunner(Runner):
                 text = f"{one.launch.entry}: the interpreter runs cooperative kernels of one block only, a GPU could run it"
                 raise Stop("no_verdict", text)
             mapped = [param.name for param in one.launch.params if param.map is not None]
-            if mapped:  # before it is compiled, which may fail for the same reason
+            if mapped:  # checked before it is compiled, which may fail for the same reason
                 text = f"{one.launch.entry}: {mapped[0]} is a tensor map, which the interpreter has not: a GPU could run it"
                 raise Stop("no_verdict", text)
         launches = [

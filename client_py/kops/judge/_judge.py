@@ -30,12 +30,12 @@ from ._unseen import SLOW, prepare, usual
 from ._verdict import BaselineFault, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Verdict
 from ._worker import missing
 
-WAITING_MAX = 256  # solutions that were handed in and have no verdict; the next `submit` waits
+WAITING_MAX = 256  # most solutions without a verdict; the next `submit` waits
 MORE_INTERPRETED = 4  # launches in one module state, beyond the steps of a case
 TIMEOUT = 120.0  # seconds for a request of the judge's own
-HELD_BACK_MAX = 7200.0  # seconds that a solution waits while the daemon takes no kernels of this user, because others faulted
-BUSY_MAX = 600.0  # seconds that a solution waits for a GPU that has other work
-BASELINES_MAX = 1024  # known not to run
+HELD_BACK_MAX = 7200.0  # longest wait of a solution while the daemon takes no kernels of this user, because others faulted
+BUSY_MAX = 600.0  # longest wait of a solution for a GPU that has other work
+BASELINES_MAX = 1024  # most baselines that are known not to run
 TIMED_FEWEST, TIMED_BYTES = 8, 512 << 20  # draws of the timed case
 CREW = 3, 12  # least and most threads that prepare copies and compare results; between the two, three for every four cores
 AHEAD = 16  # solutions whose draws are in memory, and which wait for the device
@@ -68,7 +68,7 @@ class _Stages:
         for _ in self.threads:
             self.queue.put(None)
         for thread in self.threads:
-            thread.join(seconds)  # a thread that a task's Python holds does not come
+            thread.join(seconds)  # a thread that a task's Python holds does not end
 
 
 class Judge:
@@ -105,7 +105,7 @@ class Judge:
         self._timeout, self.task_timeout = timeout, task_timeout
         self._path = socket if client is None else client._path
         self.limits, self.counters, self.peak_gb_s, self.peak_gflop_s = limits or Limits(), counters, peak_gb_s, dict(peak_gflop_s or {})
-        self.spent: dict[str, float] = {}  # seconds on the GPU's side by part, of all solutions that had a verdict there
+        self.spent: dict[str, float] = {}  # seconds on the GPU's side by part, over all solutions that had a verdict there
         self._pool = Pool(bound=half_of_memory() if draw_bytes is None else draw_bytes)
         self._trusted: Client | None = None
         self._gpu: Device | None = None
@@ -113,7 +113,7 @@ class Judge:
         cores = len(os.sched_getaffinity(0))
         crew = max(CREW[0], min(3 * cores // 4, CREW[1]))
         self._crew = ThreadPoolExecutor(crew, "kops-judge-crew")
-        self._drawing = ThreadPoolExecutor(max(1, crew // 2), "kops-judge-draws")  # a slow reference does not hold the crew up
+        self._drawing = ThreadPoolExecutor(max(1, crew // 2), "kops-judge-draws")  # not the crew's: a slow reference would hold it up
         if how != "interpreter":
             self._connect(device, how == "gpu")
         self.how = "interpreter" if self._gpu is None else "gpu"
@@ -123,12 +123,12 @@ class Judge:
         self._ending = threading.Event()
         self._jobs: set[Job] = set()
         self._parked: dict[object, deque[Job]] = {}  # jobs of a task whose draws are being made
-        self._held: set[object] = set()  # keys of tasks whose Python does not come back
-        self._bad_baselines: dict[object, str] = {}  # by the tasks' keys; used by the lane alone
+        self._held: set[object] = set()  # keys of tasks whose Python does not return
+        self._bad_baselines: dict[object, str] = {}  # by the tasks' keys; used by the lane only
         self._ahead = threading.Semaphore(AHEAD)
         self._preparing = _Stages("prepare", max(4, min(cores, 8)), self._prepare)
         self._beside = _Stages("beside", max(2, min(cores, 8)), lambda call: call())
-        self._locating = _Stages("locate", max(2, min(cores // 2, 8)), lambda call: call())  # endless kernels hold up no compiling
+        self._locating = _Stages("locate", max(2, min(cores // 2, 8)), lambda call: call())  # endless kernels delay no compiling
         self._lane = _Stages("lane", 1 if self._gpu is not None else max(1, min(cores, 16)), self._judge)
 
     def _connect(self, device: Any, needed: bool) -> None:
@@ -338,7 +338,7 @@ class Judge:
         job.timed = self._pool.take(task, task.timed_case, DRAWS + count, self.seed).draws[DRAWS:]
         if self.seed is None:
             job.kept, job.keep = partial(self._pool.variants, task), partial(self._pool.keep, task)
-            # For most of its times, so that those who wait for the GPU need not wait for a reference.
+            # Draws for most of its times, so that solutions that wait for the GPU need not wait for a reference.
             self._pool.make_variants(task, usual(one.nbytes) - count, SLOW, self._drawing)
 
     def _compile(self, job: Job) -> None:

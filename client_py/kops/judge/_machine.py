@@ -24,11 +24,11 @@ from ._values import FLOATS, Tensor, as_like, bits_dtype, tensor_of
 from ._verdict import LOST, BaselineFault, Gone, Refused, Stop, TaskFault, Worst, gone
 
 PEAK_ELEMENTS = 16 << 20
-SPARE_FROM = 80  # solutions of an executor, from which on the next one is made ready
-# A process on a GPU takes longer to begin than a solution to be judged. With the solution's and the baselines' these are as many as the
-# daemon gives one user where it has eight (`executors.max`).
+SPARE_FROM = 80  # solutions of an executor after which the next executor is made ready
+# A process on a GPU takes longer to begin than a solution takes to be judged. With the solution's and the baselines'
+# processes these are as many as the daemon gives one user where it has eight (`executors.max`).
 SPARES, SPARES_STRICT = 1, 2
-# Why the judge's own kernels do not run just now, and may later.
+# Errors for which the judge's own kernels do not run now, but may later.
 _FOR_NOW = tuple(BY_CODE[code] for code in ("quota_exceeded", "out_of_memory", "no_memory", "limit_exceeded", "job_timeout",
                                             "deadline_exceeded"))  # fmt: skip
 
@@ -38,7 +38,7 @@ class Peaks(NamedTuple):
 
     gb_s: float | None = None
     gflop_s: Mapping[str, float] = {}  # by dtype
-    # The daemon's clock over so many trivial launches, in microseconds; filled as it is measured.
+    # The daemon's clock over N trivial launches, in microseconds, by N; filled as it is measured.
     overheads: dict[int, float] | None = None
 
 
@@ -52,7 +52,7 @@ class Machine:
         self._path, self._timeout, self.trusted, self.device, self._crew = path, timeout, trusted, device, crew
         self._strict, self._deadline, self._beside = strict, deadline, beside
         self.executor: Executor | None = Executor(path, timeout)
-        self.spares: deque[Future[Executor]] = deque()  # for when the executor is given up
+        self.spares: deque[Future[Executor]] = deque()  # executors for the time when this one is given up
         self.carrier: Carrier | None = None
         self._baselines = Baselines()
         self._trusted_executor: Executor | None = None
@@ -159,7 +159,7 @@ class Machine:
         self._baselines.clear()
         shelf, self.shelf = self.shelf, None
         if self.carrier is not None:
-            self.carrier.settle()  # by the process that ends here
+            self.carrier.settle()  # in the process that ends here
         if shelf is not None:
             with contextlib.suppress(Gone):
                 shelf.clear()
@@ -195,7 +195,7 @@ def _close(made: Future[Executor]) -> None:
 
 # Baselines
 
-KEPT = 8  # each of a task
+KEPT = 8  # kept baselines of a task
 SLEEP_CYCLES = 2_000_000  # 1 ms
 TORCH_SECONDS = 60.0  # for one call of a function in torch, which nothing can end
 
@@ -275,15 +275,15 @@ class _Torch(Baseline):
             torch.cuda.synchronize(self.device)
             flush()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            # The GPU is busy here until all is enqueued: between two events there is no time in which it waits for this
-            # process, or works for another one.
+            # Keeps the GPU busy until all is enqueued: between two events the GPU must not wait for this process, or
+            # work for another one.
             torch.cuda._sleep(SLEEP_CYCLES)
             begin.record()
             self.function(**given)
             end.record()
             self._wait(end)
         except (Gone, Stop, TaskFault):
-            raise  # errors of the solution's connection, or said already
+            raise  # an error of the solution's connection, or one that was told already
         except Exception as error:
             self._look(error)
             raise BaselineFault(f"task {self.task.name}: its baseline raises {type(error).__name__}: {str(error)[:500]}") from None
@@ -402,10 +402,11 @@ def _cuda_index(task: Task, device: Any) -> int:
     raise TaskFault(f"task {task.name}: its baseline is a function in torch, which does not see the GPU {device.uuid}")
 
 
-# Whether a baseline is one: it ends, and computes what its task says. What it does is the task's fault, never a solution's.
+# Baselines are checked: each must end, and compute what its task says. A fault of theirs is the task's, never a
+# solution's.
 
 _POLL_S = 0.001
-_lost: dict[int, str] = {}  # by torch's number of a GPU: what has become of its context in this process
+_lost: dict[int, str] = {}  # by torch's number of a GPU: the loss of its context in this process
 
 
 def refuse(task: Task, worst: Worst | None) -> None:

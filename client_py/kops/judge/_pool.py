@@ -15,9 +15,10 @@ from ._draws import Draw, changed, draw, examine, new_seed
 from ._task import Case, Task
 from ._verdict import TaskFault
 
-BYTES = 2 << 30, 16 << 30  # for all kept draws, at least and at most; in between a sixteenth of the machine's memory
-REFRESH = 32  # times that draws are taken, after which some go
-# Kept draws of one case: as many as a solution may need to be timed, if a part of the memory has room for them. How many go at once.
+BYTES = 2 << 30, 16 << 30  # least and most bytes for all kept draws; in between a sixteenth of the machine's memory
+REFRESH = 32  # uses of draws after which some are dropped
+# Kept draws of one case: as many as timing a solution may need, if this fraction of the memory has room for them; draws
+# to drop at a time.
 VARIANTS, VARIANTS_PART, VARIANTS_GO = 144, 0.2, 4
 LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # files: a container's memory in bytes
 
@@ -25,7 +26,7 @@ LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_byt
 class Drawn(NamedTuple):
     draws: tuple[Draw, ...]
     warnings: tuple[str, ...]
-    variant: Draw  # the first one with few elements exchanged
+    variant: Draw  # the first draw with few elements exchanged
 
 
 def _default_bytes() -> int:
@@ -129,7 +130,7 @@ class Pool:
         with self._lock:
             entry = self._entries.get((task.key, made.case, None))
             fits = made.nbytes + sum(one.nbytes for one in self._entries.values()) <= self._most
-        if entry is None or not fits or not entry.lock.acquire(blocking=False):  # which a slow reference may hold
+        if entry is None or not fits or not entry.lock.acquire(blocking=False):  # fails while a slow reference holds the lock
             return
         try:
             if len(entry.variants) < self._variants_most(made.nbytes):
@@ -152,7 +153,7 @@ class Pool:
                 return
             with self._lock:
                 missing = min(missing, (self._most - sum(other.nbytes for other in self._entries.values())) // one)
-                entry.nbytes += max(missing, 0) * one  # others see that there is less room
+                entry.nbytes += max(missing, 0) * one  # tell other threads that there is less room
             numbers = range(entry.made, entry.made + missing)
             entry.made += len(numbers)
             try:

@@ -17,7 +17,7 @@ from ._task import Case, Task
 from ._values import Tensor
 from ._verdict import Refused, Stop, TaskFault, Verdict, Worst
 
-PLANS_MOST = 64  # that are kept
+PLANS_MOST = 64  # plans to keep
 
 
 class Step(NamedTuple):
@@ -95,13 +95,13 @@ class _Planned(NamedTuple):
     side: str
 
 
-# The same inputs come at other addresses, and other inputs at the same addresses: in the next launch, or later. So a kernel that
-# keeps the results of one launch for another is wrong.
+# Equal inputs come again at other addresses, and other inputs at known addresses, in the next launch or later. So a
+# kernel that keeps the results of one launch for another is wrong.
 ROUNDS = (
     (_Planned(0, "b", "start"), _Planned(0, "a", "end")),
     (_Planned(1, "a", "end"), _Planned(2, "c", "start")),
 )  # fmt: skip
-MORE = "b", "start"  # memory of further draws, which held the first one before
+MORE = "b", "start"  # memory for further draws, which held the first one before
 DRAWS = 1 + max(step.draw for some in ROUNDS for step in some)
 
 
@@ -175,13 +175,13 @@ class Job:
     draws: dict[Case, tuple[Draw, ...]] = field(default_factory=dict)
     more: Mapping[Case, tuple[Draw, ...]] = field(default_factory=dict)
     timed: tuple[Draw, ...] = ()
-    flops: float | None = None  # of the timed case
-    dtype: str = ""  # in which it is computed
+    flops: float | None = None  # floating-point operations of the timed case
+    dtype: str = ""  # dtype of its arithmetic
     warnings: tuple[str, ...] = ()
-    allocates: bool = True  # its kernels have a heap, as far as is known
+    allocates: bool = True  # the solution's kernels may have a heap, as far as is known
     ahead: bool = False  # the job counts as one whose draws are in memory
-    kept: Callable[[], Sequence[Draw]] = lambda: ()  # more for its times, which were made for other solutions
-    keep: Callable[[Draw], None] = lambda draw: None  # takes one that was made for its times, for later solutions
+    kept: Callable[[], Sequence[Draw]] = lambda: ()  # further draws for its times, made for other solutions
+    keep: Callable[[Draw], None] = lambda draw: None  # takes a draw that was made for its times, for later solutions
     work: Stopwatch = field(default_factory=Stopwatch)  # runs during the stages, not during the queues between them
     spent: dict[str, float] = field(default_factory=dict)  # seconds by part
 

@@ -23,15 +23,15 @@ from ._task import Task
 from ._values import FLOATS, Errors
 from ._verdict import Gone, HeldBack, Worst, gone
 
-PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # the part of the GPU's memory, and the bytes, that draws may take at most
-FEWEST = 32  # draws of a kind that have room
-PLACE = 256  # bytes, of which the places of tensors are multiples
+PART_OF_DEVICE, MOST_BYTES = 8, 12 << 30  # most memory for draws: this fraction of the GPU's, and this many bytes
+FEWEST = 32  # draws of a kind that always have room
+PLACE = 256  # bytes; places of tensors are multiples
 WORD = 8
-IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # that are made ahead: of a solution's draws; of all
-SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its bytes, at most
-STEPS = 2048 // (2 * WIDE + 1)  # steps of one request, whose tensors the daemon bounds
-WORDS, GRID = 8, 2048  # words that a thread has in a large room, at least; blocks of a room, at most
-_ALWAYS = None, 0  # memory is filled whatever was found
+IMAGES_MOST, IMAGES_BYTES = 8, 256 << 20  # images made ahead: for a solution's draws; bytes for all
+SLAB, SLAB_BYTES = 16, 256 << 20  # draws in one allocation, and its size, at most
+STEPS = 2048 // (2 * WIDE + 1)  # steps of one request, whose tensors the daemon limits
+WORDS, GRID = 8, 2048  # least words for a thread in a large room; most blocks of a room
+_ALWAYS = None, 0  # fill memory whatever was found
 _SPENT = tuple(BY_CODE[code] for code in ("out_of_memory", "no_memory", "quota_exceeded"))
 
 
@@ -45,12 +45,12 @@ class Image:
         for name, data in tensors:
             self.places[name] = end, data.nbytes
             end += -(-max(data.nbytes, 1) // PLACE) * PLACE
-        # An allocation of its own on the GPU: what a solution reaches has none of it.
+        # An allocation of its own on the GPU, so that a solution reaches none of it.
         self.data = empty((max(end, APART),), numpy.dtype("u1"))
         for name, data in tensors:
             at, nbytes = self.places[name]
             self.data[at : at + nbytes] = data.reshape(-1).view(numpy.uint8)
-            self.data[at + nbytes : at + nbytes + PLACE] = 0  # the last word has some of it
+            self.data[at + nbytes : at + nbytes + PLACE] = 0  # the last word is partly inside
 
 
 class Images:
@@ -161,8 +161,8 @@ class Shelf:
         self._kernels = {entry: module.kernel(entry, signature(entry), grid=1, block=BLOCK) for entry in entries()}
         self._most = min(MOST_BYTES, device.memory_bytes // PART_OF_DEVICE)
         self.images = Images()
-        self._draws: OrderedDict[weakref.ref[Draw], _Kept] = OrderedDict()  # which do not live longer on the host for that
-        self._used: set[weakref.ref[Draw]] = set()  # by launches: those stay
+        self._draws: OrderedDict[weakref.ref[Draw], _Kept] = OrderedDict()  # weak, so that draws do not live longer on the host
+        self._used: set[weakref.ref[Draw]] = set()  # draws that launches used: these stay
         self._racks: OrderedDict[int, _Rack] = OrderedDict()  # by the size of a draw
         self._bytes = 0
         self._found: Array | None = None
@@ -215,19 +215,20 @@ class Shelf:
         made = self._draws[key] = _Kept(whole, image.places)
         return made
 
-    # Memory. To make it, and to have the process that runs the kernels map it, takes longer than to fill it, so it is used again.
+    # Memory. Making it and mapping it into the process that runs the kernels takes longer than filling it, so it is
+    # used again.
 
     def _slot(self, size: int) -> Array:
-        for key in [key for key in self._draws if key() is None]:  # which the host has no more
+        for key in [key for key in self._draws if key() is None]:  # draws that the host has dropped
             self._drop(key)
         rack = self._racks.setdefault(size, _Rack())
         self._racks.move_to_end(size)
         slab = min(SLAB, max(1, SLAB_BYTES // size)) * size
         if not rack.free and self._bytes + slab > self._most:
             self._make_room(slab, size)
-        if not rack.free:  # where all are in use it takes more than it should
+        if not rack.free:  # all are in use: take more than the limit
             whole = self._new((slab,), "u8")
-            rack = self._racks.setdefault(size, _Rack())  # the one before may have been given up for that
+            rack = self._racks.setdefault(size, _Rack())  # the rack before may have been given up for memory
             rack.slabs.append(whole)
             rack.free += [view_of(whole, "u8", (size,), at) for at in range(0, slab, size)]
             self._bytes += slab
@@ -307,7 +308,7 @@ class Shelf:
         """Whether each launch has left its inputs as they were, nothing outside of its tensors, and what is right. In the same go, memory
         is filled for the launches `then`, which may be the same memory, unless an element or a word is wrong. Raises Gone."""
         steps: list[Any] = []
-        asked: list[list[tuple[int, float, Expected | None]]] = [[] for _ in several]  # by launch: rows, and what is to be found there
+        asked: list[list[tuple[int, float, Expected | None]]] = [[] for _ in several]  # for each launch: rows, and the expected contents
         rows = 1 + sum(2 * len(held.plan.areas) for held in several)
         found = self._rows(rows)
         row = 0
@@ -402,7 +403,7 @@ class Shelf:
             return self._step("look_around", [(room, seed) for seed in seeds], 32, 32, 0, 128, *bits, rows, 3, row)
 
         steps = [put(7, *_ALWAYS), look(0, 7), put(9, rows, 3), look(0, 7, 9)]  # a wrong word is found
-        steps += [put(7, rows, 3), look(1, 9)]  # which does nothing then
+        steps += [put(7, rows, 3), look(1, 9)]  # the second put must do nothing
         self.client.sequence(steps, blocking=True)
         if rows.get().tolist() != [[48.0, 0.0, 0.0], [64.0, 0.0, 0.0], [1.0, 0.0, 0.0]]:
             raise BY_CODE["device_error"]("the judge's own kernels do not compute what they should")

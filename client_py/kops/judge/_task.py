@@ -18,15 +18,16 @@ from ._values import EPS, FLOATS
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRECISIONS = ("auto", "f64", "native")
 CASES_MAX = 64
-# Parts of the outputs' typical size (their root mean square) and of each element; wide enough for another order of additions.
+# Tolerances as fractions of the outputs' typical size (their root mean square) and of each element; wide enough for
+# another order of additions.
 _RTOL = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 4e-2, "f8_e4m3": 0.15, "f8_e5m2": 0.3}
-# Roundings of the result's own precision that a solution may be off on average, beside what the reference is off.
+# Roundings of the result's own precision that a solution may be off on average, beyond the reference's error.
 _ROUNDINGS = {"f64": 32.0, "f32": 32.0, "f16": 2.0, "bf16": 2.0, "f8_e4m3": 1.0, "f8_e5m2": 1.0}
-# The smallest element that has all digits; that of dtypes whose small elements are often flushed to zero is a normal number.
+# The smallest element that has all digits; a normal number for dtypes whose small elements are often flushed to zero.
 _UNIT = {"f64": 2.0**-1022, "f32": 2.0**-126, "bf16": 2.0**-126, "f16": 2.0**-24, "f8_e4m3": 2.0**-9, "f8_e5m2": 2.0**-16}
-_LEAST = 1e-12  # part of the outputs' root mean square: smaller elements may be roundings of float64
-_BY_ATOL = 1 / 16  # part of the elements that may be right by `atol` alone, beside those that roundings explain
-FEW = 16  # elements, whose root mean square says little
+_LEAST = 1e-12  # fraction of the outputs' root mean square: smaller elements may be roundings of float64
+_BY_ATOL = 1 / 16  # fraction of the elements that may be right by `atol` alone, beyond those that roundings explain
+FEW = 16  # with fewer elements the root mean square says little
 
 
 class Case(Mapping[str, Any]):
@@ -100,8 +101,9 @@ class Tolerance:
             return math.inf
         return self.precision * noise + _ROUNDINGS[dtype] * EPS[dtype] * scale
 
-    # `atol` of the outputs' typical size is for elements that are small because larger terms cancel. A solution that leaves small
-    # elements out passes by it, too, so it may not be what most elements are right by. An `atol` that the task gives is the task's word.
+    # `atol` of the outputs' typical size is for elements that are small because larger terms cancel. A solution that
+    # leaves small elements out would pass by it, too, so most elements must be right without it. An `atol` that the
+    # task gives is not restricted.
 
     def counted(self, dtype: str) -> tuple[float, float]:
         """Which elements count as right by `atol` alone: from the first number on, and from the second one times `atol` on."""
@@ -166,8 +168,8 @@ class Task:
     timed: int = -1
     exchange: bool = False
     flops: Any = None
-    text: str = ""  # for the people who solve it
-    key: object = field(default_factory=object, repr=False)  # results of the task are kept by it
+    text: str = ""  # for the people who solve the task
+    key: object = field(default_factory=object, repr=False)  # results of the task are kept by this key
 
     def __post_init__(self) -> None:
         if not callable(self.reference) or not callable(self.inputs):

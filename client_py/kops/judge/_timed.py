@@ -30,16 +30,16 @@ from ._unseen import Unseen
 from ._values import FLOATS
 from ._verdict import Gone, Measured, Refused, Stop, TaskFault, Time, Worst
 
-TIMED_DRAWS = 24  # each is used once
-# Above what the launches took one by one, their time together may be so much: gaps between kernels, the daemon's wake-up.
+TIMED_DRAWS = 24  # draws for timing, each used once
+# Launches together may take this many times the sum of their own times: gaps between kernels, the daemon's wake-up.
 TOGETHER_FACTOR = 1.5
 FLUSH_ROW = 1024  # elements
-COPIES = 2  # draws whose copies are asked for before the copy of an earlier one has ended
+COPIES = 2  # copies to ask for before an earlier copy has ended
 PAUSES = (0.0, 0.0, 0.1, 0.3, 1.0)  # seconds before each trial: a process that begins stalls the GPU for some 0.2 s
-MORE = 16  # launches, where the first ones were not enough
+MORE = 16  # further launches, where the first ones were not enough
 OVERHEAD_LEAST, OVERHEAD_FACTOR = 200.0, 3.0
-IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot be longer than the daemon's clock around it, but for such errors
-ROOF_MOST = 1.15  # part of the roof that operands outside of caches can reach, at most
+IMPOSSIBLE, IMPOSSIBLE_US = 1.05, 10.0  # a kernel cannot take longer than the daemon's clock around it, apart from such errors
+ROOF_MOST = 1.15  # most that operands outside of caches can reach of the roof
 
 
 class Limits(NamedTuple):
@@ -93,7 +93,7 @@ class _Timing:
         self._ahead: deque[Future[Staged]] = deque()
         self._reading: deque[tuple[Staged, Memory, Copies]] = deque()
 
-    # Inputs. They are drawn and put into shared memory beside the launches before.
+    # Inputs, drawn and put into shared memory while earlier launches run.
 
     def _stage(self) -> Staged:
         draw = self.unseen.draw()
@@ -116,7 +116,8 @@ class _Timing:
         memory = self.runner.memory(staged.plan, self.unseen.side())
         return memory, self.runner.fill(memory, staged.images)
 
-    # Caches. All memory on the solution's connection is allocated apart from the judge's other memory, which may hold what is right.
+    # Caches. Memory on the solution's connection is allocated apart from the judge's other memory, which may hold the
+    # right results.
 
     def flush(self) -> None:
         with errors():
@@ -176,7 +177,7 @@ class _Timing:
         memory, copies = self.filling(staged)
         self.check()
         self.runner.ended(copies)
-        if cold:  # which is waited for: the solution's deadline is its own
+        if cold:  # wait for it: the deadline is the solution's own
             self.flush()
         else:
             self.warm(memory)
@@ -395,7 +396,7 @@ def _time(timing: _Timing, cold: Sequence[_Launched], warm: Sequence[_Launched],
     one = _measured(cold)
     took = one.us if one is not None else 0.0
     roof = roof_of(took, size, job.flops, peaks.gb_s, peaks.gflop_s, job.dtype)
-    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # of several launches one is counted
+    bound = str(counters.get("verdict") or "") if len(timing.solution.launches) == 1 else ""  # counters cover the first launch only
     if not bound and roof.part is not None:
         bound = roof.name if roof.part >= LATENCY else "latency" if roof.arithmetic is not None else "latency or compute"
     ratios = [one.baseline_us / us for one in cold if one.baseline_us is not None and (us := one.timings.exec_us)]
@@ -452,12 +453,13 @@ def timed(
         timing.close()
 
 
-# What times of launches say together
+# Agreement of the times of several launches
 
-# What launches that are looked at together may take besides their median's, since others work on the GPU, too; and what the first one
-# may take besides, whose code may have to be loaded. It comes before all others and does not know where their memory will be.
+# Time that launches looked at together may take beyond their median, since others work on the GPU, too. The first
+# launch may take FIRST_US more, since its code may have to be loaded; it comes before all others and does not know
+# where their memory will be.
 DEFERRED, DEFERRED_US, FIRST_US = 1.1, 3.0, 10.0
-AHEAD, AHEAD_US = 1.1, 3.0  # a warm launch may take so many times, and so much more, what a cold one takes
+AHEAD, AHEAD_US = 1.1, 3.0  # a warm launch may take this many times, and this much more than, a cold one
 
 
 def adds_up(times: Sequence[Sequence[float]]) -> bool:

@@ -14,15 +14,14 @@ from ._gpu import VARIED_BYTES, GpuRunner, ahead_of
 from ._runner import Job, Runner
 from ._shelf import Held, Image
 
-TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs behind each other: few where the reference is slow
-TOGETHER_US = 2000.0  # beyond which more runs would say no more: many times what the daemon's clock may show besides
-SLOW = 2.0  # seconds for the draws that are missing for many
+TOGETHER, TOGETHER_FEW, TOGETHER_BYTES = 32, 8, 1 << 30  # runs one after the other: few where the reference is slow
+TOGETHER_US = 2000.0  # microseconds beyond which more runs tell nothing new: many times the errors of the daemon's clock
+SLOW = 2.0  # seconds that missing draws may take, where many are wanted
 STEPS_MOST = 256
-# Launches that are asked for before the first has ended, and the part of the deadline that they may take together.
+# Launches to ask for before the first has ended, and the fraction of the deadline that they may take together.
 SEVERAL, DEADLINE_PART = 24, 0.25
-MOSTLY_ENOUGH, WARM_ENOUGH = 14, 10  # launches, for a median whose interval is narrow enough; caches make the warm ones steadier
-# So many different numbers of launches there are, from enough ones on: a kernel that leaves its work to the last one has to guess which
-# that is.
+MOSTLY_ENOUGH, WARM_ENOUGH = 14, 10  # launches for a median with a narrow enough interval; caches make the warm ones steadier
+# Possible numbers of launches, from enough launches on: a kernel that defers its work to the last launch has to guess the last one.
 ENDS = 5
 
 
@@ -102,7 +101,7 @@ class Unseen:
         for kept in (self._coming, self._rest, self._first):
             kept.clear()
 
-    # The first launches. How long one takes is known from the check, roughly.
+    # The first launches. The check tells roughly how long one takes.
 
     @property
     def most(self) -> int:

@@ -123,7 +123,7 @@ def numbers(tensor: Tensor) -> Any:
     return floats_of(tensor) if tensor.dtype in FLOATS else tensor.data
 
 
-# Rubbish: other one each time, in outputs and scratch before a solution runs
+# Rubbish: different each time, in outputs and scratch before a solution runs
 
 PERIOD = 65_521  # elements after which the rubbish repeats: a prime, so that no layout meets it
 
@@ -140,7 +140,7 @@ def _period(dtype: str, count: int, rng: Any, nan: bool) -> Any:
         base, free, unsigned = NANS[dtype]
         made = rng.integers(1, free, min(count, PERIOD), numpy.dtype(unsigned), endpoint=True)
         return (made | numpy.array(base, unsigned)).astype(unsigned).view(numpy.uint8)
-    low = 2 if dtype == "bool" else 0  # no bool has that
+    low = 2 if dtype == "bool" else 0  # no bool has these values
     return rng.integers(low, 256, min(count, PERIOD) * bits_dtype(dtype).itemsize, numpy.uint8)
 
 

@@ -13,7 +13,7 @@ from .. import BadArgument, KopsError
 from .._companions import BY_CODE
 
 KINDS = ("right", "unproven", "not_compiled", "refused", "wrong", "faulted", "hangs", "no_verdict")
-REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # why a verdict is `wrong`
+REASONS = ("value", "precision", "small", "input_changed", "untouched", "unstable", "time_disagrees")  # reasons for the verdict `wrong`
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -63,26 +63,26 @@ class Time:
     """How long the timed case takes on the GPU: all launches of the solution together."""
 
     case: str
-    cold: Measured | None = None  # nothing of the operands is in the second-level cache
+    cold: Measured | None = None  # with none of the operands in the L2 cache
     warm: Measured | None = None
-    baseline: Measured | None = None  # in turns with `cold`, where that is there, else with `warm`
+    baseline: Measured | None = None  # measured in turns with `cold`, where that is there, else with `warm`
     speedup: float | None = None  # the baseline's time over the solution's
     speedup_low: float | None = None
     speedup_high: float | None = None
-    wall_us: float | None = None  # the daemon's own clock over the same launches, their mean
+    wall_us: float | None = None  # mean by the daemon's own clock over these launches
     timer: str = ""  # the source of the times
     bytes: int = 0  # inputs and outputs, each once
     gb_s: float | None = None
-    roof: float | None = None  # the part that is reached of what the device was measured to do, of the roof that bounds
-    bound: str = ""  # "memory", "arithmetic", "compute", "latency": of the whole solution, by its counters where it has one launch
-    counters: Mapping[str, Any] = field(default_factory=dict)  # the device's, of the solution's first launch alone
-    roof_of: str = ""  # which one that is: "memory", or "arithmetic", where the task says how many operations it takes
-    memory_roof: float | None = None  # the parts of both
+    roof: float | None = None  # fraction reached of the roof that bounds, by what the device was measured to do
+    bound: str = ""  # limit of the whole solution: "memory", "arithmetic", "compute", "latency"; by its counters where it has one launch
+    counters: Mapping[str, Any] = field(default_factory=dict)  # the device's counters, of the solution's first launch only
+    roof_of: str = ""  # the roof that bounds: "memory", or "arithmetic", where the task says how many operations it takes
+    memory_roof: float | None = None  # fractions reached of both roofs
     arithmetic_roof: float | None = None
     flops: float | None = None  # floating-point operations, by the task
     gflop_s: float | None = None
-    dtype: str = ""  # the arithmetic's
-    counters_of: str = ""  # the entry of that launch
+    dtype: str = ""  # dtype of the arithmetic
+    counters_of: str = ""  # entry of the launch that `counters` are of
 
     @property
     def us(self) -> float:
@@ -109,7 +109,7 @@ class Verdict:
     cases: tuple[str, ...] = ()  # cases that were right; all of the task's where the verdict is "right"
     launches: int = 0  # launches of the solution that were checked
     warnings: tuple[str, ...] = ()
-    seconds: float = 0.0  # that judging took
+    seconds: float = 0.0  # time that judging took
 
     @property
     def right(self) -> bool:
@@ -180,7 +180,7 @@ def _made(cls: Any, plain: Mapping[str, Any]) -> Any:
 
 # Exceptions that end a judgement early. Inside this folder only: users see verdicts.
 
-# Errors after which a connection, its process on the GPU, or its memory is not to be used again; work may go on.
+# Errors after which a connection, its process on the GPU, or its memory must not be used again; work may go on.
 LOST = tuple(BY_CODE[code] for code in ("connection_lost", "connect_failed", "shutting_down", "device_lost", "timeout", "buffer_lost",
                                          "bad_reply", "stale_buffer", "internal"))  # fmt: skip
 
@@ -201,7 +201,7 @@ class BaselineFault(TaskFault):
     """The task's baseline faults, hangs or is wrong, and will again: it is not run for the task's other solutions."""
 
 
-LOG_MAX = 32 << 10  # characters of a compiler's log that are kept
+LOG_MAX = 32 << 10  # most characters kept of a compiler's log
 
 
 def cut(log: str) -> str:

@@ -27,8 +27,8 @@ from .. import KopsError, interpret
 from .._companions import numpy
 from ..interpret import _compiler, _report, _runtime
 
-# Messages between the judge and this process: a JSON header and the bytes of arrays. What comes back may be a stranger's: nothing of it is
-# unpickled, and its sizes are bounded by what was asked for.
+# Messages between the judge and this process: a JSON header and the bytes of arrays. Answers may be a stranger's: they
+# are never unpickled, and their sizes are bounded by what was asked for.
 
 HEADER_MAX = 8 << 20
 _LENGTH = struct.Struct("<Q")
@@ -83,7 +83,7 @@ _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _TCP = 3
 _O_PATH = 0o10000000
 
-# Numbers of x86-64: what memory, time, signals and loading an object take.
+# Numbers of x86-64's system calls for memory, time, signals and loading an object.
 _CALLS = {
     "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
     "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "pread64": 17, "readv": 19, "writev": 20,

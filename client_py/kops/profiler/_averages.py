@@ -32,8 +32,8 @@ class Average:
     total: float = 0.0
     queue: float = 0.0  # the mean from `ready` to `started`
     latency: float = 0.0  # the mean from `received` to `ended`
-    send: float | None = None  # for calls that waited: the mean from the call's begin to `received`
-    reply: float | None = None  # and from `ended` to the call's end
+    send: float | None = None  # for calls that waited: mean from the call's begin to `received`
+    reply: float | None = None  # for calls that waited: mean from `ended` to the call's end
     cpu_time_total: float = 0.0  # time of the calls that made these requests, in this process
     share: float = 0.0
     failed: int = 0

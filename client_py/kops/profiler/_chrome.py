@@ -23,7 +23,7 @@ class _Lanes:
         self._ends: list[int] = []
 
     def place(self, begin: int, end: int) -> int:
-        end = max(end, begin + 1)  # else one of two slices without a length would be in the other
+        end = max(end, begin + 1)  # otherwise one of two slices without a length would lie in the other
         for lane, free in enumerate(self._ends):
             if free <= begin:
                 self._ends[lane] = end
@@ -36,7 +36,7 @@ class _NestedLanes:
     """Rows of one thread. A slice may be in another one of its row; what begins in one and ends outside goes to another row."""
 
     def __init__(self) -> None:
-        self._open: list[list[int]] = []  # by row the ends, the inner ones last
+        self._open: list[list[int]] = []  # for each row the ends of open slices, the inner ones last
 
     def place(self, begin: int, end: int) -> int:
         """For slices in the order of their begin, the longer ones first."""
@@ -262,7 +262,7 @@ class Trace:
             tid = self._rows.thread(pid, (row, lane), row if lane == 0 else f"{row} ({lane + 1})")
             self._slice(cat, name, pid, tid, begin, end, args, **({"cname": "terrible"} if args.get("failed") else {}))
 
-    # This process's rows
+    # Rows of the calling process
 
     def add_spans(self, spans: Sequence[Span], pid: int, events: Iterable[Event] = ()) -> None:
         """Each thread's row; a call that asked for one of `events` has its operands. Ranges that overlap, as those of two tasks
@@ -296,7 +296,7 @@ class Trace:
             span = by_event.get(id(event))
             if span is None:
                 continue
-            # Also without a length: work is found by it.
+            # Written even without a length: work is found by it.
             args = {"External id": self._external[id(span)], "correlation": self._correlation(event)}
             until = min(event.received, span.end)
             # TensorBoard's plug-in (torch-tb-profiler 0.4.3) knows launches by "runtime", not by torch's newer "cuda_runtime".

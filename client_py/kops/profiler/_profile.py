@@ -68,12 +68,12 @@ def always(_step: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
-# The arguments of torch.profiler.profile: which of them mean something here, and why the others are ignored
+# The arguments of torch.profiler.profile: the ones with a meaning here, and the reasons why the others are ignored
 
 class ProfilerActivity(Enum):
     """The activities that a profile records. torch's values are taken too."""
 
-    CPU = 0  # this process's calls, and work on the host device
+    CPU = 0  # calls of this process, and work on the host device
     CUDA = 2  # work on GPUs
 
 

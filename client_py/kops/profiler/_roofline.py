@@ -81,7 +81,7 @@ def _products(dtype: str, side: int) -> list[Any]:
 def _products_of_8_bits(dtype: str, side: int) -> tuple[list[Any], dict[str, Any]]:
     from .._companions import BITS, bits_of, numpy
 
-    # as many numbers as there are bytes, each as probable as the others
+    # As many numbers as there are bytes, all equally probable.
     normal = numpy.array([NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)], "float32")
 
     def drawn(of: str, seed: int) -> Any:
@@ -103,8 +103,8 @@ def _best(client: Client, op: str, operands: list[Any], device: Device, **attrs:
 
 # Rows
 
-LATENCY = 0.3  # part of the roof; work that reaches less is held up by neither memory nor arithmetic
-NOISE = 1.05  # part of the roof: a larger rate comes from a cache
+LATENCY = 0.3  # fraction of the roof; work below it is bound by neither memory nor arithmetic
+NOISE = 1.05  # fraction of the roof; a larger rate comes from a cache
 
 
 class Row:
@@ -163,9 +163,9 @@ def rows_of(stats: Sequence[Mapping[str, Any]], peaks: Mapping[str, Peaks]) -> l
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 70, 30, 20, 50
 LETTER, LINE = 7.5, 13.0  # room for a character of 12 pixels, for a line of them
 PIECE = 4.0  # pixels of a box along a rising line
-LABELLED = 12  # points that have their number
-COLOURS = 6  # that there are; a later dtype has those of an earlier one
-AWAY = ((1, 0), (0, -1), (-1, 0), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))  # where a number may be beside its point
+LABELLED = 12  # points that are numbered
+COLOURS = 6  # number of colours; later dtypes use them again
+AWAY = ((1, 0), (0, -1), (-1, 0), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))  # directions in which a number may stand beside its point
 
 Line = tuple[tuple[float, float], tuple[float, float]]  # two places: operations for each byte, 10^9 operations a second
 
@@ -177,7 +177,7 @@ class Roof:
     dtype: str
     colour: int
     line: Line
-    label: tuple[float, float]  # its right end, on the base line
+    label: tuple[float, float]  # right end of the line, at the height of its baseline
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Point:
 
     number: int
     row: Row
-    colour: int | None  # its dtype's roof has it; None: there is no such roof
+    colour: int | None  # colour of its dtype's roof; None: there is no such roof
     intensity: float
     gflop_s: float
     x: float
@@ -235,7 +235,7 @@ class Roofline:
         self.points: list[Point] = []
         circles = [(self.x(a), self.y(b), 3 + 9 * math.sqrt(row.share)) for _, row, a, b in drawn if a and b]
         taken += [Box(x - r, y - r, x + r, y + r) for x, y, r in circles]
-        for line in (self.slope, *(roof.line for roof in self.roofs)):  # which would strike a number through
+        for line in (self.slope, *(roof.line for roof in self.roofs)):  # lines would strike a number through
             taken += self._along(line)
         for (number, row, intensity, gflop_s), (x, y, radius) in zip(drawn, circles):
             assert intensity and gflop_s

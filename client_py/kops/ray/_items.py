@@ -47,8 +47,8 @@ class Plan:
     timeout: float | None = None
     in_flight: int | None = None
     progress: bool | None = None
-    trace: str | os.PathLike[str] | None = None  # the file
-    given_up: Callable[[Item, GivenUp], Any] | None = None  # the result of such an item; None: the error is it
+    trace: str | os.PathLike[str] | None = None  # file of the trace
+    given_up: Callable[[Item, GivenUp], Any] | None = None  # result of an item that was given up; None: the error is the result
 
     def __post_init__(self) -> None:
         if self.errors not in ("raise", "return"):
@@ -64,7 +64,7 @@ class Plan:
             raise BadArgument(f"trace={str(self.trace)!r}: {folder} is no folder in which files can be written", {"key": "trace"})
 
 
-# Alone: the errors of an item may be due to what ran beside it, in the process that has the GPUs of the node
+# Alone: an item's errors may come from another item beside it, in the process that has the node's GPUs
 
 class Alone:
     """One of them at a time. Its node gets no other item from when it is wanted, so that what is there ends, until it has ended. Workers of
@@ -73,7 +73,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
-        self._node: str | None = None  # which is kept for it
+        self._node: str | None = None  # node that is kept for the item
         self._doing: Item | None = None
 
     def next(self, able: Sequence[Member], ready: Sequence[Member]) -> Iterator[tuple[Member, Item]]:
@@ -104,11 +104,11 @@ def _node_of(member: Member) -> str:
     return member.info.node_id if member.info is not None else ""
 
 
-# Late: a worker tells how long it has worked on each of its items. Of several the driver cannot know which the worker is at. Workers are
-# asked as seldom as possible, and never waited for.
+# Late items: a worker tells how long it has worked on each of its items, since the driver cannot know which one it is
+# working on. Workers are asked as seldom as possible, and never waited for.
 
-SETUP_S = 60.0  # that a worker may take to get ready for the work, if that is more than what an item may take
-SILENT_S = 10.0  # a worker that tells nothing for so long is busy with what lets no other of its threads run
+SETUP_S = 60.0  # time that a worker may take to get ready for the work, unless an item may take longer
+SILENT_S = 10.0  # silence after which a worker is taken to be busy with work that lets none of its other threads run
 SOON_S = 0.05
 
 
@@ -117,9 +117,9 @@ class Late:
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
-        self._due: dict[Member, float] = {}  # for workers that have items: when they are to be asked next
+        self._due: dict[Member, float] = {}  # for workers that have items: time of the next question
         self._asked: dict[Any, Member] = {}  # by the references of the answers
-        self._heard: dict[Member, float] = {}  # for workers that were asked: when the question was put, or an item has ended since
+        self._heard: dict[Member, float] = {}  # for workers that were asked: time of the question, or of the last item's end after it
         self._found: list[tuple[Member, list[str], str]] = []
 
     def given(self, member: Member) -> None:
@@ -186,10 +186,10 @@ class Late:
                 yield member, [], f"it took longer than {self._limit:g} s (timeout), and its worker answered nothing"
 
 
-# Progress: tqdm's bar where that is installed, else one line that is written over and over on a terminal
+# Progress: tqdm's bar where that is installed, else a line that is written over and over on a terminal
 
 EVERY_S = 0.2  # between two lines on a terminal
-SELDOM_S = 10.0  # and elsewhere, where each is one more
+SELDOM_S = 10.0  # seconds between lines elsewhere, where each is a new one
 
 
 class Progress:

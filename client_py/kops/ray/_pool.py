@@ -212,7 +212,7 @@ class Pool:
                 for word in ray.get(one):
                     self.gathered.take(info.node if info is not None else "", word)
 
-    # Its life
+    # Opening and closing
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""

@@ -20,7 +20,7 @@ from ._pool import Member, Pool
 from ._travel import ray
 from ._worker import EVENTS, Begun, Outcome, Part, events
 
-# Clocks: a node's beside the driver's, as far as questions and answers tell
+# Clocks: a node's beside the driver's, as exactly as questions and answers tell
 
 @dataclass(frozen=True)
 class Apart:
@@ -61,8 +61,8 @@ def over(times: list[Apart]) -> Apart:
 # The recordings
 
 READ_S = 2.0
-LAST_S = 10.0  # for the last words of all nodes
-CLOCK_TIMES, CLOCK_S = 5, 2.0  # how often a node's clock is asked for, and how long for
+LAST_S = 10.0  # seconds for the last messages of all nodes
+CLOCK_TIMES, CLOCK_S = 5, 2.0  # questions for a node's clock, and seconds for all of them
 ITEMS = EVENTS  # items of a daemon
 
 

@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise ImportError(f'kops.ray needs Ray, which cannot be imported ({error}): pip install "ray>=2.9" numpy', name=error.name) from error
 
-# A worker has ended, or its node has, or Ray lost touch with it: what it was doing may or may not have been done.
+# Errors of a worker or node that has ended, or that Ray lost touch with: its item may or may not have been done.
 _LOST = ("RayActorError", "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "OutOfMemoryError")
 LOST: tuple[type[Exception], ...] = tuple(getattr(ray.exceptions, name) for name in _LOST if hasattr(ray.exceptions, name))
 

@@ -19,7 +19,7 @@ from ._trace import ClusterTrace, Tracing, write
 from ._travel import LOST, GivenUp, ray, unpacked
 
 TICK_S = 1.0  # between two looks at whether workers begin
-QUEUE_S = 0.05  # so much work may wait at a worker beside the item that it does
+QUEUE_S = 0.05  # seconds of work that may wait at a worker beside the item that it does
 QUEUE_MOST = 8
 WINDOW = 4  # with ordered=True: results that wait for an earlier one, times the workers' items
 WINDOW_LEAST = 16
@@ -172,7 +172,7 @@ class Work:
         except LOST as error:
             yield from self._lost(pool, member, reference, error)
             return
-        except ray.exceptions.RayError as error:  # such as an argument that cannot be read there
+        except ray.exceptions.RayError as error:  # for example, an argument that the worker cannot read
             yield from self._failed(member.doing.pop(reference), error)
             return
         item: Item = member.doing.pop(reference)

@@ -245,12 +245,12 @@ def events(parts: list[Part]) -> Iterator[Event]:
 
 # The actor
 
-SNAPSHOT_S = 1.0  # the statistics that go with results are no more frequent
-PATIENCE_S = 15.0  # a daemon that has gone may take so long to come back
+SNAPSHOT_S = 1.0  # least seconds between the statistics that go with results
+PATIENCE_S = 15.0  # longest wait for a daemon that has gone
 PAUSE_S = 0.1
-HELD_BACK_MOST_S = 600.0  # that an item waits where the daemon refuses this user's kernels, because others faulted
+HELD_BACK_MOST_S = 600.0  # longest wait of an item while the daemon refuses this user's kernels, because others faulted
 THREADS = 16  # calls under way at one time in a worker
-ASIDE = "aside"  # the concurrency group of what a worker tells while it has items: threads of its own
+ASIDE = "aside"  # the concurrency group of messages while the worker has items: threads of its own
 ASIDE_THREADS = 2
 DAEMON_LOST = (ConnectionLost, ConnectFailed, ShuttingDown, DeviceLost)
 
@@ -285,7 +285,7 @@ class Outcome:
     text: str = ""
     held_s: float = 0.0
     seconds: float = 0.0
-    span: tuple[int, int] = 0, 0  # when it was worked on, ns of the node's CLOCK_MONOTONIC
+    span: tuple[int, int] = 0, 0  # begin and end of the work, ns of the node's CLOCK_MONOTONIC
     instance: str = ""  # the daemon's
     snapshots: tuple[Snapshot, ...] = ()
 
@@ -378,7 +378,7 @@ class Worker:
         """From now on the daemon's work is recorded, until `recorded` ends that."""
         with self._lock:
             made = Recording(self._connected(0))
-        left = self._recordings.pop(made.instance, None)  # by work that did not come to its end
+        left = self._recordings.pop(made.instance, None)  # the recording of work that did not come to its end
         if left is not None:
             left.stop()
         made.start()

@@ -21,14 +21,15 @@ DEVICES = ("CPU", "CUDA")
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 _C: Any = torch._C
-# Whether something between autograd and the device would see a call: a dispatch mode (fake tensors, functionalisation, tracing),
-# a transform of torch.func. Where torch has no such functions, every call goes through the dispatcher twice.
+# Tells whether something between autograd and the device would see a call: a dispatch mode (fake tensors,
+# functionalisation, tracing), a transform of torch.func. Where torch has no such functions, every call goes through the
+# dispatcher twice.
 _modes: Callable[[], int] = getattr(_C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms: Callable[[], bool] = getattr(_C, "_are_functorch_transforms_active", lambda: True)
 _SingleLevel: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
 _forward_ad: Any = torch.autograd.forward_ad
-# Whether something above autograd would see it: a function mode (asked with a plain tensor), autocast, torch.jit's tracer, a profiler.
-# Where torch has no such functions, every call goes through the dispatcher.
+# Tells whether something above autograd would see a call: a function mode (asked with a plain tensor), autocast,
+# torch.jit's tracer, a profiler. Where torch has no such functions, every call goes through the dispatcher.
 _watched: Callable[[Any], bool] = getattr(_C, "_has_torch_function_unary", lambda value: True)
 _autocasts: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", lambda: True)
 _traced: Callable[[], bool] = getattr(_C, "_is_tracing", lambda: True)
@@ -50,7 +51,7 @@ class Spec(NamedTuple):
     run: Callable[..., Any]
     fake: Callable[..., Any] | None
     gradient: Gradient | None
-    no_gradient: str  # what to say where a gradient is asked for and there is none
+    no_gradient: str  # message where a gradient is asked for and there is none
     mutates: tuple[str, ...] = ()
     tags: tuple[Any, ...] = ()
     autocast: bool = True  # whether it has, or may get, kernels for torch.autocast

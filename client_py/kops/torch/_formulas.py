@@ -127,7 +127,8 @@ GRADIENTS = {
 }  # fmt: skip
 
 
-# Autocast, as torch has it for its own ops: products are computed in the lower precision, sums in the widest type that is given.
+# Autocast, as torch does it for its own ops: products are computed in the lower precision, sums in the widest type
+# among the operands.
 
 
 def _castable(value: Any, device: str) -> bool:
@@ -149,11 +150,11 @@ def widest(values: Sequence[Any], device: str) -> list[Any]:
     return [v.to(dtype) if _castable(v, device) else v for v in values]
 
 
-# No entry for scaled_gemm: a tensor of 8 bits with its scale is no number that another dtype could have.
+# scaled_gemm has no entry: an 8-bit tensor with its scale cannot have another dtype.
 AUTOCAST: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {"elementwise": widest, "gemm": lower, "linear": lower}
 
 
-# vmap: rules whose inputs have leading dimensions that broadcast. The mapped one is put before them.
+# vmap: rules for ops whose inputs have leading dimensions that broadcast. The mapped dimension is put before them.
 
 
 def _aligned(value: Any, dimension: int | None, rank: int) -> Any:

@@ -24,7 +24,7 @@ from . import _clients
 __all__ = ["TREES", "launches_here", "ordered", "warms_up"]
 
 PRODUCTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-ALMOST_ONE = 1 + 2**-23  # of a beta: with 1 cuBLAS rounds a product of 16 bits before it adds
+ALMOST_ONE = 1 + 2**-23  # replaces a beta of 1, with which cuBLAS rounds a 16-bit product before it adds
 TREES = "torch._inductor.cudagraph_trees"  # imported with the first graph of torch.compile
 
 
@@ -36,7 +36,7 @@ def warms_up(like: Any) -> bool:
     try:
         manager = trees.get_manager(like.get_device(), create_if_none_exists=False)
         return manager is not None and bool(manager.in_warmup)
-    except (AssertionError, AttributeError, KeyError, RuntimeError):  # this thread has no graphs; or another version of torch
+    except (AssertionError, AttributeError, KeyError, RuntimeError):  # no graphs in this thread, or another version of torch
         return False
 
 

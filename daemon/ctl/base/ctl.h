@@ -1,5 +1,4 @@
-/* kopsctl: the daemon from a shell. The state of a command, its options, its connection, its errors and its end.
- * Single-threaded. */
+/* The state of a kopsctl command: its options, its connection, its errors and its end. Single-threaded. */
 #ifndef KOPS_CTL_CTL_H
 #define KOPS_CTL_CTL_H
 
@@ -21,7 +20,7 @@ struct ctl {
     bool no_autostart;
     bool json;
     kops_client *client;     /* after ctl_connect(); closed by main() */
-    struct kops_error error; /* of the call that failed */
+    struct kops_error error; /* error of the call that failed */
 };
 
 /* argv[0] is the command's name. */
@@ -29,13 +28,13 @@ typedef enum ctl_exit ctl_command(struct ctl *ctl, int argc, char **argv);
 
 /* ---- connection ---- */
 
-/* Connects; prints why not. CTL_OK, CTL_NO_DAEMON or CTL_FAILED. */
+/* Connects; prints the reason of a failure. CTL_OK, CTL_NO_DAEMON or CTL_FAILED. */
 enum ctl_exit ctl_connect(struct ctl *ctl);
 
 /* Connects without printing errors. */
 enum kops_code ctl_try_connect(struct ctl *ctl, struct kops_error *error);
 
-/* Whether another try may succeed: the daemon is away, restarts or does not answer. */
+/* Tells whether another try may succeed: the daemon is away, restarts or does not answer. */
 bool ctl_is_away(enum kops_code code);
 
 /* ---- options ---- */
@@ -48,7 +47,7 @@ struct ctl_option {
     enum { OPTION_FLAG, OPTION_TEXT, OPTION_NUMBER, OPTION_SECONDS, OPTION_WORD, OPTION_TAKE } kind;
     void *into;       /* bool, const char *, uint64_t, double, an index as enum or unsigned; take()'s first argument */
     const char *what; /* for errors: "--repeat <what>, not `x`" */
-    double min, max;  /* of seconds; of numbers, whose `max` 0 is UINT64_MAX */
+    double min, max;  /* limits of seconds, or of numbers, for which a `max` of 0 is UINT64_MAX */
     enum ctl_exit (*take)(void *into, const char *value); /* prints the error; CTL_OK: go on */
     const char *const *words;                             /* NULL-terminated */
 };
@@ -63,13 +62,13 @@ bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *usage, const 
 bool ctl_begin(struct ctl *ctl, int argc, char **argv, const char *usage, const struct ctl_option *options,
                int operands, enum ctl_exit *ret_status);
 
-/* A whole decimal number from `min` to `max`. */
+/* Parses a complete decimal number from `min` to `max`. */
 bool ctl_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *ret);
 
-/* Seconds, whole or not, from `min` to `max`. */
+/* Parses seconds, whole or not, from `min` to `max`. */
 bool ctl_parse_seconds(const char *text, double min, double max, double *ret);
 
-/* true, 1, false, 0. */
+/* Parses true, 1, false or 0. */
 bool ctl_parse_bool(const char *text, bool *ret);
 
 /* ---- errors and notes, on stderr ----
@@ -77,7 +76,7 @@ bool ctl_parse_bool(const char *text, bool *ret);
  * With --json an object a line: {"error": {"code", "message"}}; an error of the daemon or of libkops also has `what`
  * kopsctl was doing, `detail`, and where there are any `hint` and `log`. A note is {"note": {"message"}}. */
 
-/* Errors are JSON where --json is among the arguments, also behind a wrong one. */
+/* Makes errors JSON where --json is among the arguments, even after a wrong argument. */
 void ctl_look_for_json(char **argv);
 bool ctl_has_json_errors(void);
 
@@ -105,7 +104,7 @@ uint64_t ctl_clock_ns(void);
 /* Blocks SIGINT, SIGTERM and SIGHUP, for ctl_wait(); *ret_ending has them. Ignores SIGPIPE. */
 void ctl_block_ending(sigset_t *ret_ending);
 
-/* Waits until that time. True: a signal came, also before. */
+/* Waits until that time. True: a signal came, now or before. */
 bool ctl_wait(const sigset_t *ending, uint64_t until_ns);
 
 #endif

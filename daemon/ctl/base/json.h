@@ -8,14 +8,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* `bracket` is '{' or '['; json_end() takes the closing one, and ends the line when nothing is open any more. */
+/* Begins a map or list: `bracket` is '{' or '['. json_end() takes the closing one, and ends the line when nothing is
+ * open any more. */
 void json_begin(const char *key, char bracket);
 void json_end(char bracket);
 
-/* A map of what calls of the functions below write. */
+/* Writes a map with the members that the calls in the arguments write. */
 #define JSON_MAP(key, ...) (json_begin(key, '{'), __VA_ARGS__, json_end('}'))
 
-/* The next value begins a line. */
+/* Begins a line before the next value. */
 void json_line(void);
 
 void json_text(const char *key, const char *value);
@@ -25,10 +26,11 @@ void json_number(const char *key, double value);
 void json_micros(const char *key, uint64_t ns); /* in microseconds, with three decimals */
 void json_bool(const char *key, bool value);
 
-/* What follows goes to that stream, also in the midst of something; NULL: no longer. Does not nest. */
+/* Sends the output from now on to that stream, also in the midst of a value; NULL: to the first one again. Does not
+ * nest. */
 void json_divert(FILE *to);
 
-/* Lists; `values` of texts is NULL-terminated. */
+/* Write lists; `values` of texts is NULL-terminated. */
 void json_ints(const char *key, const int64_t *values, size_t n);
 void json_texts(const char *key, const char *const *values);
 
@@ -39,10 +41,11 @@ enum json_kind { JSON_TEXT, JSON_UINT, JSON_UNSIGNED, JSON_INT, JSON_NUMBER, JSO
 struct json_field {
     const char *key;
     enum json_kind kind;
-    /* When a field is left out: texts that are NULL or "", and numbers of 0; negative numbers and UINT64_MAX. */
+    /* Condition under which a field is left out. JSON_NOT_EMPTY: NULL, "" and 0. JSON_KNOWN: negative numbers and
+     * UINT64_MAX. */
     enum { JSON_ALWAYS, JSON_NOT_EMPTY, JSON_KNOWN } when;
     size_t at;
-    const struct json_field *fields; /* of a struct inside */
+    const struct json_field *fields; /* members of a struct inside */
 };
 
 /* Rows of a table, which ends with JSON_END. The kind is the member's type. */
@@ -72,16 +75,15 @@ struct json_field {
         NULL                                                                                                           \
     }
 
-/* Members of an open map. */
+/* Writes members of an open map. */
 void json_fields(const struct json_field *fields, const void *object);
 
-/* A map. */
 void json_object(const char *key, const struct json_field *fields, const void *object);
 
-/* A list of maps; `list` is a NULL-terminated list of pointers to structs. */
+/* Writes a list of maps; `list` is a NULL-terminated list of pointers to structs. */
 void json_list(const char *key, const struct json_field *fields, const void *list);
 
-/* A list of maps, whose members `write` writes. */
+/* Writes a list of maps, whose members `write` writes. */
 void json_each(const char *key, const void *list, void (*write)(const void *object));
 
 #endif

@@ -1,4 +1,4 @@
-/* Tables whose columns are as wide as their widest cell, and the texts of numbers and of others in them. */
+/* Tables whose columns are as wide as their widest cell, and the texts of numbers and other values in them. */
 #ifndef KOPS_CTL_TABLE_H
 #define KOPS_CTL_TABLE_H
 
@@ -16,22 +16,22 @@ struct table {
     char (*at)[TABLE_CELL];
 };
 
-/* The titles, with tabs between them; a column whose title begins with '>' is aligned to the right. */
+/* Begins a table with these titles, separated by tabs; a column whose title begins with '>' is aligned to the right. */
 void table_init(struct table *t, const char *titles);
 
-/* A row: its cells, with tabs between them; each is cut to fit. */
+/* Adds a row of cells, separated by tabs; each is cut to fit. */
 void table_row(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The next cell alone, row by row. */
+/* Adds a single cell, row by row. */
 void table_cell(struct table *t, const char *text);
 
-/* Prints at most so many rows, besides the titles, and frees. */
+/* Prints at most `max_rows` rows after the titles, and frees the table. */
 void table_write(struct table *t, FILE *to, size_t max_rows);
 
-/* Prints all rows to stdout, and frees. */
+/* Prints all rows to stdout, and frees the table. */
 void table_print(struct table *t);
 
-/* ---- texts: each lives until some dozens more were made, cut to fit TEXT_SIZE ---- */
+/* ---- texts: each is valid until some dozens more were made, and cut to fit TEXT_SIZE ---- */
 
 const char *text_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

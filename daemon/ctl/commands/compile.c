@@ -38,7 +38,7 @@ char *source_read_file(const char *path, size_t *ret_size)
     return NULL;
 }
 
-/* What a source points to lives as long as the process. */
+/* Reads a text, which lives as long as the process, as all texts of a source do. */
 static const char *read_text(const char *path)
 {
     size_t size;

@@ -25,7 +25,7 @@ struct source {
     "  -d, --device DEVICE    UUID, or index of `kopsctl info`; default: the first GPU\n"                              \
     "  -i, --include-file F   another file that the source includes as \"F\"; NAME=F: as \"NAME\"; may be repeated\n"
 
-/* OPTION_TAKE; each takes a struct source. */
+/* Take an option (OPTION_TAKE) into a struct source. */
 enum ctl_exit source_take_option(void *source, const char *value);
 enum ctl_exit source_take_file(void *source, const char *value);
 enum ctl_exit source_add_entry(void *source, const char *entry);
@@ -33,13 +33,13 @@ enum ctl_exit source_add_entry(void *source, const char *entry);
 /* Reads the source file, and the files beside it that it includes in quotes. */
 enum ctl_exit source_read(struct source *s, const char *path);
 
-/* A whole file, NUL-terminated and owned by the caller. NULL: the error was printed. */
+/* Reads a whole file, NUL-terminated and owned by the caller. NULL: the error was printed. */
 char *source_read_file(const char *path, size_t *ret_size);
 
-/* Compiles; prints the compiler's output where it refuses. */
+/* Compiles; prints the compiler's output on a failure. */
 enum ctl_exit source_compile(struct ctl *ctl, const struct source *s, kops_module **ret_module);
 
-/* A map. */
+/* Writes a module as a map. */
 void module_json(const char *key, const struct kops_module_info *info);
 
 #endif

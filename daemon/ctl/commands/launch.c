@@ -52,8 +52,8 @@ struct launch_param {
     char name[64];
     const char *dims, *value; /* dims: "640x333", "n,4"; NULL: a scalar. value: NULL: none */
     struct kops_param declared;
-    struct kops_tensor_map map; /* of `declared`, where it is one */
-    struct operand operand;     /* of a tensor */
+    struct kops_tensor_map map; /* map of `declared`, where it is a tensor map */
+    struct operand operand;
     struct kops_argument argument;
 };
 
@@ -143,7 +143,7 @@ static char *take_steps(struct kops_tensor_map *m, char *rest)
     return rest;
 }
 
-/* One thing that is said of the map; returns what follows, NULL where it is not understood. */
+/* Reads one property of the map; returns the rest of the text, NULL where the property is not understood. */
 static char *take(struct kops_tensor_map *m, char *text)
 {
     const struct {

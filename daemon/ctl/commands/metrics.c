@@ -213,7 +213,7 @@ enum ctl_exit ctl_metrics(struct ctl *ctl, int argc, char **argv)
         return ctl_usage("--json is for what is printed");
     if (!ctl->timeout_ms)
         ctl->timeout_ms = answer_ms;
-    ctl->reconnect_ms = KOPS_NO_RECONNECT; /* that a daemon is away is news of its own */
+    ctl->reconnect_ms = KOPS_NO_RECONNECT; /* report at once that no daemon answers */
     if (address)
         return metrics_listen(&source, address, allow_remote);
     if (!path)

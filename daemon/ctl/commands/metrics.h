@@ -7,8 +7,8 @@
 struct metrics_source {
     struct ctl *ctl;
     bool was_away; /* the note was printed already */
-    /* The metrics: the daemon's, and `kopsd_up`, which is 0, alone, where no daemon answers (*ret_up). NULL: the daemon
-     * cannot tell, or there is no memory; ctl->error says why. To be freed. */
+    /* Reads the metrics: the daemon's, and `kopsd_up`, which is 0 and alone where no daemon answers (*ret_up). NULL:
+     * the daemon cannot tell, or there is no memory; ctl->error says why. The caller frees the text. */
     char *(*read)(struct metrics_source *s, bool *ret_up);
 };
 

@@ -23,7 +23,7 @@ static const char program_format[] =
 
 enum { MAX_ARGUMENTS = 4096 };
 
-/* What Python is started with; NULL-terminated. */
+/* Python's command line; NULL-terminated. */
 static const char *arguments[MAX_ARGUMENTS];
 static size_t n_arguments;
 

@@ -1,5 +1,4 @@
-/* What `kopsctl run` was asked to do. `kopsctl tune` shares the op, its shapes and attributes; `kopsctl launch` the
- * operands. */
+/* Options of `kopsctl run`. `kopsctl tune` shares the op, its shapes and attributes; `kopsctl launch` the operands. */
 #ifndef KOPS_CTL_RUN_H
 #define KOPS_CTL_RUN_H
 
@@ -12,17 +11,17 @@ struct operand {
     struct kops_tensor tensor; /* contiguous */
     kops_buffer *buffer;       /* NULL: empty */
     size_t bytes;
-    void *host, *copy; /* host: the mapping, or the copy, which is ours to free */
+    void *host, *copy; /* host: the mapping, or the copy, which this struct owns */
 };
 
 /* Fills `bytes` from the tensor's shape; false: too many elements. */
 bool operand_measure(struct operand *o);
 
-/* Makes zeroed memory for it; `device` of device memory. Prints the error. operand_free() in any case. */
+/* Makes zeroed memory for the operand; `device` of device memory. Prints the error. Call operand_free() in any case. */
 enum ctl_exit operand_make(struct ctl *ctl, struct operand *o, bool device_memory, const char *device);
 void operand_free(struct operand *o);
 
-/* Between the copy and device memory; nothing to do for shared memory. */
+/* Copies between the copy and device memory; nothing to do for shared memory. */
 enum kops_code operand_push(struct operand *o, struct kops_error *error);
 enum kops_code operand_pull(struct operand *o, struct kops_error *error);
 
@@ -36,7 +35,7 @@ struct run_args {
     uint64_t warmup, repeat, seed;
     unsigned device_memory;
     bool check;
-    bool counters; /* in place of times: what the GPU counts, with these caches */
+    bool counters; /* count on the GPU, with these caches, in place of timing */
     enum kops_counter_caches caches;
 };
 
@@ -51,7 +50,7 @@ struct run {
     struct reference_case c;
     void *before;                      /* out's random data before the run, where it is read */
     bool zeros;                        /* the data could not be written */
-    struct conditions_pair conditions; /* around several executions */
+    struct conditions_pair conditions; /* read around several executions */
 };
 
 /* Rows of an option table: the op's shapes, dtype, attributes and device. */
@@ -70,18 +69,18 @@ struct run {
         "shared", "device", NULL                                                                                       \
     }
 
-/* OPTION_TAKE: an enum kops_dtype; a struct run_args. */
+/* Take an option (OPTION_TAKE) into an enum kops_dtype, or a struct run_args. */
 enum ctl_exit run_take_dtype(void *dtype, const char *value);
 enum ctl_exit run_take_attr(void *args, const char *value);
 
-/* The op, behind all options. */
+/* Takes the op, which follows all options. */
 enum ctl_exit run_take_op(struct run_args *a, int argc, char **argv);
 
 /* Asks the daemon for the op, and fills the attributes by the types that it declares, the operands' tensors from
- * --shape, and what the reference needs to know. After ctl_connect(). */
+ * --shape, and the reference's needs. Call it after ctl_connect(). */
 enum ctl_exit run_resolve(struct ctl *ctl, struct run *r);
 
-/* The request for libkops. `samples` may be NULL. */
+/* Makes the request for libkops. `samples` may be NULL. */
 struct kops_request run_make_request(const struct run *r, double *samples);
 
 #endif

@@ -36,7 +36,7 @@ enum { STATS_GB_S = STATS_P99 + 1, STATS_GFLOP_S, STATS_QUEUE_P99, STATS_TOTAL_P
 
 static const struct {
     const char *name, *title;
-    size_t at; /* of a key that is a text: its place in a row */
+    size_t at; /* for a text key: its place in a row */
 } columns[STATS_COLUMNS] = {
     [STATS_OP] = {"op", "op", offsetof(struct kops_stats_row, op)},
     [STATS_SHAPES] = {"shapes", "shapes"},
@@ -176,7 +176,7 @@ static void finish(struct line *line, double all_us)
     numbers[STATS_TOTAL_P99] = single ? single->total_us.p99 : (double)NAN;
 }
 
-static unsigned order; /* of the comparison; qsort passes none on */
+static unsigned order; /* order for by_column(): qsort() passes no context */
 
 static int by_column(const void *x, const void *y)
 {

@@ -12,8 +12,8 @@ enum top_sort { TOP_BY_RATE, TOP_BY_DEVICE, TOP_BY_MEMORY, TOP_BY_P99, TOP_BY_IN
 struct top_client {
     const struct kops_client_info *info;
     double requests_s, errors_s;
-    double here_s;       /* launches in its own context, of which clients tell about once a second */
-    double device_share; /* of one device's time; 1 is all of it */
+    double here_s;       /* launches in the client's own context, as it reports them about once a second */
+    double device_share; /* share of one device's time; 1 is all of it */
 };
 
 struct top_op {
@@ -27,17 +27,17 @@ struct top_sample {
 };
 
 struct top_view {
-    char server[64]; /* of the daemon of `now` */
+    char server[64]; /* name of the daemon in `now` */
     int64_t pid;
     struct top_sample now, before;
-    double interval_s; /* between the two; NAN: there is only one */
+    double interval_s; /* time between the samples; NAN: there is only one */
     double requests_s, errors_s, jobs_s;
     uint64_t inflight, queued;
     size_t n_clients, n_ops, n_devices, n_executors;
     struct top_client *clients;
-    struct top_op *ops;      /* those that ran in between; all where there is one sample only */
-    double *device_shares;   /* of each of now.clients->devices */
-    double *executor_shares; /* of each of now.stats->executors */
+    struct top_op *ops; /* ops that ran in between; all ops where there is only one sample */
+    double *device_shares;
+    double *executor_shares;
 };
 
 /* Looks at the daemon; rates are counted from the last look. On failure the view is as before. */
@@ -48,11 +48,11 @@ void top_free(struct top_view *v);
 
 extern const char *const top_sort_names[TOP_SORTS + 1]; /* NULL-terminated */
 
-/* The parts of a view as text: two lines and a line for each device; tables of at most so many rows. */
+/* Print parts of a view as text: two lines and a line for each device; tables of at most `max_rows` rows. */
 typedef void top_print(const struct top_view *v, FILE *to, size_t max_rows);
 top_print top_print_summary, top_print_executors, top_print_clients, top_print_ops;
 
-/* The live view, until the user ends it. Says so where this kopsctl was built without it. */
+/* Shows the live view until the user ends it, or says that this kopsctl was built without it. */
 enum ctl_exit top_screen(struct ctl *ctl, double delay_s, enum top_sort by);
 
 #endif

@@ -23,8 +23,8 @@ struct screen {
     struct top_view view;
     enum top_sort by;
     double delay_s;
-    uint64_t next_ns; /* when to look again */
-    size_t first;     /* of the clients shown */
+    uint64_t next_ns;
+    size_t first; /* index of the first client shown */
     bool paused, quit;
     char message[256]; /* in place of the keys; "": none */
 };
@@ -144,7 +144,7 @@ static void change_delay(struct screen *s, int by)
     while (i < N_DELAYS - 1 && delays_s[i] < s->delay_s)
         i++;
     if (by > 0 && delays_s[i] > s->delay_s)
-        i--; /* it lay between two */
+        i--; /* the delay lay between two steps */
     i += by;
     s->delay_s = delays_s[i < 0 ? 0 : i >= N_DELAYS ? N_DELAYS - 1 : i];
     s->next_ns = ctl_clock_ns() + (uint64_t)(s->delay_s * 1e9);

@@ -1,4 +1,4 @@
-/* What happened between two looks at the daemon, and its text. */
+/* The changes between two looks at the daemon, and their text. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,7 +227,7 @@ enum kops_code top_look(struct ctl *ctl, struct top_view *v, struct kops_error *
     return KOPS_OK;
 }
 
-static enum top_sort order; /* of the comparison; qsort passes none on */
+static enum top_sort order; /* order for the comparison: qsort() passes no context */
 
 static double client_key(const struct top_client *c)
 {

@@ -70,7 +70,7 @@ static enum ctl_exit record(struct recording *r, const sigset_t *ending)
         next = next + look_ns < until ? next + look_ns : until;
         status = look(r, ctl_wait(ending, next) || next == until, &ended);
         if (ctl_clock_ns() > next + look_ns)
-            next = ctl_clock_ns(); /* it took long: no look is made up for */
+            next = ctl_clock_ns(); /* the last look took long: skip the ones that are missed */
     }
     r->seconds = (double)(ctl_clock_ns() - begin) * 1e-9;
     for (unsigned i = 0; !status && r->pending && i < LATE_LOOKS; i++) {
@@ -126,7 +126,7 @@ static enum ctl_exit trace(struct recording *r, const struct kops_trace_options 
     if (!r->to)
         return ctl_complain("os_error", "writing %s: %s", r->path, strerror(errno));
     status = record(r, &ending);
-    sigprocmask(SIG_UNBLOCK, &ending, NULL); /* one more signal ends the writing, too */
+    sigprocmask(SIG_UNBLOCK, &ending, NULL); /* another signal ends the writing, too */
     written = write_file(r);
     if (!written)
         print_summary(r, to_stdout ? stderr : stdout);

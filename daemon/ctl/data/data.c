@@ -120,7 +120,7 @@ static uint64_t encode(double value, const struct format *f)
     frexp(value, &exponent); /* value = m 2^exponent, m from 0.5 on */
     exponent += (int)f->bias - 1;
     if (exponent < 1)
-        exponent = 1; /* of the subnormal numbers, too */
+        exponent = 1; /* subnormal numbers have this exponent, too */
     if (exponent > (int)top)
         return f->finite ? largest : top << f->mantissa;
     bits = (uint64_t)nearbyint(ldexp(value, (int)f->bias + (int)f->mantissa - exponent));

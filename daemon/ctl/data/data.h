@@ -14,14 +14,14 @@ void data_fill(void *data, size_t count, enum kops_dtype dtype, uint64_t seed);
 
 double data_get(const void *data, size_t index, enum kops_dtype dtype);
 
-/* The nearest value that the dtype has; integers are cut to their range. */
+/* Stores the nearest value that the dtype has; integers are cut to their range. */
 void data_set(void *data, size_t index, enum kops_dtype dtype, double value);
 
-/* What a result becomes in integers, which wrap around; floats stay as they are. */
+/* Wraps a result around to the range of an integer type; floats stay as they are. */
 double data_wrap(double value, enum kops_dtype dtype);
 bool data_is_float(enum kops_dtype dtype);
 
-/* The next number of a splitmix64 sequence. */
+/* Returns the next number of a splitmix64 sequence. */
 uint64_t data_random(uint64_t *state);
 
 #endif

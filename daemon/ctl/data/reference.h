@@ -1,4 +1,4 @@
-/* What ops compute, in double precision: shapes of results, amounts of work, and whether results are right. */
+/* Results of ops in double precision: their shapes, amounts of work, and checks of results. */
 #ifndef KOPS_CTL_REFERENCE_H
 #define KOPS_CTL_REFERENCE_H
 
@@ -10,13 +10,13 @@
 
 enum { CASE_MAX_INPUTS = 4 };
 
-/* One run: tensors are contiguous. */
+/* A run to check; its tensors are contiguous. */
 struct reference_case {
-    enum kops_dtype dtype; /* of the first input */
+    enum kops_dtype dtype; /* type of the first input */
     size_t n_inputs;
     struct kops_tensor inputs[CASE_MAX_INPUTS], out;
-    const void *data[CASE_MAX_INPUTS]; /* of the inputs, here */
-    const void *before, *after;        /* of out; `before` only where it is read */
+    const void *data[CASE_MAX_INPUTS]; /* copies of the inputs */
+    const void *before, *after;        /* out's data; `before` only where it is read */
     bool trans_a, trans_b;             /* attributes of products */
     const char *precision;             /* "": the op's default */
     double alpha, beta;
@@ -40,17 +40,17 @@ struct reference {
     bool counts_bytes; /* the rate of interest is GB/s; otherwise GFLOP/s */
     /* Fills c->out.shape; false, and a sentence, when the inputs do not fit. */
     bool (*shape)(struct reference_case *c, const char **ret_why);
-    double (*flops)(const struct reference_case *c); /* NULL: it computes nothing */
+    double (*flops)(const struct reference_case *c); /* NULL: the op computes nothing */
     double (*compute)(const double *inputs);         /* an element of an elementwise op; NULL: the op is a product */
 };
 
-/* NULL: kopsctl does not know the op. */
+/* Returns the reference of an op; NULL: kopsctl does not know the op. */
 const struct reference *reference_find(const char *op);
 
-/* The tolerance that the op declares; false when there is none. */
+/* Returns the tolerance that the op declares; false when there is none. */
 bool reference_tolerance(const char *op, enum kops_dtype dtype, const char *precision, struct tolerance *ret);
 
-/* Whether the results in c->after are right. */
+/* Checks the results in c->after. */
 void reference_check(const struct reference *reference, const struct reference_case *c, const struct tolerance *t,
                      struct report *ret);
 

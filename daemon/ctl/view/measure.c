@@ -93,7 +93,7 @@ static double slowed_us(double before, double after)
     return isnan(before) || isnan(after) || after < before ? 0 : after - before;
 }
 
-/* These reasons make times longer; the other reasons are harmless. */
+/* Adds the reasons that make times longer; other reasons are harmless. */
 static bool add_reasons(FILE *l, const struct kops_conditions *before, const struct kops_conditions *after)
 {
     static const char *const slowing[] = {"power_cap", "hw_slowdown", "thermal", "hw_thermal", "power_brake"};
@@ -252,7 +252,7 @@ static void print_launch(const struct kops_counters *c)
         printf("no spills\n");
 }
 
-/* What warps wait for most, below `before`; NULL: nothing more. */
+/* Returns the largest stall below `before`; NULL: there is none. */
 static const struct kops_figure *next_stall(const struct kops_counters *c, double before)
 {
     const struct kops_figure *next = NULL;

@@ -1,4 +1,4 @@
-/* The JSON and the texts of what several commands show: connections, users, devices, executors, timings. */
+/* The JSON and the texts that several commands show: connections, users, devices, executors, timings. */
 #ifndef KOPS_CTL_ROWS_H
 #define KOPS_CTL_ROWS_H
 
@@ -10,14 +10,14 @@
 
 extern const struct json_field client_fields[], user_fields[], executor_fields[];
 
-/* Members of an open map. */
+/* Write members of an open map. */
 void device_json(const void *device_load);
 void stats_row_json(const void *stats_row);
 
-/* A map of names and values. */
+/* Writes a map of names and values. */
 void counters_map_json(const char *key, const struct kops_counter *const *counters);
 
-/* The title, and names with their values on a line; nothing where there are none. */
+/* Prints the title, and names with their values on a line; nothing where there are none. */
 void counters_text(const char *title, const struct kops_counter *const *counters);
 
 /* "paused", "busy" or "idle". */
@@ -26,11 +26,11 @@ const char *client_state(const struct kops_client_info *c);
 /* "8x8,8x8"; cut to fit. */
 const char *stats_shapes(const struct kops_stats_row *row);
 
-/* A line of counts and the table of executors, on stdout; nothing where the daemon never had executors. */
+/* Prints a line of counts and the table of executors, on stdout; nothing where the daemon never had executors. */
 void executors_text(const struct kops_stats *s);
 
-/* A table, a row for each executor; nothing where there is none. `shares` of the GPU's time, one for each; NULL: those
- * since their start. */
+/* Prints a table with a row for each executor; nothing where there is none. `shares` of the GPU's time, one for each;
+ * NULL: the shares since their start. */
 void executors_print(const struct kops_executor *const *list, const double *shares, FILE *to, size_t max_rows);
 
 #endif

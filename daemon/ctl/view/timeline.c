@@ -17,7 +17,7 @@ struct process {
     uint64_t id;    /* the pid that the timeline shows */
     uint32_t place; /* among the processes, or among the devices, which are behind them */
     uint32_t n_clients;
-    char uuid[64];              /* of a device; "": of a process */
+    char uuid[64];              /* UUID of a device; "": a process */
     char name[NAME_MAX_LENGTH]; /* cut to fit */
 };
 
@@ -55,9 +55,9 @@ struct row {
 };
 
 struct timeline {
-    struct kops_trace **parts; /* what the daemon told: kinds and events point into them */
+    struct kops_trace **parts; /* the daemon's replies: kinds and events point into them */
     struct event *events;
-    struct row *rows; /* those of one process are neighbours; devices are last */
+    struct row *rows; /* rows of one process are neighbours; devices are last */
     struct process **devices;
     size_t n_parts, n_events, n_rows, n_devices, n_clients, n_processes;
     void *clients, *kinds, *processes; /* trees */
@@ -308,7 +308,7 @@ static bool take_lane(struct timeline *t, struct lanes *l, const struct slice *s
         t->rows[t->n_rows++].tid = tid;
         l->n++;
     }
-    l->taken[lane] = end > begin ? end : begin + 1; /* of two slices without a length one would be in the other */
+    l->taken[lane] = end > begin ? end : begin + 1; /* at least 1, so that empty slices do not nest */
     *(s->work ? &event->device_row : &event->row) = (uint32_t)(l->first + lane);
     return true;
 }
@@ -403,7 +403,7 @@ static void write_shapes(const struct kops_trace_kind *k)
         json_text("shapes", shapes);
 }
 
-/* What follows `ts` are calls that write further members. */
+/* Writes an event. The arguments after `ts` are calls that write further members. */
 #define EVENT(row, phase, ts, ...)                                                                                     \
     (json_line(), JSON_MAP(NULL, json_text("ph", phase), json_uint("pid", (row)->process->id),                         \
                            json_uint("tid", (row)->tid), json_micros("ts", ts), __VA_ARGS__))

@@ -49,9 +49,9 @@ struct accounts {
     unsigned n_idle;
     struct list shared_charges[SHARED_CHARGE_BUCKETS];
     struct close_queues *close_queues; /* the server's; NULL: descriptors are closed at once */
-    uint64_t used[QUOTA_COUNT];        /* of all accounts */
-    uint64_t runs;                     /* of all accounts */
-    uint64_t refused[REFUSED_COUNT];   /* of all accounts, freed ones too */
+    uint64_t used[QUOTA_COUNT];        /* sum over all accounts */
+    uint64_t runs;                     /* sum over all accounts */
+    uint64_t refused[REFUSED_COUNT];   /* sum over all accounts, freed ones too */
 };
 
 /* An amount of one of a user's quotas. Its one holder (a connection, a request, a buffer, …) takes it once and gives it
@@ -86,15 +86,15 @@ struct account {
     unsigned references;
     struct list pressed_link, paused; /* paused: connections that are not read, see peer/user_pressure.h */
     const void *exempt;               /* the connection that is read all the same; NULL: none */
-    struct connection
-        *builds_reply;          /* the connection whose long reply is being built (peer/long_reply.h); NULL: none */
-    struct list held;           /* streams that wait, in the order of looks: see exec/timeline.c */
-    struct list held_link;      /* in that room's list of users */
-    unsigned looked;            /* the turn in which the streams were last looked at */
-    struct list reply_queue;    /* connections by long_reply_link, waiting to build their long replies */
-    uint64_t used[QUOTA_COUNT]; /* the sum of the user's charges */
-    uint64_t holes;             /* bytes, the sum of the user's parts of the server's host_room */
-    struct schedule_user turns; /* turns of the loop; the tasks are the user's connections */
+    /* The connection whose long reply is being built (peer/long_reply.h); NULL: none. */
+    struct connection *builds_reply;
+    struct list held;                          /* streams that wait, in the order of looks: see exec/timeline.c */
+    struct list held_link;                     /* in that room's list of users */
+    unsigned looked;                           /* the turn in which the streams were last looked at */
+    struct list reply_queue;                   /* connections by long_reply_link, waiting to build their long replies */
+    uint64_t used[QUOTA_COUNT];                /* the sum of the user's charges */
+    uint64_t holes;                            /* bytes, the sum of the user's parts of the server's host_room */
+    struct schedule_user turns;                /* turns of the loop; the tasks are the user's connections */
     struct account_close_queue files, sockets; /* sockets: those with unread bytes or descriptors in them */
     uint64_t runs;                             /* waiting or running */
     bool counting;                             /* a connection reads counters */

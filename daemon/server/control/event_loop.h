@@ -26,7 +26,7 @@ bool busy_poll_slice(struct server *s);
 void idle_exit_init(struct server *s);
 void idle_exit_close(struct server *s);
 
-/* In every turn of the loop: begins and ends the wait. */
+/* Begins and ends the wait. Called in every turn of the loop. */
 void idle_exit_step(struct server *s);
 
 /* The time may be another one; the wait begins anew. */

@@ -18,12 +18,12 @@ int server_run(struct server *server, const struct server_hooks *hooks);
  * hold for existing connections, except the size of messages. Thread: loop, from the hook reload(). */
 void server_reload(struct server *server, const struct server_config *config);
 
-/* From now on these are the sockets of identities: others are closed, with their connections. The server owns the
- * descriptors. `watched` is a folder whose changes lead to the hook read(); NULL: none. Before server_run(), and then
- * on the loop's thread, after server_reload(). */
+/* Replaces the sockets of identities: others are closed, with their connections. The server owns the descriptors.
+ * `watched` is a folder whose changes lead to the hook read(); NULL: none. Called before server_run(), and then on the
+ * loop's thread, after server_reload(). */
 void server_serve_sockets(struct server *server, const struct server_socket *sockets, unsigned n, const char *watched);
 
-/* After server_run(). NULL is allowed; returns NULL. */
+/* Frees the server after server_run(). NULL is allowed; returns NULL. */
 struct server *server_free(struct server *server);
 
 #endif

@@ -7,10 +7,10 @@
 
 void shutdown_init(struct server *s);
 
-/* After SIGTERM or SIGINT: begins the shutdown. After SIGHUP: has the settings read again. */
+/* Begins the shutdown after SIGTERM or SIGINT; has the settings read again after SIGHUP. */
 void shutdown_check_signals(struct server *s);
 
-/* In reload.c: calls the hook read() on the pool, then reload(), unless the shutdown has begun by then. */
+/* Calls the hook read() on the pool, then reload(), unless the shutdown has begun by then (reload.c). */
 void server_read_settings(struct server *s, bool only_sockets);
 
 /* Begins the shutdown; harmless when called again. */
@@ -24,8 +24,8 @@ void shutdown_step(struct server *s);
 void drain_init(struct server *s);
 void drain_close(struct server *s);
 
-/* At the end of a turn of the loop: answers drain requests that need not wait longer, and begins the shutdown after a
- * drain with `stop`. True when it did something, so that there may be output again. */
+/* Answers drain requests that need not wait longer, and begins the shutdown after a drain with `stop`. Called at the
+ * end of a turn of the loop. True when it did something, so that there may be output again. */
 bool drain_step(struct server *s);
 
 /* Size of the request's state. */

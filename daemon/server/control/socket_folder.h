@@ -5,7 +5,6 @@
 #include "server/base/shared.h"
 
 void socket_folder_init(struct server *s);
-/* Closes the handles. */
 void socket_folder_close(struct server *s);
 void socket_folder_free(struct server *s);
 

@@ -18,11 +18,11 @@ int watchdog_start(struct server *s, const struct server_hooks *hooks, struct er
 /* Tells the service manager the server's new state at once, and not with the next sign of life. */
 void watchdog_tell(struct server *s);
 
-/* The loop ends: the thread asks for no more signs of life. If the rest takes longer than server.loop_timeout_s, the
- * thread ends the process with the server's exit status. */
+/* Stops asking for signs of life, since the loop ends. If the rest takes longer than server.loop_timeout_s, the thread
+ * ends the process with the server's exit status. */
 void watchdog_wind_up(struct server *s);
 
-/* After the loop's end: waits for the thread to end. */
+/* Waits for the thread to end, after the loop's end. */
 void watchdog_stop(struct server *s);
 
 #endif

@@ -16,7 +16,7 @@ enum { PROGRAM_BYTES_MAX = 128 << 20 };
  * used up, byte ranges that meet count as shared. */
 enum { STEP_SEARCH_MAX = 24 * 1024 };
 
-/* Where the memory of a connection's command lists of one kind is counted. */
+/* A count of the memory of a connection's command lists of one kind. */
 struct command_memory {
     struct account *account; /* the connection's */
     enum quota quota;
@@ -41,12 +41,12 @@ struct command_list {
     struct tensor *tensors;
     struct operand_ref *refs; /* number of tensors */
     struct step *steps;
-    const struct op **ops;             /* ops of the steps; a kernel has its own */
-    struct kernel **kernels;           /* references of the steps to kernels; NULL: a declared op */
-    void *memory;                      /* holds the arrays; NULL: the run itself does */
-    size_t bytes;                      /* of it */
-    struct command_memory *counted_in; /* `bytes` are counted there, */
-    struct charge charge;              /* and for the user */
+    const struct op **ops;   /* ops of the steps; a kernel has its own */
+    struct kernel **kernels; /* references of the steps to kernels; NULL: a declared op */
+    void *memory;            /* holds the arrays; NULL: the run itself does */
+    size_t bytes;
+    struct command_memory *counted_in; /* where `bytes` are counted */
+    struct charge charge;              /* the user's charge for `bytes` */
     unsigned search_steps;             /* left for the overlap search */
 };
 
@@ -82,17 +82,17 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
                       struct error *e);
 
 /* step_decode.c */
-/* After the step's tensors and attributes are known: shapes, overlap, what may be written; makes the plan. Again when
- * memory was bound anew. */
+/* Makes the step's plan, and checks shapes, overlap and writable memory, once its tensors and attributes are known;
+ * again when memory was bound anew. */
 int step_plan(struct command_list *commands, unsigned i, struct error *e);
-/* After the device is known: the kernel, where the operands lie, and what the device says to it. */
+/* Sets the kernel and the places of the operands, and asks the device, once the device is known. */
 int step_place(struct command_list *commands, unsigned i, struct backend_device *device, const struct rpc_arg *variant,
                struct error *e);
 /* Refuses a repetition that would not compute the same each time. */
 int command_list_check_repeat(struct command_list *commands, struct error *e);
 /* Refuses handles of equal bytes with different ids: such mappings are never open together. */
 int command_list_check_handles(const struct command_list *commands, struct error *e);
-/* Whether jobs of `device` can use memory of `owner`. */
+/* Tells whether jobs of `device` can use memory of `owner`. */
 bool device_can_access(struct backend_device *device, struct backend_device *owner);
 /* Finds the device of the tensors, or the one that `arg` names. */
 int command_list_choose_device(struct server *s, const struct command_list *commands, const struct rpc_arg *arg,
@@ -108,7 +108,7 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
 /* Fills the i-th step from an op map of a sequence, whose `kernel` is there; makes its plan. */
 int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
                        struct error *e);
-/* After memory was bound anew: whether the addresses are still aligned as declared. */
+/* Checks that the addresses are still aligned as declared, after memory was bound anew. */
 int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e);
 
 #endif

@@ -18,22 +18,22 @@ struct device_queue {
 struct queue_probe {
     enum { PROBE_FIRST, PROBE_OTHER, PROBE_SETTLED } phase;
     unsigned seen;                /* ordered runs in this phase */
-    uint64_t last_ns, best_ns[2]; /* when the last one began; the shortest time from one to the next */
+    uint64_t last_ns, best_ns[2]; /* begin of the last run; shortest time from one run to the next */
     struct device_queue *spare;   /* the first one, while the other is tried */
 };
 
 struct stream;
 struct run;
 
-/* Whether the number of the queue is to be even (0), odd (1), or either. */
+/* Parity of a queue's number: even (0), odd (1), or either. */
 enum { PARITY_ANY = -1 };
 
-/* A free queue, or a new one. NULL: *e. */
+/* Returns a free queue, or a new one. NULL: *e. */
 struct device_queue *device_queue_take(struct server *s, struct backend_device *device, enum backend_priority priority,
                                        int parity, struct error *e);
-/* No job is left on it. NULL is allowed. */
+/* Gives a queue without jobs back. NULL is allowed. */
 void device_queue_give(struct server *s, struct device_queue *p);
-/* At shutdown, when every queue has been given back. */
+/* Frees all queues at shutdown, when every one has been given back. */
 void device_queues_free(struct server *s);
 
 /* An ordered run is about to begin. Notes the time since the last one, and may give the stream another queue. Harmless

@@ -1,4 +1,4 @@
-/* How a job is told to end. It ends through done(), later. */
+/* Telling a job to end: it ends later, through done(). */
 #include "server/exec/run.h"
 
 void run_cancel_job(struct run *run)

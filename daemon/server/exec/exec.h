@@ -10,17 +10,17 @@ struct run_observer;
 
 /* `observer` lives as long as the server. */
 int exec_new(struct server *s, const struct run_observer *observer, struct error *e);
-/* The loop ends: closes the room's handles. */
+/* Closes the room's handles, since the loop ends. */
 void exec_stop(struct server *s);
-/* After the loop's end, before the devices close. NULL is allowed. */
+/* Frees the room after the loop's end, before the devices close. NULL is allowed. */
 void exec_free(struct server *s);
 
 extern const struct connection_part connection_exec_part;
 
-/* At every turn of the loop. Runs go on when their word was written, when their device has ended something, or when the
- * work that they yielded to has ended. */
+/* Lets runs go on whose word was written, whose device has ended a job, or whose yielding is over. Called in every turn
+ * of the loop. */
 void exec_poll(struct server *s);
-/* Before the loop sleeps: makes sure that devices and words wake it. */
+/* Makes sure that devices and words wake the loop. Called before the loop sleeps. */
 void exec_arm(struct server *s);
 /* Whether a job is likely to end so soon that polling pays. */
 bool exec_ends_soon(const struct server *s, uint64_t now_ns);
@@ -39,14 +39,14 @@ uint64_t exec_jobs_begun_on(const struct server *s, const struct backend_device 
 unsigned exec_programs(const struct connection *c);
 unsigned exec_queued(const struct connection *c);
 
-/* Whether the request is a run that can be cancelled, and then is answered so; does it. */
+/* Tells whether the request is a run that can be cancelled. exec_cancel() cancels it, and answers it so. */
 bool exec_can_cancel(const struct request *r);
 void exec_cancel(struct request *r);
 
 /* Ends all of the connection's runs as cancelled, also those that a device can end only at its domain's cost. */
 void exec_cancel_all(struct connection *c);
 
-/* The configuration has changed: its limits on the connection, and those of devices. */
+/* Applies changed limits to the connection, and to devices. */
 void exec_limit_connection(struct connection *c);
 void exec_reload(struct server *s);
 

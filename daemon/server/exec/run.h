@@ -7,12 +7,11 @@
 #include "server/exec/stream.h"
 #include "server/peer/request.h"
 
-/* Why a run ends early. */
+/* Reasons why a run ends early. */
 enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
 
 enum run_state { RUN_QUEUED, RUN_SUBMITTED };
 
-/* How a run is to be run. */
 struct run_options {
     uint64_t stream, warmup, repeat;
     bool timing, exact, exclusive;

@@ -22,17 +22,17 @@ struct stream {
     struct list yield_link;           /* in the room's yielding */
     struct list held_link;            /* in the user's held */
     unsigned looked;                  /* number of the last look at it */
-    uint64_t held_since_ns, held_for; /* while held: since when, for which value */
+    uint64_t held_since_ns, held_for; /* while held: begin of the hold, and the value that it waits for */
     struct device_queue *backends[BACKEND_MAX_DEVICES][PRIORITY_COUNT]; /* made at first use */
     struct queue_probe queue_probe;
-    uint64_t ended_ns; /* when the last of its runs ended */
-    uint64_t watched;  /* the device watchdog saw this run first: its sequence plus one */
+    uint64_t ended_ns;
+    uint64_t watched; /* the device watchdog saw this run first: its sequence plus one */
     uint32_t watched_ended;
     unsigned watched_ticks;
     bool still; /* the first run has not progressed since the last look */
 };
 
-/* The connection's stream of that number, made at first use. NULL: no memory. */
+/* Returns the connection's stream of that number, made at first use. NULL: no memory. */
 struct stream *stream_get(struct connection *c, uint64_t number, struct error *e);
 /* Puts a run at the end of the stream. */
 void stream_enqueue(struct stream *stream, struct run *run);
@@ -41,7 +41,7 @@ void stream_advance(struct stream *stream);
 void stream_remove(struct run *run);
 /* Gives the device queues back to the server's pool. NULL is allowed; returns NULL. */
 struct stream *stream_free(struct stream *stream);
-/* While streams yield: lets runs of low priority go on whose device has no other work any more. */
+/* Lets runs of low priority go on whose device has no other work any more. Called while streams yield. */
 void streams_end_yielding(struct server *s);
 
 #endif

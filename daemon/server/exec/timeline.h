@@ -14,20 +14,20 @@ struct timelines;
 
 int timelines_init(struct server *s, struct error *e);
 void timelines_stop(struct server *s);
-/* After the loop has ended. */
+/* Frees the timelines, after the loop has ended. */
 void timelines_free(struct server *s);
 
-/* While runs wait for words: looks at every such word. */
+/* Looks at every word that a run waits for. */
 void timelines_poll(struct server *s);
 /* Call before the loop sleeps: sets the timer that wakes it, soon for a young wait, seldom for an old one. */
 void timelines_arm(struct server *s);
 
-/* The connection's last job has ended: writes the highest value to all done words, so that no client's stream waits on.
+/* Writes the highest value to all done words after the connection's last job, so that no stream of the client waits on.
  * NULL is allowed. */
 void timelines_close(struct server *s, struct timelines *t);
 
-/* For a run that has either value: checks that the connection has its page and that the values rise on the stream, and
- * notes them. */
+/* Checks, for a run with a ready or done value, that the connection has its page and that the values rise on the
+ * stream, and notes them. */
 int timeline_check(struct stream *stream, uint64_t ready, uint64_t done, struct error *e);
 /* Makes the job of a run with a done value write it. */
 void timeline_set_signal(struct run *run);

@@ -77,12 +77,12 @@ enum buffer_kind { BUFFER_READ_ONLY, BUFFER_WRITABLE, BUFFER_ALLOCATED /* by thi
 /* Makes a buffer with its own references to `m` and `shared`. NULL: quota_exceeded or no memory. */
 struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m, struct shared_charge *shared,
                                          uint64_t size, enum buffer_kind kind, struct error *e);
-/* The buffer has become larger. */
+/* Notes that the buffer has become larger. */
 void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, uint64_t size);
 /* Frees the buffer and its references. */
 void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
 
-/* For the release method: 0, or -1 and unknown_buffer. */
+/* Release a buffer for the method `release`: 0, or -1 and unknown_buffer. */
 int connection_release_buffer(struct connection *c, uint64_t id, struct error *e);
 int connection_release_inline(struct connection *c, const struct rpc_arg *handle, struct error *e);
 

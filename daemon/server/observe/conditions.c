@@ -17,7 +17,6 @@ enum {
     SHORTEST_US = 500 /* a reading counts for so much at least */
 };
 
-/* The state of a request. */
 struct question {
     struct backend_device *device;
 };

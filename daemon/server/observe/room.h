@@ -20,7 +20,7 @@ struct sampling {
     uint64_t fresh_free[BACKEND_MAX_DEVICES], fresh_resident_bytes, fresh_open_fds;
     /* Samples of devices, read at most once a second. */
     struct backend_conditions conditions[BACKEND_MAX_DEVICES], fresh_conditions[BACKEND_MAX_DEVICES];
-    uint64_t conditions_ns; /* when they were asked for; the pool's while it is busy */
+    uint64_t conditions_ns; /* time of the request for them; the pool's while it is busy */
 };
 
 /* Readings of devices for the method `conditions`, see conditions.c. */
@@ -30,7 +30,7 @@ struct readings {
     struct list waiting, asked;      /* requests by queue_link: for the next reading, and for the one under way */
     uv_timer_t late, pause;          /* the reading takes too long; the next one may begin */
     uint32_t devices;                /* a bit for each device that is read; the pool's while it is busy */
-    uint64_t took_ns, next_ns;       /* how long the last reading took; when the next one may begin */
+    uint64_t took_ns, next_ns;       /* time that the last reading took; earliest time of the next one */
     struct backend_conditions *read; /* by device; the pool's while it is busy */
 };
 
@@ -38,7 +38,7 @@ struct readings {
 struct clients_walk {
     struct list link; /* in the room's walks */
     struct list *at;  /* the next connection */
-    size_t count_at;  /* where to write the number of rows */
+    size_t count_at;  /* place for the number of rows */
     uint32_t n_clients;
 };
 

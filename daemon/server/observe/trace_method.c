@@ -61,7 +61,7 @@ static void write_event(struct rpc_output *out, const struct trace_event *event)
 
 /* The state of a trace request. */
 struct trace_request {
-    bool begins; /* this reply has no events: the client does not look for any there */
+    bool begins; /* the reply has no events: the client does not look for any */
 };
 const size_t trace_state_bytes = sizeof(struct trace_request);
 

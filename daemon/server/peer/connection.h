@@ -71,16 +71,16 @@ struct connection {
     } waits[PEER_TIMEOUT_COUNT];
     int64_t read_from;           /* bytes the client had read when its time as a reader began … */
     uint64_t read_waiting;       /* … and bytes that waited for it then */
-    uint64_t part_at;            /* where in the input the partial message began whose rest is awaited */
+    uint64_t part_at;            /* place in the input where the partial message began whose rest is awaited */
     struct list paused_link;     /* in its account's paused list */
     struct rpc_channel *channel; /* shared memory; NULL without */
     struct list hot_link;        /* in the room's hot list; alone while the ring sleeps */
     struct list recent_link;
-    uint64_t ring_active_ns;       /* when the ring was last found busy; 0: just now */
+    uint64_t ring_active_ns;       /* last time that the ring was found busy; 0: just now */
     unsigned recent_hits;          /* looks of the busy poll that found input at its socket, in a row */
-    uint64_t input_active_ns;      /* when the socket last had input; 0: just now */
+    uint64_t input_active_ns;      /* last time that the socket had input; 0: just now */
     bool ring_left;                /* the ring's input may have whole messages */
-    bool ring_waits;               /* as input_waits */
+    bool ring_waits;               /* like input_waits, for the ring */
     bool from_ring;                /* the message being dispatched came through the ring */
     unsigned inflight, fd_replies; /* fd_replies: requests whose replies will have descriptors */
     struct request *by_msgid[MSGID_BUCKETS];

@@ -7,7 +7,6 @@
 #include "server/peer/request.h"
 #include "util/log.h"
 
-/* A listening socket. */
 struct listening {
     struct list link;
     struct server *server;

@@ -21,7 +21,7 @@ static const uint64_t PAUSE_NS = 30ULL * 1000 * 1000 * 1000;
 struct seen {
     struct backend_device *device; /* NULL: a free place */
     struct tuning_request request;
-    struct tune_users users; /* users of the runs */
+    struct tune_users users;
     uint64_t hash, runs, last_ns;
     bool done; /* the problem was tuned, or cannot be */
 };

@@ -1,4 +1,5 @@
-/* When a tuning may measure on a device that has other work. Pure: the caller reads the clock and the device. */
+/* The pace of tuning: when it may measure on a device that has other work. Pure: the caller reads the clock and the
+ * device. */
 #ifndef KOPS_SERVER_TUNE_PACE_H
 #define KOPS_SERVER_TUNE_PACE_H
 
@@ -9,7 +10,7 @@
 struct tune_pace {
     bool idle;      /* no client waits for this tuning: it ends where the device stays busy */
     uint64_t since; /* jobs that the device had begun when the tuning began; later, when it last measured */
-    uint64_t begin_ns, still_ns; /* when the pause began, and when the device was last seen busy in it */
+    uint64_t begin_ns, still_ns; /* begin of the pause; last time that the device was seen busy in it */
     uint64_t begun;              /* jobs that the device had begun at the latest look */
     unsigned most;               /* jobs that the device had at one time, at least 1 */
 };

@@ -51,12 +51,12 @@ struct tune_task {
     struct backend_device *device;
     struct tuning_request request;
     struct tune_users users;
-    bool idle;                    /* nobody has asked for it */
+    bool idle;                    /* begun by the daemon itself, for no user */
     atomic_bool cancelled;        /* the loop wants it to end */
-    struct request *waiting;      /* for its reply; NULL: nobody waits any more. The loop's */
-    uint64_t begin_ns;            /* when it was asked for */
-    uint64_t answer_ns;           /* whoever waits has a reply then, done or not */
-    struct tuning_result *listed; /* the candidates, from when they are known on. Under the lock */
+    struct request *waiting;      /* request that gets the reply; NULL: nobody waits any more. The loop's */
+    uint64_t begin_ns;            /* time when it was asked for */
+    uint64_t answer_ns;           /* time of the reply, whether the tuning is done or not */
+    struct tuning_result *listed; /* the candidates, once they are known. Under the lock */
     struct account *account;      /* account of the user who asked, while the task counts there. The loop's */
     bool failed;                  /* `error` says why */
     struct error error;
@@ -128,13 +128,13 @@ void tune_overdue_init(struct server *s);
 void tune_overdue_close(struct server *s);
 /* Hands a task to the measurer. The thread is started where there is none. After an error the task is the caller's. */
 int tune_begin(struct server *s, struct tune_task *task, struct error *e);
-/* Takes back those that the measurer is done with, and answers them. */
+/* Takes back the tasks that the measurer has done, and answers them. */
 void tune_tasks_end(struct server *s);
-/* The task is of no use any more. */
 void tune_task_free(struct tune_task *task);
-/* Nobody waits for the task any more. */
+/* Notes that nobody waits for the task any more. */
 void tune_task_let_go(struct tune *t, struct tune_task *task);
-/* In every turn of the loop: answers requests whose time is over, and sees to a turn when the next one's is. */
+/* Answers requests whose time is over, and makes sure that the loop turns at the next one's time. Called in every turn
+ * of the loop. */
 void tune_answer_overdue(struct server *s);
 /* Cancels the tasks that the connection waits for; NULL: all tasks. */
 void tune_cancel_tasks(struct tune *t, const struct connection *c);

@@ -90,7 +90,7 @@ static bool is_overdue(const struct tune_task *task, uint64_t now_ns, uint64_t *
     return false;
 }
 
-/* What is being measured is gone on with, and nobody waits for it any more. */
+/* Answers the current task when it is overdue. Its measurement goes on, but nobody waits for it any more. */
 static void answer_current(struct tune *t, uint64_t now_ns, uint64_t *next_ns)
 {
     struct tuning_result *listed = NULL;

@@ -9,7 +9,7 @@
 #include "server/tune/room.h"
 #include "util/log.h"
 
-/* What an earlier daemon has found. */
+/* Reads the choices of earlier daemons. */
 static void read_store(struct server *s)
 {
     struct store *store = store_open(s->config.code.directory, false);
@@ -130,7 +130,7 @@ int tune_start(struct server *s, struct error *e)
     return 0;
 }
 
-/* So that the first tuning finds a process that is ready. */
+/* Starts the process early, so that the first tuning finds it ready. */
 static void start_early(struct server *s)
 {
     struct tune *t = s->tune;

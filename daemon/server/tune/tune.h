@@ -15,17 +15,17 @@ void tune_stop(struct server *s);
 /* Waits for the room's thread. After the loop's end. NULL rooms are allowed. */
 void tune_free(struct server *s);
 
-/* In every turn of the loop: answers what has been measured, and publishes which devices have work. */
+/* Answers finished tasks, and publishes which devices have work. Called in every turn of the loop. */
 void tune_step(struct server *s);
 /* Whether a request waits. */
 bool tune_is_busy(const struct server *s);
-/* Whether the request is a tune, which then is answered with `cancelled`; does it. */
+/* Tells whether the request is a tune. tune_cancel() answers it with `cancelled`. */
 bool tune_can_cancel(const struct request *r);
 void tune_cancel(struct request *r);
-/* The daemon ends: requests that wait end as cancelled. */
+/* Ends waiting requests as cancelled, since the daemon ends. */
 void tune_cancel_all(struct server *s);
 
-/* Whether there is something to tune: a device with a backend that tunes. */
+/* Tells whether there is something to tune: a device with a backend that tunes. */
 bool tune_is_there(const struct server *s);
 
 extern const struct connection_part connection_tune_part;

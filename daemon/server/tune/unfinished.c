@@ -1,4 +1,4 @@
-/* What tunings have tried of problems whose candidates there was no time for. */
+/* Results of tunings that had no time for all candidates of their problem. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

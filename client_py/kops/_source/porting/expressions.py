@@ -24,14 +24,15 @@ from .words import (
     split_at,
 )  # fmt: skip
 
-# C++'s operators, the least binding first: Python's for each, and whether the result is a bool. Those of a line bind equally.
+# C++'s operators, the weakest binding first: Python's for each, and whether the result is a bool. Operators of a line
+# bind equally.
 _LEVELS: tuple[tuple[dict[str, str], str], ...] = (
     ({"||": "or"}, "bool"), ({"&&": "and"}, "bool"), ({"|": "|"}, ""), ({"^": "^"}, ""), ({"&": "&"}, ""),
     ({"==": "==", "!=": "!="}, "bool"),
     ({"<": "<", ">": ">", "<=": "<=", ">=": ">="}, "bool"), ({"<<": "<<", ">>": ">>"}, ""), ({"+": "+", "-": "-"}, ""),
     ({"*": "*", "/": "/", "%": "%"}, ""),
 )  # fmt: skip
-# How strongly Python's operators bind.
+# Binding strengths of Python's operators.
 _BINDING = {"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, ">": 4, "<=": 4, ">=": 4, "|": 5, "^": 6, "&": 7, "<<": 8, ">>": 8, "+": 9, "-": 9,
             "*": 10, "/": 10, "//": 10, "%": 10}  # fmt: skip
 _CONDITIONAL, _NOT, _UNARY = 0, 3, 11

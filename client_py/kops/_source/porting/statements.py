@@ -146,7 +146,7 @@ class Body:
         value = translate(found[opening + 1 : close], self.names, found[at].line)
         middle = self.end_of(found, close + 1)
         if value.kind == "status":
-            return  # of an error that the daemon tells
+            return  # the check of an error that the daemon reports
         self.emit(f"if {value.text}:")
         self.nested(found[close + 1 : middle])
         if middle < end and found[middle].text == "else":

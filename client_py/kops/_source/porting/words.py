@@ -16,7 +16,7 @@ class NotTranslated(Exception):
         self.line, self.why = line, why
 
 
-# What reading C++ that is not as expected ends with.
+# Exceptions of reading unexpected C++.
 UNREADABLE = (NotTranslated, IndexError, ValueError, RecursionError)
 
 
@@ -30,7 +30,7 @@ class Value(NamedTuple):
 
     text: str
     kind: str
-    level: int = 100  # how strongly its outermost operator binds
+    level: int = 100  # binding strength of the outermost operator
 
     def at(self, level: int) -> str:
         """Its text as an operand of an operator that binds so strongly."""
@@ -83,7 +83,7 @@ MATH = {
     "ceil": "ceil", "ceilf": "ceil", "floor": "floor", "floorf": "floor", "sqrt": "sqrt", "sqrtf": "sqrt", "log2": "log2", "log2f": "log2",
     "log": "log", "logf": "log", "exp": "exp", "expf": "exp", "pow": "pow", "powf": "pow",
 }  # fmt: skip
-# Calls that a program without a launch of its own has no need of: launches are checked and ordered by the daemon.
+# Calls that the port leaves out, since the daemon checks and orders launches.
 NEEDLESS = (
     "C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "CUDA_CHECK", "CUDA_KERNEL_LAUNCH_CHECK", "cudaDeviceSynchronize",
     "cudaStreamSynchronize", "cudaGetLastError", "cudaPeekAtLastError", "cudaFuncSetAttribute", "cudaSetDevice", "getCurrentCUDAStream",

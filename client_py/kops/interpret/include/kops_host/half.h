@@ -284,7 +284,7 @@ KOPS_HOST float kops_host_odd(double value)
     {                                                                                                                  \
         return H2(__hfma_sat(a.x, b.x, c.x), __hfma_sat(a.y, b.y, c.y));                                               \
     }                                                                                                                  \
-    KOPS_HOST H2 __hcmadd(H2 a, H2 b, H2 c) /* of complex numbers */                                                   \
+    KOPS_HOST H2 __hcmadd(H2 a, H2 b, H2 c) /* for complex numbers */                                                  \
     {                                                                                                                  \
         return H2(__hfma(-a.y, b.y, __hfma(a.x, b.x, c.x)), __hfma(a.y, b.x, __hfma(a.x, b.y, c.y)));                  \
     }                                                                                                                  \
