@@ -87,6 +87,25 @@ def methods_section(methods: list[dict], maps: list[dict]) -> str:
     return "\n".join(out).rstrip()
 
 
+FLOATS = ["f32", "f64", "f16", "bf16"]
+INTEGERS = ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"]
+
+
+def dtypes_text(names: list[str]) -> str:
+    """The names; the four floats and the eight integers by one word each."""
+    groups = [(word, members) for word, members in (("floats", FLOATS), ("integers", INTEGERS)) if set(members) <= set(names)]
+    grouped = {n for _, members in groups for n in members}
+    return ", ".join([word for word, _ in groups] + [n for n in names if n not in grouped])
+
+
+def dtypes_section(dtypes: list[dict]) -> str:
+    """A line each, but one for the integers."""
+    integers = "- " + ", ".join(f"`{d['name']}` ({d['size']})" for d in dtypes if d["name"] in INTEGERS) + ": signed and unsigned integers"
+    lines = [integers if d["name"] == INTEGERS[0] else f"- `{d['name']}` ({d['size']}): {d['doc']}"
+             for d in dtypes if d["name"] not in INTEGERS[1:]]
+    return "\n".join(lines)
+
+
 def out_dtypes_text(op: dict) -> str:
     rows = [f"{d}: {' or '.join(outs)}" for d, outs in op.get("out_dtypes", {}).items()]
     return f"dtypes of the outputs, where they may be others: {'; '.join(rows)}. " if rows else ""
@@ -106,22 +125,37 @@ def tolerance_text(table: dict[str, dict]) -> str:
 
 
 def ops_section(ops: list[dict]) -> str:
-    out = []
+    """A section for each op. Attributes and tolerances that an earlier op has, too, are named by that op."""
+    out: list[str] = []
+    seen: dict[str, str] = {}
+
+    def first(what: object, name: str) -> str | None:
+        """The op that had this before; None where this is the first."""
+        before = seen.setdefault(json.dumps(what), name)
+        return None if before == name else before
+
     for o in ops:
         out += [f"### `{o['name']}`: {o['summary']}", "", o["doc"], "",
                 f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
-                f"dtypes: {', '.join(o['dtypes'])}. {in_dtypes_text(o)}{out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
-        if o["attrs"]:
-            types = [" or ".join(a["choices"]) if a["type"] == "choice" else a["type"] for a in o["attrs"]]
-            out += [*(f"- `{a['name']}` ({of}, default {json.dumps(a['default'])}): {a['doc']}" for a, of in zip(o["attrs"], types)), ""]
+                f"dtypes: {dtypes_text(o['dtypes'])}. {in_dtypes_text(o)}{out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
+        elsewhere: dict[str, list[str]] = {}
+        for a in o["attrs"]:
+            if before := first(a, o["name"]):
+                elsewhere.setdefault(before, []).append(f"`{a['name']}`")
+                continue
+            of = " or ".join(a["choices"]) if a["type"] == "choice" else a["type"]
+            out.append(f"- `{a['name']}` ({of}, default {json.dumps(a['default'])}): {a['doc']}")
+        out += [f"- As of `{before}`: {', '.join(names)}." for before, names in elsewhere.items()]
+        out += [""] * bool(o["attrs"])
         for precision, table in tolerances_of(o):
             of = f" with precision {precision}" if precision else ""
-            out += [f"Tolerance{of}: {tolerance_text(table)}.", ""]
+            before = first([precision, table], o["name"])
+            out += [f"Tolerance{of}: {f'as of `{before}`' if before else tolerance_text(table)}.", ""]
     return "\n".join(out).rstrip()
 
 
 def ops_summary(ops: list[dict]) -> str:
-    rows = [[f"`{o['name']}`", f"`{o['summary']}`", ", ".join(o["dtypes"]), ", ".join(f"`{a['name']}`" for a in o["attrs"]) or "none"] for o in ops]
+    rows = [[f"`{o['name']}`", f"`{o['summary']}`", dtypes_text(o["dtypes"]), ", ".join(f"`{a['name']}`" for a in o["attrs"]) or "none"] for o in ops]
     return markdown_table(["op", "meaning", "dtypes", "attributes"], rows)
 
 
@@ -153,4 +187,4 @@ def sections(
             **{f"result-{m['name']}": result_list(m["fields"]) for m in results},
             "errors": errors_section(errors), "metrics": metrics_section(metrics),
             "kernel-limits": "\n".join(f"- `{k['name']}` ({k['value']}): {k['doc']}" for k in kernels["limits"] if not k.get("internal")),
-            "dtypes": "\n".join(f"- `{d['name']}` ({d['size']}): {d['doc']}" for d in dtypes)}
+            "dtypes": dtypes_section(dtypes)}

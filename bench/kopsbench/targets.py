@@ -141,7 +141,10 @@ def amount(value: float, unit: str) -> str:
 
 
 def side(summary: Mapping[str, Any] | None, unit: str) -> str:
-    return f"{amount(summary['p50'], unit)} ({amount(summary['p99'], unit)})" if summary else ""
+    if not summary:
+        return ""
+    (p50, *of), (p99, *same) = amount(summary["p50"], unit).split(), amount(summary["p99"], unit).split()
+    return " ".join([p50, f"({p99})", *of] if of == same else [p50, *of, f"({' '.join([p99, *same])})"])
 
 
 def target(record: Mapping[str, Any]) -> str:
@@ -184,10 +187,19 @@ def markdown(records: Records, *, everything: bool = False) -> str:
     labels = {**ROWS, **{name: name for name in records if everything and name not in ROWS}}
     missing = [name for name in ROWS if name not in records]
     rows = []
-    for *cells, bound, met in rows_of(labels, records):
-        if everything or met or not cells[2]:
-            rows.append((*cells, f"{bound}: **no**" if met == MET[False] else bound))
-    return lines(HEAD[:-1], rows) + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
+    for label, against, ours, peer, ratio, bound, met in rows_of(labels, records):
+        if everything or met or not ours:
+            wanted = f"{bound}: **no**" if met == MET[False] else bound
+            rows.append(
+                (
+                    label,
+                    ours or against,
+                    f"{against} {peer}" if peer else "",
+                    f"{ratio} ({wanted})" if ratio and wanted else ratio or wanted,
+                )
+            )
+    table = lines(("measure", "kopsd p50 (p99)", "peer", "ratio (target)"), rows)
+    return table + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
 
 
 def waits(hosts: Sequence[Records]) -> str:
