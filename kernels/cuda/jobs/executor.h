@@ -81,8 +81,8 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event);
 void cuda_stream_finish(struct cuda_stream *s, struct list *finished);
 
 /* The device is lost: appends all jobs of the stream to `finished`. Jobs that had ended before are done, as far as
- * flags and events still tell; the others fail. A job that a thread prepares stays,
- * with those behind it, until the next call. */
+ * flags and events still tell; the others fail. A job that a thread prepares stays, with those behind it, until the
+ * next call. */
 void cuda_stream_fail(struct cuda_stream *s, struct list *finished);
 
 /* Marks the device broken when the driver says that the stream's context is, or when a kernel has written to the
