@@ -1,6 +1,6 @@
 #include "codec/head.h"
 
-/* Sixteen heads whose low four bits are a number, from `value` on. */
+/* Rows of 16 first bytes, which hold the numbers from `value` to `value` + 15. */
 #define RUN(type, size, more, value)                                                                                   \
     ROW(type, size, more, value, 0), ROW(type, size, more, value, 1), ROW(type, size, more, value, 2),                 \
         ROW(type, size, more, value, 3), ROW(type, size, more, value, 4), ROW(type, size, more, value, 5),             \
@@ -8,7 +8,7 @@
         ROW(type, size, more, value, 9), ROW(type, size, more, value, 10), ROW(type, size, more, value, 11),           \
         ROW(type, size, more, value, 12), ROW(type, size, more, value, 13), ROW(type, size, more, value, 14),          \
         ROW(type, size, more, value, 15)
-/* `more`: whether that number counts further bytes of the value. */
+/* `more`: the number in the first byte counts bytes behind it. */
 #define ROW(type, size, more, value, i)                                                                                \
     {                                                                                                                  \
         CODEC_##type, (size) + ((more) ? (value) + (i) : 0), 0, (value) + (i)                                          \

@@ -1,4 +1,4 @@
-/* The first byte of a MessagePack value says its type, and how long it is or how long its length is. */
+/* Types and sizes of MessagePack values by their first byte, which has the size or the width of the size. */
 #ifndef KOPS_CODEC_HEAD_H
 #define KOPS_CODEC_HEAD_H
 
@@ -15,14 +15,14 @@ enum codec_type {
     CODEC_BIN,
     CODEC_ARRAY,
     CODEC_MAP,
-    CODEC_REFUSED, /* ext types and 0xc1, which the wire has no use for */
+    CODEC_REFUSED, /* ext types and 0xc1 */
 };
 
 struct codec_head {
-    uint8_t type;  /* enum codec_type; a signed integer that may be negative is CODEC_NEGATIVE */
-    uint8_t size;  /* bytes of the whole value where the first byte tells; 0: it does not, or there are children */
-    uint8_t width; /* bytes of the number or of the length behind the first byte; 0: the number is in that byte */
-    uint8_t value; /* that number */
+    uint8_t type;  /* enum codec_type; CODEC_NEGATIVE for all signed integers */
+    uint8_t size;  /* bytes of the whole value; 0: more than the first byte decides, or the value has children */
+    uint8_t width; /* bytes of the number or length behind the first byte; 0: the first byte holds it, in `value` */
+    uint8_t value;
 };
 
 extern const struct codec_head codec_heads[256];

@@ -96,7 +96,7 @@ int codec_find(const unsigned char *at, const void *rows, size_t row_size, unsig
     return -1;
 }
 
-/* Whether the bytes "nfds" are anywhere. Few messages have many an n, and memchr() is the fastest search there is. */
+/* Searches for the bytes "nfds". memchr() is fast, and few messages have many an n. */
 static bool may_have_nfds(const unsigned char *at, const unsigned char *end)
 {
     for (unsigned tries = 0; tries < 8; tries++, at++) {
@@ -113,7 +113,7 @@ int codec_nfds(const unsigned char *map, const unsigned char *end, unsigned max)
 {
     struct codec_item item;
 
-    /* Hardly a message has descriptors, and looking for the bytes is much faster than looking at each key. */
+    /* Few messages have descriptors, and a search of the bytes is much faster than decoding each key. */
     if (!may_have_nfds(map, end))
         return 0;
     codec_read(map, &item);

@@ -1,5 +1,5 @@
-/* Reading MessagePack where it lies: a value is a position in the message's bytes, nothing is built and nothing is
- * allocated. The bytes must be those of a value that codec/scan.h found complete; nothing is checked again.
+/* Reads MessagePack in place: a value is a position in the message's bytes; nothing is allocated. The bytes must be
+ * a value that codec/scan.h found complete; nothing is checked again.
  * Thread: any. */
 #ifndef KOPS_CODEC_READ_H
 #define KOPS_CODEC_READ_H
@@ -25,7 +25,7 @@ struct codec_item {
 
 void codec_read(const unsigned char *at, struct codec_item *ret);
 
-/* Behind the value and everything in it. */
+/* Returns the end of the value and of its children. */
 const unsigned char *codec_skip(const unsigned char *at);
 
 static inline enum codec_type codec_type_of(const unsigned char *at)
@@ -33,20 +33,20 @@ static inline enum codec_type codec_type_of(const unsigned char *at)
     return codec_heads[*at].type;
 }
 
-/* A row of a table of keys begins with this. */
+/* The first member of each row in a table of keys. */
 struct codec_key {
     const char *key;
     uint32_t key_length;
 };
 
-/* Reads the key at `at` into *ret_key and looks for it among rows that begin with a struct codec_key, or with the same
- * two members: from row `from` on, then from the first, since most keys come in the order of their declaration. Returns
- * the row's number; -1: none has that key, or it is no str. */
+/* Reads the key at `at` into *ret_key and searches rows that begin with a struct codec_key, or with members of the same
+ * types. The search goes from row `from` to the end, then from the first row, since most keys come in the order of
+ * declaration. Returns the row's number; -1: no row has the key, or the key is no str. */
 int codec_find(const unsigned char *at, const void *rows, size_t row_size, unsigned n, unsigned from,
                struct codec_item *ret_key);
 
-/* Descriptors that a map, which ends at `end`, claims with its key `nfds`: 0 where it has no such key, -1 where that is
- * no integer up to `max`. */
+/* Returns the number of descriptors under the key `nfds` of the map, which ends at `end`. 0: there is no such key; -1:
+ * the number is no integer from 0 to `max`. */
 int codec_nfds(const unsigned char *map, const unsigned char *end, unsigned max);
 
 #endif

@@ -7,7 +7,7 @@ void scan_reset(struct scan *s)
     memset(s, 0, sizeof(*s));
 }
 
-/* What the first bytes of a value announce: `header` bytes, then `payload` bytes, then `children` values. */
+/* A value is `header` bytes, then `payload` bytes, then `children` values. */
 struct shape {
     unsigned header;
     uint64_t payload;
@@ -50,13 +50,13 @@ enum scan_result scan_some(struct scan *s, const unsigned char *data, size_t len
 
         if (!values)
             return SCAN_PAUSED;
-        if (size && size <= bound - s->position) { /* messages mostly consist of these */
+        if (size && size <= bound - s->position) { /* the fast path: most values of a message */
             s->position += size;
         } else {
             r = read_shape(data + s->position, length - s->position, &shape);
             if (r != SCAN_COMPLETE)
                 return r;
-            /* Each child takes at least a byte, so a count is bounded by the room that the limit leaves. */
+            /* Each child takes at least a byte, so the bytes left under the limit also bound the count. */
             if (s->position + shape.header > limit || shape.payload > limit - s->position - shape.header ||
                 shape.children > limit - s->position - shape.header)
                 return SCAN_TOO_LONG;
@@ -72,7 +72,7 @@ enum scan_result scan_some(struct scan *s, const unsigned char *data, size_t len
             }
         }
         s->values++;
-        /* A value without children has ended, and with it perhaps some whose last child it is. */
+        /* The end of a last child is the end of its parent, too. */
         while (s->depth && --s->remaining[s->depth - 1] == 0)
             s->depth--;
         if (!s->depth)

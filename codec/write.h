@@ -1,7 +1,7 @@
-/* Writing MessagePack, every value in its shortest form: msgpack-c's own templates, made to write straight into memory.
- * codec_write_<kind>(&at, value) writes at `at`, which moves on. The caller has made room: CODEC_HEAD_MAX bytes for a
- * number or a head, and a text's or bin's length besides. Inline, since most of a message is short keys and small
- * numbers that the compiler knows. Thread: any. */
+/* Writes MessagePack, every value in its shortest form: msgpack-c's templates, made to write straight into memory.
+ * codec_write_<kind>(&at, value) writes at `at` and advances it. The caller has made sure of the space: CODEC_HEAD_MAX
+ * bytes for a number or a head, and the length of a text or bin. Inline, since most keys and numbers of a message are
+ * constants. Thread: any. */
 #ifndef KOPS_CODEC_WRITE_H
 #define KOPS_CODEC_WRITE_H
 

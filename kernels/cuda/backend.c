@@ -33,7 +33,7 @@ static struct cuda_gpu *gpu_open(const struct backend_config *config, const stru
         free(gpu);
         return NULL;
     }
-    gpu->device.base.counts = true; /* a job hears where they are not to be had */
+    gpu->device.base.counts = true; /* a job gets an error where counters are not available */
     gpu->device.base.signals = cuda_flags_are_supported(&gpu->device);
     gpu->device.repack_bytes = gpu->device.has_pools ? config->cuda_repack_bytes : 0;
     cuda_kernels_describe(&gpu->kernels, &gpu->device, have_blaslt, config);
@@ -101,7 +101,7 @@ static int device_count(const struct backend_config *config)
     return count;
 }
 
-/* A machine without a usable GPU is no error, and a GPU that the driver cannot describe does not take others away. */
+/* A machine without a usable GPU is no error. A GPU that the driver cannot describe is left out. */
 static int gpu_open_all(const struct backend_config *config, const struct backend_host *host,
                         struct backend_device **ret_devices, unsigned max, unsigned *ret_count, struct error *ignored)
 {
@@ -126,8 +126,8 @@ static int gpu_open_all(const struct backend_config *config, const struct backen
     return 0;
 }
 
-/* close() of struct backend. The driver cannot stop a kernel before its process ends, so close() would wait for ever
- * for one that never ends: an executor ends by _exit() instead. */
+/* close() of struct backend. It waits for kernels, for ever if one never ends, since the driver cannot stop a kernel.
+ * So an executor ends by _exit() instead. */
 static void gpu_close(struct backend_device *base)
 {
     struct cuda_gpu *gpu = cuda_gpu(base);

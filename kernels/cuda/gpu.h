@@ -1,4 +1,4 @@
-/* One GPU with all that this backend keeps for it. */
+/* A GPU: the device, its kernels and its executor. */
 #ifndef KOPS_CUDA_GPU_H
 #define KOPS_CUDA_GPU_H
 

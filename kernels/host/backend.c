@@ -1,4 +1,4 @@
-/* The host backend: one device, "host", which is this machine's processor and its memory. */
+/* The host backend. Its only device, "host", is this machine's processor and memory. */
 #include "backend/backend.h"
 
 #include <stdio.h>
@@ -90,7 +90,7 @@ static void host_memory_close(struct backend_memory *memory)
     memfd_unmap(memory);
 }
 
-/* Workers take turns between streams: no priority lets a stream pass the others. */
+/* Priorities have no effect, since workers serve streams in turn. */
 static int host_stream_new(struct backend_device *device, enum backend_priority priority,
                            struct backend_stream **ret_stream, struct error *e)
 {

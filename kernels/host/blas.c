@@ -5,7 +5,7 @@
 
 #include "cpu.h"
 
-enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's values */
 
 /* Best first. */
 static const char *const usual[] = {"libopenblasp.so.0", "libopenblas.so.0", "libmkl_rt.so.2", "libmkl_rt.so",
@@ -29,10 +29,10 @@ void blas_init(struct blas *blas, const char *setting)
     if (!blas->library.path[0])
         return;
     blas->name = name_of(blas->library.path);
-    /* OpenBLAS takes several processors with AVX-512 for ones without (Zen 4, models newer than the library). */
+    /* OpenBLAS does not recognise AVX-512 on several processors (Zen 4, models newer than the library). */
     if (cpu_has(CPU_AVX512))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-    /* So that it starts no threads when it is loaded. */
+    /* Keeps OpenBLAS from starting threads when it is loaded. */
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 }
 
@@ -69,8 +69,8 @@ int blas_load(struct blas *blas, struct error *e)
 
 /* ---- products ---- */
 
-/* y = alpha·x·v + beta·y, where x is `rows` × `columns` as it lies in memory or, `transposed`, its transpose. Several
- * times faster than as a product with one column. */
+/* y = alpha·x·v + beta·y, where x is `rows` × `columns` in memory, used as its transpose if `transposed`. Several times
+ * faster than a product with one column. */
 static void multiply_vector(const struct blas *blas, enum dtype dtype, bool transposed, int64_t rows, int64_t columns,
                             double alpha, const struct gemm_block *x, const void *v, int v_step, double beta, void *y,
                             int y_step)
@@ -79,7 +79,7 @@ static void multiply_vector(const struct blas *blas, enum dtype dtype, bool tran
     float *y32 = y;
     double *y64 = y;
 
-    /* Some libraries scale y by 0 where they should write it, which keeps its NaNs. */
+    /* With beta = 0 some libraries multiply y by 0, which keeps its NaNs, so y is zeroed first. */
     for (int64_t i = 0; beta == 0 && i < (transposed ? columns : rows); i++)
         if (dtype == DTYPE_F64)
             y64[i * y_step] = 0;

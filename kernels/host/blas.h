@@ -1,6 +1,5 @@
 /* A BLAS library, found when the device opens and loaded at the first product that uses it. Its calls run on the
- * calling thread alone: the pool's threads share a product, and no threads of the library wait and poll. Thread: any.
- */
+ * calling thread alone: the pool's threads share a product, and no threads of the library poll. Thread: any. */
 #ifndef KOPS_HOST_BLAS_H
 #define KOPS_HOST_BLAS_H
 
@@ -19,20 +18,20 @@ struct blas {
                   float beta, float *y, int incy);
     void (*dgemv)(int order, int trans, int m, int n, double alpha, const double *a, int lda, const double *x, int incx,
                   double beta, double *y, int incy);
-    void (*set_threads)(int threads);           /* OpenBLAS, MKL: for the process */
-    void (*set_threads_int64)(int64_t threads); /* BLIS: for the process */
-    void (*set_openmp_threads)(int threads);    /* OpenMP's, where the library uses it: for the calling thread */
+    void (*set_threads)(int threads);           /* for the process: OpenBLAS, MKL */
+    void (*set_threads_int64)(int64_t threads); /* for the process: BLIS */
+    void (*set_openmp_threads)(int threads);    /* for the calling thread, where the library uses OpenMP */
 };
 
-/* Looks for the library that `setting` names ("auto", NULL: the usual ones; "none"; a path) without loading it, and
- * prepares the environment for it. Called when no other thread reads the environment. */
+/* Finds the library, without loading it, and prepares the environment for it. `setting`: a path; "none"; "auto" or
+ * NULL: the usual names. Call while no other thread reads the environment. */
 void blas_init(struct blas *blas, const char *setting);
 void blas_deinit(struct blas *blas);
 
-/* Loads it once; later calls repeat the first outcome. Errors: unsupported. */
+/* Loads the library once; later calls repeat the first outcome. Errors: unsupported. */
 int blas_load(struct blas *blas, struct error *e);
 
-/* Multiplies f32 and f64. The library has been loaded. */
+/* Returns the way to multiply f32 and f64. The library has been loaded. */
 struct gemm_way blas_way(const struct blas *blas);
 
 #endif

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 
 enum {
-    PLACES = 8, /* that a key can have in the table */
-    TURNS = 4   /* each way has so many at first; one warms up, and does not count */
+    PLACES = 8, /* table entries in which a key can be */
+    TURNS = 4   /* first turns of each way; the first of them is a warmup and does not count */
 };
 
-static const double HOPELESS = 1.5; /* times the best: no more turns at first */
-static const double SHARE = 32;     /* later turns of a way take one part in so many of the time of all uses */
-static const double GAIN = 1.05;    /* that a way must have to replace the chosen one: more than noise */
+static const double HOPELESS = 1.5; /* a way that is slower than the best by this factor gets no more first turns */
+static const double SHARE = 32;     /* later turns of a way take 1/SHARE of the time of all uses */
+static const double GAIN = 1.05;    /* factor by which a way must be faster to replace the chosen one */
 
 struct choice_class {
     uint64_t key; /* 0: free */
@@ -19,7 +19,7 @@ struct choice_class {
     unsigned chosen;
     struct {
         uint32_t turns, reports;
-        double best; /* least cost, in ns for a unit of work; infinite: none yet */
+        double best; /* least time in ns for a unit of work; infinite: none yet */
     } ways[2];
 };
 
@@ -35,7 +35,7 @@ void choices_deinit(struct choices *choices)
     pthread_mutex_destroy(&choices->lock);
 }
 
-/* The key's class; NULL: it is not known, and *ret_free is the place for it. */
+/* Finds the key's class. NULL: the key is new, and *ret_free is its place. */
 static struct choice_class *find(const struct choices *choices, uint64_t key, struct choice_class **ret_free)
 {
     struct choice_class *at =
@@ -45,7 +45,7 @@ static struct choice_class *find(const struct choices *choices, uint64_t key, st
     for (unsigned i = 0; i < PLACES; i++) {
         if (at[i].key == key)
             return &at[i];
-        if (at[i].used_at < (*ret_free)->used_at) /* 0 where it is free */
+        if (at[i].used_at < (*ret_free)->used_at) /* 0 for free places */
             *ret_free = &at[i];
     }
     return NULL;
@@ -54,7 +54,7 @@ static struct choice_class *find(const struct choices *choices, uint64_t key, st
 static bool is_due(const struct choice_class *c, unsigned way)
 {
     const double ratio = c->ways[way].best / fmin(c->ways[0].best, c->ways[1].best);
-    const double slower = isfinite(ratio) ? ratio : 1; /* not measured yet */
+    const double slower = isfinite(ratio) ? ratio : 1; /* infinite or NaN before the first measurement */
 
     return (c->ways[way].turns < TURNS && slower < HOPELESS) || SHARE * slower * c->ways[way].turns < (double)c->uses;
 }

@@ -1,9 +1,9 @@
-/* Chooses between two ways to do the same work by how long they took. Work is put into classes by a key. The first uses
- * of a class try both; then the faster one is used. Both are measured again now and then, as often as this costs
+/* Chooses between two ways to do equal work by their measured times. A key puts work into classes. The first uses of a
+ * class try both ways; then the faster one is used. Both are measured again now and then, so rarely that it costs
  * little.
  *
- * Pure bookkeeping: it measures nothing and knows no clock. The table is bounded; where it is full the class that was
- * not used for longest is forgotten, and measured again at its next use. Thread: any. */
+ * Pure bookkeeping: callers measure. The table is bounded; if there is no place for a new class, the least recently
+ * used one is forgotten. Thread: any. */
 #ifndef KOPS_HOST_CHOICE_H
 #define KOPS_HOST_CHOICE_H
 
@@ -11,27 +11,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CHOICE_CLASSES = 512 /* that are remembered */ };
+enum { CHOICE_CLASSES = 512 /* most classes in the table */ };
 
 struct choices {
     pthread_mutex_t lock;
     uint64_t now;                 /* uses of all classes */
-    struct choice_class *classes; /* NULL: no memory, or none is chosen */
+    struct choice_class *classes; /* NULL: no memory, or choices are switched off */
 };
 
 struct choice_turn {
-    unsigned way; /* 0, which is the better one without knowledge, or 1 */
-    bool measure; /* the caller is to report how long it took */
+    unsigned way; /* 0 or 1; 0 is the default */
+    bool measure; /* the caller must report the time */
 };
 
-/* No memory for the table: every turn is the first way's. */
+/* Makes the table. Without memory for it, way 0 is always chosen. */
 void choices_init(struct choices *choices);
 void choices_deinit(struct choices *choices);
 
-/* The way for this use of the class. `key` is not 0. */
+/* Chooses the way for a use of the class. `key` is not 0. */
 struct choice_turn choices_next(struct choices *choices, uint64_t key);
 
-/* A turn with `measure` took `ns` for `work` units, say elements of a product. */
+/* Reports that a turn with `measure` took `ns` for `work` units, such as elements of a product. */
 void choices_report(struct choices *choices, uint64_t key, unsigned way, double ns, double work);
 
 #endif

@@ -1,7 +1,6 @@
-/* f16 and bf16 to and from f32, and f8 to f32, one value at a time: the definition that every vectorised path agrees
- * with.
- * To f32 is exact; from f32 rounds to nearest even, overflow gives infinity, NaNs stay NaNs and become quiet. Only
- * integer arithmetic and one f32 addition, so that any target's compiler can do it. */
+/* Conversions of single values: f16 and bf16 to and from f32, and f8 to f32. Vectorised code must give equal results.
+ * Conversions to f32 are exact. Conversions from f32 round to nearest even; overflow gives infinity; NaNs stay NaNs and
+ * become quiet. The code uses integer arithmetic and one f32 addition, so it compiles for any target. */
 #ifndef KOPS_HOST_CONVERT_H
 #define KOPS_HOST_CONVERT_H
 
@@ -63,7 +62,7 @@ static inline uint16_t f32_to_bf16(float x)
     return (uint16_t)((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
 }
 
-/* Exact. e5m2 is the upper half of f16; e4m3 has no infinities, and one NaN of each sign. */
+/* e5m2 is the upper half of f16. e4m3 has no infinities, and one NaN of each sign. */
 static inline float e5m2_to_f32(uint8_t b)
 {
     return f16_to_f32((uint16_t)(b << 8));

@@ -12,12 +12,11 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* Not asked through __builtin_cpu_supports(), whose list differs between compilers, and of which one's library always
- * says no. */
+/* Answers of cpuid, since __builtin_cpu_supports() differs between compilers, and with one it always says no. */
 struct features {
     unsigned basic;     /* ECX of leaf 1 */
     unsigned extended;  /* EBX of leaf 7 */
-    unsigned registers; /* that the system keeps for threads: the lower half of XCR0 */
+    unsigned registers; /* lower half of XCR0: the registers that the system saves for threads */
 };
 
 static struct features ask(void)
@@ -41,7 +40,7 @@ static bool has_all(unsigned features, unsigned wanted)
 
 static bool detect(enum cpu_isa isa, const struct features *f)
 {
-    enum { YMM = 0x6, ZMM = 0xe6 }; /* SSE's and AVX's registers; and those of AVX-512 */
+    enum { YMM = 0x6, ZMM = 0xe6 }; /* registers of SSE and AVX; of AVX-512, too */
 
     switch (isa) {
     case CPU_AVX512:
@@ -69,7 +68,7 @@ static void detect_all(void)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Asked once: in a virtual machine each cpuid is a call of the hypervisor, for microseconds. */
+/* Runs cpuid once, since each takes microseconds in a virtual machine, where it calls the hypervisor. */
 bool cpu_has(enum cpu_isa isa)
 {
     pthread_once(&once, detect_all);
@@ -120,7 +119,7 @@ void cpu_name(char *into, size_t size)
     fclose(f);
 }
 
-/* Reads up to two numbers from a file; "max" and absent numbers count as -1. */
+/* Reads up to two numbers from a file; "max" and missing numbers become -1. */
 static void read_numbers(const char *path, long long into[2])
 {
     FILE *f = fopen(path, "re");
@@ -138,7 +137,7 @@ static void read_numbers(const char *path, long long into[2])
     fclose(f);
 }
 
-/* Quota of one cgroup folder, in processors rounded up; 0: none. */
+/* Returns the quota of a cgroup folder, in processors, rounded up; 0: none. */
 static unsigned folder_quota(const char *folder, bool unified)
 {
     char path[PATH_MAX + 32];
@@ -158,8 +157,8 @@ static unsigned folder_quota(const char *folder, bool unified)
     return (unsigned)((quota[0] + quota[1] - 1) / quota[1]);
 }
 
-/* The smallest quota from `path` up to the mount point. Inside a container the path may not exist below the mount;
- * going up ends at folders that do. */
+/* Returns the smallest quota of the folders from `path` up to the mount point. In a container the first of them may not
+ * exist below the mount. */
 static unsigned branch_quota(const char *mount, const char *path, bool unified)
 {
     unsigned least = 0;
@@ -225,7 +224,7 @@ unsigned cpu_threads(void)
 {
     unsigned threads = 0, quota;
 
-    for (int cpus = 1024; cpus <= 1 << 16 && !threads; cpus *= 4) { /* a small mask is refused, not cut */
+    for (int cpus = 1024; cpus <= 1 << 16 && !threads; cpus *= 4) { /* the kernel refuses masks that are too small */
         cpu_set_t *set = CPU_ALLOC(cpus);
 
         if (!set)
@@ -276,9 +275,9 @@ size_t cpu_cache_bytes(void)
 
 /* ---- clocks ---- */
 
-enum { LOOKED_AT = 64 /* processors: the system asks each of them, which wakes it */ };
+enum { LOOKED_AT = 64 /* most processors to ask, since asking wakes them */ };
 
-/* A file with a number of kHz, in MHz; NAN: there is none. */
+/* Reads a file in kHz and returns MHz; NAN: there is no such file. */
 static double read_mhz(const char *root, int cpu, const char *name)
 {
     unsigned long long khz;

@@ -1,5 +1,4 @@
-/* The host device. backend.c owns it: it is set up at open() and unchanged until close(), but for the executor, which
- * has its own lock. */
+/* The host device. backend.c owns it. Constant from open() to close(), except for the executor, which has a lock. */
 #ifndef KOPS_HOST_DEVICE_H
 #define KOPS_HOST_DEVICE_H
 
@@ -14,7 +13,7 @@ struct executor;
 struct host_device {
     struct backend_device base; /* first: the server holds pointers to it */
     struct backend_host host;   /* wake may be NULL */
-    size_t bypass_bytes;        /* results larger than this are stored past the caches */
+    size_t bypass_bytes;        /* larger results are stored past the caches */
     struct blas blas;
     struct onednn onednn;
     struct gemm_ways gemm;

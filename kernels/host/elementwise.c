@@ -4,12 +4,12 @@
 
 enum {
     MAX_OPERANDS = 3,
-    ITEM_BYTES = 128 << 10,  /* a thread takes so much of one operand at a time */
-    ALONE_BYTES = 384 << 10, /* below it, all operands together, waking other threads costs more than it saves */
+    ITEM_BYTES = 128 << 10,  /* bytes of an operand in an item of the pool */
+    ALONE_BYTES = 384 << 10, /* with fewer bytes of all operands, waking other threads costs more than it saves */
     LINE = 64,               /* bytes of a cache line */
-    TILE = 1024,             /* elements of a tile whose operands may have to be gathered first */
-    TILE_EDGE = 32,          /* where an input runs across a tile: both sides use whole cache lines */
-    LONG_ROW = 16384         /* elements of a tile that needs no gathering */
+    TILE = 1024,             /* elements of a tile whose operands may have to be gathered */
+    TILE_EDGE = 32,          /* edges of a tile with a transposed input, so that both sides use whole cache lines */
+    LONG_ROW = 16384         /* elements of a tile without gathering */
 };
 
 /* ---- contiguous ---- */
@@ -40,14 +40,14 @@ struct operand {
 
 struct strided {
     kernel_elementwise *kernel;
-    size_t size; /* an element's bytes */
+    size_t size; /* bytes of an element */
     unsigned n_inputs, rank;
     bool bypass;
     int64_t shape[TENSOR_MAX_RANK];        /* rank ≥ 2 */
     struct operand operands[MAX_OPERANDS]; /* inputs, then out */
-    size_t tile_rows, tile_columns;        /* a full tile's size */
-    size_t tiles_down, tiles_across;       /* tiles in a matrix of the two innermost dimensions */
-    size_t tiles, step;                    /* all, and in one item */
+    size_t tile_rows, tile_columns;
+    size_t tiles_down, tiles_across; /* tiles of a matrix of the two innermost dimensions */
+    size_t tiles, step;              /* number of all tiles; tiles of an item */
 };
 
 #define DEFINE_MOVE(name, type)                                                                                        \
@@ -61,7 +61,7 @@ struct strided {
         } else if (column == sizeof(type)) {                                                                           \
             for (size_t r = 0; r < rows; r++, into += columns, from += row)                                            \
                 memcpy(into, from, columns * sizeof(type));                                                            \
-        } else if (row < column) { /* along the lines of the memory, not of the tile */                                \
+        } else if (row < column) { /* in the order of memory, for whole cache lines */                                 \
             for (size_t c = 0; c < columns; c++)                                                                       \
                 for (size_t r = 0; r < rows; r++)                                                                      \
                     into[r * columns + c] = *(const type *)(from + (ptrdiff_t)r * row + (ptrdiff_t)c * column);        \
@@ -117,7 +117,7 @@ static bool is_run(const struct strided *s, const struct operand *o, size_t rows
            (rows == 1 || o->strides[s->rank - 2] == (ptrdiff_t)(columns * s->size));
 }
 
-/* `at`: each operand's first element of the tile. */
+/* `at`: the tile's first element in each operand. */
 static void run_tile(const struct strided *s, unsigned char *const *at, size_t rows, size_t columns)
 {
     uint64_t buffers[MAX_OPERANDS][TILE];
@@ -140,7 +140,7 @@ static void run_tile(const struct strided *s, unsigned char *const *at, size_t r
         scatter(at[s->n_inputs], result, s->size, rows, columns, out->strides[s->rank - 2], out->strides[s->rank - 1]);
 }
 
-/* Tiles [item·step, …) in order: across, then down, then the outer dimensions. */
+/* Runs `step` tiles from number item·step on, in the order across, down, outer dimensions. */
 static void strided_item(void *context, unsigned thread, size_t item)
 {
     const struct strided *s = context;
@@ -175,7 +175,7 @@ static void strided_item(void *context, unsigned thread, size_t item)
     }
 }
 
-/* Moves dimension d to the second innermost place. */
+/* Makes dimension d the second innermost one. */
 static void bring_in(struct strided *s, unsigned d)
 {
     for (; d + 2 < s->rank; d++) {
@@ -192,8 +192,7 @@ static void bring_in(struct strided *s, unsigned d)
     }
 }
 
-/* The dimension along which an input walks through cache lines that it would skip through along the innermost one: a
- * transposed input. The rank when there is none. */
+/* Finds the dimension along which a transposed input is contiguous; rank: there is none. */
 static unsigned find_across(const struct strided *s)
 {
     ptrdiff_t least = LINE;
@@ -252,7 +251,7 @@ static void run_strided(struct pool *pool, struct strided *s, const struct plan_
                         unsigned char *const *pointers, bool alone)
 {
     size_t tile_bytes;
-    unsigned first = p->rank == 1; /* rank 1 becomes one row */
+    unsigned first = p->rank == 1; /* a plan of rank 1 becomes a row */
 
     s->rank = p->rank + first;
     s->shape[0] = 1;

@@ -11,9 +11,9 @@
 static const uint64_t SLICE_NS = OWNERS_QUANTUM_NS;
 
 enum {
-    INLINE_NS = 4000,         /* less than the cost of handing a job to another thread and back */
-    LIGHT_NS = 30000,         /* several threads would not make such a job faster */
-    ONE_THREAD = 64 * 64 * 64 /* m·n·k up to which one thread is as fast */
+    INLINE_NS = 4000,         /* handing a job to another thread and back takes longer */
+    LIGHT_NS = 30000,         /* several threads do not make a shorter job faster */
+    ONE_THREAD = 64 * 64 * 64 /* up to this m·n·k several threads are no faster */
 };
 
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype)
@@ -25,7 +25,7 @@ const char *const *execute_variants(struct host_device *device, const struct op 
     return kernels_generic.elementwise[op->id][dtype] ? device->elementwise_variants : NULL;
 }
 
-/* The cost of one execution of the step on one thread; *ret_heavy: all threads should share it. */
+/* Estimates the time of an execution of the step on one thread; *ret_heavy: all threads should share it. */
 static double step_cost_ns(const struct step *step, bool *ret_heavy)
 {
     const struct plan_gemm *g = &step->plan.gemm;
@@ -67,7 +67,7 @@ enum execute_place execute_place(struct host_device *device, const struct backen
     return needs_worker ? EXECUTE_LIGHT : EXECUTE_INLINE;
 }
 
-/* Resolves the variant; loads the library that it is of. Error: unsupported. */
+/* Resolves the variant and loads its library. Error: unsupported. */
 static int execute_begin(struct host_device *device, const struct thread_context *context, const struct step *step,
                          struct execution *ret_execution, struct error *e)
 {
@@ -82,8 +82,8 @@ static int execute_begin(struct host_device *device, const struct thread_context
     return 0;
 }
 
-/* The only place of this backend that follows an operand's reference to memory. NULL for an empty tensor that lies
- * nowhere. */
+/* Returns the operand's address; NULL for an empty tensor without memory. No other code of this backend uses an
+ * operand's reference to memory. */
 static unsigned char *operand_address(const struct step_operand *o)
 {
     const struct backend_memory *memory = memory_by_id(o->memory);
@@ -91,7 +91,7 @@ static unsigned char *operand_address(const struct step_operand *o)
     return memory ? memory->host + o->offset : NULL;
 }
 
-/* One execution of one step. Errors: memory_fault, out_of_memory. */
+/* Executes a step once. Errors: memory_fault, out_of_memory. */
 static int execute_once(struct host_device *device, const struct thread_context *context, const struct step *step,
                         const struct execution *x, struct error *e)
 {
@@ -155,10 +155,10 @@ static int begin(struct host_device *device, const struct thread_context *contex
     return 0;
 }
 
-/* The time until other streams get their turn. */
+/* A time slice: how long other streams wait for their turn. */
 struct slice {
     uint64_t end;
-    const atomic_uint *waiting; /* the number of streams that wait; NULL: none can */
+    const atomic_uint *waiting; /* the number of waiting streams; NULL: none can wait */
 };
 
 static bool slice_is_over(const struct slice *slice)
@@ -167,7 +167,7 @@ static bool slice_is_over(const struct slice *slice)
            clock_now_ns() >= slice->end;
 }
 
-/* Executes one step. Items that were not begun when the job is cancelled are left out. */
+/* Executes a step. When the job is cancelled, items that have not begun are skipped. */
 static int execute_step(struct host_device *device, const struct progress *p, const struct backend_job *job,
                         const struct thread_context *context, const struct step *step, struct error *e)
 {
@@ -181,8 +181,8 @@ static int execute_step(struct host_device *device, const struct progress *p, co
     return r;
 }
 
-/* Executes the remaining steps of one execution in order, until the last one (p->step says so) or until the time slice
- * is over. A single step has its execution from begin(). */
+/* Executes the remaining steps of an execution in order, until all are done or the time slice is over; p->step tells. A
+ * single step was decided by begin(). */
 static int execute(struct host_device *device, struct progress *p, struct backend_job *job,
                    const struct thread_context *context, const struct slice *slice, struct error *e)
 {

@@ -1,4 +1,4 @@
-/* Where and how jobs are executed: step by step, under the SIGBUS guard. Thread: the one that owns the context. */
+/* Executes jobs step by step, under the SIGBUS guard. Thread: the owner of the context. */
 #ifndef KOPS_HOST_EXECUTE_H
 #define KOPS_HOST_EXECUTE_H
 
@@ -11,42 +11,42 @@
 
 struct host_device;
 
-/* The means of one thread to execute jobs, one at a time. */
+/* A thread needs a context of its own to execute jobs. */
 struct thread_context {
     struct guard *guard;
     struct pool *pool;
 };
 
-/* How one step is executed, the same at every repeat. */
+/* How a step is executed; equal for all repeats. */
 struct execution {
     const struct kernels *kernels;
     const char *variant;
-    /* gemm's, see gemm_way.h */
+    /* gemm, see gemm_way.h */
     unsigned way;
-    uint64_t key; /* class and turn of a choice, which is to be measured */
+    uint64_t key; /* class of a choice whose turn is measured */
     unsigned turn;
     bool measure;
 };
 
-/* The place to execute a job: on the loop thread, for a few µs; by one thread; or by all threads. */
+/* Where to execute a job: on the loop thread, for a few µs; on one thread; on all threads. */
 enum execute_place { EXECUTE_INLINE, EXECUTE_LIGHT, EXECUTE_HEAVY };
 enum execute_place execute_place(struct host_device *device, const struct backend_job *job);
 
-/* The NULL-terminated variants of an op, best first; NULL: none. */
+/* Returns the variants of an op, best first, NULL-terminated; NULL: none. */
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
 
-/* The progress of one job through its executions and steps. All zeroes: not begun. */
+/* The progress of a job through its executions and steps. All zeroes: not begun. */
 struct progress {
     struct execution execution;
-    uint64_t executed; /* executions that have ended */
-    unsigned step;     /* the next one of the execution under way */
-    uint64_t spent_ns; /* by the steps before it */
+    uint64_t executed;
+    unsigned step;     /* the next step of the present execution */
+    uint64_t spent_ns; /* time of the steps before it */
 };
 
 void progress_fail(struct backend_job *job, const struct error *e);
 
-/* Executes the job until it has ended (true), or until its time slice has and another stream waits (false). `waiting`:
- * the number of streams that wait; NULL: none can. */
+/* Executes the job. True: the job has ended; false: its time slice is over, and another stream waits. `waiting`: the
+ * number of waiting streams; NULL: none can wait. */
 bool progress_run(struct host_device *device, struct progress *p, struct backend_job *job,
                   const struct thread_context *context, const atomic_uint *waiting);
 

@@ -14,13 +14,13 @@
 struct worker {
     struct executor *executor;
     struct thread_context context;
-    bool heavy;              /* large work, on all processors; else small work, by one thread */
-    uint64_t (*clock)(void); /* the time that owners are charged */
+    bool heavy;              /* runs jobs on all processors; else on one thread */
+    uint64_t (*clock)(void); /* measures the time that owners are charged */
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
-    struct owners owners;    /* their streams that are ready, by `link` */
-    atomic_uint ready_count; /* read without the lock at the end of a time slice */
+    struct owners owners;    /* ready streams, by `link` */
+    atomic_uint ready_count; /* number of ready streams; read without the lock at the end of a time slice */
 };
 
 enum { EXECUTOR_PAIRS = 8 };
@@ -28,34 +28,34 @@ enum { EXECUTOR_PAIRS = 8 };
 struct worker_pair {
     struct worker light, heavy;
     uint64_t owner;
-    unsigned streams; /* that wait or run here; 0: free for any owner */
+    unsigned streams; /* waiting and running streams; 0: any owner may take the pair */
 };
 
 struct executor {
     struct host_device *device;
     struct thread_context inline_context;
     struct worker_pair pairs[EXECUTOR_PAIRS];
-    unsigned n_pairs; /* that were opened, at least one */
-    unsigned threads; /* a heavy worker's */
+    unsigned n_pairs; /* opened pairs, at least one */
+    unsigned threads; /* threads of a heavy worker */
     pthread_mutex_t lock;
     struct list finished; /* jobs, by their `link`, until poll() */
     bool stop;
-    unsigned unfinished; /* the loop's own: submitted, done() not called */
+    unsigned unfinished; /* submitted jobs before done(); used by the loop alone */
 };
 
 struct backend_stream {
     struct executor *executor;
-    struct list jobs;         /* unfinished ones, in order; the first may be running */
-    struct worker_pair *pair; /* the first job's */
-    struct list link;         /* among its owner's ready streams while it waits for its turn */
-    struct progress progress; /* the first job's; only the thread that executes the job touches it */
+    struct list jobs;         /* unfinished jobs, in order; the first may be running */
+    struct worker_pair *pair; /* executes the first job */
+    struct list link;         /* among the owner's ready streams, while it waits for its turn */
+    struct progress progress; /* progress of the first job; used by the executing thread alone */
 };
 
 /* ---- workers; with the lock held ---- */
 
 static void *worker_main(void *argument);
 
-/* The light worker starts first: threads that a heavy one starts inherit its niceness. */
+/* The light worker starts first, since threads that a heavy worker starts inherit its lower priority. */
 static bool start(struct worker *worker)
 {
     if (worker->heavy && !start(&list_entry(worker, struct worker_pair, heavy)->light))
@@ -73,7 +73,7 @@ static void make_ready(struct worker *worker, struct backend_stream *s, const st
 
 static int open_pair(struct executor *x, struct worker_pair *pair, struct error *e);
 
-/* The owner's pair; else one that no owner uses; else a new one; else the one with the fewest streams. */
+/* Returns the owner's pair; else an unused pair; else a new pair; else the pair with the fewest streams. */
 static struct worker_pair *find_pair(struct executor *x, uint64_t owner)
 {
     struct worker_pair *found = &x->pairs[0];
@@ -92,8 +92,8 @@ static struct worker_pair *find_pair(struct executor *x, uint64_t owner)
     return found;
 }
 
-/* Gives the stream's first job to a worker. Where the system gives no thread for it, the job fails and the next one is
- * tried. True when jobs failed. */
+/* Gives the stream's first job to a worker. If no thread can be started for a job, the job fails and the next one is
+ * tried. True: jobs failed. */
 static bool enqueue(struct executor *x, struct backend_stream *s)
 {
     bool failed = false;
@@ -120,7 +120,7 @@ static bool enqueue(struct executor *x, struct backend_stream *s)
     return failed;
 }
 
-/* NULL: nothing is ready. */
+/* Takes the next ready stream; NULL: none. */
 static struct backend_stream *dequeue(struct worker *worker, struct owner **ret_owner)
 {
     struct list *node = owners_next(&worker->owners, ret_owner);
@@ -131,7 +131,7 @@ static struct backend_stream *dequeue(struct worker *worker, struct owner **ret_
     return list_entry(node, struct backend_stream, link);
 }
 
-/* The stream's first job has ended; the next one gets its turn. Once the caller unlocks, the stream may be gone. */
+/* Ends the stream's first job and enqueues the next. Once the caller unlocks, the stream may be gone. */
 static void finish(struct executor *x, struct backend_stream *s, struct backend_job *job)
 {
     list_remove(&job->link);
@@ -268,7 +268,7 @@ static void close_context(struct thread_context *context)
 
 static void init_worker(struct worker *worker, struct executor *x, bool heavy)
 {
-    /* A light worker's job is not charged for time in which its thread waited for a processor. */
+    /* A light worker charges its thread's processor time, without time in which the thread waited for a processor. */
     *worker = (struct worker){.executor = x, .heavy = heavy, .clock = heavy ? clock_now_ns : clock_thread_ns};
     pthread_cond_init(&worker->wake, NULL);
     owners_init(&worker->owners);

@@ -1,16 +1,16 @@
-/* Runs jobs: streams are queues, workers are threads that take turns between streams.
+/* Runs jobs: streams are queues, and workers are threads that serve streams in turn.
  *
- * A job of a few µs runs at once on the loop thread when its stream has no job before it. A longer job that one thread
- * does best goes to a light worker. Any other job goes to a heavy worker, whose pool has all threads. So a small job
- * does not wait for another client's large one. A worker serves the owners of jobs in turn, by the time that they took,
- * and the streams of an owner in turn. When other streams wait, it changes between the steps and the executions of a
- * job. Workers start with their first job, and block while there is none.
+ * A job of a few µs runs at once on the loop thread, if its stream has no job before it. A longer job that one thread
+ * runs best goes to a light worker. Other jobs go to a heavy worker, whose pool has all threads. So a small job does
+ * not wait for another client's large job. A worker serves owners by the time that their jobs took, and the streams of
+ * an owner in turn. If other streams wait, a worker changes streams between steps and executions of a job. Workers
+ * start with their first job, and block while there is none.
  *
- * An owner with jobs has a light and a heavy worker of its own, so that the system's scheduler shares the processors
- * between owners, also while a kernel goes on for long. There are as many pairs as owners had jobs at one time; beyond
- * EXECUTOR_PAIRS owners share them.
+ * An owner with jobs has its own pair of a light and a heavy worker, so that the system's scheduler shares the
+ * processors between owners, even during long kernels. There are as many pairs as owners had jobs at one time. More
+ * than EXECUTOR_PAIRS owners share pairs.
  *
- * Threads: the loop calls all functions. A lock guards the state that workers share with it. */
+ * Threads: the loop calls all functions. A lock guards the state that workers share with the loop. */
 #ifndef KOPS_HOST_EXECUTOR_H
 #define KOPS_HOST_EXECUTOR_H
 
@@ -21,7 +21,7 @@ struct host_device;
 
 /* Errors: out_of_memory, limit_exceeded. */
 int executor_new(struct host_device *device, unsigned threads, struct executor **ret_executor, struct error *e);
-/* Joins the workers; no job is left. NULL is allowed; returns NULL. */
+/* Joins the workers. Needs that no job is left. NULL is allowed; returns NULL. */
 struct executor *executor_free(struct executor *x);
 
 int executor_stream_new(struct executor *x, struct backend_stream **ret_stream, struct error *e);

@@ -6,15 +6,15 @@
 #include <string.h>
 
 enum {
-    EDGE = 512,             /* a tile's, at most, where matrices are copied */
-    DEPTH = 512,            /* a copied block's along k */
-    LEAST_EDGE = 64,        /* tiles are cut down to it to feed more threads */
-    EDGE_UNIT = 32,         /* edges of such tiles are multiples of it */
-    ALONE = 96 * 96 * 96,   /* products with an m·n·k so small are not worth a second thread */
-    BALANCE_FLOPS = 1 << 26 /* tiles with more should be several for each thread */
+    EDGE = 512,             /* most rows and columns of a tile, where matrices are copied */
+    DEPTH = 512,            /* steps along k of a copied block */
+    LEAST_EDGE = 64,        /* least edge of tiles that are halved to feed more threads */
+    EDGE_UNIT = 32,         /* halved edges are multiples of this */
+    ALONE = 96 * 96 * 96,   /* up to this m·n·k a second thread does not pay */
+    BALANCE_FLOPS = 1 << 26 /* with larger tiles each thread should have several */
 };
 
-/* A library's call cannot be stopped, so products are cut where a call would take longer than some 100 ms. */
+/* Operations of a call, some 100 ms: larger products are cut, since a library's call cannot be stopped. */
 static const double CALL_FLOPS = 4e9;
 
 static int64_t least(int64_t a, int64_t b)
@@ -62,8 +62,8 @@ static void transpose(struct matrix *x)
     x->column = row;
 }
 
-/* The batch's index-th product. Where out runs along its columns all matrices are transposed, so that out.column is 1
- * if either of out's strides is. */
+/* Returns the batch's product number `index`. If out is contiguous along its columns, all matrices are transposed, so
+ * that out.column is 1 if either of out's strides is 1. */
 static struct product product_at(const struct gemm_call *call, uint64_t index)
 {
     const enum dtype dtype = call->plan->dtype;
@@ -99,7 +99,7 @@ static struct matrix part_of(const struct matrix *x, int64_t row, int64_t column
     return part;
 }
 
-/* Whether a library can use the matrix where it lies. */
+/* Whether a library can use the matrix in place. */
 static bool as_block(const struct matrix *x, int64_t rows, int64_t columns, struct gemm_block *ret)
 {
     int64_t ld;
@@ -118,9 +118,9 @@ static bool as_block(const struct matrix *x, int64_t rows, int64_t columns, stru
     return ld <= INT_MAX;
 }
 
-/* ---- a tile's sums become elements of out ---- */
+/* ---- the epilogue ---- */
 
-/* n sums of a row, and the same part of the bias or of both scales. NaNs stay. */
+/* Finishes n sums x of a row. `first`: the bias; with scales `first` and `second` are these. NaNs stay NaNs. */
 #define DEFINE_FINISH(type, erf, tanh)                                                                                 \
     static void finish_##type(const struct plan_gemm *p, type *x, const type *first, const type *second, size_t n)     \
     {                                                                                                                  \
@@ -150,7 +150,7 @@ static bool as_block(const struct matrix *x, int64_t rows, int64_t columns, stru
 DEFINE_FINISH(float, erff, tanhf)
 DEFINE_FINISH(double, erf, tanh)
 
-/* The tile's first element is (i, j) of the product. */
+/* Makes elements of out from a tile's sums. (i, j): the tile's first element. */
 static void finish(const struct gemm_call *call, const struct product *x, unsigned char *sums, int64_t i, int64_t j,
                    int64_t m, int64_t n)
 {
@@ -185,16 +185,16 @@ static void finish(const struct gemm_call *call, const struct product *x, unsign
 struct tiles {
     const struct gemm_call *call;
     const struct gemm_way *way;
-    enum dtype dtype;              /* the operands', when they are multiplied */
-    bool copy_a, copy_b, copy_out; /* as f32 or f64 */
-    int64_t rows, columns, depth;  /* a tile's size, and a block's along k */
-    int64_t down, across;          /* tiles */
-    size_t element;                /* a copied element's bytes */
-    size_t at_b, at_out, scratch;  /* a thread's scratch: offsets and bytes */
-    atomic_bool refused, computed; /* by the library: any call, any other call */
+    enum dtype dtype;              /* the dtype in which operands are multiplied */
+    bool copy_a, copy_b, copy_out; /* copies are f32 or f64 */
+    int64_t rows, columns, depth;  /* size of a tile; steps along k of a block */
+    int64_t down, across;          /* number of tiles */
+    size_t element;                /* bytes of a copied element */
+    size_t at_b, at_out, scratch;  /* a thread's scratch: offsets of b and out, bytes of all */
+    atomic_bool refused, computed; /* the library refused any call; it computed any call */
 };
 
-/* A block as the library takes it: where it lies, or copied to `into` along the lines of its memory. */
+/* Returns a block for the library: in place, or copied to `into` in the order of its memory. */
 static struct gemm_block block(const struct tiles *t, const struct matrix *x, bool copy, unsigned char *into,
                                int64_t row, int64_t column, int64_t rows, int64_t columns)
 {
@@ -243,7 +243,7 @@ static void run_tile(void *context, unsigned thread, size_t item)
         }
         atomic_store(&t->computed, true);
     }
-    /* Without all sums, scratch holds those of another job. */
+    /* A stopped product lacks sums, and the scratch memory may hold another job's. */
     if (t->copy_out && !pool_is_stopped(t->call->pool))
         finish(t->call, &x, out.at, i, j, m, n);
 }
@@ -253,7 +253,7 @@ static int64_t halve(int64_t edge)
     return (edge / 2 + EDGE_UNIT - 1) / EDGE_UNIT * EDGE_UNIT;
 }
 
-/* Tiles of at most `edge` rows and columns, and enough of them for all threads. */
+/* Cuts out into tiles of at most `edge` rows and columns, enough for all threads. */
 static void cut(struct tiles *t, const struct product *x, int64_t edge)
 {
     const int64_t threads = pool_threads(t->call->pool), batches = (int64_t)t->call->plan->gemm.batch_count;
@@ -277,7 +277,7 @@ static void cut(struct tiles *t, const struct product *x, int64_t edge)
     }
 }
 
-/* Decides what is copied, and the size of tiles and blocks. */
+/* Decides which matrices are copied, and the size of tiles and blocks. */
 static void plan_tiles(struct tiles *t, const struct product *x)
 {
     const enum dtype computed = kernels_compute_dtype(t->call->plan->dtype);
@@ -290,7 +290,7 @@ static void plan_tiles(struct tiles *t, const struct product *x)
     in_place = t->way->in_place & DTYPE_BIT(t->call->plan->dtype) && fits;
     t->copy_a = !(in_place && as_block(&x->a, x->m, x->k, &a));
     t->copy_b = !(in_place && as_block(&x->b, x->k, x->n, &b));
-    if (t->call->plan->dtype != computed && (t->copy_a || t->copy_b)) /* both become f32, or neither */
+    if (t->call->plan->dtype != computed && (t->copy_a || t->copy_b)) /* a and b must have equal dtypes */
         t->copy_a = t->copy_b = true;
     t->dtype = t->copy_a && t->copy_b ? computed : t->call->plan->dtype;
     t->copy_out = !t->way->in_place || !fits || x->k == 0 || plan_gemm_extras(&t->call->plan->gemm) ||
@@ -324,7 +324,7 @@ int gemm_compute(const struct gemm_call *call, const struct gemm_way *way, struc
     return error_set(e, ERROR_OUT_OF_MEMORY, "the library gave up within a product; use another variant");
 }
 
-/* ---- without a library ---- */
+/* ---- our own way ---- */
 
 static int multiply(const void *kernels_, enum dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
                     const struct gemm_block *a, const struct gemm_block *b, double beta, const struct gemm_block *out)

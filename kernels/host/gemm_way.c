@@ -7,18 +7,18 @@
 #include "gemm.h"
 #include "util/clock.h"
 
-enum { ONEDNN_LEAST = 96 * 96 * 96 }; /* m·n·k below which oneDNN, which packs both operands, is not tried */
+enum { ONEDNN_LEAST = 96 * 96 * 96 }; /* least m·n·k for oneDNN, which packs both operands */
 
-/* The ways, the best one without knowledge first. */
+/* The ways, in the order of preference before any measurement. */
 static const uint8_t usual[GEMM_WAYS] = {GEMM_BLAS, GEMM_ONEDNN, GEMM_OWN},
-                     of_bf16[GEMM_WAYS] = {GEMM_ONEDNN, GEMM_BLAS, GEMM_OWN}; /* a BLAS multiplies f32 */
+                     of_bf16[GEMM_WAYS] = {GEMM_ONEDNN, GEMM_BLAS, GEMM_OWN}; /* a BLAS would multiply in f32 */
 
 static const uint8_t *order_of(enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? of_bf16 : usual;
 }
 
-/* Whether the device has the way, and it can compute that type. */
+/* Whether the device has the way, and the way can compute the dtype. */
 static bool has(const struct gemm_ways *ways, unsigned way, enum dtype dtype)
 {
     if (way == GEMM_ONEDNN && (dtype == DTYPE_F64 || (dtype == DTYPE_BF16 && !cpu_has(CPU_AVX512))))
@@ -47,7 +47,7 @@ void gemm_ways_deinit(struct gemm_ways *ways)
         choices_deinit(&ways->choices);
 }
 
-/* ---- which way ---- */
+/* ---- choosing the way ---- */
 
 static double products(const struct plan_gemm *p)
 {
@@ -60,7 +60,7 @@ static bool has_failed(const struct host_device *device, unsigned way)
            (way == GEMM_ONEDNN && library_has_failed(&device->onednn.library));
 }
 
-/* The libraries that may compute the plan, best first, or else our own way. Returns how many. */
+/* Lists the libraries that can compute the plan, best first, or else our own way. Returns how many. */
 static unsigned candidates_of(const struct host_device *device, const struct plan *plan, unsigned ret[2])
 {
     unsigned n = 0;
@@ -74,7 +74,6 @@ static unsigned candidates_of(const struct host_device *device, const struct pla
     return n;
 }
 
-/* The way that the client has named. */
 static unsigned named(const struct gemm_ways *ways, const char *variant)
 {
     unsigned way = 0;
@@ -99,7 +98,7 @@ bool gemm_needs_worker(struct host_device *device, const struct step *step)
     return false;
 }
 
-/* Half powers of two: 1, 2, 3, 4, 6, 8, 12, … */
+/* Returns the class of a size. Classes begin at 1, 2, 3, 4, 6, 8, 12, … */
 static uint64_t size_class(int64_t n)
 {
     const unsigned power = n > 1 ? 63U - (unsigned)__builtin_clzll((unsigned long long)n) : 0;
@@ -107,7 +106,7 @@ static uint64_t size_class(int64_t n)
     return power ? 2 * power + ((uint64_t)n >> (power - 1) & 1) : 0;
 }
 
-/* The class of products among which one way is the fastest. No key is 0. */
+/* Returns the key of a class of similar products. No key is 0. */
 static uint64_t key_of(const struct plan *plan, unsigned threads)
 {
     const struct plan_gemm *p = &plan->gemm;
@@ -142,7 +141,7 @@ int gemm_begin(struct host_device *device, const struct thread_context *context,
         *ret_execution = x;
         return 0;
     }
-    /* Ends: a library that does not load is no candidate any more, and our own way needs none. */
+    /* The loop ends, since a library that fails to load is no longer a candidate, and our own way needs none. */
     do {
         unsigned candidates[2];
         struct choice_turn turn = {0, false};
@@ -170,7 +169,7 @@ int gemm_run(struct host_device *device, const struct thread_context *context, c
     const struct gemm_way own = gemm_own(x->kernels), way = x->way == GEMM_BLAS     ? blas_way(&device->blas)
                                                             : x->way == GEMM_ONEDNN ? onednn_way(&device->onednn)
                                                                                     : own;
-    /* A thread's own time has none of the time in which other work had its processor. */
+    /* A single thread's processor time excludes other work on its processor. */
     uint64_t (*const clock)(void) = pool_threads(context->pool) == 1 ? clock_thread_ns : clock_now_ns;
     const uint64_t began_ns = x->measure ? clock() : 0;
     int r = gemm_compute(&call, &way, e);

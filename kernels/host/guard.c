@@ -11,12 +11,12 @@
 
 enum {
     GUARDS = 64,
-    STACK_BYTES = 64 << 10 /* the handler's: the system saves up to 11 KiB of registers there, with AMX */
+    STACK_BYTES = 64 << 10 /* stack of the handler, where the system saves up to 11 KiB of registers (AMX) */
 };
 
 struct range {
-    _Atomic uintptr_t start, end; /* announced; end 0: none */
-    _Atomic uintptr_t patched;    /* the handler replaced [patched, page end of `end`); 0: nothing */
+    _Atomic uintptr_t start, end; /* the announced range; end 0: none */
+    _Atomic uintptr_t patched;    /* the handler replaced pages from here to the page end of `end`; 0: none */
 };
 
 struct guard {
@@ -25,27 +25,27 @@ struct guard {
     struct range ranges[GUARD_MAX_RANGES];
 };
 
-/* The handler reads these from any thread at any time, so they are static and never go away. */
+/* Static, since the handler may read them on any thread at any time. */
 static struct guard guards[GUARDS];
 static struct sigaction previous;
 static uintptr_t page_mask;
 static int pageless_fd = -1; /* an empty file: mapping it gives addresses that fault */
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint patched_ranges; /* in all guards; 0: guard_begin() need not look at other guards */
+static atomic_uint patched_ranges; /* patched ranges of all guards; 0: guard_begin() skips other guards */
 
 static uintptr_t page_end(uintptr_t address)
 {
     return (address + page_mask) & ~page_mask;
 }
 
-/* Async-signal-safe, unlike libc's wrapper under sanitizers. */
+/* Maps by a system call, which is async-signal-safe, unlike libc's wrapper under sanitizers. */
 static bool map_at(uintptr_t start, uintptr_t end, int flags, int fd)
 {
     return syscall(SYS_mmap, start, end - start, PROT_READ | PROT_WRITE, flags | MAP_FIXED | MAP_NORESERVE, fd, 0L) ==
            (long)start;
 }
 
-/* Marks every executing job that may have read [start, end). */
+/* Marks all executing jobs that may have read [start, end). */
 static void mark(uintptr_t start, uintptr_t end)
 {
     for (unsigned g = 0; g < GUARDS; g++)
@@ -54,7 +54,7 @@ static void mark(uintptr_t start, uintptr_t end)
                 atomic_store(&guards[g].faulted, true);
 }
 
-/* Puts memory under the announced range that holds `at`, from its page to the range's end. */
+/* Maps anonymous memory from the page of `at` to the end of the announced range with `at`. False: no range has it. */
 static bool patch(uintptr_t at)
 {
     for (unsigned g = 0; g < GUARDS; g++)
@@ -64,7 +64,7 @@ static bool patch(uintptr_t at)
 
             if ((range->start & ~page_mask) > at || at >= end)
                 continue;
-            /* Published before the look at other guards: a job that begins now either is marked here, or sees
+            /* Published before mark() reads other guards: a job that begins meanwhile is marked there, or sees
              * `patched` in guard_begin(). */
             atomic_fetch_add(&patched_ranges, 1);
             old = atomic_load(&range->patched);
@@ -91,10 +91,10 @@ static void on_sigbus(int signal, siginfo_t *info, void *context)
     else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
         previous.sa_handler(signal);
     else
-        sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL); /* faults again, and ends the process */
+        sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL); /* the fault comes again and is fatal */
 }
 
-/* Installs it again where other code has installed its own since. */
+/* Installs the handler, also if other code has replaced it. */
 static int install(struct error *e)
 {
     struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, current;
@@ -139,7 +139,7 @@ bool guard_own_stack(void)
     pthread_once(&once, make_key);
     if (have_key && pthread_getspecific(stack_key))
         return true;
-    /* Sanitizers give each thread one. */
+    /* Sanitizers give each thread a stack. */
     if (sigaltstack(NULL, &present) == 0 && !(present.ss_flags & SS_DISABLE))
         return true;
     if (!have_key)
@@ -183,7 +183,7 @@ void guard_begin(struct guard *guard, const struct guard_range *ranges, unsigned
         atomic_store_explicit(&guard->ranges[r].end, ranges[r].end, memory_order_release);
     }
     atomic_thread_fence(memory_order_seq_cst);
-    /* Memory under which another job's handler has just put pages does not fault any more. */
+    /* Memory that the handler has patched for another job no longer faults, so this job is marked here. */
     if (!atomic_load_explicit(&patched_ranges, memory_order_relaxed))
         return;
     for (unsigned g = 0; g < GUARDS; g++) {

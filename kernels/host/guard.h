@@ -1,13 +1,12 @@
-/* SIGBUS guard: pages of a client's memory can vanish while kernels use them (a truncated file, a failed disk or
- * memory module); that fails the job, not the daemon.
+/* SIGBUS guard: pages of a client's memory can vanish while kernels use them (a truncated file, a failed disk or memory
+ * module). Then the job fails, not the daemon.
  *
- * Before a kernel runs, guard_begin() announces the ranges that it will touch. A fault may come inside
- * a BLAS, which may hold locks: the handler must not jump out of it. The handler puts anonymous memory under the rest
- * of the announced range, marks the job and returns, so that the kernel runs to its end on meaningless data.
- * guard_end() then puts a mapping without pages there, so that later jobs on the same memory fail too, until it is
- * unmapped. A fault outside announced ranges goes to the handler that was installed before.
+ * guard_begin() announces the ranges that a kernel will access. The handler must not jump out of a fault, which may
+ * occur in a BLAS that holds locks. It maps anonymous memory over the rest of the announced range, marks the job and
+ * returns, so that the kernel ends with meaningless data. guard_end() then maps memory without pages there, so that
+ * later jobs fail, too, until the memory is unmapped. A fault outside announced ranges goes to the previous handler.
  *
- * Threads: each thread that executes jobs has a guard of its own. */
+ * Threads: each thread that executes jobs has its own guard. */
 #ifndef KOPS_HOST_GUARD_H
 #define KOPS_HOST_GUARD_H
 
@@ -26,18 +25,18 @@ struct guard_range {
     uintptr_t start, end;
 };
 
-/* Installs the handler unless it is installed. Errors: out_of_memory, limit_exceeded. */
+/* Makes a guard, and installs the handler unless it is installed. Errors: out_of_memory, limit_exceeded. */
 int guard_new(struct guard **ret_guard, struct error *e);
 /* NULL is allowed; returns NULL. */
 struct guard *guard_free(struct guard *guard);
 
-/* Gives the calling thread a stack for the handler, unless it has one; it is freed when the thread ends. Needed before
- * code that uses the stack pointer for memory of its own, as oneDNN's does: the handler would run over what lies below
- * that. False: no memory. */
+/* Gives the calling thread a signal stack, unless it has one; freed when the thread ends. Needed before code that
+ * points the stack pointer at its own memory, as oneDNN does, where the handler would overwrite that memory. False: no
+ * memory. */
 bool guard_own_stack(void);
 
 void guard_begin(struct guard *guard, const struct guard_range *ranges, unsigned count);
-/* True when a page was missing since guard_begin(): the results are meaningless. */
+/* Ends the announced ranges. True: a page was missing since guard_begin(), so the results are meaningless. */
 bool guard_end(struct guard *guard);
 
 #endif

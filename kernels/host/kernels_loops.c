@@ -1,6 +1,6 @@
-/* The inner loops for one instruction set. Compiled once for each, with KERNELS, its table; KERNELS_NAME; and
- * VECTOR_BYTES. The arithmetic uses the compiler's vector types; intrinsics are for the operations that these do not
- * have. */
+/* The inner loops for one instruction set. Compiled once for each set, with the macros KERNELS (its table),
+ * KERNELS_NAME and VECTOR_BYTES. Arithmetic uses the compiler's vector types, and intrinsics for operations that these
+ * lack. */
 #include <string.h>
 
 #include "convert.h"
@@ -81,7 +81,7 @@ INLINE v_u16 round_f16(v_f32 x)
     return (v_u16)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 #else
-/* As in convert.h, with masks for branches. */
+/* Converts as convert.h does, with masks in place of branches. */
 INLINE v_f32 get_f16(const uint16_t *p)
 {
     v_u32 h = __builtin_convertvector(get_u16(p), v_u32), sign = (h & 0x8000U) << 16, magnitude = h & 0x7fffU;
@@ -110,7 +110,7 @@ INLINE void put(void *p, const void *v, size_t bytes)
     memcpy(p, v, bytes);
 }
 
-/* Past the caches; p is aligned to `bytes`. Where the target has no such store, an ordinary one. */
+/* Stores past the caches, if the target has such a store. p is aligned to `bytes`. */
 INLINE void put_bypass(void *p, const void *v, size_t bytes)
 {
 #ifdef __x86_64__
@@ -144,7 +144,7 @@ INLINE void put_bypass(void *p, const void *v, size_t bytes)
 INLINE void bypass_end(void)
 {
 #ifdef __x86_64__
-    _mm_sfence(); /* such stores are not ordered with the completion flag's */
+    _mm_sfence(); /* orders the stores past the caches before the completion flag's */
 #endif
 }
 
@@ -152,19 +152,19 @@ INLINE void bypass_end(void)
 
 #define SAME(v) (v)
 
-/* An op's arithmetic, on numbers and on vectors of them; EXPRESSION_<NAME> for each op of OP_ARITHMETIC. */
+/* EXPRESSION_<NAME>: the arithmetic of each op of OP_ARITHMETIC, on numbers and on vectors. */
 #define EXPRESSION_ADD(a, b)        ((a) + (b))
 #define EXPRESSION_ADD_SQUARE(a, b) (((a) + (b)) * ((a) + (b)))
 #define EXPRESSION_SQUARE(a, b)     ((void)(b), (a) * (a))
 #define EXPRESSION_SUB_SQUARE(a, b) (((a) - (b)) * ((a) - (b)))
 
-/* One small integer, as a number that does not overflow: the product of two uint16_t would be an int. */
+/* AS_U32 widens small integers: the product of two uint16_t would be an int, which overflows. */
 #define AS_U32(x) ((uint32_t)(x))
 #define AS_U8(x)  ((uint8_t)(x))
 #define AS_U16(x) ((uint16_t)(x))
 
-/* Scalars to the first aligned store where the caches are bypassed, vectors in pairs, scalars at the end. `type` is
- * the element, `lanes` a vector's, get/put_form between memory and register. */
+/* Where the caches are bypassed, scalars come first, up to the first aligned store; then vectors in pairs, then
+ * scalars. `type`: an element; `lanes`: elements of a vector; get/put_form: between memory and register. */
 #define DEFINE_ELEMENTWISE(name, type, vector, lanes, get, round, stored, one, back, op, inputs)                       \
     static void name(void *out_, const void *a_, const void *b_, size_t n, bool bypass)                                \
     {                                                                                                                  \
@@ -203,7 +203,7 @@ INLINE void bypass_end(void)
     DEFINE_ELEMENTWISE(name##_bf16, uint16_t, v_f32, LANES_F32, get_bf16, round_bf16, v_u16, bf16_to_f32, f32_to_bf16, \
                        op, inputs)
 
-/* Unsigned ones, for signed ones, too. */
+/* Signed integers use the kernels of unsigned ones. */
 #define DEFINE_NUMBERS(name, op, inputs)                                                                               \
     DEFINE_FLOATS(name, op, inputs)                                                                                    \
     DEFINE_ELEMENTWISE(name##_u8, uint8_t, v_bytes, VECTOR_BYTES, get_bytes, SAME, v_bytes, AS_U32, AS_U8, op, inputs) \
@@ -212,7 +212,7 @@ INLINE void bypass_end(void)
     DEFINE_ELEMENTWISE(name##_u32, uint32_t, v_u32, VECTOR_BYTES / 4, get_u32, SAME, v_u32, SAME, SAME, op, inputs)    \
     DEFINE_ELEMENTWISE(name##_u64, uint64_t, v_u64, VECTOR_BYTES / 8, get_u64, SAME, v_u64, SAME, SAME, op, inputs)
 
-/* The bits of elements of that size; `out` may be exactly `a`. */
+/* Copies elements of that size bit by bit; `out` may be exactly `a`. */
 #define DEFINE_COPY(name, type)                                                                                        \
     static void name(void *out_, const void *a_, const void *b, size_t n, bool bypass)                                 \
     {                                                                                                                  \
@@ -241,9 +241,8 @@ DEFINE_COPY(copy_64, uint64_t)
 OP_ARITHMETIC(X, )
 #undef X
 
-/* ---- gemm: blocks of operands and results of any dtype, as rows of the type that is computed in ---- */
+/* ---- gemm: conversions of blocks to and from the dtype in which gemm computes ---- */
 
-/* Vectors, then single elements. */
 #define DEFINE_LOAD(name, type, computed, vector, lanes, get, one)                                                     \
     static void load_##name(void *into_, const void *from_, size_t rows, size_t columns, ptrdiff_t row,                \
                             ptrdiff_t column)                                                                          \
@@ -310,8 +309,8 @@ DEFINE_STORE(bf16, uint16_t, float, v_f32, LANES_F32, get_bf16, get_f32, round_b
 #endif
 
 enum {
-    TILE_ROWS = 4,   /* sums in registers: so many rows, two vectors wide */
-    TILE_DEPTH = 128 /* rows of b whose part, two vectors wide, stays in the first cache while all rows of a pass by */
+    TILE_ROWS = 4,   /* rows of sums in registers, two vectors wide */
+    TILE_DEPTH = 128 /* rows of b, two vectors wide, that stay in the L1 cache during the loop over rows of a */
 };
 
 #define DEFINE_MULTIPLY(name, type, vector, lanes, get)                                                                \
@@ -368,7 +367,7 @@ DEFINE_MULTIPLY(f64, double, v_f64, LANES_F64, get_f64)
 
 #define FLOATS_OF(op) [DTYPE_F32] = op##_f32, [DTYPE_F64] = op##_f64, [DTYPE_F16] = op##_f16, [DTYPE_BF16] = op##_bf16
 
-/* Sums and products of signed integers have the bits of the unsigned ones. */
+/* Signed integers use the kernels of unsigned ones, since sums and products have equal bits. */
 #define NUMBERS_OF(op)                                                                                                 \
     FLOATS_OF(op), [DTYPE_I8] = op##_u8, [DTYPE_U8] = op##_u8, [DTYPE_I16] = op##_u16, [DTYPE_U16] = op##_u16,         \
                    [DTYPE_I32] = op##_u32, [DTYPE_U32] = op##_u32, [DTYPE_I64] = op##_u64, [DTYPE_U64] = op##_u64

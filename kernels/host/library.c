@@ -12,9 +12,9 @@
 
 #include "util/log.h"
 
-/* ---- finding it ---- */
+/* ---- finding a library ---- */
 
-/* A shared library that this process could load: same class and machine. */
+/* Whether the file is a shared library of this process's class and machine. */
 static bool is_loadable(const char *path)
 {
     Elf64_Ehdr ours, theirs;
@@ -37,11 +37,11 @@ static bool try_folder(const char *folder, size_t length, const char *file, char
     return length > 0 && (size_t)snprintf(into, size, "%.*s/%s", (int)length, folder, file) < size && is_loadable(into);
 }
 
-/* The loader's cache holds paths as strings: any that ends in the name is tried. */
+/* Searches the loader's cache for strings that end in the name, and tries them as paths. */
 static bool find_in_cache(const char *cache, size_t length, const char *file, char *into, size_t size)
 {
     char wanted[64];
-    size_t n = (size_t)snprintf(wanted, sizeof(wanted), "/%s", file) + 1; /* with its terminator */
+    size_t n = (size_t)snprintf(wanted, sizeof(wanted), "/%s", file) + 1; /* with the terminator */
     const char *at = cache, *end = cache + length;
 
     while (at && at < end && (at = memmem(at, (size_t)(end - at), wanted, n))) {
@@ -56,7 +56,7 @@ static bool find_in_cache(const char *cache, size_t length, const char *file, ch
     return false;
 }
 
-/* The places where dlopen() looks, in its order: LD_LIBRARY_PATH, the cache, the standard folders. */
+/* Searches as dlopen() does: LD_LIBRARY_PATH, the cache, the standard folders. */
 static bool find(const char *file, const char *cache, size_t length, char *into, size_t size)
 {
     static const char *const folders[] = {"/lib64", "/usr/lib64", "/lib", "/usr/lib"};
@@ -110,10 +110,10 @@ void library_init(struct library *library, const char *what, const char *setting
 
 void library_deinit(struct library *library)
 {
-    pthread_mutex_destroy(&library->lock); /* the library stays loaded: its threads live in it */
+    pthread_mutex_destroy(&library->lock); /* the library stays loaded, since it may have threads */
 }
 
-/* ---- loading it ---- */
+/* ---- loading a library ---- */
 
 static int load(const struct library *library, const struct library_symbol *symbols, unsigned count, struct error *e)
 {

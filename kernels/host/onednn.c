@@ -19,8 +19,8 @@ void onednn_deinit(struct onednn *onednn)
 
 int onednn_load(struct onednn *onednn, struct error *e)
 {
-    /* The last one is of the OpenMP library that it is linked with. A library with threads of another kind, which
-     * could not be told to use one, has none and is refused. */
+    /* The last function comes from the OpenMP library with which oneDNN is linked. A oneDNN with other threads lacks it
+     * and is refused, since it could not be limited to one thread. */
     const struct library_symbol symbols[] = {{"dnnl_sgemm", &onednn->sgemm, false},
                                              {"dnnl_gemm_bf16bf16f32", &onednn->bf16gemm, true},
                                              {"omp_set_num_threads", &onednn->set_threads, false}};

@@ -16,7 +16,7 @@ struct owner *owners_get(struct owners *owners, uint64_t number)
     return &owners->all[(number * UINT64_C(0x9e3779b97f4a7c15) >> 32) % OWNERS_MAX];
 }
 
-/* The owner goes behind all others, and gets a quantum of time for it. */
+/* Moves the owner behind all others, and adds a quantum to its credit. */
 static void go_last(struct owners *owners, struct owner *owner)
 {
     owner->credit_ns += OWNERS_QUANTUM_NS;

@@ -15,14 +15,14 @@
 #include "util/priority.h"
 
 enum {
-    POLLS = 400, /* some 10 µs: about the cost of waking a blocked thread */
-    /* A caller polls so often, until the last helper is done, where these are kept off its processor. A caller that
-     * slept is woken on the processor of the helper that wakes it, and the helper then has to move. */
+    POLLS = 400, /* some 10 µs, about the cost of waking a blocked thread */
+    /* Polls of a caller that waits for helpers which are kept off its processor. It does not sleep sooner, since it
+     * would be woken on the processor of the helper that wakes it, and that helper would have to move. */
     CALLER_POLLS = 40 * POLLS,
     SCRATCH_ALIGN = 4096
 };
 
-/* In `state`: there may be items left. The bits below count helpers that joined. */
+/* A bit of `state`: items may be left. The lower bits count helpers that joined. */
 static const uint32_t OPEN = 1U << 31;
 
 struct member {
@@ -34,19 +34,19 @@ struct member {
 };
 
 struct pool {
-    unsigned threads, started;  /* started: helpers */
-    unsigned apart, apart_from; /* helpers that are kept off processor number apart_from */
+    unsigned threads, started;  /* started: number of helpers */
+    unsigned apart, apart_from; /* number of helpers that are kept off processor apart_from */
     atomic_bool stop;
-    _Atomic uint32_t generation; /* futex: one more at each run */
-    _Atomic uint32_t state;      /* futex: the caller waits here for the last helper */
+    _Atomic uint32_t generation; /* futex: incremented by each run */
+    _Atomic uint32_t state;      /* futex: the caller waits for the last helper */
     atomic_uint sleepers;
-    /* The open run; written only while it is closed and no helper has joined. */
+    /* The run; written only while it is closed and no helper has joined. */
     pool_task *task;
     void *context;
     size_t items;
     const atomic_bool *watched;
     _Atomic size_t next __attribute__((aligned(64)));
-    struct member members[]; /* 0: the caller */
+    struct member members[]; /* member 0 is the caller */
 };
 
 static void relax(void)
@@ -103,7 +103,7 @@ static void run_items(struct pool *p, unsigned thread)
     }
 }
 
-/* Helps with the open run, if one is open. */
+/* Joins the run, if it is open. */
 static void help(struct pool *p, unsigned thread)
 {
     uint32_t state = atomic_load(&p->state);
@@ -113,7 +113,7 @@ static void help(struct pool *p, unsigned thread)
             return;
     } while (!atomic_compare_exchange_weak(&p->state, &state, state + 1));
     run_items(p, thread);
-    if (atomic_fetch_sub(&p->state, 1) == 1) /* closed, and the last to leave */
+    if (atomic_fetch_sub(&p->state, 1) == 1) /* the run is closed, and this helper was the last */
         futex_wake(&p->state, 1);
 }
 
@@ -176,7 +176,7 @@ unsigned pool_threads(const struct pool *p)
     return p->threads;
 }
 
-/* Where the system gives no more threads, the existing ones do the work. */
+/* Starts missing helpers. If a thread cannot be started, the existing ones do the work. */
 static void start_helpers(struct pool *p)
 {
     while (p->started + 1 < p->threads) {
@@ -188,9 +188,9 @@ static void start_helpers(struct pool *p)
     }
 }
 
-/* Keeps helpers off the caller's processor. Where client, daemon and both workers had slept, the system woke a helper
- * on the processor of its caller, and left them there for many products although another one was idle (2 processors,
- * Linux 6.18: 512 cubed in f32 at 238 GFLOP/s, not 430). The caller goes where it likes. */
+/* Keeps helpers off the caller's processor; the caller may move. Otherwise, after a sleep, the system woke a helper on
+ * its caller's processor and left both there for many products, although another processor was idle (2 processors,
+ * Linux 6.18: 512 cubed in f32 at 238 GFLOP/s, not 430). */
 static void keep_apart(struct pool *p)
 {
     const int here = sched_getcpu();
@@ -198,7 +198,7 @@ static void keep_apart(struct pool *p)
 
     if (here < 0 || here >= CPU_SETSIZE || (p->apart == p->started && p->apart_from == (unsigned)here))
         return;
-    /* Where a set has no room for all processors, nothing is known, and nothing changed. */
+    /* Changes nothing if the machine has more processors than a set can hold. */
     if (sched_getaffinity(0, sizeof(set), &set) < 0 || CPU_COUNT(&set) < 2)
         return;
     CPU_CLR((size_t)here, &set);

@@ -1,4 +1,4 @@
-/* Stands in for the other files of this folder where the toolkit has no cublasLt.h: there is no such variant. */
+/* Stands in for the other files of this folder where the toolkit has no cublasLt.h: no variant "cublaslt". */
 #include "blaslt.h"
 #include "util/log.h"
 

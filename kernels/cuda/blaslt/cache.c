@@ -118,7 +118,8 @@ static void drop_oldest(struct blaslt *b)
     blaslt_plan_unref(p);
 }
 
-/* Keeps the plan, whose reference it takes, or returns another thread's plan that was there first. Under the lock. */
+/* Consumes the caller's reference. Returns the plan, now cached, or the equal plan that another thread cached before.
+ * Under the lock. */
 static struct blaslt_plan *insert(struct blaslt *b, struct blaslt_plan *p)
 {
     struct blaslt_plan *other = find(b, &p->cached);

@@ -11,8 +11,8 @@
 
 enum { EPILOGUE_ALIGNMENT = 16, F8_ALIGNMENT = 16 /* bytes, and elements of f8 */ };
 
-/* Whether rows × columns with these strides is a column-major matrix, and its leading dimension. A dimension of size
- * 1 has any stride. */
+/* Tests whether the strides make a column-major matrix, and finds its leading dimension. A dimension of size 1 fits
+ * with any stride. */
 static bool column_major(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t *ret_ld)
 {
     int64_t ld = columns > 1 ? column : rows;
@@ -49,7 +49,8 @@ static bool scales_fold(const struct plan_gemm *g)
     return !g->has_scales || (g->extra[0].batch[0] == g->m * g->extra[0].row && g->extra[1].batch[0] == 0);
 }
 
-/* A batch whose matrices follow each other like rows of one larger matrix, times one shared matrix, is one product. */
+/* Makes one product of a batch: where its matrices follow each other like rows of one larger matrix, and all are
+ * multiplied with one matrix. */
 static void fold_batch(struct plan_gemm *g)
 {
     int64_t count = g->batch_shape[0];
@@ -173,8 +174,8 @@ static int check_epilogue(const struct plan *plan, struct error *e)
     return why ? REFUSE(e, "%s", why) : 0;
 }
 
-/* The library refuses other biases when it runs. It also takes 16-bit matrices that are aligned less, but then rounds
- * the product before the bias is added. */
+/* The library refuses a less aligned bias when it runs. 16-bit matrices may be less aligned, but then the library
+ * rounds the product before it adds the bias. */
 static int check_aligned(const struct blaslt_layout *l, const struct plan *plan, const uint64_t *addresses,
                          struct error *e)
 {
@@ -204,7 +205,7 @@ static bool is_vector(int64_t size, int64_t stride)
     return size == 1 || stride == 1;
 }
 
-/* BLASLT_NO_SCALES: the library has no such scales. */
+/* Returns BLASLT_NO_SCALES where the library has no such scales. */
 static enum blaslt_scales scales_of(const struct plan_gemm *g)
 {
     const int64_t row = g->extra[0].row, column = g->extra[1].column;
@@ -217,7 +218,7 @@ static enum blaslt_scales scales_of(const struct plan_gemm *g)
     return is_vector(g->m, row) && is_vector(g->n, column) ? BLASLT_SCALE_VECTORS : BLASLT_NO_SCALES;
 }
 
-/* All GPUs that multiply f8 want both matrices along k, in whole pieces of 16. */
+/* All GPUs need both f8 matrices contiguous along k, in whole pieces of 16. */
 static int check_f8(const struct plan_gemm *g, enum dtype a_dtype, const struct blaslt_layout *l, struct error *e)
 {
     const struct blaslt_problem *p = &l->problem;
@@ -328,8 +329,8 @@ unsigned blaslt_calls(const struct plan *plan)
     return blaslt_layout(plan, NULL, &layout, &ignored) == 0 ? layout.n_calls : 1;
 }
 
-/* Candidates of our own depend on more: products of pieces on the precision, reading out on beta, the number of
- * calls on the batch, and adding the bias on how it lies. */
+/* The key of a choice. Our own candidates depend on more than the library's do: whether f32 may be split into pieces,
+ * whether out is read, the number of calls, and the layout of the bias. */
 struct problem {
     struct blaslt_problem of;
     uint32_t reads_out, calls, in_pieces, bias_alignment;
@@ -365,7 +366,7 @@ int blaslt_problem_of(const struct plan *plan, const uint64_t *addresses, unsign
     return 0;
 }
 
-/* The smallest alignment, where it is less than what the fastest kernels want. */
+/* Names the smallest alignment, where the fastest kernels need more. */
 static void append_alignment(const struct blaslt_problem *p, char *into, size_t size)
 {
     uint32_t least = 16;

@@ -8,8 +8,8 @@
 #include "core/plan.h"
 #include "util/error.h"
 
-/* Batches that no single stride describes take several calls, each of which costs a launch: a few always, more where
- * the launch does not count beside the operations of a call. */
+/* Batches that no single stride describes take several calls of one launch each: up to CALLS_FEW always, up to
+ * CALLS_MAX where each call has so many operations that its launch costs little. */
 enum { BLASLT_CALLS_FEW = 16, BLASLT_CALLS_MAX = 256, BLASLT_CALL_OPERATIONS = 1 << 28 };
 
 enum blaslt_operand { BLASLT_A, BLASLT_B, BLASLT_D, BLASLT_OPERANDS };
@@ -17,15 +17,15 @@ enum blaslt_operand { BLASLT_A, BLASLT_B, BLASLT_D, BLASLT_OPERANDS };
 /* Scales of A and B: one number each, or one number for each row of D and each column of D. */
 enum blaslt_scales { BLASLT_NO_SCALES, BLASLT_SCALE_NUMBERS, BLASLT_SCALE_VECTORS };
 
-/* All that the choice of an algorithm depends on, compared as bytes: every byte is set. D is column-major m × n,
- * op(A) is m × k, op(B) is k × n. */
+/* A problem: everything that the choice of an algorithm depends on. Compared as bytes, so every byte is set. D is
+ * column-major m × n, op(A) is m × k, op(B) is k × n. */
 struct blaslt_problem {
     int64_t m, n, k;
     int64_t ld[BLASLT_OPERANDS];
     int64_t batch_count;
     int64_t batch_stride[BLASLT_OPERANDS];
     uint32_t alignment[BLASLT_OPERANDS]; /* bytes, a power of two ≤ 256, of every matrix of the batch */
-    uint8_t dtype, b_dtype, out_dtype;   /* of A, of B, of D */
+    uint8_t dtype, b_dtype, out_dtype;   /* dtypes of A, B and D */
     uint8_t tf32;
     uint8_t transpose_a, transpose_b;
     uint8_t has_bias;
@@ -47,13 +47,13 @@ struct blaslt_layout {
     unsigned
         source[BLASLT_OPERANDS]; /* the plan's operand that A, B and D are: enum plan_gemm_operand, plan_gemm_out() */
     unsigned n_calls;
-    unsigned n_outer; /* batch dimensions that calls are for */
+    unsigned n_outer; /* batch dimensions that become calls */
     uint64_t outer_shape[TENSOR_MAX_RANK];
-    int64_t outer_bytes[TENSOR_MAX_RANK][BLASLT_OPERANDS]; /* their strides */
-    bool any_epilogue; /* whatever bias and activation there is: the library may not have it */
+    int64_t outer_bytes[TENSOR_MAX_RANK][BLASLT_OPERANDS]; /* strides of these dimensions */
+    bool any_epilogue; /* true: accept any bias and activation, also those that the library lacks */
 };
 
-/* invalid_argument when cuBLASLt cannot express the plan. `addresses` may be NULL, for the check alone. */
+/* Error: invalid_argument, cuBLASLt cannot express the plan. `addresses` may be NULL, for the check alone. */
 int blaslt_layout(const struct plan *plan, const uint64_t *addresses, struct blaslt_layout *ret_layout,
                   struct error *e);
 

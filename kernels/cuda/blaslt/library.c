@@ -1,4 +1,4 @@
-/* Owns the cuBLASLt library. */
+/* Owns the cuBLASLt library: searches and loads it. */
 #include "plan.h"
 
 #include <dlfcn.h>
@@ -18,9 +18,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *chosen_path;
 static bool still_to_load;
 
-/* Versions with this interface: first in the loader's folders, then in the toolkit's. */
+/* Libraries of both versions have this interface. The loader's folders are searched first, then the toolkit's. */
 static const char *const usual_names[] = {
-    "libcublasLt.so.13", /* these two also in a Python package beside this program, which comes first */
+    "libcublasLt.so.13", /* the bare names are searched in a Python package beside this program first */
     "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.12", NULL,
 };
 

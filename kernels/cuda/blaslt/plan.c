@@ -8,8 +8,8 @@
 #include "driver/device.h"
 
 enum {
-    BLASLT_CANDIDATES = 8,  /* where the first usable one is taken */
-    BLASLT_TUNED_FROM = 32, /* a workspace, where they are measured */
+    BLASLT_CANDIDATES = 8,  /* asked for, when the first usable one is taken */
+    BLASLT_TUNED_FROM = 32, /* asked for with each size of workspace, when all are measured */
 };
 
 struct types {
@@ -57,8 +57,8 @@ static cublasStatus_t set_pointer(struct blaslt_plan *p, cublasLtMatmulDescAttri
     return blaslt_api.MatmulDescSetAttribute(p->operation, attribute, &pointer, sizeof(pointer));
 }
 
-/* Without addresses of scales the library would look for algorithms that take none. It reads nothing there before a
- * run, which sets others. */
+/* A placeholder: without addresses of scales the library would look for algorithms without scales. Nothing is read
+ * there, since each run sets the addresses. */
 enum { SOME_SCALE = 256 };
 
 /* Libraries before 12.9 do not know scales that are vectors. */
@@ -139,7 +139,7 @@ static cublasStatus_t describe(struct blaslt_plan *p)
     return status;
 }
 
-/* Partial sums of products of 8 and 16 bits are added in f32 only: there is one rounding, at the end. */
+/* Partial sums of 8-bit and 16-bit products are added in f32 only, so there is one rounding, at the end. */
 static cublasStatus_t make_preference(const struct blaslt_problem *q, uint64_t workspace_bytes,
                                       cublasLtMatmulPreference_t *ret_preference)
 {
@@ -235,7 +235,7 @@ static cublasStatus_t choose(struct blaslt_plan *p, uint64_t workspace_bytes)
     return status;
 }
 
-/* Takes the algorithm of a choice, which may be of another version of the library. False: the library refuses it. */
+/* Uses the algorithm of a choice, which another version of the library may have made. False: the library refuses it. */
 static bool take(struct blaslt_plan *p, const struct tuning_choice *choice, uint64_t workspace_bytes)
 {
     cublasLtMatmulAlgo_t algorithm;
@@ -293,8 +293,8 @@ size_t blaslt_plan_workspace(const struct blaslt_plan *p)
     return p->algorithm.workspaceSize;
 }
 
-/* With a beta of exactly 1, and out of 16 bits, the library rounds the product before out is added to it. The next
- * larger number of f32 makes it add first, and is off by less than f32 rounds. */
+/* With a beta of exactly 1 and a 16-bit out, the library rounds the product before it adds out. With the next larger
+ * f32 it adds first; the difference is less than a rounding of f32. */
 static float beta_of(const struct blaslt_plan *p, double beta)
 {
     const bool is_wide = p->problem.out_dtype == DTYPE_F32 || p->problem.out_dtype == DTYPE_F64;
@@ -321,8 +321,7 @@ static cublasStatus_t run_call(const struct cuda_queue *queue, struct blaslt_pla
                  blaslt_plan_workspace(p), (cudaStream_t)queue->stream);
 }
 
-/* All runs of the plan, also those that a graph records, share the descriptor, which holds the addresses of a bias
- * and of scales. */
+/* The descriptor holds the addresses of bias and scales, and all runs of the plan share it: hence the lock. */
 static cublasStatus_t run_pointed(const struct cuda_queue *queue, struct blaslt_plan *p, const struct plan_gemm *g,
                                   const struct blaslt_layout *layout, unsigned call, const uint64_t *addresses)
 {
@@ -363,14 +362,14 @@ int blaslt_plan_run(const struct cuda_queue *queue, struct blaslt_plan *p, const
 
 /* ---- loading ---- */
 
-enum { SMALL = 256 /* rows, columns and inner size, at most */ };
+enum { SMALL = 256 /* at most as many rows, columns and steps of k */ };
 
 static int64_t small(int64_t size)
 {
     return size < SMALL ? size : SMALL;
 }
 
-/* The product with few elements, in memory that has nothing else. */
+/* Returns the problem reduced to one small product. */
 static struct blaslt_problem small_problem(const struct blaslt_problem *problem)
 {
     struct blaslt_problem q = *problem;
@@ -470,7 +469,7 @@ int blaslt_plan_candidates(struct cuda_device *d, cublasLtHandle_t handle, const
                            uint64_t workspace_bytes, struct tuning_candidate *ret, unsigned max, unsigned *ret_n,
                            struct error *e)
 {
-    /* Little scratch brings other algorithms than the first ones with much. */
+    /* The library names other algorithms first when there is less workspace. */
     const uint64_t workspaces[] = {workspace_bytes, workspace_bytes / 8, 0};
     cublasLtMatmulHeuristicResult_t found[BLASLT_TUNED_FROM];
     struct blaslt_plan *p = NULL;

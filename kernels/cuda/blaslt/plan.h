@@ -1,4 +1,4 @@
-/* One gemm problem's descriptors and algorithm, and the cuBLASLt library behind them, loaded at run time. */
+/* The cuBLASLt library, loaded at run time, and plans: descriptors and algorithm of a gemm problem. */
 #ifndef KOPS_CUDA_BLASLT_PLAN_H
 #define KOPS_CUDA_BLASLT_PLAN_H
 
@@ -13,7 +13,7 @@
 
 /* ---- the library ---- */
 
-/* Every function that is called, once. X(Name): the symbol is "cublasLt<Name>". */
+/* X(Name) for each function in use; the symbol is "cublasLt<Name>". */
 #define BLASLT_FUNCTIONS(X)                                                                                            \
     X(GetStatusName)                                                                                                   \
     X(GetVersion)                                                                                                      \
@@ -27,7 +27,7 @@
     X(MatrixLayoutDestroy)                                                                                             \
     X(MatrixLayoutSetAttribute)
 
-/* Functions that work in a context: blaslt_on() alone gives them out. */
+/* Functions that need a current context; get them from blaslt_on(). */
 #define BLASLT_CONTEXT_FUNCTIONS(X)                                                                                    \
     X(Create)                                                                                                          \
     X(Destroy)                                                                                                         \
@@ -46,12 +46,12 @@ struct blaslt_context_api {
 };
 #undef X
 
-extern struct blaslt_api blaslt_api; /* filled once; blaslt_ready() comes before */
+extern struct blaslt_api blaslt_api; /* filled by blaslt_ready() */
 
-/* Loads the library now if it was to be loaded late. Error: unsupported, there is none. Thread: any; may block. */
+/* Loads the library, if that is still to be done. Error: unsupported, there is none. Thread: any; may block. */
 int blaslt_ready(struct error *e);
 
-/* The functions with the device's context made current, as cuda_on() does. */
+/* Makes the device's context current, as cuda_on() does, and returns the functions. */
 const struct blaslt_context_api *blaslt_on(const struct cuda_device *d);
 
 /* Fills `e` for a failed call and returns -1. */
@@ -59,32 +59,32 @@ int blaslt_fail(cublasStatus_t status, const char *call, struct error *e);
 
 /* ---- plans ---- */
 
-/* Fixed once it is in the cache, but for the addresses of a bias or of scales, which each run sets. */
+/* Constant once cached, except for the addresses of bias and scales, which each run sets. */
 struct blaslt_plan {
-    atomic_uint refs; /* the cache's and each job's */
-    struct list link; /* the cache's, like `next` */
+    atomic_uint refs; /* held by the cache and by jobs */
+    struct list link; /* in the cache, as `next` */
     struct blaslt_plan *next;
     struct cuda_device *device;
     cublasLtHandle_t handle;
     struct blaslt_problem problem;
-    struct blaslt_cached cached; /* the cache's */
+    struct blaslt_cached cached; /* the key in the cache */
     cublasLtMatmulDesc_t operation;
     pthread_mutex_t pointers_lock; /* guards the addresses in `operation` while a product is enqueued */
     cublasLtMatrixLayout_t layouts[BLASLT_OPERANDS];
-    bool is_refused;    /* the library does not know such scales: it is not asked for an algorithm */
+    bool is_refused;    /* the library lacks such scales, so no algorithm is asked for */
     bool has_algorithm; /* false: the library has none for this problem */
     cublasLtMatmulHeuristicResult_t algorithm;
 };
 
-/* Makes a plan with the device's handle; an algorithm may use `workspace_bytes` of scratch. `choice`, which may be
- * NULL, has an algorithm, which is taken if the library does. The plan's reference is the caller's. */
+/* Makes a plan with the device's handle; its algorithm may use `workspace_bytes` of scratch. `choice`, which may be
+ * NULL, names the algorithm, if the library accepts it. The plan's reference is the caller's. */
 int blaslt_plan_make(struct cuda_device *d, cublasLtHandle_t handle, const struct blaslt_problem *problem,
                      uint64_t workspace_bytes, const struct tuning_choice *choice, struct blaslt_plan **ret_plan,
                      struct error *e);
 
-/* Has the driver load the kernels of the product, so that its first run loads nothing: runs its algorithm on a small
- * product, or captures the product once where that cannot be. A failure is left to that run. Thread: any, the context
- * is current; may block. */
+/* Makes the driver load the product's kernels, so that its first run loads nothing: runs the algorithm on a small
+ * product or, where that is not possible, captures the product once. Failures are ignored; the first run will report
+ * them. Thread: any, the context is current; may block. */
 void blaslt_plan_load(struct blaslt_plan *p, const struct plan *plan, const uint64_t *addresses);
 
 /* As blaslt_candidates(). */

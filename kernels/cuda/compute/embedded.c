@@ -43,7 +43,7 @@ struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *in
     struct cuda_ops_device device = {.multiprocessors = info->compute_units};
 
     device.level = cuda_ops_level_of(cuda_ops_architectures, capability_of(info->arch));
-    /* A driver before 12.0 has no maps. The daemon's own process has no driver where executors do the work. */
+    /* Drivers before 12.0 have no tensor maps. The daemon's process has no driver where executors do the work. */
     if (device.level == CUDA_OPS_SM90A && cuda.Init && !cuda.TensorMapEncodeTiled)
         device.level = CUDA_OPS_SM90;
     return device;
@@ -61,7 +61,7 @@ static int load_kernel(const struct cuda_device *d, struct cuda_embedded *k, con
         CUDA_OPEN_CALL(d, e, FuncSetAttribute, kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                        CUDA_OPS_MAPPED_SHARED_MAX) < 0)
         return -1;
-    /* Loads now even where the environment asks for lazy loading. */
+    /* FuncLoad loads the function now even if the environment asks for lazy loading. */
     return CUDA_HAS(FuncLoad) ? CUDA_OPEN_CALL(d, e, FuncLoad, kernel->function) : 0;
 }
 

@@ -15,14 +15,14 @@ struct cuda_embedded_kernel;
 struct cuda_queue;
 
 struct cuda_embedded {
-    CUmodule *modules; /* one a binary */
+    CUmodule *modules; /* a module for each binary */
     unsigned n_modules;
     struct cuda_embedded_kernel *table; /* open addressing */
     unsigned mask;
     CUdeviceptr stamp_counts; /* kops_stamp_counts of stamp.cu */
 };
 
-/* What launches of the embedded kernels on the device depend on. */
+/* Describes the device to the launchers. */
 struct cuda_ops_device cuda_embedded_device(const struct backend_device_info *info);
 
 int cuda_embedded_load(const struct cuda_device *d, struct cuda_embedded *k, struct error *e);

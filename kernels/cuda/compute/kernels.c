@@ -100,7 +100,7 @@ static uint64_t machine_of(const struct cuda_kernels *k, bool may_block)
         return machine;
     cuda_tuned_machine(k, text, sizeof(text));
     machine = tuning_hash(text, strlen(text));
-    /* Whoever writes this cache writes the same. */
+    /* All threads write the same value here. */
     atomic_store_explicit((atomic_ullong *)(uintptr_t)&k->machine, machine, memory_order_relaxed);
     return machine;
 }
@@ -141,7 +141,7 @@ bool cuda_tuned_find(const struct cuda_kernels *k, const struct plan *plan, cons
 
 /* ---- kernels ---- */
 
-enum { WORKSPACE_BYTES = 32 << 20 /* cuBLASLt's best algorithms use as much on the largest devices */ };
+enum { WORKSPACE_BYTES = 32 << 20 /* as much as cuBLASLt's best algorithms use on the largest devices */ };
 
 void cuda_kernels_describe(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt,
                            const struct backend_config *config)

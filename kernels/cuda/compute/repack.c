@@ -11,9 +11,9 @@
 #include "work.h"
 
 struct means {
-    CUfunction function; /* of a copy or of what is done to the product, … */
+    CUfunction function; /* a copy, or the activation of the product; unused where `blaslt` is set */
     struct cuda_launch launch;
-    struct blaslt_plan *blaslt; /* … or a reference of a product */
+    struct blaslt_plan *blaslt; /* a product: a reference; or NULL */
 };
 
 struct cuda_repack {
@@ -46,7 +46,7 @@ static bool find_algorithm(const struct cuda_kernels *k, const struct repack_act
     return cuda_tuned_find(k, &a->product.plan, a->product.addresses, may_block, ret) && ret->has_algorithm;
 }
 
-/* The scratch memory lies on a boundary of 256 bytes, so offsets in it tell the alignment. */
+/* The scratch memory begins on a boundary of 256 bytes, so offsets have the alignment of addresses. */
 static int prepare_product(const struct cuda_kernels *k, const struct repack_action *a, struct means *m,
                            struct cuda_work *work, struct error *e)
 {

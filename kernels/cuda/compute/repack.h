@@ -1,6 +1,6 @@
-/* Gemms of more than one launch: operands are copied first, to aligned rows or split into pieces, or the product is
- * activated behind (repack_sketch.h). The copies lie in the queue's scratch memory, which the products of one queue
- * share: they run one after the other. */
+/* Gemms of more than one launch: operands are first copied to aligned rows or split into pieces, or the product is
+ * activated by a second kernel (repack_sketch.h). The copies lie in the queue's scratch memory, which its products
+ * share, since they run one after the other. */
 #ifndef KOPS_CUDA_REPACK_H
 #define KOPS_CUDA_REPACK_H
 
@@ -15,12 +15,11 @@ struct cuda_queue;
 struct cuda_repack;
 struct cuda_work;
 
-/* The variant of that name, or NULL: no such one takes more than one launch. */
+/* Returns the variant of that name; NULL: no variant of several launches has the name. */
 const char *cuda_repack_variant(const char *name);
 
-/* Makes the work such a gemm, to be issued as often as the job repeats. Errors: invalid_argument (the variant does not
- * apply), unsupported, out_of_memory, device_lost. Thread: any; may block when cuda_repack_is_ready() says no. The
- * context is current. */
+/* Prepares the work as a gemm of several launches. Errors: invalid_argument (the variant does not apply), unsupported,
+ * out_of_memory, device_lost. Thread: any; may block when cuda_repack_is_ready() is false. The context is current. */
 int cuda_repack_prepare(const struct cuda_kernels *k, const char *variant, struct cuda_work *work, struct error *e);
 bool cuda_repack_is_ready(const struct cuda_kernels *k, const struct plan *plan, const uint64_t *addresses,
                           const char *variant);

@@ -2,9 +2,9 @@
 #include "repack_sketch.h"
 
 enum {
-    ALIGNMENT_BYTES = 16, /* that the fast kernels need of rows and extents */
-    ROW_BYTES = 128,      /* rows of copies begin on such boundaries: 2 to 8 % faster than 16 (H100, 4097 × 4097) */
-    REGION_BYTES = 256    /* copies begin on these */
+    ALIGNMENT_BYTES = 16, /* the fast kernels need it of rows and extents */
+    ROW_BYTES = 128,      /* alignment of the copies' rows: 2 to 8 % faster than 16 (H100, 4097 × 4097) */
+    REGION_BYTES = 256    /* alignment of the copies' beginnings */
 };
 
 static int64_t width_of(const struct repack_panel *p)
@@ -12,8 +12,8 @@ static int64_t width_of(const struct repack_panel *p)
     return ALIGNMENT_BYTES / (int64_t)repack_in_size(p);
 }
 
-/* Whether rows with `other` between `others` of them begin on 16-byte boundaries, and their elements follow each other.
- * A dimension of size 1 has no stride. */
+/* Tests whether all rows begin on 16-byte boundaries, and are contiguous. A row has `extent` elements with the stride
+ * `unit`; there are `others` rows with the stride `other`. A dimension of size 1 has no stride. */
 static bool is_aligned(const struct plan_gemm *g, const struct plan_matrix *m, uint64_t address, size_t size,
                        int64_t extent, int64_t unit, int64_t others, int64_t other)
 {
@@ -56,7 +56,7 @@ static bool out_is_aligned(const struct repack_panel *p)
                           : is_aligned(g, &g->out, address, size, g->m, g->out.row, g->n, g->out.column);
 }
 
-/* Matrices of the operand: dimensions of the batch along which it repeats count once. */
+/* Counts the operand's matrices: a batch dimension along which the operand repeats counts once. */
 static uint64_t batches_of(const struct plan_gemm *g, const struct plan_matrix *m)
 {
     uint64_t n = 1;
@@ -88,9 +88,8 @@ static void place_side(struct repack_panel *p, struct repack_side *s, int64_t x)
     s->offset = place(p, (uint64_t)s->matrix * repack_in_size(p) * batches_of(&p->g, s->source));
 }
 
-/* Operands that do not lie well are copied. An extent that is no multiple of 16 bytes is filled up with zeros in
- * copies of both matrices that have it: else the product has no fast kernel, even where only one matrix has rows
- * along it. */
+/* Misaligned operands are copied. An extent that is no multiple of 16 bytes is padded with zeros in both matrices that
+ * have it, also where only one has rows along it: otherwise the product has no fast kernel. */
 static void choose_copies(struct repack_panel *p)
 {
     const struct plan_gemm *g = &p->g;

@@ -1,4 +1,4 @@
-/* Chooses what is copied and where to, in panels that fit into the scratch memory. */
+/* Plans copies and products, in panels that fit into the scratch memory. */
 #include "repack_sketch.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 /* ---- activated ---- */
 
-/* Below, the second launch costs more than the library's product gains. */
+/* With fewer operations the second launch costs more than the library's faster product gains. */
 static const double LEAST_WORK = 0x1p26;
 
 static struct plan product_of(const struct plan *plan)
@@ -55,7 +55,7 @@ static void add_dimension(struct plan_elementwise *p, int64_t size, int64_t stri
     p->rank++;
 }
 
-/* All of out, as a vector where it has no gaps: neighbours that lie behind each other are one dimension. */
+/* Describes all of out for an element-wise kernel. Dimensions that are contiguous become one. */
 static struct plan_elementwise all_of_out(const struct plan_gemm *g)
 {
     const bool by_rows = g->out.column == 1 || g->n == 1;
@@ -112,8 +112,8 @@ const char repack_padded[] = "padded", repack_bf16x3[] = "bf16x3", repack_bf16x6
            repack_activated[] = "activated";
 
 enum {
-    PANEL_STEP = 256, /* panels are multiples of so many rows or columns of out */
-    PANELS_MAX = 64,  /* of one product */
+    PANEL_STEP = 256, /* rows and columns of a panel are multiples of this */
+    PANELS_MAX = 64,  /* panels of one product */
     ACTIONS_MAX = 256 /* launches of one product; a stream has 512 in flight */
 };
 
@@ -261,7 +261,7 @@ static enum cuda_ops_repack_kind kind_of(const struct repack_panel *p)
     return p->mode->pieces ? p->mode->kind : kind_of_size(dtype_size(p->plan->dtype));
 }
 
-/* The bias with zeros behind it: the product has more columns. */
+/* Copies the bias with zeros behind it, since the padded product has more columns. */
 static int copy_bias(const struct repack_panel *p, struct repack_sketch *sketch)
 {
     struct repack_action *action = add_action(sketch, REPACK_COPY);
@@ -397,9 +397,9 @@ static int multiply(const struct repack_panel *p, int64_t k_a, int64_t k_b, int6
     return 0;
 }
 
-/* Steps along k of the first pieces' product between its additions in f32. What tensor cores cut off grows with
- * them, for sums of one sign: 1.7e-6 of the sum with 1024 steps, 3e-5 with 8192 (H100), so "bf16x3" stays below
- * 4e-5. f32 has 1.2e-6 at 8192, less where k is less; smaller chunks cost an addition to all of out each. */
+/* The chunk: steps along k of the first pieces' product between its additions in f32. Tensor cores truncate, and the
+ * error of sums of one sign grows with the chunk: 1.7e-6 of the sum with 1024 steps, 3e-5 with 8192 (H100), so "bf16x3"
+ * stays below 4e-5. f32 has 1.2e-6 at 8192, and less at a smaller k. Each chunk costs an addition to all of out. */
 static int64_t chunk_of(const struct repack_panel *p)
 {
     if (p->mode->pieces == 2)
@@ -440,7 +440,7 @@ static int64_t half(int64_t x)
     return repack_round_up((x + 1) / 2, PANEL_STEP);
 }
 
-/* Makes panels smaller; false: there are none. */
+/* False: panels cannot become smaller. */
 static bool shrink(struct repack_extents *e)
 {
     if (e->batch > 1)
@@ -522,20 +522,19 @@ void repack_sketch_free(struct repack_sketch *s)
 
 /* ---- whether copies pay ---- */
 
-/* Measured on an H100 from 512 to 8192 (f64: H200). Misaligned products of more than 4096 are up to 1.7 times as
- * fast, and copies pay all the same. Another device is slower in all of these but f64 by much the same factor, so
- * the choice is the same. */
-#define FLOOR  10e-6 /* seconds, of products that use no fast kernel */
+/* Measured on an H100 from 512 to 8192 (f64: H200). Misaligned products above 4096 are up to 1.7 times as fast, and
+ * copies still pay. On other devices all but f64 changes by much the same factor, so the choice is the same. */
+#define FLOOR  10e-6 /* seconds that a product without a fast kernel takes at least */
 #define LAUNCH 4e-6  /* from one launch to the next */
 #define F32    41e12
 #define COPIED 2.5e12
 
-/* By the bytes of an element; f32 as tf32. */
+/* Operations per second, by the bytes of an element; f32 as tf32. */
 static const struct rates {
     double misaligned, aligned;
 } rates[] = {[2] = {90e12, 650e12}, [4] = {85e12, 270e12}, [8] = {41e12, 54e12}};
 
-/* Copies, and products that each write all of out, and after the first read it, too. */
+/* Estimates the time of copies and products. Each product writes all of out, and each after the first also reads it. */
 static double seconds(const struct repack_panel *p, unsigned products, double work, double rate)
 {
     const double out = (double)(p->g.m * p->g.n) * (double)p->g.batch_count * (double)repack_out_size(p->plan);

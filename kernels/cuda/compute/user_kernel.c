@@ -14,9 +14,8 @@
 #include "times/records.h"
 #include "util/error.h"
 
-/* The driver is not told the length of a binary and reads as far as its headers say: no binary whose headers point
- * outside gets there. A cubin is an ELF file whose flags tell the architecture. Source: the output of nvcc 12 and
- * 13. */
+/* The driver gets no length of a binary and reads as far as its headers say, so binaries whose headers point outside
+ * are refused before. A cubin is an ELF file whose flags tell the architecture. Source: output of nvcc 12 and 13. */
 
 struct cuda_binary {
     char arch[16]; /* "sm_90a" */
@@ -26,7 +25,7 @@ struct cuda_binary {
 
 enum {
     MACHINE_CUDA = 190,
-    ABI_WIDE_ARCH = 8,      /* from this version on the architecture is in the flags' second byte */
+    ABI_WIDE_ARCH = 8,      /* since this version the flags' second byte is the architecture */
     COMPAT_ONE_ARCH = 0x09, /* in .nv.compat: 1 for code that runs on this architecture alone */
     RECORD_SIZED = 4        /* the only form of record with bytes behind its first four */
 };
@@ -170,7 +169,7 @@ int cuda_module_load(struct backend_device *base, uint64_t domain, const void *b
     struct cuda_binary about;
     CUresult r;
 
-    (void)domain; /* one process does the work of all */
+    (void)domain; /* all domains share this process's context */
     if (read_binary(binary, size, &about, e) < 0 || cuda_enter(d, e) < 0)
         return -1;
     code = calloc(1, sizeof(*code));
@@ -192,7 +191,7 @@ void cuda_module_unload(struct backend_device *base, struct backend_code *code)
     struct cuda_device *d = cuda_device(base);
     struct error ignored;
 
-    /* On a broken context the call does nothing. */
+    /* Fails on a broken context, where there is nothing to unload. */
     if (cuda_enter(d, &ignored) == 0) {
         cuda_records_load_begin(true);
         cuda_on(d)->ModuleUnload(code->module);
@@ -231,7 +230,7 @@ static int describe(struct cuda_device *d, CUfunction function, struct backend_f
     return 0;
 }
 
-/* Launches may ask for all the shared memory of the device. By itself this changes nothing. */
+/* Allows launches to ask for all the shared memory of the device. Has no other effect. */
 static int allow_all(struct cuda_device *d, const struct kernel_limits *limits, CUfunction function,
                      const struct backend_function *f, struct error *e)
 {
@@ -248,7 +247,8 @@ static int allow_all(struct cuda_device *d, const struct kernel_limits *limits, 
     return 0;
 }
 
-/* Loads the function, too, whatever the environment asks for: the first launch must not wait for the device. */
+/* Finds the function and loads it now, even if the environment asks for lazy loading: the first launch must not wait
+ * for the device. */
 static int find(struct cuda_device *d, const struct backend_code *code, const char *lowered, CUfunction *ret,
                 struct error *e)
 {
@@ -391,8 +391,7 @@ static CUresult launch(const struct cuda_queue *q, const struct plan_kernel *k, 
     return cuda_on(q->device)->LaunchKernelEx(&config, function, params, extra);
 }
 
-/* The server has checked the device's limits. The driver also refuses by the kernel's registers, launch bounds and
- * compiled clusters. */
+/* The server has checked the device's limits. The driver also checks registers, launch bounds and compiled clusters. */
 static int refuse_launch(struct cuda_device *d, CUresult r, const struct cuda_launch *l, struct error *e)
 {
     switch (r) {

@@ -17,15 +17,15 @@ void cuda_module_unload(struct backend_device *base, struct backend_code *code);
 int cuda_module_function(struct cuda_device *d, const struct kernel_limits *limits, struct backend_code *code,
                          const char *lowered, struct backend_function *ret_function, struct error *e);
 
-/* Refuses launches that the driver is too old for. Error: unsupported. */
+/* Error: unsupported, the driver is too old for the launch. */
 int cuda_user_check(const struct backend_device_info *info, const struct plan *plan, struct error *e);
 
-/* Fills the launch, and encodes its tensor maps for these addresses. Errors: invalid_argument, where the driver takes
- * no such map; out_of_range, where a cooperative kernel's blocks do not run at one time. The context is current. */
+/* Fills the launch, and encodes its tensor maps for these addresses. Errors: invalid_argument, the driver refuses a
+ * map; out_of_range, a cooperative kernel's blocks do not fit on the device together. The context is current. */
 int cuda_user_prepare(struct cuda_device *d, const struct plan_kernel *k, const uint64_t *addresses,
                       struct cuda_launch *ret_launch, struct error *e);
 
-/* `early`: the kernel may begin before the one right before it on the stream has ended. */
+/* `early`: the kernel may begin before the end of its predecessor on the stream. */
 int cuda_user_issue(const struct cuda_queue *q, const struct plan_kernel *k, bool early, struct cuda_launch *l,
                     struct error *e);
 

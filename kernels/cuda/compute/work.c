@@ -59,7 +59,7 @@ int cuda_transfer_take(struct cuda_device *d, const struct step *step, struct cu
         return 0;
     if (cuda_register(d, memory, &registered, e) < 0)
         return -1;
-    if (!registered.registered) /* such a copy would block */
+    if (!registered.registered) /* a copy from or to unregistered memory would block */
         return transfer_is_forced(step)
                    ? error_set(e, ERROR_UNSUPPORTED, "%s cannot register host memory that is only to be read",
                                d->base.info.name)
@@ -92,7 +92,7 @@ static bool wants_blaslt(const struct cuda_kernels *k, const struct step *step, 
     return blaslt_check(plan, &ignored) == 0;
 }
 
-/* The variant with copies of operands that is to be tried, or NULL. */
+/* Returns the variant with copies of operands to try, or NULL. */
 static const char *wants_repack(const struct cuda_kernels *k, const struct step *step, const struct plan *plan,
                                 const uint64_t *addresses)
 {
@@ -168,7 +168,7 @@ int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *ste
     if (wants_blaslt(k, step, work->plan)) {
         if (prepare_blaslt(k, NULL, work, e) == 0)
             return 0;
-        /* Without an algorithm of the library, or memory to start it, the embedded kernel still works. */
+        /* The embedded kernel works without the library's algorithm and the memory to start it. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
     }
@@ -183,7 +183,7 @@ int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *ste
     if (variant) {
         if (cuda_repack_prepare(k, variant, work, e) == 0)
             return 0;
-        /* The copies do not fit, or the library has no algorithm for them. */
+        /* Copies that do not fit, or without an algorithm of the library, are no error. */
         if (step_variant(step) || cuda_device_is_broken(k->device))
             return -1;
     }
@@ -200,7 +200,7 @@ int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, str
 {
     struct tuning_choice choice;
 
-    /* A choice that does not fit is no error. */
+    /* A choice that does not fit the step is no error. */
     if (find_choice(k, step, work->plan, work->addresses, true, &choice) &&
         cuda_work_prepare_choice(k, step, &choice, work, e) == 0)
         return 0;
@@ -244,7 +244,7 @@ void cuda_work_release(struct cuda_work *work)
 
 /* ---- checks before a step is queued ---- */
 
-/* Memory that is not mapped yet is taken to be aligned as allocations are. */
+/* Memory that is not mapped yet is assumed to have an allocation's alignment. */
 static int check_forced(const struct backend_device_info *info, const struct step *step, struct error *e)
 {
     const struct cuda_ops_device device = cuda_embedded_device(info);
@@ -255,7 +255,7 @@ static int check_forced(const struct backend_device_info *info, const struct ste
         return blaslt_check(&step->plan, e);
     if (cuda_repack_variant(step_variant(step)))
         return repack_check(&step->plan, step_variant(step), e);
-    /* The operands' places are known when their memory is open. */
+    /* Whether an operand is in host memory is known once its memory is open. */
     if (transfer_is_forced(step))
         return step->plan.elementwise.contiguous ? 0 : refuse_transfer(e);
     cuda_step_alignments(step, addresses);

@@ -1,4 +1,4 @@
-/* One execution of a step's plan, prepared once and issued as often as the job repeats. */
+/* Work: how a step's plan is executed, prepared once and issued as often as the job repeats. */
 #ifndef KOPS_CUDA_WORK_H
 #define KOPS_CUDA_WORK_H
 
@@ -16,43 +16,43 @@ struct cuda_repack;
 struct tuning_choice;
 
 struct cuda_work {
-    /* Set by the caller: the plan, and the device addresses of the operands' first elements. A staged step has a plan
-     * of its own, with the scratch memory's strides. */
+    /* Set by the caller: the plan, and the device addresses of the operands' first elements. A staged step has its own
+     * plan, with the scratch memory's strides. */
     const struct plan *plan;
     uint64_t addresses[STEP_MAX_OPERANDS];
 
     const char *variant;        /* lives as long as the device */
-    struct blaslt_plan *blaslt; /* a reference, or NULL: a kernel of `function` */
+    struct blaslt_plan *blaslt; /* a reference, or NULL: `function` does the work */
     struct cuda_repack *repack; /* owned, or NULL: a gemm of several launches */
     CUfunction function;        /* an embedded kernel; a user's is in the plan */
     struct cuda_launch launch;
-    size_t workspace;  /* bytes that the queue must have before the work is issued: for cuBLASLt, … */
-    uint64_t scratch;  /* … and for copies of operands */
-    unsigned launches; /* of one execution */
-    bool early; /* set by the caller: a user's kernel that may begin before the one before it in its job has ended */
+    size_t workspace;  /* bytes that cuBLASLt needs of the queue when the work is issued */
+    uint64_t scratch;  /* bytes that copies of operands need of the queue */
+    unsigned launches; /* per execution */
+    bool early;        /* set by the caller: a user's kernel may begin before the end of its job's kernel before it */
 
-    unsigned char *host; /* a transfer from or to here in place of a kernel; NULL: none */
+    unsigned char *host; /* the host's end of a transfer, which takes a kernel's place; NULL: a kernel */
     uint64_t host_bytes;
     bool to_device;
 };
 
-/* check() of struct backend: the client hears of a mistake before the step is queued. Needs no driver. Thread: any. */
+/* check() of struct backend: reports mistakes before the step is queued. Needs no driver. Thread: any. */
 int cuda_check_step(struct backend_device *base, const struct step *step, struct error *e);
 
-/* Chooses the variant and prepares its launch: what tuning has chosen, or the usual variant. The plan is not empty, the
- * context current. Each of these functions releases what was prepared before. Thread: any; may block where
- * cuda_work_is_ready() says no. */
+/* Takes the variant that tuning chose, or the usual one, and prepares its launch. The plan is not empty, the context
+ * current. Each function of this group releases what was prepared before. Thread: any; may block where
+ * cuda_work_is_ready() is false. */
 int cuda_work_prepare(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work, struct error *e);
-/* Without a look at what tuning has chosen. */
+/* Prepares the usual variant, whatever tuning chose. */
 int cuda_work_prepare_usual(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                             struct error *e);
-/* With this choice, or an error where it does not fit the step. May block. */
+/* Prepares this choice. Fails where it does not fit the step. May block. */
 int cuda_work_prepare_choice(const struct cuda_kernels *k, const struct step *step, const struct tuning_choice *choice,
                              struct cuda_work *work, struct error *e);
-/* Without copies of operands. */
+/* Prepares a variant without copies of operands. */
 int cuda_work_prepare_plain(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                             struct error *e);
-/* Without copies and without cuBLASLt. Never blocks. */
+/* Prepares one of our own kernels: no copies, no cuBLASLt. Never blocks. */
 int cuda_work_prepare_own(const struct cuda_kernels *k, const struct step *step, struct cuda_work *work,
                           struct error *e);
 /* Whether cuda_work_prepare() will not block. */
@@ -67,21 +67,21 @@ static inline bool cuda_work_is_embedded(const struct cuda_work *work)
 /* Enqueues one execution. Thread: loop. */
 int cuda_work_issue(const struct cuda_queue *q, struct cuda_work *work, struct error *e);
 
-/* Gives back what cuda_work_prepare() took. Harmless on zeroes and twice. */
+/* Releases what was prepared. Harmless on zeroes and twice. */
 void cuda_work_release(struct cuda_work *work);
 
 /* ---- transfers: the op copy between host memory and the device, by the GPU's copy engines ---- */
 
 extern const char cuda_variant_transfer[];
 
-/* Whether the step may be a transfer: it copies between contiguous bytes in host memory and as many on the device. */
+/* Whether the step may be a transfer: a copy of contiguous bytes between host memory and the device. */
 bool cuda_transfer_fits(const struct step *step);
 
 /* Whether cuda_transfer_take() will not block. Only where the step fits. */
 bool cuda_transfer_is_ready(const struct cuda_device *d, const struct step *step);
 
-/* Makes the work a transfer, where the step fits and its host memory can be registered. 1: it is one; 0: the work is as
- * it was; -1: an error. The context is current. */
+/* Makes the work a transfer, if the step fits and its host memory can be registered. Returns 1: done; 0: the work is
+ * unchanged; -1: an error. The context is current. */
 int cuda_transfer_take(struct cuda_device *d, const struct step *step, struct cuda_work *work, struct error *e);
 
 #endif

@@ -15,21 +15,21 @@
 
 /* ---- copies of operands, which keep layout, alignment and overlaps ---- */
 
-/* All copies together, those that outputs are restored from included. */
+/* Most bytes of all copies together, masters included. */
 #define COPIES_BYTES_MAX (UINT64_C(8) << 30)
 
 enum {
-    ALIGNMENT = 512, /* addresses keep their place within: a kernel loads as many elements at once as it would */
+    ALIGNMENT = 512, /* copies keep addresses modulo this, so that a kernel uses loads of the same width */
     IS_READ = 1,
     IS_WRITTEN = 2,
-    IS_RESTORED = IS_READ | IS_WRITTEN /* read and written: an execution finds what the one before has written */
+    IS_RESTORED = IS_READ | IS_WRITTEN /* restored before each execution, which would read results of the last one */
 };
 
 struct copies { /* all zero: none */
     unsigned n;
     struct cuda_range of[STEP_MAX_OPERANDS];
     CUdeviceptr allocations[STEP_MAX_OPERANDS], works[STEP_MAX_OPERANDS];
-    CUdeviceptr masters[STEP_MAX_OPERANDS]; /* of ranges that are restored; 0: none */
+    CUdeviceptr masters[STEP_MAX_OPERANDS]; /* the original bytes of restored ranges; 0: not restored */
     uint64_t bytes;
 };
 
@@ -97,8 +97,8 @@ static uint64_t address_of(const struct copies *c, const struct step_operand *o)
     return 0;
 }
 
-/* Makes the copies, and fills `addresses` with the operands' places there. After a failure they are still to be freed.
- */
+/* Makes the copies, and fills `addresses` with the operands' addresses in them. The caller frees the copies, also
+ * after a failure. */
 static int make_copies(struct copies *c, const struct cuda_queue *q, const struct step *step,
                        uint64_t addresses[STEP_MAX_OPERANDS], struct error *e)
 {
@@ -117,7 +117,7 @@ static int make_copies(struct copies *c, const struct cuda_queue *q, const struc
     return 0;
 }
 
-/* Gives operands that are read and written the bytes again that they had. */
+/* Restores the operands that are both read and written. */
 static int restore(const struct copies *c, const struct cuda_queue *q, struct error *e)
 {
     for (unsigned i = 0; i < c->n; i++)
@@ -167,7 +167,7 @@ static bool count_others(const char *uuid, uint32_t *ret)
         state = load_nvml() ? LOADED : ABSENT;
     if (state == ABSENT || nvml.by_uuid(uuid, &device) != NVML_SUCCESS)
         return false;
-    r = nvml.processes(device, &count, NULL); /* without room for them: their number */
+    r = nvml.processes(device, &count, NULL); /* NULL asks for the number of processes */
     *ret = count;
     return r == NVML_SUCCESS || r == NVML_INSUFFICIENT_SIZE;
 }
@@ -176,8 +176,8 @@ static bool count_others(const char *uuid, uint32_t *ret)
 
 enum {
     PASSES_MAX = 200,
-    FLUSH_TIMES = 2,      /* as large as the L2 cache is what is read to flush it */
-    FLUSH_CHUNK = 1 << 20 /* bytes into which that is copied again and again: so little that is written stays there */
+    FLUSH_TIMES = 2,      /* a flush reads so many times the size of the L2 cache */
+    FLUSH_CHUNK = 1 << 20 /* bytes that a flush writes, over and over, so that the cache holds few written lines */
 };
 
 /* A process counts one job at a time. */
@@ -188,11 +188,11 @@ struct counting {
     struct cuda_queue queue;
     struct copies copies;
     struct cuda_work work;
-    CUdeviceptr flush;    /* a chunk, and behind it what is read; 0: none */
+    CUdeviceptr flush;    /* memory for flushes: a chunk that is written, then the bytes that are read; 0: none */
     uint64_t flush_bytes; /* without the chunk */
 };
 
-/* The profiler counts what runs between two of its calls, so work must have ended then. */
+/* The profiler counts what runs between two of its calls, so work must end before the second. */
 static int finish(const struct counting *c, struct error *e)
 {
     return cuda_stream_wait(c->queue.device, c->queue.stream, e);
@@ -257,8 +257,8 @@ static int execute(struct counting *c, struct error *e)
     return cuda_work_issue(&c->queue, &c->work, e) < 0 ? -1 : finish(c, e);
 }
 
-/* The execution before the one that is read warms everything up. A cold cache loses only the data: code and page
- * tables stay, as on a GPU at work. */
+/* The last execution is counted; those before it warm up code, page tables and data. A flush then removes only data,
+ * so that code and page tables stay cached as on a busy GPU. */
 static int execute_all(struct counting *c, bool warm, struct error *e)
 {
     for (int i = 1; i < SESSION_EXECUTIONS; i++)

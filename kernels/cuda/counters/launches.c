@@ -9,8 +9,8 @@
 
 /* ---- occupancy ---- */
 
-/* Registers are given out by the warp in units of 256, to one of four parts of the multiprocessor (since compute
- * capability 5), shared memory in units of 128 bytes (since 8.0). */
+/* Registers are allocated per warp in units of 256, in one of four parts of the multiprocessor (since compute
+ * capability 5); shared memory in units of 128 bytes (since 8.0). */
 enum { WARP = 32, PARTS = 4, REGISTER_UNIT = 256, SHARED_UNIT = 128 };
 
 static uint32_t round_up(uint32_t value, uint32_t unit)
@@ -18,7 +18,7 @@ static uint32_t round_up(uint32_t value, uint32_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* UINT32_MAX: registers limit nothing. */
+/* Returns UINT32_MAX where registers are no limit. */
 static uint32_t by_registers(const struct occupancy_limits *limits, const struct counter_launch *launch, uint32_t warps)
 {
     const uint32_t a_warp = round_up(launch->registers * WARP, REGISTER_UNIT);
@@ -57,7 +57,7 @@ void occupancy_find(const struct occupancy_limits *limits, struct counter_launch
 
 /* ---- launches ---- */
 
-enum { ATTRIBUTE_MAX_BLOCKS = 106, ATTRIBUTE_RESERVED_SHARED = 111 /* which older headers do not have */ };
+enum { ATTRIBUTE_MAX_BLOCKS = 106, ATTRIBUTE_RESERVED_SHARED = 111 /* missing in older cuda.h */ };
 
 static uint32_t attribute(const struct cuda_device *d, int which)
 {
@@ -100,7 +100,7 @@ static void describe(const struct cuda_device *d, const CUDA_KERNEL_NODE_PARAMS 
         snprintf(ret->kernel, sizeof(ret->kernel), "%s", name);
 }
 
-/* The graph's nodes are in the order of the launches. */
+/* Graph nodes are in launch order. */
 static bool find_kernel(const struct cuda_device *d, CUgraph graph, unsigned number, unsigned kernels,
                         CUDA_KERNEL_NODE_PARAMS *ret)
 {

@@ -1,4 +1,4 @@
-/* Resolves the range profiler's functions, and says what its errors mean. */
+/* Resolves the range profiler's functions, and explains its errors. */
 #include "profiler.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 #include "driver/cupti_library.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below */
 static bool resolved;
 static struct cupti_profiling functions;
 

@@ -1,5 +1,5 @@
-/* CUPTI's range profiler, which reads the hardware's counters around kernels, loaded at run time. The structs are
- * the library's since CUDA 12.6; each tells its own size, so later versions take them. */
+/* CUPTI's range profiler, which reads hardware counters around kernels, loaded at run time. The structs are those of
+ * CUDA 12.6; each states its size, so later versions accept them. */
 #ifndef KOPS_CUDA_PROFILER_H
 #define KOPS_CUDA_PROFILER_H
 
@@ -8,7 +8,7 @@
 
 #include "driver/device.h"
 
-/* Results with an error of their own; 0 is success. */
+/* Results that become specific errors; 0 is success. */
 enum {
     CUPTI_OUT_OF_MEMORY = 8,
     CUPTI_NOT_COMPATIBLE = 14,
@@ -24,7 +24,7 @@ enum { CUPTI_RANGE_PROFILER = 0, CUPTI_AUTO_RANGE = 1, CUPTI_USER_REPLAY = 3 };
     size_t size;                                                                                                       \
     void *none
 
-/* Every call takes one struct, which begins with its size up to the last member and a null pointer. */
+/* Each call takes one struct, which begins with its size up to the last member, and a null pointer. */
 struct cupti_initialize {
     CUPTI_HEAD;
 };
@@ -94,7 +94,7 @@ struct cupti_enable {
     void *profiler; /* out */
 };
 
-/* Disable, Start, … take no more. */
+/* The parameters of Disable, Start, … */
 struct cupti_profiler {
     CUPTI_HEAD;
     void *profiler;
@@ -150,7 +150,7 @@ struct cupti_counters_info {
     size_t ranges; /* out */
 };
 
-/* The size that a struct states of itself: up to its last member, without what the compiler adds. */
+/* The size that a struct states: up to its last member, without padding. */
 #define CUPTI_SIZE(type, last) (offsetof(struct type, last) + sizeof(((struct type *)0)->last))
 
 /* X(field, symbol, struct) */
@@ -180,10 +180,10 @@ struct cupti_profiling {
 #undef X
 };
 
-/* The library's functions, loaded at the first call. NULL: *e says what is missing. Thread: any. */
+/* Returns the library's functions, loaded by the first call. NULL: *e says what is missing. Thread: any. */
 const struct cupti_profiling *cupti_get(struct error *e);
 
-/* Fills `e` for a result that is not 0, as a sentence that says what to do; returns -1. */
+/* Fills `e` for a result that is not 0, with advice for the user; returns -1. */
 int cupti_fail(int result, const char *call, struct error *e);
 
 #endif

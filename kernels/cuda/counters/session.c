@@ -39,7 +39,8 @@ const struct cuda_metric *cuda_metric(unsigned i)
     return &metrics[i];
 }
 
-/* One call: CALL(s, e, start, cupti_profiler, profiler, .profiler = …). `last` is the struct's last member. */
+/* CALL(s, e, start, &params) calls CUPTI. PARAMS(cupti_profiler, profiler, .profiler = …) makes the struct; `last` is
+ * its last member. */
 #define CALL(s, e, function, params) check((s)->cupti->function(params), "CUPTI's " #function, e)
 #define PARAMS(type, last, ...)                                                                                        \
     {                                                                                                                  \
@@ -62,7 +63,7 @@ static void *room(size_t size, struct error *e)
     return memory;
 }
 
-/* ---- what is made once ---- */
+/* ---- opening ---- */
 
 static uint8_t *ask_availability(const struct cuda_session *s, const struct cuda_device *d, struct error *e)
 {
@@ -92,7 +93,6 @@ static int make_host(struct cuda_session *s, const struct cuda_device *d, struct
     return r;
 }
 
-/* Devices differ in what they count. */
 static void list_metrics(struct cuda_session *s)
 {
     s->n = 0;
@@ -113,7 +113,7 @@ static int make_config(struct cuda_session *s, struct error *e)
     struct cupti_config_size size = PARAMS(cupti_config_size, image_size, .host = s->host);
     struct cupti_config config = PARAMS(cupti_config, image, .host = s->host);
 
-    /* One call for all: CUPTI then puts as many into a pass as there can be. */
+    /* All metrics in a single call: CUPTI then puts as many into a pass as possible. */
     if (CALL(s, e, add_metrics, &add) < 0 || CALL(s, e, config_size, &size) < 0)
         return -1;
     s->config_size = config.image_size = size.image_size;
@@ -257,7 +257,7 @@ static int evaluate(struct cuda_session *s, size_t range, struct backend_counter
     return 0;
 }
 
-/* Each kernel is a range. *ret: kernels of one execution. */
+/* Finds the kernels of one execution: each kernel of a pass is a range. */
 static int count_kernels(size_t ranges, size_t dropped, size_t *ret, struct error *e)
 {
     const size_t all = ranges + dropped;

@@ -9,15 +9,15 @@
 
 #include "util/packages.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below */
 static const char *chosen;
 static bool beside_named_driver;
 static void *library;
 
-/* The loader knows LD_LIBRARY_PATH and the system's folders. */
+/* Names for the loader, which searches LD_LIBRARY_PATH and the system's folders. */
 static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
 
-/* Folders of toolkits, and of pip's package nvidia-cuda-cupti. The newest comes last in each. */
+/* Patterns for folders of toolkits, and of pip's package nvidia-cuda-cupti. Of the matches the last is the newest. */
 static const char *const places[] = {
     "/usr/local/cuda*/extras/CUPTI/lib64/libcupti.so.1[23]",
     "/usr/local/cuda*/targets/*/lib/libcupti.so.1[23]",

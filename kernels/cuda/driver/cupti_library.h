@@ -4,12 +4,12 @@
 
 #include <stddef.h>
 
-/* `setting`: a path, "off", or NULL for the usual places. `driver`: a library of the driver that was named, or NULL.
- * CUPTI finds the driver by itself, so beside a named driver only a named CUPTI is used. The text stays. Before the
- * first cupti_library(). */
+/* Call before the first cupti_library(). `setting`: a path, "off", or NULL for the usual places; stays valid. `driver`:
+ * the path of the driver's library where one was set, or NULL. CUPTI finds the driver by itself, so with a set driver
+ * CUPTI is used only if it was set, too. */
 void cupti_choose(const char *setting, const char *driver);
 
-/* From dlopen(). NULL: `why` says why not. */
+/* Returns the handle of dlopen(). NULL: `why` has the reason. */
 void *cupti_library(char *why, size_t why_size);
 
 #endif

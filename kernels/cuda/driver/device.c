@@ -67,7 +67,7 @@ int cuda_enter(struct cuda_device *d, struct error *e)
     r = cuda_driver_enter(d->context);
     if (r == CUDA_SUCCESS)
         return 0;
-    /* Whatever the reason, this context is of no use any more. */
+    /* The context is unusable, whatever the reason. */
     cuda_device_break(d, r);
     return cuda_device_lost(d, e);
 }
@@ -170,9 +170,9 @@ double cuda_event_us(struct cuda_device *d, CUevent from, CUevent to)
 
 /* ---- scratch memory ---- */
 
-enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that stays with the daemon between jobs, at least */ };
+enum { POOL_KEEP_BYTES = 512 << 20 /* scratch that the pool keeps between jobs, at least */ };
 
-/* A driver too old to know the attribute has no pools. */
+/* A driver without the attribute has no pools. */
 static int describe_pools(struct cuda_device *d, struct error *e)
 {
     int supported = 0;
@@ -189,7 +189,7 @@ static void close_scratch(struct cuda_device *d)
     d->pool = NULL;
 }
 
-/* A pool of our own, unlike the device's default pool, lets the daemon decide how much it keeps. */
+/* Makes a pool of our own, whose threshold for keeping memory is ours to set. */
 static int open_scratch(struct cuda_device *d, struct error *e)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -285,7 +285,7 @@ void cuda_host_free(struct cuda_device *d, void *host)
 
 /* ---- devices ---- */
 
-enum { ATTRIBUTE_MPS_ENABLED = 133 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers do not have */ };
+enum { ATTRIBUTE_MPS_ENABLED = 133 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, missing in older cuda.h */ };
 
 int cuda_device_memory_free(struct cuda_device *d, uint64_t *ret_bytes)
 {
@@ -327,7 +327,7 @@ static int describe(struct cuda_device *d, struct error *e)
     info->memory_bytes = bytes;
     info->compute_units = (unsigned)processors;
     info->shared = cuda_device_attribute(d, (CUdevice_attribute)ATTRIBUTE_MPS_ENABLED) != 0;
-    /* Under MPS the process that has the device to itself is the MPS server, whose clients have contexts, too. */
+    /* Under MPS the exclusive process is the MPS server, whose clients share the device. */
     info->exclusive =
         !info->shared && cuda_device_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
     info->clusters = CUDA_HAS(LaunchKernelEx);

@@ -1,8 +1,8 @@
-/* One GPU: its primary context, its events and scratch memory, and how results of driver calls become errors.
+/* A GPU: its primary context, events and scratch memory, and errors of driver calls.
  *
- * cuda_device_describe() fills in what is known without a context, cuda_device_activate() the rest. A struct
- * cuda_device is fixed from then on, but for `fault` and `repack_used`, which are atomic, and the events, which have a
- * lock. Thread: any. */
+ * cuda_device_describe() fills in what is known without a context, cuda_device_activate() the rest. Afterwards a struct
+ * cuda_device is constant, except for `fault` and `repack_used`, which are atomic, and the events, which have a lock.
+ * Thread: any. */
 #ifndef KOPS_CUDA_DEVICE_H
 #define KOPS_CUDA_DEVICE_H
 
@@ -16,10 +16,10 @@
 #include "driver.h"
 #include "util/error.h"
 
-/* A thread can sleep until an event of the kinds "end" has happened. */
+/* Threads can sleep on events of the kinds …_END. */
 enum cuda_event_kind { EVENT_TIMED, EVENT_TIMED_END, EVENT_PLAIN_END, EVENT_KINDS };
 
-/* A pool of driver events: a job in steady state makes and destroys none. */
+/* A pool of driver events, so that jobs in steady state create and destroy none. */
 struct cuda_events {
     pthread_mutex_t lock;
     struct cuda_event_stack {
@@ -34,14 +34,14 @@ struct cuda_device {
     struct backend_host host;
     CUdevice ordinal;
     bool registers_read_only;
-    bool has_pools;        /* of memory in stream order */
+    bool has_pools;        /* stream-ordered memory pools */
     uint64_t repack_bytes; /* scratch memory for copies of operands, for all queues together; 0: none */
 
-    /* Of an active device. */
+    /* Members of an active device: */
     CUcontext context;         /* primary, retained; NULL: the device is not active */
     atomic_int fault;          /* the sticky CUresult that broke the context, or 0 */
-    CUmemoryPool pool;         /* of scratch memory; NULL where the device has no pools */
-    atomic_ullong repack_used; /* of repack_bytes */
+    CUmemoryPool pool;         /* scratch memory; NULL where the device has no pools */
+    atomic_ullong repack_used; /* bytes in use out of repack_bytes */
     CUstream service;          /* for work outside jobs, such as zeroing new memory */
     struct cuda_events events;
 };
@@ -61,11 +61,11 @@ static inline struct cuda_device *cuda_device(struct backend_device *base)
     return (struct cuda_device *)(void *)base;
 }
 
-/* Finds the driver's device of that number and asks the driver about it, without making a context. */
+/* Fills in what the driver says about device `number`. Makes no context. */
 int cuda_device_describe(struct cuda_device *d, int number, const struct backend_host *host, struct error *e);
-/* Makes the context, which is current in the calling thread afterwards. After a failure the device is not active. */
+/* Makes the context and makes it current in the calling thread. After a failure the device is not active. */
 int cuda_device_activate(struct cuda_device *d, struct error *e);
-/* Gives the context back. All events were returned, except on a broken context, where every call fails harmlessly. */
+/* Releases the context. All events must have been returned, except on a broken context, where calls fail harmlessly. */
 void cuda_device_deactivate(struct cuda_device *d);
 
 static inline bool cuda_device_is_active(const struct cuda_device *d)
@@ -73,14 +73,14 @@ static inline bool cuda_device_is_active(const struct cuda_device *d)
     return d->context != NULL;
 }
 
-/* 0 for an attribute that the driver does not know. */
+/* Returns 0 for an attribute that the driver does not know. */
 int cuda_device_attribute(const struct cuda_device *d, CUdevice_attribute which);
 int cuda_device_memory_free(struct cuda_device *d, uint64_t *ret_bytes);
 
 /* Makes the device's context current in the calling thread. Error: device_lost. */
 int cuda_enter(struct cuda_device *d, struct error *e);
 
-/* The driver's functions that need a context, with the device's made current. */
+/* Makes the device's context current, and returns the driver's functions that need one. */
 static inline const struct cuda_context_driver *cuda_on(const struct cuda_device *d)
 {
     return cuda_driver_in(d->context);
@@ -88,7 +88,7 @@ static inline const struct cuda_context_driver *cuda_on(const struct cuda_device
 
 /* ---- faults ---- */
 
-/* Notes a sticky fault and makes the loop poll, which then fails all unfinished jobs. */
+/* Records a sticky fault and wakes the loop, whose poll then fails all unfinished jobs. */
 void cuda_device_break(struct cuda_device *d, CUresult result);
 
 static inline bool cuda_device_is_broken(const struct cuda_device *d)
@@ -107,17 +107,17 @@ static inline int cuda_check(struct cuda_device *d, CUresult result, const char 
     return __builtin_expect(result == CUDA_SUCCESS, 1) ? 0 : cuda_fail(d, result, call, e);
 }
 
-/* One driver call on a device as a fallible function: CUDA_CALL(device, e, MemUnmap, address, size). */
+/* CUDA_CALL(device, e, MemUnmap, address, size) calls the driver and returns 0, or -1 with an error. */
 #define CUDA_CALL(device, e, Name, ...) cuda_check((device), cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
 
-/* While the device becomes active nobody uses it yet, so a sticky result breaks nothing. */
+/* As CUDA_CALL(), but a sticky result does not break the device, which nothing uses before it is active. */
 #define CUDA_OPEN_CALL(device, e, Name, ...) cuda_check(NULL, cuda_on(device)->Name(__VA_ARGS__), "cu" #Name, (e))
 
-/* A call that needs no context. */
+/* As CUDA_CALL(), for calls that need no context. */
 #define CUDA_DRIVER_CALL(e, Name, ...) cuda_check(NULL, cuda.Name(__VA_ARGS__), "cu" #Name, (e))
 
-/* Fills `e` for a failed call that was to tell when work ends; returns -1. Any such failure breaks the device: work
- * whose end goes unseen may use memory for as long as the context lives. */
+/* Fills `e` for a failed call whose purpose was to see the end of work; returns -1. Breaks the device, whatever the
+ * result: work whose end goes unseen may use memory as long as the context lives. */
 int cuda_fail_unseen(struct cuda_device *d, CUresult result, const char *call, struct error *e);
 
 /* Waits for the work on the stream; a failure breaks the device. Blocks. */
@@ -125,7 +125,7 @@ int cuda_stream_wait(struct cuda_device *d, CUstream stream, struct error *e);
 
 /* ---- events ---- */
 
-/* An event that nothing else uses, recorded on the stream. */
+/* Takes an unused event and records it on the stream. */
 int cuda_event_mark(struct cuda_device *d, enum cuda_event_kind kind, CUstream stream, CUevent *ret_event,
                     struct error *e);
 /* NULL is allowed. */
@@ -135,27 +135,26 @@ double cuda_event_us(struct cuda_device *d, CUevent from, CUevent to);
 
 /* ---- scratch memory: the device has pools ---- */
 
-/* Memory for work behind this call on the stream. */
+/* Allocates memory for later work on the stream. */
 int cuda_scratch_alloc(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address,
                        struct error *e);
-/* Frees memory behind the work that is on the stream now. 0 is allowed. */
+/* Frees the memory after the work that is now on the stream. 0 is allowed. */
 void cuda_scratch_free(const struct cuda_device *d, CUstream stream, CUdeviceptr address);
 
-/* Scratch memory for copies of operands, out of `repack_bytes`. Error: out_of_memory, also where the share is used up.
- */
+/* Allocates scratch memory out of `repack_bytes`. Error: out_of_memory, also if these are used up. */
 int cuda_scratch_take(struct cuda_device *d, CUstream stream, uint64_t bytes, CUdeviceptr *ret_address,
                       struct error *e);
-/* Address 0 is allowed. */
+/* Frees what take() allocated, after the work that is now on the stream. Address 0 is allowed. */
 void cuda_scratch_give(struct cuda_device *d, CUstream stream, CUdeviceptr address, uint64_t bytes);
 
-/* Makes sure that the queue has so much of it. Work in preparation for the queue may not count on less any more. */
+/* Gives the queue at least `bytes` of scratch memory. A failure leaves it with none. */
 int cuda_queue_need_scratch(struct cuda_queue *q, uint64_t bytes, struct error *e);
-/* Behind the work that uses the memory. Harmless without any. */
+/* Frees the queue's scratch memory after the work that is now on its stream. Harmless without any. */
 void cuda_queue_give_scratch(struct cuda_queue *q);
 
 /* ---- page-locked host memory, for words that the host and the GPU share ---- */
 
-/* Zeroed memory, and its address for the device. A failure breaks nothing. */
+/* Allocates zeroed memory; *ret_address: its address for the device. A failure does not break the device. */
 int cuda_host_alloc(struct cuda_device *d, size_t bytes, void **ret_host, CUdeviceptr *ret_address, struct error *e);
 /* NULL is allowed. */
 void cuda_host_free(struct cuda_device *d, void *host);

@@ -10,7 +10,7 @@ struct cuda_driver cuda;
 
 static struct cuda_context_driver in_context;
 
-/* The context that this thread made current last. Nothing else changes it on threads of the daemon. */
+/* The thread's current context; no other code changes it. */
 static _Thread_local CUcontext current;
 
 enum need { OPTIONAL, REQUIRED };
@@ -67,8 +67,8 @@ int cuda_driver_load(const char *path, char *why, size_t why_size)
     }
 
     /* cuInit() reads the variable. Eager loading would load all of cuBLASLt with its first kernel, 1.5 s on an H200.
-     * Our own kernels are loaded before their first launch all the same, since loading takes the context's lock and
-     * waits for the device. */
+     * Our own kernels are still loaded before their first launch, since loading takes the context's lock and waits
+     * for the device. */
     setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     r = table.Init(0);
     if (r != CUDA_SUCCESS) {
@@ -128,7 +128,7 @@ bool cuda_result_is_sticky(CUresult result)
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case 226: /* CUDA_ERROR_CONTAINED, which older headers do not have */
+    case 226: /* CUDA_ERROR_CONTAINED, missing in older cuda.h */
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:

@@ -1,5 +1,5 @@
-/* The CUDA driver, loaded at run time. Its tables are the process's: cuda_driver_load() fills them before any other
- * call of this backend, and they are read-only after. Thread: any. */
+/* The CUDA driver, loaded at run time. The tables of functions are global: cuda_driver_load() fills them before any
+ * other call of this backend, and they are constant afterwards. Thread: any. */
 #ifndef KOPS_CUDA_DRIVER_H
 #define KOPS_CUDA_DRIVER_H
 
@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Every function of the driver that the daemon calls, once.
+/* All functions of the driver that are called.
  *
- * X(Name, suffix, need): the field is `Name`, its type that of cuda.h's `cu<Name>` (whose macros map it to the
- * newest version), the symbol "cu<Name><suffix>". Before driver 12.8 the older EventElapsedTime, of the same
- * signature, stands in: it takes 3.6 us on an H200, not 0.1. */
+ * X(Name, suffix, need): the field is `Name`, its type that of cuda.h's `cu<Name>` (a macro for the newest version),
+ * the symbol "cu<Name><suffix>". Before driver 12.8 the older EventElapsedTime of the same signature is used, which
+ * takes 3.6 us on an H200, not 0.1. */
 
 /* Functions about the driver and its devices. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                                                                       \
@@ -30,8 +30,8 @@
     X(DriverGetVersion, "", OPTIONAL)                                                                                  \
     X(TensorMapEncodeTiled, "", OPTIONAL)
 
-/* Functions that act on the current context or on handles of one, and those of virtual memory, which would do
- * without. Only cuda_on() gives them out. */
+/* Functions that act on the current context or on its handles, and the functions of virtual memory, which need no
+ * context. Get them from cuda_on(). */
 #define CUDA_CONTEXT_FUNCTIONS(X)                                                                                      \
     X(MemGetInfo, "_v2", OPTIONAL)                                                                                     \
     /* kernels */                                                                                                      \
@@ -120,9 +120,8 @@ struct cuda_context_driver {
 
 extern struct cuda_driver cuda;
 
-/* The functions that need a context, with this one made current in the calling thread: no call reaches another
- * device's context, whatever the thread did before. Where the context cannot be made current none is, and each call
- * fails. */
+/* Makes the context current in the calling thread, and returns the functions that need one. So no call reaches another
+ * device's context. If that fails, no context is current, and each call fails. */
 const struct cuda_context_driver *cuda_driver_in(CUcontext context);
 
 CUresult cuda_driver_enter(CUcontext context);
@@ -131,24 +130,24 @@ CUresult cuda_driver_enter(CUcontext context);
 bool cuda_driver_has(size_t offset);
 #define CUDA_HAS(Name) cuda_driver_has(offsetof(struct cuda_context_driver, Name))
 
-/* A function to look up, and where its address goes in a table. */
+/* A function to look up, and the place of its address in a table. */
 struct cuda_symbol {
     const char *name;
     size_t offset;
     bool optional;
 };
 
-/* Looks functions up in what dlopen() gave. Returns the first one that is missing, or NULL. */
+/* Looks functions up in a handle of dlopen(). Returns the name of the first missing one, or NULL. */
 const char *cuda_resolve(void *library, const struct cuda_symbol *wanted, size_t n, void *table);
 
-/* Loads the driver and initialises it, for as long as the process lives. A machine without one is normal: -1, and
- * `why` says why. */
+/* Loads and initialises the driver for the life of the process. Returns -1 where there is none, which is normal;
+ * `why` has the reason. */
 int cuda_driver_load(const char *path, char *why, size_t why_size);
 
 /* "CUDA_ERROR_OUT_OF_MEMORY"; never NULL. */
 const char *cuda_result_name(CUresult result);
 
-/* Whether the context serves nothing but errors after this result. */
+/* Whether all later calls in the context fail after this result. */
 bool cuda_result_is_sticky(CUresult result);
 
 #endif

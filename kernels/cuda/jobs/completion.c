@@ -1,4 +1,4 @@
-/* Sees executions and jobs end: measures them and takes them off their streams. */
+/* Detects the end of executions and jobs, measures them, and takes them off their streams. */
 #include "executor.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static bool has_ended(struct cuda_stream *s, const struct cuda_execution *x)
     return cuda_marks_ended(&s->marks, s->flag) >= x->mark;
 }
 
-/* A waiter that still sleeps on the event returns it when it wakes. */
+/* Returns the event to its pool; if a waiter still sleeps on it, the waiter does that when it wakes. */
 static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent event)
 {
     if (event && event == s->waited) {
@@ -37,8 +37,8 @@ static void return_end(struct cuda_stream *s, enum cuda_event_kind kind, CUevent
     }
 }
 
-/* The event behind the only execution in flight, for a thread to sleep on, dropped when that execution ends. NULL:
- * the driver gives none, and a thread naps instead, which works: only the log tells. */
+/* Returns the event to sleep on, behind the only execution in flight. It is dropped when that execution ends. NULL: the
+ * driver refused an event, which is logged once; a thread naps instead. */
 static CUevent wake_event(struct cuda_stream *s)
 {
     struct error e;
@@ -54,14 +54,14 @@ static CUevent wake_event(struct cuda_stream *s)
     return s->wake;
 }
 
-/* Whether CUPTI may hold back records of what has ended on the stream, because more is under way there, or, with
- * records, on other streams. Where events tell of ends, all that was not seen to have ended counts. */
+/* Whether CUPTI may hold back records of ended executions, because others are in flight: on this stream, or, with
+ * records, on other streams. Without a flag an execution counts as in flight until its end was collected. */
 static bool records_may_be_held(struct cuda_stream *s)
 {
     return (s->flag ? cuda_stream_executions_ahead(s) : s->in_flight) || s->executor->recorded.under_way > s->recorded;
 }
 
-/* What the stream waits for when all that was issued of its first job has ended. */
+/* Finds what the stream waits for when all issued executions of its first job have ended. */
 static enum cuda_wait waits_behind(struct cuda_stream *s, const struct cuda_job *job, CUevent *ret_event)
 {
     if (job && job->state == JOB_WAITING)
@@ -73,7 +73,7 @@ static enum cuda_wait waits_behind(struct cuda_stream *s, const struct cuda_job 
     *ret_event = job->tail;
     if (job->tail && !happened(s->queue.device, job->tail))
         return WAIT_EVENT;
-    /* The job waits for records, of which no event tells. */
+    /* The job waits for CUPTI's records, which no event announces. */
     return records_may_be_held(s) ? WAIT_FLAG : WAIT_NOTHING;
 }
 
@@ -97,11 +97,11 @@ enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event)
     if (has_ended(s, x))
         return WAIT_NOTHING;
     if (s->in_flight > 1)
-        return WAIT_FLAG; /* an event recorded now would happen behind all of them */
+        return WAIT_FLAG; /* an event recorded now would come after all executions in flight */
     *ret_event = wake_event(s);
     if (!*ret_event)
         return WAIT_FLAG;
-    /* An event that has happened is nothing to sleep on, and the flag is written or about to be. */
+    /* If the event has already happened, the flag is written by now or very soon, so poll. */
     return happened(s->queue.device, *ret_event) ? WAIT_NOTHING : WAIT_EVENT;
 }
 
@@ -132,7 +132,7 @@ static bool collect_records(struct cuda_stream *s, struct backend_job *base, str
     return true;
 }
 
-/* Returns true when the whole job has ended. */
+/* True: the whole job has ended. */
 static bool collect(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;
@@ -194,7 +194,7 @@ void cuda_stream_finish(struct cuda_stream *s, struct list *finished)
 
 void cuda_stream_fail(struct cuda_stream *s, struct list *finished)
 {
-    cuda_stream_finish(s, finished); /* the context broke behind these */
+    cuda_stream_finish(s, finished); /* jobs that ended before the context broke */
     list_for_each_safe (node, after, &s->jobs) {
         struct backend_job *base = list_entry(node, struct backend_job, link);
         struct cuda_job *job = base->impl;
@@ -217,10 +217,10 @@ void cuda_stream_check(struct cuda_stream *s)
     CUresult r = cuda_on(d)->StreamQuery(s->queue.stream);
     struct error ignored;
 
-    /* After all work of the stream: another value than the last mark was written by a kernel. */
+    /* All work of the stream has ended, so any value but the last mark was written by a user's kernel. */
     if (r == CUDA_SUCCESS && s->flag && cuda_stream_executions_ahead(s)) {
         log_warning("cuda_flag_overwritten", "device=%s", d->base.info.uuid);
-        r = CUDA_ERROR_ILLEGAL_ADDRESS; /* the kernel wrote to where it had no business */
+        r = CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
         cuda_fail_unseen(d, r, "cuStreamQuery", &ignored);

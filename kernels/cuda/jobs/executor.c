@@ -50,8 +50,7 @@ enum { HEALTH_NS = 1000 * 1000, POLLS_A_CLOCK = 64 };
 
 static void advance_stream(struct cuda_stream *s, struct list *finished)
 {
-    /* Twice: the end of an execution makes room in the windows, and jobs issued there may end at once. No more
-     * often: other streams wait. */
+    /* Two rounds: an ended execution lets others be issued, which may end at once. Not more: other streams wait. */
     for (unsigned round = 0; round < 2; round++) {
         if (s->next != &s->jobs)
             cuda_stream_issue(s);
@@ -61,8 +60,8 @@ static void advance_stream(struct cuda_stream *s, struct list *finished)
     }
 }
 
-/* In a broken context no flag is written, so the driver is asked about the context, and a stream, now and then.
- * Reading the clock at each poll would cost more than the poll. */
+/* No flag is written in a broken context, so a stream is queried now and then, which also reveals a broken context. The
+ * clock is not read at each poll, since that would cost more than the poll. */
 static void check_health(struct cuda_executor *x)
 {
     struct list *node = list_first(&x->busy);
@@ -75,7 +74,7 @@ static void check_health(struct cuda_executor *x)
         return;
     x->health_checked_ns = now;
     cuda_stream_check(list_entry(node, struct cuda_stream, link));
-    list_remove(node); /* another one's turn is next */
+    list_remove(node); /* the next check queries another stream */
     list_append(&x->busy, node);
 }
 
@@ -123,7 +122,7 @@ unsigned cuda_poll(struct cuda_executor *x)
         return 0;
     list_init(&finished);
     poll_streams(x, &finished);
-    /* done() may submit more, or free streams. */
+    /* done() may submit jobs and free streams. */
     while ((node = list_first(&finished))) {
         struct backend_job *job = list_entry(node, struct backend_job, link);
 
@@ -163,7 +162,7 @@ void cuda_arm(struct cuda_executor *x)
     }
     if (nap && !now) {
         now = !cuda_waiters_nap(x->waiters, x->progress_ns);
-        x->polls = POLLS_A_CLOCK - 1; /* each nap is worth a look at the clock */
+        x->polls = POLLS_A_CLOCK - 1; /* the next poll reads the clock */
     }
     if (now)
         x->device->host.wake(x->device->host.context);

@@ -1,6 +1,6 @@
-/* Runs the jobs of one device: issues their executions a bounded way ahead of the GPU, sees them end, and gives jobs
- * back in order. Thread: loop, but for cuda_prepare() and cuda_prepare_step(); the context is
- * current in functions that take a struct cuda_stream. */
+/* Runs the jobs of one device: issues a bounded number of executions ahead of the GPU, detects their end, and returns
+ * jobs in order. Thread: loop, except cuda_prepare() and cuda_prepare_step(). The context is current in functions that
+ * take a struct cuda_stream. */
 #ifndef KOPS_CUDA_EXECUTOR_H
 #define KOPS_CUDA_EXECUTOR_H
 
@@ -14,58 +14,58 @@
 struct cuda_executor {
     struct cuda_device *device;
     const struct cuda_kernels *kernels;
-    struct cuda_capture capture;    /* its own lock */
-    struct cuda_job_pool job_pool;  /* its own lock */
-    atomic_uint unfinished;         /* jobs submitted whose done() was not called; the loop changes it */
-    atomic_bool records_are_wanted; /* CUPTI is to be started */
+    struct cuda_capture capture;    /* thread-safe */
+    struct cuda_job_pool job_pool;  /* thread-safe */
+    atomic_uint unfinished;         /* submitted jobs before done(); written by the loop */
+    atomic_bool records_are_wanted; /* prepare() starts CUPTI */
 
-    /* loop */
+    /* The members below belong to the loop. */
     struct cuda_streams streams;
     struct cuda_stamps stamps;
     struct cuda_gates gates;
-    struct cuda_overhead overhead; /* of events */
-    struct cuda_clock stamp_clock; /* by which kernels write their times */
+    struct cuda_overhead overhead; /* time that events add to measurements */
+    struct cuda_clock stamp_clock;
     struct cuda_recorded recorded;
     struct cuda_waiters *waiters;
     struct list busy;           /* struct cuda_stream with unfinished jobs */
-    uint64_t progress_ns;       /* when an execution was last seen to have ended, or work came */
-    uint64_t health_checked_ns; /* when the driver was last asked about the context */
-    unsigned polls;             /* with busy streams, since the clock was last read */
-    bool told_of_naps;          /* the log says that the driver refused an event to sleep on */
+    uint64_t progress_ns;       /* time of the last detected end, or of the last submitted work */
+    uint64_t health_checked_ns; /* time of the last query of a stream */
+    unsigned polls;             /* polls with busy streams, which tell when to read the clock */
+    bool told_of_naps;          /* an event that the driver refused was logged */
 };
 
-/* Neither moves while the executor is open. The context is current. */
+/* `x` and `d` stay in place while the executor is open. The context is current. */
 int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const struct cuda_kernels *kernels,
                        struct error *e);
-/* No job is unfinished. */
+/* Needs that no job is unfinished. */
 void cuda_executor_close(struct cuda_executor *x);
 
-/* The functions of struct backend with these names. */
+/* Functions of struct backend: */
 void cuda_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned cuda_poll(struct cuda_executor *x);
 void cuda_arm(struct cuda_executor *x);
 
 /* ---- prepare.c ---- */
 
-/* Whether the job's preparation may block: the loop leaves it to a thread. */
+/* Whether preparing the job may block, so that the loop leaves it to a thread. */
 bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
-/* Prepares the job, whose stream has no earlier one. After a failure `job` is as it was, or can only be given back.
- * Thread: any, which has the stream to itself; may block. */
+/* Prepares the first job of its stream. After a failure `job` is unchanged, or can only be given back. Thread: any, but
+ * no other thread uses the stream; may block. */
 int cuda_prepare(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e);
 
-/* Prepares one step of a job of the stream; cuda_job_take_steps() has made `own`. Thread: any; it may block where
- * cuda_needs_prepare() says so. */
+/* Prepares a step of a job of the stream; `own` comes from cuda_job_take_steps(). Thread: any; may block where
+ * cuda_needs_prepare() is true. */
 int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cuda_step *own, struct error *e);
 
 /* ---- issue.c ---- */
 
-/* Issues as much of the stream's jobs as its windows allow. */
+/* Issues executions of the stream's jobs as far as the windows allow. */
 void cuda_stream_issue(struct cuda_stream *s);
 
-/* ---- completion.c: seeing executions end, and taking ended jobs off their streams ---- */
+/* ---- completion.c ---- */
 
-/* The kind of an execution's end. Events that a thread can sleep on cost each call 0.5 to 1 us more than plain ones
- * (H200): where a flag tells of the end, such an event is recorded only before a thread sleeps. */
+/* Returns the kind of the event behind an execution. Events to sleep on cost each call 0.5 to 1 us more (H200). With a
+ * flag they are not needed here: one is recorded before a thread sleeps. */
 static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, const struct cuda_execution *x)
 {
     if (!x->by_events)
@@ -73,38 +73,37 @@ static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, co
     return s->flag ? EVENT_TIMED : EVENT_TIMED_END;
 }
 
-/* How a thread can wait for the stream's next completion. */
-enum cuda_wait { WAIT_NOTHING /* there is something to do now */, WAIT_EVENT, WAIT_FLAG, WAIT_THREAD /* it wakes */ };
+enum cuda_wait { WAIT_NOTHING /* poll now */, WAIT_EVENT, WAIT_FLAG, WAIT_THREAD /* a thread wakes the loop */ };
 enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event);
 
-/* Appends the jobs at the stream's head that have ended to `finished`. */
+/* Moves ended jobs from the stream's head to `finished`. */
 void cuda_stream_finish(struct cuda_stream *s, struct list *finished);
 
-/* The device is lost: appends all jobs of the stream to `finished`. Jobs that had ended before are done, as far as
- * flags and events still tell; the others fail. A job that a thread prepares stays, with those behind it, until the
- * next call. */
+/* Moves all jobs of the stream to `finished` when the device is lost. Jobs that had ended before succeed, as far as
+ * flags and events still tell; the others fail. A job that a thread prepares stays until the next call, with those
+ * behind it. */
 void cuda_stream_fail(struct cuda_stream *s, struct list *finished);
 
-/* Marks the device broken when the driver says that the stream's context is, or when a kernel has written to the
- * stream's flag, so that the end of its work would never be seen. */
+/* Queries the stream, and marks the device broken if the query fails, or if a user's kernel has overwritten the
+ * stream's flag, which would hide the end of its work. */
 void cuda_stream_check(struct cuda_stream *s);
 
-/* ---- timed.c: by CUPTI's record of an execution, by its kernel where that can tell, else by events around it ---- */
+/* ---- timed.c: an execution is timed by CUPTI's record, by a stamp of its kernel, or by events around it ---- */
 
-/* Not timed, as yet. */
+/* Makes the execution an untimed one. */
 void cuda_timed_init(struct cuda_execution *x);
 
-/* Before the work of a timed execution is enqueued. */
+/* Call before the work of a timed execution is enqueued. */
 int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
                      struct error *e);
-/* All of the execution is on the stream, the event behind it too. */
+/* Call when the execution and the event behind it are on the stream. */
 void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
 
-/* The execution has ended: its time becomes a sample of the job, or will when CUPTI's record has come. */
+/* Call when the execution has ended. Its time becomes a sample of the job, now or when CUPTI's record has come. */
 void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
                     uint64_t seen_ns);
 
-/* Before the stream's driver stream is destroyed. */
+/* Call before the driver's stream is destroyed. */
 void cuda_timed_forget(struct cuda_stream *s);
 
 #endif

@@ -10,24 +10,24 @@
 #include "times/records.h"
 #include "util/log.h"
 
-enum { GRAPHS_KEPT = 4 /* sets of addresses of one program */ };
+enum { GRAPHS_KEPT = 4 /* graphs of a program, one for each set of addresses */ };
 
 struct cuda_graph {
     atomic_uint refs;
     struct cuda_device *device;
     CUgraphExec exec;
-    CUdeviceptr workspace; /* cuBLASLt's, this graph's own; 0: none needed */
-    CUdeviceptr scratch;   /* the same, for copies of operands */
+    CUdeviceptr workspace; /* cuBLASLt's workspace for this graph alone; 0: none needed */
+    CUdeviceptr scratch;   /* copies of operands of this graph alone; 0: none needed */
     uint64_t scratch_bytes;
     const char **variants;
-    uint64_t choices;     /* a hash of what tuning had chosen for its steps */
-    uint32_t generation;  /* the table's, when that was last compared; under the program's lock */
-    uint64_t addresses[]; /* of every step's operands */
+    uint64_t choices;     /* a hash of the tuning's choices for the steps */
+    uint32_t generation;  /* the tuning table's, when `choices` was last compared; under the program's lock */
+    uint64_t addresses[]; /* STEP_MAX_OPERANDS for each step */
 };
 
 struct backend_program {
     pthread_mutex_t lock;
-    bool plain;                             /* capturing failed once: steps are launched one by one */
+    bool plain;                             /* capturing has failed: steps are launched one by one */
     struct cuda_graph *graphs[GRAPHS_KEPT]; /* references, most recently used first */
 };
 
@@ -63,7 +63,7 @@ static struct backend_program *program_of(const struct backend_job *job)
     return p;
 }
 
-/* In a graph only drivers from 12.3 on keep early launches. */
+/* Drivers before 12.3 lose early launches in a graph, so jobs that have some run without. */
 static bool begins_early(const struct backend_job *job)
 {
     for (unsigned i = 1; i < job->n_steps; i++)
@@ -100,7 +100,7 @@ static bool is_of(const struct cuda_graph *graph, const struct backend_job *job)
     return true;
 }
 
-/* A hash of what tuning has chosen for the steps; 0: not known without blocking. */
+/* Returns a hash of the tuning's choices for the steps; 0: not known without blocking. */
 static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_device *d, const struct backend_job *job,
                            bool may_block)
 {
@@ -122,7 +122,7 @@ static uint64_t choices_of(const struct cuda_kernels *k, const struct cuda_devic
     return one.before;
 }
 
-/* Whether tuning has chosen nothing else since the graph was recorded. Under the program's lock. */
+/* Whether the tuning's choices are still those of the graph. Under the program's lock. */
 static bool is_current(struct cuda_graph *graph, const struct cuda_kernels *k, const struct backend_job *job)
 {
     const uint32_t generation = tuning_table_generation(k->tuning);
@@ -159,7 +159,7 @@ struct cuda_graph *cuda_graph_find(const struct cuda_capture *c, const struct ba
     return found;
 }
 
-/* ---- making one ---- */
+/* ---- making a graph ---- */
 
 static int prepare_works(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
                          struct error *e)
@@ -177,7 +177,7 @@ static int prepare_works(struct cuda_capture *c, const struct backend_job *job, 
     return 0;
 }
 
-/* Takes the scratch memory that the steps share. Where there is none, operands are not copied. */
+/* Takes the scratch memory that the steps share. Without it, operands are not copied. */
 static int take_scratch(struct cuda_capture *c, const struct backend_job *job, struct cuda_work *works,
                         struct cuda_graph *graph, struct error *e)
 {
@@ -266,7 +266,7 @@ static struct cuda_graph *graph_new(const struct cuda_capture *c, const struct b
     graph->device = d;
     for (unsigned i = 0; i < job->n_steps; i++)
         cuda_step_addresses(d, &job->steps[i], graph->addresses + (size_t)i * STEP_MAX_OPERANDS);
-    /* Read before the steps are prepared: a choice in between differs from this one, and the graph is made anew. */
+    /* Choices are read before the steps are prepared: if one changes in between, the graph is made anew. */
     graph->generation = tuning_table_generation(c->kernels->tuning);
     graph->choices = choices_of(c->kernels, d, job, true);
     return graph;
@@ -279,7 +279,7 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
 
     if (!works)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for a graph of %u ops", job->n_steps);
-    cuda_records_start(); /* before the first graph: see there */
+    cuda_records_start(); /* must precede the first graph, see records.h */
     pthread_mutex_lock(&c->lock);
     cuda_records_load_begin(false);
     if (!c->stream)
@@ -298,7 +298,7 @@ static int capture(struct cuda_capture *c, const struct backend_job *job, struct
     return r;
 }
 
-/* The graph takes the place of the one of the same addresses, or else of the least recently used one. */
+/* Stores the graph in place of that with the same addresses, or of the least recently used one. */
 static void keep(struct backend_program *p, struct cuda_graph *graph, const struct backend_job *job)
 {
     struct cuda_graph *dropped;
@@ -366,7 +366,7 @@ void cuda_graph_unref(struct cuda_graph *graph)
         if (graph->exec)
             cuda_on(graph->device)->GraphExecDestroy(graph->exec);
         cuda_records_load_end();
-        /* On the capturing stream another thread may be recording. */
+        /* The service stream, since another thread may be capturing on the capture stream. */
         cuda_scratch_free(graph->device, graph->device->service, graph->workspace);
         cuda_scratch_give(graph->device, graph->device->service, graph->scratch, graph->scratch_bytes);
     }

@@ -1,6 +1,6 @@
-/* Programs as CUDA graphs: the steps of a job that will run again, captured once per set of addresses and launched as
- * one. A program keeps the graphs of the last few sets; where tuning has chosen something else for a step since, its
- * graph is captured anew. Thread: any.
+/* Programs as CUDA graphs: a program's steps are captured once per set of addresses and launched as one graph. A
+ * program keeps the graphs of the last few sets. When a choice of the tuning changes, the graph is captured anew.
+ * Thread: any.
  *
  * Source: CUDA driver API, stream capture and graph management. */
 #ifndef KOPS_CUDA_GRAPH_H
@@ -13,7 +13,7 @@
 struct cuda_graph;
 struct cuda_kernels;
 
-/* A stream of one device that only records graphs. */
+/* A device's stream for capturing graphs. */
 struct cuda_capture {
     struct cuda_device *device;
     const struct cuda_kernels *kernels;
@@ -24,15 +24,14 @@ struct cuda_capture {
 void cuda_capture_open(struct cuda_capture *c, struct cuda_device *d, const struct cuda_kernels *kernels);
 void cuda_capture_close(struct cuda_capture *c);
 
-/* Whether a graph should run the job: it is of a program, has several steps, and capturing has not failed before. */
+/* Whether a graph should run the job: the job has a program, several steps, and its capturing has not failed. */
 bool cuda_graph_is_wanted(const struct backend_job *job);
 
-/* A reference to the graph of the job's steps on their addresses, or NULL: there is none, or one of other choices of
- * the tuning. */
+/* Returns a reference to the graph of the job's steps and addresses. NULL: none, or the tuning's choices changed. */
 struct cuda_graph *cuda_graph_find(const struct cuda_capture *c, const struct backend_job *job);
 
-/* Captures the steps, and keeps the graph in *job->program. *ret_graph stays NULL, without an error, where the
- * driver cannot capture them: the caller launches them one by one. The context is current; may block. */
+/* Captures the steps, and keeps the graph in *job->program. *ret_graph is NULL, without an error, where the driver
+ * cannot capture them: the caller launches the steps one by one. The context is current; may block. */
 int cuda_graph_make(struct cuda_capture *c, const struct backend_job *job, struct cuda_graph **ret_graph,
                     struct error *e);
 

@@ -12,8 +12,8 @@ _Static_assert((int)STAMPS_WINDOW < (int)MARKS_WINDOW, "each execution in flight
 /* Launches block when a channel's queue of some 1000 is full. */
 enum {
     STREAM_WINDOW = STAMPS_WINDOW, /* executions of all jobs of a stream */
-    STEP_WINDOW = 512, /* launches of a stream, however they are spread over executions: the most ops of a sequence */
-    COPY_LAUNCHES = 2  /* of a staged step of several, in and out */
+    STEP_WINDOW = 512,             /* launches of all executions of a stream; a sequence has at most as many ops */
+    COPY_LAUNCHES = 2              /* added to a staged step, where the job has several: copies in and out */
 };
 
 static uint32_t executions_of(const struct backend_job *base)
@@ -38,8 +38,8 @@ static int provide_memory(struct cuda_stream *s, const struct cuda_work *work, s
     return cuda_queue_need_scratch(&s->queue, work->scratch, e);
 }
 
-/* Gets cuBLASLt's workspace, and scratch memory. Without memory for copies operands are not copied; without any, an
- * embedded kernel takes cuBLASLt's place. */
+/* Provides cuBLASLt's workspace and scratch memory. If there is no memory for copies, operands are not copied; if there
+ * is none for the workspace either, an embedded kernel takes cuBLASLt's place. */
 static int provide(struct cuda_stream *s, const struct step *step, struct cuda_work *work, struct error *e)
 {
     const struct cuda_kernels *kernels = s->executor->kernels;
@@ -66,8 +66,8 @@ static int start_step(struct cuda_stream *s, struct step *step, struct cuda_step
     return 0;
 }
 
-/* A step may begin early only right behind a user's kernel of the same execution: it would not wait for another
- * job's. */
+/* A step may begin early only right after a user's kernel of the same execution. It must not begin before another job's
+ * work has ended. */
 static void find_early(const struct backend_job *base, struct cuda_job *job)
 {
     const struct cuda_step *before = NULL;
@@ -83,7 +83,7 @@ static void find_early(const struct backend_job *base, struct cuda_job *job)
     }
 }
 
-/* Copies that a thread has left come right before the kernel, or another process's time slice comes between. */
+/* Enqueues copies that the thread left for now: right before the kernel no other process's time slice comes between. */
 static int copy_in(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_staging *staging = cuda_job_staging(job);
@@ -130,8 +130,8 @@ static void write_value(CUstreamBatchMemOpParams *op, CUdeviceptr address, uint6
     op->writeValue.value64 = value;
 }
 
-/* Enqueues the mark behind an execution. The job's signal, when it is due, comes before our own flag: the GPU is
- * faster that way, and an ended job's signal has then been written. */
+/* Enqueues the mark behind an execution. The job's signal comes before our flag: that is faster on the GPU, and
+ * guarantees that an ended job's signal has been written. */
 static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, bool signal,
                     struct cuda_execution *x, struct error *e)
 {
@@ -149,19 +149,19 @@ static int mark_end(struct cuda_stream *s, struct backend_job *base, struct cuda
     if (s->flag)
         write_value(&ops[n++], s->flag_address, cuda_marks_next(&s->marks, &s->streams->random));
     if (n && CUDA_CALL(d, e, StreamBatchMemOp, s->queue.stream, n, ops, 0) < 0) {
-        /* The event stays recorded; its next use overwrites that. */
+        /* The event stays recorded until its next use. */
         cuda_event_return(d, cuda_end_kind(s, x), x->end);
         return -1;
     }
     if (s->flag)
         x->mark = cuda_marks_issue(&s->marks);
     else if (cuda_event_mark(d, cuda_end_kind(s, x), s->queue.stream, &x->end, e) < 0)
-        return -1; /* the only mark, so it comes behind the signal */
+        return -1; /* without a flag the event comes last, behind the signal */
     job->signalled = job->signalled || signal;
     return 0;
 }
 
-/* The copies around a staged step of several are no part of the times that are recorded. */
+/* Issues a staged step, of a job with several. Its copies are excluded from recorded times. */
 static int issue_staged(struct cuda_stream *s, struct cuda_step *step, const struct cuda_execution *x, struct error *e)
 {
     struct cuda_staging *staging = &step->staged->staging;
@@ -182,7 +182,7 @@ static int issue_step(struct cuda_stream *s, struct cuda_step *step, bool alone,
                       struct error *e)
 {
     if (!step->work.variant)
-        return 0; /* nothing to write */
+        return 0; /* the step has no elements */
     return step->staged && !alone ? issue_staged(s, step, x, e) : cuda_work_issue(&s->queue, &step->work, e);
 }
 
@@ -196,15 +196,15 @@ static int issue_work(struct cuda_stream *s, struct backend_job *base, struct cu
             backend_job_blame(base, i, e);
             return -1;
         }
-        /* Later steps come while the first one runs. */
+        /* The gate opens after the first step: the others are enqueued while that runs. */
         if (job->n_steps > 1)
             cuda_gate_open(&x->gate);
     }
     return 0;
 }
 
-/* Copies back before the mark of the last execution, which then tells of their end, too: not where they are timed,
- * nor where an event behind them would tell the execution's time. */
+/* Enqueues copies back before the mark of the last execution, which then also marks their end. Left to issue_tail()
+ * where copies are timed, and where the execution is timed by events, whose end must not come behind the copies. */
 static int write_back(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job,
                       const struct cuda_execution *x, struct error *e)
 {
@@ -232,7 +232,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     x->steps = job->launches;
     if (timed && cuda_timed_begin(s, base, job, x, e) < 0)
         return -1;
-    /* A launch that is answered with an error may be on the device all the same. */
+    /* A launch that returns an error may still be on the device. */
     if (!base->started_ns)
         base->started_ns = clock_now_ns();
     cuda_recorded_choose(x);
@@ -241,7 +241,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     if (r == 0 && last)
         r = write_back(s, base, job, x, e);
     signals = last && base->signal.page && (!cuda_job_staging(job) || job->written_back);
-    /* After a failure part of the work may be in flight. */
+    /* Part of the work may be in flight, even after a failure. */
     if (mark_end(s, base, job, signals, x, r < 0 ? &ignored : e) < 0)
         goto lose_track;
     job->issued++;
@@ -252,7 +252,7 @@ static int issue_one(struct cuda_stream *s, struct backend_job *base, struct cud
     return r;
 
 lose_track:
-    /* The kernel's end would go unseen, so no memory could be given back safely. */
+    /* The end of the work would go unseen, so its memory could not be freed safely. */
     cuda_device_break(d, CUDA_ERROR_UNKNOWN);
     cuda_event_return(d, EVENT_TIMED, x->start);
     return -1;
@@ -279,7 +279,7 @@ static int issue_tail(struct cuda_stream *s, struct backend_job *base, struct cu
     return r;
 }
 
-/* The job is empty, or failed, so no execution carried its signal. */
+/* Issues the signal of a job that is empty or has failed, so that no execution carried it. */
 static int issue_signal(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct error *e)
 {
     struct cuda_execution *x = &job->executions[job->issued % JOB_WINDOW];
@@ -327,7 +327,7 @@ static void prepare(void *argument)
     atomic_store_explicit(&job->answered, true, memory_order_release);
 }
 
-/* A thread has prepared the job, or could not: then the job's remains go, and it is only to be ended. */
+/* Takes the result of the thread that prepared the job. After a failure the job only has to end. */
 static void take_answer(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
     struct cuda_job_pool *pool = &s->executor->job_pool;
@@ -340,8 +340,8 @@ static void take_answer(struct cuda_stream *s, struct backend_job *base, struct 
     base->impl = cuda_job_take(pool);
 }
 
-/* Has the job prepared where that may block: behind the stream's earlier jobs, while later ones wait. False: it is not
- * yet. */
+/* Gives the job to a thread if preparing may block, once the stream's earlier jobs have ended; later jobs wait. False:
+ * the job is not prepared yet. */
 static bool is_prepared(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job)
 {
     if (job->state == JOB_PREPARING) {
@@ -362,7 +362,7 @@ static bool is_prepared(struct cuda_stream *s, struct backend_job *base, struct 
     return false;
 }
 
-/* Returns true once all of the job is issued. A job that meets a broken context never is: poll() fails it. */
+/* True: all of the job is issued. Never true on a broken context, where poll() fails the job. */
 static bool issue(struct cuda_stream *s, struct backend_job *base)
 {
     struct cuda_job *job = base->impl;

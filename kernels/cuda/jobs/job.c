@@ -1,4 +1,4 @@
-/* Owns the pool of jobs, and the steps of a job. */
+/* Owns the pool of freed jobs, which are reused, and the steps of a job. */
 #include "job.h"
 
 #include <stdlib.h>
@@ -25,8 +25,8 @@ struct cuda_job *cuda_job_take(struct cuda_job_pool *pool)
     job = node ? list_entry(node, struct cuda_job, link) : malloc(sizeof(*job));
     if (!job)
         return NULL;
-    /* The launch and the ring of executions are written before they are read: zeroing them would cost more than the
-     * rest of a submission's bookkeeping. */
+    /* The launch and the ring of executions are not zeroed, since they are written before they are read, and zeroing
+     * would cost more than the rest of a submission's bookkeeping. */
     list_init(&job->link);
     job->state = JOB_NEW;
     job->prepared = false;

@@ -1,4 +1,4 @@
-/* Prepares jobs: the part of their work that may block. Thread: any. */
+/* Prepares jobs, which may block. Thread: any. */
 #include <stdlib.h>
 
 #include "compute/kernels.h"
@@ -9,7 +9,7 @@
 #include "memory/operand.h"
 #include "util/clock.h"
 
-enum { LIGHT_STEPS = 8 /* of a job that the loop prepares: other jobs wait meanwhile */ };
+enum { LIGHT_STEPS = 8 /* most staged steps of a job that the loop prepares, while other jobs wait */ };
 
 static bool is_staged(const struct backend_job *job)
 {
@@ -19,8 +19,7 @@ static bool is_staged(const struct backend_job *job)
     return false;
 }
 
-/* Whether host memory of the job may take long: transfers of registered memory need nothing, and few small steps
- * only some launches. */
+/* Whether staging the job may block. Transfers of registered memory and a few light steps do not. */
 static bool staging_may_block(const struct cuda_device *d, const struct backend_job *job)
 {
     for (unsigned i = 0; i < job->n_steps; i++) {
@@ -41,11 +40,11 @@ static bool has_access(const struct cuda_device *d, const struct backend_job *jo
     return true;
 }
 
-/* Whether CUPTI is to be started with the job, noted for cuda_prepare(). That takes some 15 ms: unless it was started
- * with the context, the first job pays them of which times will be wanted some time. */
+/* Decides whether cuda_prepare() starts CUPTI for the job, and notes that. The start takes some 15 ms. Unless the
+ * context's opening started CUPTI, the first job does whose times may be wanted. */
 static bool starts_records(struct cuda_executor *x, const struct backend_job *job)
 {
-    const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 1; /* beside it */
+    const bool busy = atomic_load_explicit(&x->unfinished, memory_order_relaxed) > 1; /* the job itself counts, too */
 
     if (cuda_records_were_started() || !cuda_recorded_may_be_wanted(job, busy))
         return false;
@@ -109,7 +108,7 @@ int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cud
     return cuda_work_prepare(kernels, step, &own->work, e);
 }
 
-/* Waits for copies in flight, since the caller may unmap memory that they read. */
+/* Waits for copies in flight, since the caller may unmap the memory that they read. */
 static void undo_staging(struct cuda_stream *s, struct cuda_job *job, bool copying)
 {
     struct error ignored;

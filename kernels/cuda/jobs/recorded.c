@@ -5,23 +5,23 @@
 #include "util/clock.h"
 
 enum {
-    EXACT_AT_ONCE = 256, /* executions of one job that have ended: from then on their records are read meanwhile */
-    EXACT_MAX = 768,     /* of these the oldest is given up, before its ticket is forgotten and others' with it */
-    ROW_AT_ONCE = 24,    /* executions in a row of jobs whose records are read together, since reading costs 20 us */
-    ROW_NS = 200 * 1000, /* that such a job waits for the others */
-    IDLE_NS = 30 * 1000, /* the same where the stream has nothing more to do: its client waits */
-    TELL_AT_ONCE = 64,
-    TELL_NS = 20 * 1000 * 1000, /* after which fewer are told, too: a trace waits 0.2 s for them */
-    FLUSH_NS = 500 * 1000,      /* between two flushes while CUPTI may hold back what they are for */
+    EXACT_AT_ONCE = 256, /* records are read before the job's end when so many of its ended executions wait for one */
+    EXACT_MAX = 768,     /* with so many waiting, the oldest is given up, before CUPTI's tickets run over */
+    ROW_AT_ONCE = 24, /* jobs in a row: records are read for so many executions together, since reading takes 20 us */
+    ROW_NS = 200 * 1000,        /* jobs in a row: longest wait for more executions */
+    IDLE_NS = 30 * 1000,        /* … where the stream is idle, so its client waits */
+    TELL_AT_ONCE = 64,          /* later times are reported when there are so many … */
+    TELL_NS = 20 * 1000 * 1000, /* … or after this time; a trace waits 0.2 s for them */
+    FLUSH_NS = 500 * 1000,      /* interval of flushes while CUPTI may hold records back */
 };
 
-/* Patience for a record that does not come, once the GPU has nothing more to do. */
+/* A record that is not there so long after the GPU became idle is lost. */
 static const uint64_t patience_ns = 100 * 1000 * 1000;
 
-/* Patience while the GPU has more to do: CUPTI hands a buffer out when all launches in it have ended, and the next
- * launches go to the same buffer until it is full, at some 75 of them. A stream whose first job waits runs dry after
- * 32 more executions, so a job waits long enough where executions take 60 ms; statistics of a stream that never
- * pauses come where they take 25 ms. For a record that is lost a reply waits as long. */
+/* A record that is not there so long after its execution is lost, while the GPU is busy. CUPTI delivers a buffer when
+ * all launches in it have ended, and launches fill it until it is full, with some 75. A stream whose first job waits
+ * stops after 32 more executions, so the time is enough for executions of 60 ms; in statistics of a stream that never
+ * stops, for executions of 25 ms. A lost record delays its reply by this time. */
 static const uint64_t busy_patience_ns = 2000 * 1000 * 1000ULL;
 
 _Static_assert(2 * ((int)EXACT_MAX + (int)RECORDED_LATE_MAX) <= (int)RECORDS_TICKETS,
@@ -32,7 +32,7 @@ void cuda_recorded_init(struct cuda_recorded *r)
     *r = (struct cuda_recorded){.late_begin = 0};
 }
 
-/* ---- which executions ---- */
+/* ---- executions with records ---- */
 
 static bool are_wanted(const struct backend_job *base, bool stamps, bool in_a_row)
 {
@@ -51,7 +51,7 @@ static bool are_wanted(const struct backend_job *base, bool stamps, bool in_a_ro
 
 bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy)
 {
-    /* Elementwise kernels write their times themselves. Of other work a later job is a sample of the statistics. */
+    /* Element-wise kernels write stamps. Of other work a later job may be a sample of the statistics. */
     const bool stamps = base->n_steps == 1 && base->steps[0].plan.kind == PLAN_ELEMENTWISE;
 
     return !stamps || are_wanted(base, stamps, busy || base->repeat > 1);
@@ -91,7 +91,7 @@ void cuda_recorded_resume(const struct cuda_execution *x)
         cuda_records_resume(x->ticket);
 }
 
-/* ---- what the records say ---- */
+/* ---- times ---- */
 
 void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span)
 {
@@ -101,10 +101,10 @@ void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock
     base->samples[base->n_samples++] = (double)(span->end_ns - span->begin_ns) / 1e3;
 }
 
-/* ---- for how long they are waited ---- */
+/* ---- flushes and lost records ---- */
 
-/* `busy`: CUPTI may hold records back now. The first look after that counts as busy, too: records that were held
- * back come from then on. */
+/* Notes whether CUPTI may hold records back now. The first look after a busy one still counts as busy, since held
+ * records come only now. */
 static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
 {
     if (busy || r->busy)
@@ -112,8 +112,7 @@ static void look(struct cuda_recorded *r, bool busy, uint64_t now_ns)
     r->busy = busy;
 }
 
-/* Hands records out, `at_once` or some time after the last time, but never while code is loaded. Returns whether it
- * did. */
+/* Makes CUPTI deliver records, `at_once` or FLUSH_NS after the last flush. False: not due, or code is being loaded. */
 static bool flush(struct cuda_recorded *r, bool at_once, uint64_t now_ns)
 {
     if ((!at_once && now_ns - r->flushed_ns < FLUSH_NS) || !cuda_records_flush())
@@ -129,7 +128,7 @@ static bool is_overdue(const struct cuda_recorded *r, const struct cuda_ended *e
     return now_ns - (ended->seen_ns > r->busy_ns ? ended->seen_ns : r->busy_ns) > patience_ns;
 }
 
-/* `flushed`: just now, so that an overdue record may be given up. */
+/* `flushed`: a flush came right before, so an overdue record is lost. */
 static enum cuda_record_state read_one(const struct cuda_recorded *r, const struct cuda_ended *ended, bool flushed,
                                        uint64_t now_ns, struct cuda_span *ret)
 {
@@ -138,7 +137,7 @@ static enum cuda_record_state read_one(const struct cuda_recorded *r, const stru
     return state == RECORD_PENDING && flushed && is_overdue(r, ended, now_ns) ? RECORD_MISSING : state;
 }
 
-/* ---- of jobs that wait ---- */
+/* ---- jobs that wait for records ---- */
 
 static void take_exact(const struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job, bool flushed,
                        uint64_t now_ns)
@@ -182,15 +181,15 @@ void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, stru
         take_some(r, base, job, seen_ns);
 }
 
-/* Many times of a job, and exact ones, are waited for alone. Times of jobs in a row are read together, but none
- * waits long. */
+/* Whether to read the job's records now. Exact timing and repeated jobs read at once; single jobs in a row wait for
+ * others, to read together. */
 static bool are_due(const struct backend_job *base, const struct cuda_rest *rest, uint64_t waited_ns)
 {
     return base->timing == TIMING_EXACT || base->repeat > 1 || rest->ended >= ROW_AT_ONCE ||
            waited_ns > (rest->idle ? IDLE_NS : ROW_NS);
 }
 
-/* Before the job's end the host would know nothing of the token. */
+/* Called at the job's end, since the host does not know the token before. */
 static void expect_later(struct cuda_recorded *r, struct backend_job *base, const struct cuda_job *job)
 {
     base->timed_later = true;
@@ -208,7 +207,7 @@ bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, st
     if (job->later.ticket)
         expect_later(r, base, job);
     if (job->exact_read < job->n_exact)
-        take_exact(r, base, job, false, 0); /* those that were read with others' */
+        take_exact(r, base, job, false, 0); /* records that came with other jobs' */
     if (job->exact_read == job->n_exact)
         return true;
     now_ns = clock_now_ns();
@@ -216,13 +215,13 @@ bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, st
     if (!are_due(base, rest, waited_ns))
         return false;
     look(r, rest->busy, now_ns);
-    /* The stream's last job does not wait for an interval that other streams' jobs began. */
+    /* The last job of an idle stream does not wait for the interval of flushes, which other streams share. */
     flushed = flush(r, !rest->busy || (rest->idle && waited_ns < FLUSH_NS), now_ns);
     take_exact(r, base, job, flushed, now_ns);
     return job->exact_read == job->n_exact;
 }
 
-/* ---- of jobs that the host is told of later ---- */
+/* ---- times reported after the job's end ---- */
 
 static bool are_to_be_told(const struct cuda_recorded *r, uint64_t now_ns)
 {

@@ -1,4 +1,4 @@
-/* Owns the places for the times of one device's kernels; gates, and what events add to times. */
+/* Owns the memory for a device's stamps; gates; measures the overhead of events. */
 #include "stamps.h"
 
 #include <math.h>
@@ -12,12 +12,12 @@
 /* ---- clocks ---- */
 
 enum {
-    DRIFT_PPM = 100, /* 20 to 30 were seen */
-    SEEN_NS = 2000 /* from an end to its being seen, at best: that a launch took is less certain, since the GPU may have
-                      been another process's for its time slice */
+    DRIFT_PPM = 100, /* 20 to 30 were measured */
+    SEEN_NS = 2000   /* least time from an end until the host sees it. The launch's side is less certain, since another
+                        process's time slice may come before it */
 };
 
-/* Records may be read in another order than that of their ends. */
+/* 0 where `since_ns` is later: ends may be seen out of order. */
 static int64_t drift(uint64_t since_ns, uint64_t now_ns)
 {
     return now_ns > since_ns ? (int64_t)((now_ns - since_ns) * DRIFT_PPM / 1000000) : 0;
@@ -49,14 +49,14 @@ uint64_t cuda_clock_host_ns(const struct cuda_clock *c, uint64_t gpu)
 /* ---- stamps ---- */
 
 enum {
-    PLACE_WORDS = 3,  /* the first block began, the last one ended; what lies around that, which the kernel leaves */
-    TRIES = 16,       /* launches that show the steps of the clock, or what events add */
-    STEP_NS_MAX = 100 /* of a clock that is fine enough */
+    PLACE_WORDS = 3,  /* begin of the first block, end of the last one, AROUND_…, which the kernel does not write */
+    TRIES = 16,       /* launches that measure the clock's resolution, or the overhead of events */
+    STEP_NS_MAX = 100 /* coarsest resolution of a usable clock */
 };
 
-/* Added for what a kernel takes before its first block reads the clock and after its last one did. Medians of
- * CUPTI's records were larger by 860 to 890 ns for one block, and by 1,000 to 1,700 ns for 16 to 65,536 blocks of
- * add, square and gemm, with no trend in the number (H200). */
+/* Added to stamps: a kernel's time before its first block reads the clock and after its last block did. Medians of
+ * CUPTI's records were larger by 860 to 890 ns for one block, and by 1,000 to 1,700 ns for 16 to 65,536 blocks of add,
+ * square and gemm, with no trend in the number (H200). */
 enum { AROUND_ONE_BLOCK_NS = 860, AROUND_BLOCKS_NS = 1300 };
 
 _Static_assert((int)CUDA_FLAGS_MAX <= (int)CUDA_OPS_COUNTS, "every stream with a flag has a word to count in");
@@ -103,7 +103,7 @@ static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-/* The steps of the GPU's clock in ns, of which the differences of its readings are multiples. 0: unknown. */
+/* Finds the resolution of the GPU's clock in ns, the common divisor of differences of its readings. 0: unknown. */
 static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels, const struct cuda_stamps *stamps,
                      uint64_t *ret_step, struct error *e)
 {
@@ -121,7 +121,7 @@ static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels,
         places[i] = cuda_stamps_take(stamps, 0, i, &launch);
         r = cuda_embedded_launch(&queue, function, &launch, e);
     }
-    /* Launches before a failure write to memory that is freed then. */
+    /* Waits also after a failure: launches before it still write to memory that is freed next. */
     if (CUDA_OPEN_CALL(d, r < 0 ? &ignored : e, StreamSynchronize, d->service) < 0 || r < 0)
         return -1;
     *ret_step = 0;
@@ -144,7 +144,7 @@ int cuda_stamps_open(struct cuda_device *d, const struct cuda_embedded *kernels,
         return -1;
     stamps->host = host;
     stamps->counts = kernels->stamp_counts;
-    /* Without stamps there are events. */
+    /* Events replace stamps. */
     if (find_step(d, kernels, stamps, &step, e) < 0 || !step || step > STEP_NS_MAX)
         cuda_stamps_close(d, stamps);
     return 0;
@@ -158,7 +158,7 @@ void cuda_stamps_close(struct cuda_device *d, struct cuda_stamps *stamps)
 
 /* ---- gates ---- */
 
-enum { MOST_NS = 100 * 1000 /* that a gate stays closed: many times what it takes to enqueue a launch */ };
+enum { MOST_NS = 100 * 1000 /* a gate opens by itself after this time, which is enough to enqueue many launches */ };
 
 void cuda_gates_init(struct cuda_gates *h, const struct cuda_stamps *stamps, const struct cuda_embedded *kernels)
 {
@@ -197,11 +197,11 @@ uint64_t cuda_gate_opened_ns(const struct cuda_gate *h)
     return h->times && h->in_time ? atomic_load_explicit(&h->times[1], memory_order_relaxed) : 0;
 }
 
-/* ---- what events add ---- */
+/* ---- overhead of events ---- */
 
 enum { WARMUP = 2 };
 
-/* Flags of the trials, for the stamps of the work and of the gate. */
+/* Numbers of flags, for the stamps of the trials. */
 enum { FLAG_OF_WORK, FLAG_OF_GATE };
 
 struct measuring {
@@ -212,8 +212,9 @@ struct measuring {
     struct cuda_launch nothing;
 };
 
-/* Low quartiles: others may use the GPU meanwhile, and too little is to be taken off rather than too much. NaN:
- * unknown. */
+/* Low quartiles in us; NaN: unknown. `own`: the kernel's time; `more`: the time between events less that; `lead`: from
+ * the gate's end until the kernel begins. Low, since other processes may use the GPU meanwhile, and it is better to
+ * subtract too little than too much. */
 struct found {
     double more, own, lead;
 };
@@ -254,8 +255,7 @@ static double low_quartile(double *values, unsigned n)
     return values[n / 4];
 }
 
-/* Each trial is alone on the stream. How much more events say than kernels do, what kernels take, and when they
- * begin behind a gate. */
+/* Runs the trials one by one, each alone on the stream. */
 static struct found try_all(struct measuring *m, bool gated)
 {
     struct trial trials[TRIES] = {{.times = NULL}};
@@ -267,7 +267,7 @@ static struct found try_all(struct measuring *m, bool gated)
 
     for (unsigned i = 0; i < TRIES && fine; i++) {
         fine = launch(m, gated, i, &trials[i]) == 0;
-        /* Launches before a failure write to the places. */
+        /* Waits also after a failure: launches before it still write their stamps. */
         fine = CUDA_OPEN_CALL(d, &e, StreamSynchronize, m->queue.stream) == 0 && fine;
     }
     for (unsigned i = 0; i < TRIES; i++) {

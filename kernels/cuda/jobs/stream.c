@@ -1,4 +1,4 @@
-/* Owns driver streams, their marks and their workspaces. */
+/* Owns the driver's streams, their marks and workspaces. */
 #include "stream.h"
 
 #include <errno.h>
@@ -39,11 +39,11 @@ static inline void mix(uint64_t v[4])
     v[2] = turn(v[2], 32);
 }
 
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of 8 bytes, a pseudorandom function: whoever knows values but not the
- * key knows nothing of the next. Takes some 30 ns. */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of 8 bytes, a pseudorandom function: without the key no value can be
+ * predicted from others. Takes some 30 ns. */
 static uint64_t siphash(const uint64_t key[2], uint64_t message)
 {
-    const uint64_t blocks[2] = {message, UINT64_C(8) << 56 /* its length */};
+    const uint64_t blocks[2] = {message, UINT64_C(8) << 56 /* the message's length */};
     uint64_t v[4] = {key[0] ^ UINT64_C(0x736f6d6570736575), key[1] ^ UINT64_C(0x646f72616e646f6d),
                      key[0] ^ UINT64_C(0x6c7967656e657261), key[1] ^ UINT64_C(0x7465646279746573)};
 
@@ -79,7 +79,7 @@ uint64_t cuda_marks_next(struct cuda_marks *marks, struct cuda_random *random)
 
 void cuda_marks_look(struct cuda_marks *marks, uint64_t value)
 {
-    /* Mostly it is the oldest. */
+    /* The oldest mark is the most likely one. */
     for (uint64_t i = marks->ended + 1; i <= marks->issued; i++)
         if (marks->values[i % MARKS_WINDOW] == value) {
             marks->ended = i;
@@ -91,13 +91,13 @@ void cuda_marks_look(struct cuda_marks *marks, uint64_t value)
 /* ---- streams ---- */
 
 enum {
-    IDLE_STREAMS_MAX = 32,      /* of one priority */
+    IDLE_STREAMS_MAX = 32,      /* streams of a priority, kept for reuse */
     RESTING_WORKSPACES_MAX = 8, /* streams that keep their workspace between jobs */
-    RESTING_SMALLS_MAX = 64     /* the same of small memory */
+    RESTING_SMALLS_MAX = 64     /* streams that keep their small memory between jobs */
 };
 
-/* The driver's numbers fall with urgency. Normal work has the least urgent one, as other processes' default streams
- * have: graphs start later on any other (3.5 us on an H200). The server holds low work back while there is other. */
+/* The driver's numbers fall with urgency. Normal work has the least urgent priority, that of default streams: on any
+ * other graphs start 3.5 us later (H200). The server holds low work back while there is other work. */
 static int find_priorities(struct cuda_streams *streams, struct error *e)
 {
     int least, greatest;

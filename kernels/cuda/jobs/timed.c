@@ -1,4 +1,4 @@
-/* Chooses how executions are timed, and reads what they took. */
+/* Chooses how executions are timed, and reads their times. */
 #include "executor.h"
 
 #include <math.h>
@@ -8,14 +8,14 @@
 #include "util/clock.h"
 
 enum {
-    AHEAD_US = 20, /* that the GPU needs for what is ahead on the stream, so that the host has enqueued an execution */
-    AROUND_US = 3, /* for two events */
-    ROW_JOBS = 8,  /* unfinished ones */
-    ROW_US = 20,   /* of longer executions events are a small part */
-    ANCHOR_NS_MAX = 1000 * 1000 * 1000, /* the driver tells the time between events with 24 bits: 0.1 us within it */
+    AHEAD_US = 20, /* with so much work ahead on the stream, the host enqueues an execution in time without a gate */
+    AROUND_US = 3, /* time that the GPU takes for two events */
+    ROW_JOBS = 8,  /* unfinished jobs of a stream that count as many */
+    ROW_US = 20,   /* executions shorter than this suffer from events */
+    ANCHOR_NS_MAX = 1000 * 1000 * 1000, /* the driver's event times have 24 bits: 0.1 us precise within this time */
 };
 
-/* ---- before and while it is enqueued ---- */
+/* ---- enqueuing ---- */
 
 void cuda_timed_init(struct cuda_execution *x)
 {
@@ -26,7 +26,7 @@ void cuda_timed_init(struct cuda_execution *x)
     x->by_events = x->settled = false;
 }
 
-/* Behind long work all is on the stream in time by itself. */
+/* Behind long work no gate is needed, since the GPU reaches the execution after all of it was enqueued. */
 static bool wants_gate(struct cuda_stream *s)
 {
     return s->executor->gates.function && s->flag &&
@@ -48,7 +48,7 @@ static int begin_events(struct cuda_stream *s, struct cuda_execution *x, struct 
     return -1;
 }
 
-/* Events and gates would take longer than many small executions, and the client waits for none alone. */
+/* Whether the execution is one of many small ones, which events and gates would slow down. */
 static bool comes_in_a_row(const struct cuda_stream *s)
 {
     return s->unfinished >= ROW_JOBS && s->last_us < ROW_US;
@@ -70,7 +70,7 @@ int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cud
     const bool stamps = work && cuda_work_is_embedded(work) && s->flag && s->executor->stamps.host;
 
     x->issued_ns = clock_now_ns();
-    /* All executions of a job are timed in one way, also where CUPTI is started meanwhile. */
+    /* Decided once, so that all executions of a job are timed in one way even if CUPTI starts meanwhile. */
     if (job->issued == base->warmup)
         job->recorded =
             !has_transfer(job) && cuda_recorded_are_wanted(base, stamps, base->repeat > 1 || comes_in_a_row(s));
@@ -94,7 +94,7 @@ void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x)
     x->settled = x->gate.in_time || (x->by_events && behind_another);
 }
 
-/* ---- what it took ---- */
+/* ---- times ---- */
 
 static void set_anchor(struct cuda_stream *s, struct cuda_execution *x, uint64_t begin_ns, uint64_t seen_ns)
 {
@@ -105,7 +105,7 @@ static void set_anchor(struct cuda_stream *s, struct cuda_execution *x, uint64_t
     x->start = NULL;
 }
 
-/* When the execution began, by the GPU's clock: behind its gate, or so long after the last one that had a gate. 0:
+/* Finds when the execution began, by the GPU's clock: from its own gate, or from the event time since the anchor. 0:
  * not known. */
 static uint64_t begin_of(const struct cuda_stream *s, const struct cuda_execution *x)
 {

@@ -8,11 +8,11 @@
 #include "util/clock.h"
 
 enum {
-    WAITERS_MAX = 33, /* more than the streams that run at once on the GPU; the last thread naps for all others */
+    WAITERS_MAX = 33, /* a thread for each of 32 streams that run at once, and a last one that naps for all others */
     CALLS_MAX = 8,
-    NAP_MIN_NS = 20 * 1000, /* a nap lasts this part of the time since work ended, within these bounds */
+    NAP_MIN_NS = 20 * 1000,
     NAP_MAX_NS = 500 * 1000,
-    NAP_SHARE = 8
+    NAP_SHARE = 8 /* a nap lasts 1/8 of the time since work last ended, within these bounds */
 };
 
 enum waiter_task { TASK_NONE, TASK_EVENT, TASK_NAP, TASK_CALL, TASK_QUIT };
@@ -21,12 +21,12 @@ struct waiter {
     struct cuda_waiters *owner;
     pthread_t thread;
     pthread_cond_t wanted;
-    enum waiter_task task; /* this and the members below: under the owner's lock */
+    enum waiter_task task; /* the owner's lock guards `task` and all members below */
     CUevent event;
     uint64_t nap_ns;
     void (*function)(void *argument); /* TASK_CALL */
     void *argument;
-    bool adopted; /* the event's job has ended: return it to the pool */
+    bool adopted; /* the thread returns the event to its pool */
     enum cuda_event_kind kind;
 };
 
@@ -34,7 +34,7 @@ struct cuda_waiters {
     struct cuda_device *device;
     pthread_mutex_t lock;
     unsigned count; /* threads running */
-    unsigned calls; /* TASK_CALL */
+    unsigned calls; /* threads with TASK_CALL */
     struct waiter items[WAITERS_MAX];
 };
 
@@ -48,7 +48,7 @@ static void sleep_on(struct cuda_device *d, CUevent event, uint64_t nap_ns)
         r = cuda_on(d)->EventSynchronize(event);
     else
         nanosleep(&nap, NULL);
-    /* poll() then fails the device's jobs. */
+    /* cuda_fail_unseen() breaks the device; poll() then fails its jobs. */
     if (r != CUDA_SUCCESS)
         cuda_fail_unseen(d, r, "cuEventSynchronize", &ignored);
 }
@@ -92,7 +92,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* The thread takes no signals: the loop takes them. */
+/* Signals are blocked in the thread: the loop handles them. */
 static int start(struct cuda_waiters *w, struct waiter *me)
 {
     sigset_t all, before;
@@ -140,7 +140,7 @@ struct cuda_waiters *cuda_waiters_free(struct cuda_waiters *w)
     return NULL;
 }
 
-/* An idle thread, or a new one; NULL: all are busy. Under the lock. */
+/* Returns an idle thread, or a new one; NULL: all are busy. Under the lock. */
 static struct waiter *find_idle(struct cuda_waiters *w)
 {
     for (unsigned i = 0; i < w->count; i++)
@@ -158,7 +158,7 @@ static uint64_t nap_time(uint64_t progress_ns)
     return ns < NAP_MIN_NS ? NAP_MIN_NS : ns > NAP_MAX_NS ? NAP_MAX_NS : ns;
 }
 
-/* Gives the event to a thread; the last free thread naps instead, and so does one that gets NULL. True: a thread
+/* Gives the event to a thread. With NULL, or if only the last thread is free, the thread naps instead. True: a thread
  * sleeps on the event. Under the lock. */
 static bool assign(struct cuda_waiters *w, CUevent event, uint64_t progress_ns)
 {
@@ -214,7 +214,7 @@ bool cuda_waiters_call(struct cuda_waiters *w, void (*function)(void *argument),
     pthread_mutex_lock(&w->lock);
     idle = w->calls < CALLS_MAX ? find_idle(w) : NULL;
     if (idle == &w->items[WAITERS_MAX - 1])
-        idle = NULL; /* it naps for all others */
+        idle = NULL; /* the last thread naps for all others */
     none = w->count == 0;
     if (idle) {
         idle->function = function;

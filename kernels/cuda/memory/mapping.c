@@ -105,14 +105,14 @@ static void close_ipc(struct cuda_device *d, CUdeviceptr address)
 
 /* ---- peers ---- */
 
-/* Guards `mapped` and `peers` of virtual memory together: a device that is being allowed must also get access to
- * bytes that are mapped meanwhile. Held for a few calls of the driver. */
+/* Guards `mapped` together with `peers` of virtual memory: a device that gets access must also get it to bytes that are
+ * mapped meanwhile. Held during a few calls of the driver. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* By index of device, a bit for each other device: whether the driver was asked, and said yes. Thread: loop. */
+/* By index of device, bits of other devices: whether the driver was asked about access, and allows it. Thread: loop. */
 static uint32_t asked[BACKEND_MAX_DEVICES], possible[BACKEND_MAX_DEVICES];
 
-/* By index, the devices that use any memory of another. Under the lock. */
+/* Devices that use memory of another device, by index. Under the lock. */
 static struct cuda_device *allowed[BACKEND_MAX_DEVICES];
 
 bool cuda_can_access(struct backend_device *device, struct backend_device *owner)
@@ -138,7 +138,7 @@ CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, 
                               .flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ};
     CUresult r = cuda_on(d)->MemSetAccess(address, size, &access, 1);
 
-    /* Not every driver can allow reading alone. The server refuses such memory as an output anyway. */
+    /* Some drivers do not support read-only access. The server refuses such memory as an output anyway. */
     if (!writable && (r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_INVALID_VALUE)) {
         access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         r = cuda_on(d)->MemSetAccess(address, size, &access, 1);
@@ -164,8 +164,8 @@ int cuda_peer_extend(struct cuda_memory *m, CUdeviceptr address, uint64_t size, 
     return cuda_check(owner, r, "cuMemSetAccess", e);
 }
 
-/* Peer access between contexts does not cover memory of other processes (H200, driver 580): each context opens the
- * handle for itself, and has the memory at another address. */
+/* Opens the handle once more, for device `d`: peer access between contexts does not cover memory of other processes
+ * (H200, driver 580), so each context opens the handle and has the memory at another address. */
 static CUresult open_again(struct cuda_device *d, struct cuda_memory *m)
 {
     CUdeviceptr address;
@@ -278,7 +278,7 @@ void cuda_memory_close(struct backend_memory *memory)
     struct error ignored;
 
     forget_peers(m);
-    /* A broken context gives nothing back. */
+    /* A broken context cannot free memory. */
     if (cuda_enter(d, &ignored) == 0) {
         if (memory->kind == MEMORY_CUDA_IPC)
             close_ipc(d, memory->address);

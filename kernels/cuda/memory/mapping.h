@@ -1,4 +1,4 @@
-/* Device memory of other processes and of the daemon: records of mappings, the kinds of memory, and one GPU's use of
+/* Device memory of other processes and of the daemon: records of mappings, kinds of memory, and access of a GPU to
  * another's memory. Thread: any, the device's context current, except where a function says otherwise. */
 #ifndef KOPS_CUDA_MAPPING_H
 #define KOPS_CUDA_MAPPING_H
@@ -10,21 +10,20 @@
 
 struct cuda_pool;
 
-/* A struct backend_memory that stands for device memory. */
 struct cuda_memory {
     struct backend_memory base; /* first */
-    atomic_uint peers;          /* other devices that may use it: bits by index of device */
+    atomic_uint peers;          /* other devices with access: bits by index of device */
 
-    /* MEMORY_CUDA_IPC: the handle, and the address that each allowed device sees, by index of device */
+    /* MEMORY_CUDA_IPC: the handle, and the address on each device with access, by index of device */
     CUipcMemHandle handle;
     uint64_t seen_at[BACKEND_MAX_DEVICES];
 
-    /* MEMORY_CUDA_VMM: the range of addresses, before and behind which `guard` bytes of addresses have no memory, and
-     * the allocations mapped from its start on */
+    /* MEMORY_CUDA_VMM: the range of addresses, with `guard` bytes of unmapped addresses before and behind it, and the
+     * allocations, which are mapped from its start on */
     uint64_t reserved, guard, mapped;
-    uint64_t *chunks; /* bytes of each */
+    uint64_t *chunks; /* bytes of each allocation */
     unsigned n_chunks;
-    bool stuck; /* the driver did not unmap a piece: the range stays taken, and nothing more is mapped there */
+    bool stuck; /* the driver failed to unmap a piece: the range stays reserved, and nothing more is mapped there */
 
     struct cuda_pool *pool; /* MEMORY_CUDA_POOL: a reference */
 };
@@ -49,8 +48,7 @@ bool cuda_can_access(struct backend_device *device, struct backend_device *owner
 
 /* ---- peers ---- */
 
-/* Whether jobs of `d` may use the memory now. A memfd belongs to no device: staging and registration give access to
- * it. */
+/* Whether jobs of `d` may use the memory now. True for a memfd, to which staging and registration give access. */
 static inline bool cuda_peer_has_access(const struct cuda_device *d, struct backend_memory *memory)
 {
     return !memory || !memory->device || memory->device == &d->base ||
@@ -60,14 +58,14 @@ static inline bool cuda_peer_has_access(const struct cuda_device *d, struct back
 /* Gives `d` access to the memory, and leaves `d`'s context current. Errors: device_mismatch, device_lost. May block. */
 int cuda_peer_allow(struct cuda_device *d, struct backend_memory *memory, struct error *e);
 
-/* The memory's address for jobs of `d`, which has access. */
+/* Returns the memory's address for jobs of `d`, which has access. */
 uint64_t cuda_peer_address(const struct cuda_device *d, struct backend_memory *memory);
 
 /* cuMemSetAccess for one device. */
 CUresult cuda_peer_set_access(const struct cuda_device *d, CUdeviceptr address, uint64_t size, bool writable);
 
-/* Gives the memory's own device, and every device that was allowed before, access to `size` bytes that were just mapped
- * behind the memory's last byte, and counts them as part of the memory. */
+/* Adds `size` bytes, just mapped behind the memory's last byte, to the memory: gives access to the memory's own device,
+ * and to each device that has access to the memory. */
 int cuda_peer_extend(struct cuda_memory *m, CUdeviceptr address, uint64_t size, struct error *e);
 
 /* ---- records ---- */
@@ -75,27 +73,26 @@ int cuda_peer_extend(struct cuda_memory *m, CUdeviceptr address, uint64_t size, 
 struct cuda_memory *cuda_memory_new(struct cuda_device *d, enum backend_memory_kind kind, uint64_t address,
                                     uint64_t size, bool writable, struct error *e);
 
-/* Fills `e` for another process's memory that `call` refused. The driver refuses with various codes, even "unknown";
- * none of them says that the context broke, which the next call would show. */
+/* Fills `e` when `call` refused another process's memory. The driver's codes vary, even "unknown"; none means that the
+ * context broke, which the next call would show. */
 int cuda_memory_refused(struct cuda_device *d, CUresult r, const char *call, const char *why, struct error *e);
 
 int cuda_memory_too_small(uint64_t needed, uint64_t size, struct error *e);
 
-/* Fails unless opened memory is of this device and at least as large as declared. */
+/* Checks that opened memory belongs to this device and is at least as large as declared. */
 int cuda_memory_check(struct cuda_device *d, CUdeviceptr address, uint64_t declared, uint64_t *ret_size,
                       struct error *e);
 
 /* ---- pool.c: other processes' pools (cudaMallocAsync) ---- */
 
-/* Whether the driver can open pools of other processes at all. */
+/* Whether the driver can open pools of other processes. */
 bool cuda_pools_import(void);
 int cuda_pool_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
                      struct error *e);
 void cuda_pool_close(struct cuda_device *d, struct cuda_memory *m);
-/* Lets another device use the pool's memory. */
 CUresult cuda_pool_allow(const struct cuda_pool *pool, const struct cuda_device *peer);
 
-/* ---- vmm.c: allocations mapped one behind the other ---- */
+/* ---- vmm.c: allocations mapped to consecutive addresses ---- */
 
 int cuda_vmm_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
                     struct error *e);

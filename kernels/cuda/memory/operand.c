@@ -67,7 +67,7 @@ unsigned cuda_ranges_add(struct cuda_range *all, unsigned n, struct cuda_range a
         added.end = r->end > added.end ? r->end : added.end;
         added.flags |= r->flags;
         all[i] = all[--n];
-        i = 0; /* the merged range may overlap more */
+        i = 0; /* start again, since the merged range may overlap others */
     }
     all[n++] = added;
     return n;

@@ -1,18 +1,18 @@
-/* From an operand of a step to its memory and its address: nothing else in this backend follows an operand's
- * reference to memory. Thread: any. */
+/* Memory and addresses of a step's operands. All of this backend's uses of an operand's reference go through here.
+ * Thread: any. */
 #ifndef KOPS_CUDA_OPERAND_H
 #define KOPS_CUDA_OPERAND_H
 
 #include "backend/memory_ids.h"
 #include "driver/device.h"
 
-/* NULL for an empty tensor that lies nowhere. */
+/* Returns NULL for an empty tensor without memory. */
 static inline struct backend_memory *cuda_operand_memory(const struct step_operand *o)
 {
     return memory_by_id(o->memory);
 }
 
-/* Whether the operand's bytes are in shared host memory, so that a job copies them. */
+/* Whether the operand is in shared host memory, so that a job copies it. */
 static inline bool cuda_operand_is_staged(const struct step_operand *o)
 {
     const struct backend_memory *memory = cuda_operand_memory(o);
@@ -22,22 +22,23 @@ static inline bool cuda_operand_is_staged(const struct step_operand *o)
 
 bool cuda_step_is_staged(const struct step *step);
 
-/* The operands' addresses for jobs of `d`, which has access; 0 for an operand without device memory, and behind the
- * last one. */
+/* Fills in the operands' addresses for jobs of `d`, which has access; 0 for an operand without device memory, and
+ * behind the last operand. */
 void cuda_step_addresses(const struct cuda_device *d, const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
-/* Addresses before `d` was given access: only their alignment means something. */
+/* Fills in addresses for use before a device has access: only their alignment is right. */
 void cuda_step_alignments(const struct step *step, uint64_t addresses[STEP_MAX_OPERANDS]);
 
-/* Whether `d` has access to all operands; gives it access. Errors and context as cuda_peer_allow(). */
+/* cuda_step_has_access(): whether `d` has access to all operands. cuda_step_allow() gives it access; errors and context
+ * as cuda_peer_allow(). */
 bool cuda_step_has_access(const struct cuda_device *d, const struct step *step);
 int cuda_step_allow(struct cuda_device *d, const struct step *step, struct error *e);
 
-/* Bytes [start, end) of one memory, which overlapping operands share. */
+/* Bytes [start, end) of a memory, which overlapping operands share. */
 struct cuda_range {
     struct backend_memory *memory;
     uint64_t start, end;
-    unsigned flags; /* the caller's, of all operands together */
+    unsigned flags; /* the caller's flags of all operands in the range */
 };
 
 static inline bool cuda_ranges_overlap(const struct cuda_range *a, const struct cuda_range *b)
@@ -45,13 +46,13 @@ static inline bool cuda_ranges_overlap(const struct cuda_range *a, const struct 
     return a->memory == b->memory && a->start < b->end && b->start < a->end;
 }
 
-/* The operand's bytes, without flags. */
+/* Returns the operand's bytes, without flags. */
 struct cuda_range cuda_operand_range(const struct step_operand *o);
 
-/* Adds a range, merged with all that it overlaps. Returns the new number of ranges. */
+/* Adds a range, merged with all ranges that it overlaps. Returns the new number of ranges. */
 unsigned cuda_ranges_add(struct cuda_range *all, unsigned n, struct cuda_range added);
 
-/* The address of the signal's word for `d`; memory_attach() attached its page. */
+/* Returns the address of the signal's word for `d`, to which memory_attach() attached its page. */
 CUdeviceptr cuda_signal_address(const struct cuda_device *d, const struct backend_signal *signal);
 
 #endif

@@ -1,5 +1,4 @@
-/* Owns the imported pools. A pool is imported once, however many of its pointers are in use: the exporter sends the
- * same descriptor with each pointer. */
+/* Owns the imported pools. The exporter sends the same descriptor with each pointer, and a pool is imported once. */
 #include "mapping.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
 #include "util/list.h"
 
 #ifndef KCMP_FILE
-#define KCMP_FILE 0 /* linux/kcmp.h is not on every system */
+#define KCMP_FILE 0 /* some systems lack linux/kcmp.h */
 #endif
 
 _Static_assert(sizeof(CUmemPoolPtrExportData) == BACKEND_IPC_HANDLE_SIZE, "the wire's handles are the driver's");
@@ -22,7 +21,7 @@ struct cuda_pool {
     struct list link;
     struct cuda_device *device;
     CUmemoryPool pool;
-    int fd; /* to recognise it by */
+    int fd; /* identifies the pool */
     unsigned references;
 };
 
@@ -110,7 +109,7 @@ static void pool_put(struct cuda_pool *p)
     pthread_mutex_unlock(&lock);
 }
 
-/* The exporter's driver hears that the memory is not used here any more. */
+/* Frees the pointer, which tells the exporter's driver that this process no longer uses the memory. */
 static void give_back(struct cuda_device *d, CUdeviceptr address)
 {
     if (cuda_on(d)->MemFreeAsync(address, d->service) == CUDA_SUCCESS)

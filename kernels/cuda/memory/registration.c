@@ -11,14 +11,14 @@
 struct registration {
     struct list link; /* in registrations */
     const struct backend_memory *memory;
-    unsigned refs; /* devices attached */
+    unsigned refs; /* attached devices */
     pthread_mutex_t lock;
-    bool registered;       /* under lock */
-    CUdeviceptr on_device; /* where registered; unified addressing: the same on every device */
+    bool registered;       /* guarded by `lock` */
+    CUdeviceptr on_device; /* the device's address if registered; equal on all devices (unified addressing) */
 };
 
-/* Guards the list, the references and every memory's `attached`; registering, which is slow, holds the registration's
- * own lock. */
+/* Guards the list, the references and every memory's `attached`. Registering is slow, so it holds the registration's
+ * own lock instead. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list registrations = {&registrations, &registrations};
 
@@ -59,7 +59,7 @@ unlock:
     return own;
 }
 
-/* The mapping's last page is there, whatever the buffer's size. */
+/* Rounds up to pages; the mapping has all of its last page. */
 static size_t whole_pages(uint64_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -109,7 +109,7 @@ int cuda_register(struct cuda_device *d, struct backend_memory *memory, struct c
 
     if (!own)
         return -1;
-    /* Memory that is only read can be copied without a registration, a little slower. */
+    /* Read-only memory can be copied without a registration, a little slower. */
     if (register_once(d, own, &found.registered, e) < 0 && (memory->writable || cuda_device_is_broken(d)))
         return -1;
     found.on_device = found.registered ? own->on_device : 0;
@@ -151,7 +151,7 @@ int cuda_memory_attach(struct backend_device *base, struct backend_memory *memor
     return 0;
 }
 
-/* After a failure the device goes on, and the addresses are given up. */
+/* A failure is logged and does not break the device; the addresses are never used again. */
 static void unregister(struct cuda_device *d, struct backend_memory *memory)
 {
     struct error ignored;

@@ -1,6 +1,6 @@
-/* Shared host memory that is registered with the driver (page-locked): the GPU copies to and from it directly. A
- * registration belongs to one memfd mapping of the process; each device that uses the mapping has a reference.
- * Thread: any. */
+/* Registrations: shared host memory that is registered with the driver (page-locked), so that the GPU copies it
+ * directly. A registration belongs to one memfd mapping of the process; each device that uses the mapping has a
+ * reference. Thread: any. */
 #ifndef KOPS_CUDA_REGISTRATION_H
 #define KOPS_CUDA_REGISTRATION_H
 
@@ -11,14 +11,14 @@ struct cuda_registered {
     CUdeviceptr on_device; /* the address for kernels; only when registered */
 };
 
-/* Registers the mapping unless it is registered, and attaches it to the device. A read-only mapping stays
- * unregistered where the device cannot register such memory. The context is current. */
+/* Registers the mapping, if it is not registered yet, and attaches it to the device. A read-only mapping stays
+ * unregistered where the device cannot register read-only memory. The context is current. */
 int cuda_register(struct cuda_device *d, struct backend_memory *memory, struct cuda_registered *ret, struct error *e);
 
-/* Whether cuda_register() would only look, and wait for nobody. The caller keeps the mapping open. */
+/* Whether cuda_register() has nothing to do and does not block. The caller keeps the mapping open. */
 bool cuda_is_registered(const struct cuda_device *d, const struct backend_memory *memory);
 
-/* The address for kernels of a mapping that memory_attach() attached. */
+/* Returns the address for kernels of a mapping that memory_attach() attached. */
 CUdeviceptr cuda_registered_address(const struct cuda_device *d, const struct backend_memory *memory);
 
 /* Functions of struct backend. */

@@ -1,6 +1,6 @@
-/* Owns ranges of addresses and the allocations that are mapped there. A range is reserved for all allocations at
- * once, so more can be mapped behind the first ones while jobs use those. Addresses before and behind every range
- * belong to it and have no memory: a kernel that goes too far faults there. */
+/* Owns ranges of addresses and the allocations mapped in them. A range is reserved for all its allocations at once, so
+ * more can be mapped while jobs use the first ones. Unmapped guard addresses lie before and behind each range, so that
+ * a kernel that runs out of its range faults. */
 #include "mapping.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static int find_granularity(struct cuda_device *d, size_t *ret, struct error *e)
     return CUDA_CALL(d, e, MemGetAllocationGranularity, ret, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
 
-/* Before and behind a range. Addresses cost nothing: a process has 2^47. */
+/* Guard addresses before and behind a range. They cost nothing, since a process has 2^47 addresses. */
 enum { GUARD_BYTES = 16 << 20 };
 
 static uint64_t round_up(uint64_t size, uint64_t granularity)
@@ -44,7 +44,7 @@ static void free_record(struct cuda_memory *m)
     free(m);
 }
 
-/* Reserves addresses for `size` bytes, rounded up to the driver's granularity, with nothing mapped. */
+/* Reserves addresses for `size` bytes, rounded up to the driver's granularity. Maps nothing. */
 static struct cuda_memory *reserve(struct cuda_device *d, uint64_t size, bool writable, struct error *e)
 {
     struct cuda_memory *m = NULL;
@@ -77,8 +77,7 @@ free_memory:
     return NULL;
 }
 
-/* False: some pieces stay mapped, so nothing else may be mapped there. A broken device keeps all: its work may go on.
- */
+/* False: pieces stay mapped, so nothing else may be mapped there. On a broken device all stay: its work may run on. */
 static bool unmap_pieces(const struct cuda_device *d, CUdeviceptr address, const uint64_t *pieces, unsigned n)
 {
     bool gone = true;
@@ -98,7 +97,7 @@ void cuda_vmm_close(struct cuda_memory *m)
         unreserve(d, m);
 }
 
-/* ---- of other processes ---- */
+/* ---- memory of other processes ---- */
 
 static int bad_chunks(struct error *e, enum error_code code, const char *why)
 {
@@ -160,7 +159,7 @@ static int map_chunk(struct cuda_device *d, uint64_t address, int fd, uint64_t b
     }
 
 release_handle:
-    cuda_on(d)->MemRelease(handle); /* the mapping keeps the memory */
+    cuda_on(d)->MemRelease(handle); /* the mapping keeps the memory alive */
     return result;
 }
 
@@ -233,9 +232,9 @@ int cuda_memory_extend(struct backend_memory *memory, const struct backend_impor
     return 0;
 }
 
-/* ---- the daemon's own ---- */
+/* ---- memory of the daemon ---- */
 
-/* A client must not read data that the memory held for another one. */
+/* Zeroes new memory, so that no client reads what another one left there. */
 static int zero(struct cuda_device *d, CUdeviceptr address, uint64_t size, struct error *e)
 {
     if (CUDA_CALL(d, e, MemsetD8Async, address, 0, size, d->service) < 0)
@@ -243,7 +242,7 @@ static int zero(struct cuda_device *d, CUdeviceptr address, uint64_t size, struc
     return cuda_stream_wait(d, d->service, e);
 }
 
-/* Maps the allocation as all of the memory. */
+/* Maps the allocation to the whole range of the memory. */
 static int map_own(struct cuda_device *d, CUmemGenericAllocationHandle handle, struct cuda_memory *m, struct error *e)
 {
     const CUdeviceptr address = m->base.address;
@@ -298,7 +297,7 @@ int cuda_memory_alloc(struct backend_device *base, uint64_t size, struct backend
     if (export_fd(d, handle, &fd, e) < 0)
         goto unmap;
     m->base.made = true;
-    cuda_on(d)->MemRelease(handle); /* the mapping and the descriptor keep the memory */
+    cuda_on(d)->MemRelease(handle); /* the mapping and the descriptor keep the memory alive */
     *ret_memory = &m->base;
     *ret_fd = fd;
     return 0;

@@ -1,4 +1,4 @@
-/* out = (a + b)², in one pass: rounded where the wide type rounds, and once more to the dtype. */
+/* out = (a + b)², in one pass: computed in the wide type, and rounded to the dtype once. */
 #include "elementwise.cuh"
 
 struct add_square {

@@ -5,7 +5,7 @@
 
 #include "cluster.cuh"
 
-/* Copies BYTES (4, 8 or 16, on a boundary of as many) to shared memory. Only the first `here` are read: the others
+/* Copies BYTES (4, 8 or 16, aligned to as many) to shared memory. Only the first `here` bytes are read; the others
  * become 0. */
 template <int BYTES> __device__ __forceinline__ void copy_async(void *to, const void *from, int here)
 {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all of this thread's groups but the last N. */
+/* Waits for all groups of this thread except the last N. */
 template <int N> __device__ __forceinline__ void copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

@@ -1,6 +1,6 @@
-/* Instructions from sm_90 on: blocks of a cluster, which run at the same time and reach each other's shared memory, and
- * barriers in shared memory. Each function is one instruction, or two, of NVIDIA's PTX ISA document. Addresses of
- * shared memory are 32-bit. */
+/* Instructions since sm_90: clusters, whose blocks run at the same time and access each other's shared memory, and
+ * barriers in shared memory. Each function is one or two instructions of NVIDIA's PTX ISA document. Addresses of shared
+ * memory are 32-bit. */
 #ifndef KOPS_CUDA_OPS_CLUSTER_CUH
 #define KOPS_CUDA_OPS_CLUSTER_CUH
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ uint32_t cluster_rank()
     return rank;
 }
 
-/* All threads of all blocks of the cluster, which each arrive and then wait. Nothing that they wrote becomes visible
- * with it, but for barriers behind barrier_init_done(). */
+/* A barrier of all threads of the cluster: each calls cluster_arrive(), then cluster_wait(). It makes no writes
+ * visible, except barriers after barrier_init_done(). */
 __device__ __forceinline__ void cluster_arrive()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -41,7 +41,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/* Makes barriers that were initialised visible to the cluster and to TMA. */
+/* Makes initialised barriers visible to the cluster and to TMA. */
 __device__ __forceinline__ void barrier_init_done()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -52,8 +52,8 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-/* Arrives at the barrier that lies at this address in block `rank` of the cluster. Nothing that threads have written
- * becomes visible to that block with it: that would take a fence each time. */
+/* Arrives at the barrier with this address in block `rank` of the cluster. Writes do not become visible to that block:
+ * that would take a fence each time. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 there;\n"
@@ -75,8 +75,8 @@ __device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity)
     return done;
 }
 
-/* Waits for the end of the phase of that parity. KOPS_LAB_BOUNDED, for kernels in the making: a wait that never ends
- * becomes a fault. */
+/* Waits for the end of the phase with that parity. With KOPS_LAB_BOUNDED, for kernels under development, an endless
+ * wait becomes a fault. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
 {
 #ifdef KOPS_LAB_BOUNDED
@@ -91,8 +91,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
 #endif
 }
 
-/* Writes to the shared memory of block `rank`, where `place` lies in this one's, and lets the four bytes arrive at its
- * barrier, whose waiters then see them. */
+/* Writes `value` to the shared memory of block `rank`, at the address that `place` has in this block. The four bytes
+ * arrive at that block's barrier, whose waiters then see them. */
 __device__ __forceinline__ void cluster_send(const float *place, uint32_t rank, float value, uint32_t barrier)
 {
     asm volatile("{\n.reg .b32 there, its_barrier;\n"
@@ -104,7 +104,7 @@ __device__ __forceinline__ void cluster_send(const float *place, uint32_t rank, 
                  : "memory");
 }
 
-/* The same of two neighbours, `place` on a boundary of eight bytes. */
+/* Sends two neighbouring values; `place` is aligned to eight bytes. */
 __device__ __forceinline__ void cluster_send(const float *place, uint32_t rank, float low, float high, uint32_t barrier)
 {
     asm volatile(

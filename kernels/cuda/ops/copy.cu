@@ -1,4 +1,4 @@
-/* out = a, bit by bit, for elements of 1, 2, 4 and 8 bytes. */
+/* out = a, bits unchanged, for elements of 1, 2, 4 and 8 bytes. */
 #include "elementwise.cuh"
 
 struct copy {

@@ -1,4 +1,4 @@
-/* Element types of the kernels: the type that each is computed in, and the one rounding back. */
+/* Element types of the kernels: the wide type in which each is computed, and the rounding back. */
 #ifndef KOPS_CUDA_OPS_DTYPES_CUH
 #define KOPS_CUDA_OPS_DTYPES_CUH
 
@@ -62,9 +62,8 @@ template <> struct element<__nv_bfloat16> {
     }
 };
 
-/* Integers, and elements that are only moved. Sums and products wrap around: those of signed integers have the bits of
- * the unsigned ones. Small ones are computed in 32 bits, unsigned: the product of two uint16_t would be an int, which
- * overflows. */
+/* Integers, and elements that are only copied. Sums and products wrap around, so signed and unsigned ones have equal
+ * bits. Small integers are computed as uint32_t: the product of two uint16_t would be an int, which overflows. */
 #define CUDA_OPS_INTEGER(T, W)                                                                                         \
     __device__ __forceinline__ W widen(T x)                                                                            \
     {                                                                                                                  \
@@ -83,7 +82,7 @@ CUDA_OPS_INTEGER(uint16_t, uint32_t)
 CUDA_OPS_INTEGER(uint32_t, uint32_t)
 CUDA_OPS_INTEGER(uint64_t, uint64_t)
 
-/* Two neighbours, on a boundary of their size: one memory instruction moves both. */
+/* Two neighbouring elements, aligned to their size, so that one memory instruction moves both. */
 template <typename T> struct alignas(2 * sizeof(T)) pair {
     T e[2];
 
@@ -106,7 +105,7 @@ template <typename T> struct alignas(2 * sizeof(T)) pair {
     }
 };
 
-/* 16 bytes of T: one memory instruction moves as many. */
+/* 16 bytes of T, which one memory instruction moves. */
 template <typename T> union pack {
     static constexpr int WIDTH = 16 / sizeof(T);
     uint4 bits;

@@ -1,8 +1,8 @@
-/* The bodies of the elementwise kernels. An op is a struct with a static apply() on wide values and ARITY 1 or 2.
+/* The bodies of the element-wise kernels. An op is a struct with a static apply() on wide values and ARITY 1 or 2.
  *
- * Reads are plain or evict-first loads, never the read-only path: out may be an input. Every element is read by the
- * thread that writes it, before it writes. Where an input is read in aligned pieces of 16 bytes, its own elements are
- * in them and others beside them, which are dropped. */
+ * Reads are plain or evict-first loads, never on the read-only path, since out may be an input. Each element is read by
+ * the thread that writes it, before the write. An input is read in aligned 16-byte pieces; bytes in them that are not
+ * the input's are dropped. */
 #ifndef KOPS_CUDA_OPS_ELEMENTWISE_CUH
 #define KOPS_CUDA_OPS_ELEMENTWISE_CUH
 
@@ -25,10 +25,10 @@ template <typename T, typename Op> __device__ __forceinline__ uint4 apply_pack(u
     return z.bits;
 }
 
-/* ---- vector: all operands are contiguous, or one element ---- */
+/* ---- vector: each operand is contiguous, or a single element ---- */
 
-/* Tiles of BLOCK · UNROLL packs; UNROLL independent 16-byte loads an operand are in flight a thread, or twice as many
- * where the operand lies at another offset from a 16-byte boundary than out. */
+/* Tiles of BLOCK · UNROLL packs. Each thread has UNROLL independent 16-byte loads of each operand in flight, or twice
+ * as many of an operand whose offset from a 16-byte boundary differs from out's. */
 template <typename T, typename Op, int BLOCK, int UNROLL, cache_hint LOADS, cache_hint STORES, bool ALIGNED>
 __device__ __forceinline__ void vector_tiles(const pack_source &a, const pack_source &b, uint4 *out, uint64_t packs)
 {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
     const pack_source a = source_of<T>(p.a, p.a_step, p.head);
     const pack_source b = Op::ARITY == 2 ? source_of<T>(p.b, p.b_step, p.head) : a;
     uint4 *out = reinterpret_cast<uint4 *>(reinterpret_cast<T *>(p.out) + p.head);
-    /* The piece behind a shifted operand's last pack may end beyond its memory. */
+    /* The last pack is left to the tail, since the piece behind a shifted operand's may lie outside of its memory. */
     const uint64_t packs = whole && (a.shift || b.shift) ? whole - 1 : whole;
 
     if (a.plain && b.plain)
@@ -79,7 +79,7 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
     else
         vector_tiles<T, Op, BLOCK, UNROLL, LOADS, STORES, false>(a, b, out, packs);
 
-    /* Elements before and behind the packs: fewer than three packs together. */
+    /* Elements before and behind the packs, fewer than three packs. */
     const uint32_t tail = (uint32_t)(p.count - p.head - packs * pack<T>::WIDTH);
     if (blockIdx.x == 0 && threadIdx.x < p.head + tail) {
         const uint64_t i = threadIdx.x < p.head ? threadIdx.x : p.count - tail + (threadIdx.x - p.head);
@@ -89,8 +89,8 @@ __device__ __forceinline__ void vector_kernel(const cuda_ops_vector &p)
     }
 }
 
-/* For operands that begin on 16-byte boundaries and have steps of 1, in blocks of any whole warps: few instructions,
- * because those take most of a small tensor's time. */
+/* For operands that begin on 16-byte boundaries and have steps of 1; blocks of any number of warps. Has few
+ * instructions, which take most of the time of small tensors. */
 template <typename T, typename Op> __device__ __forceinline__ void plain_kernel(const cuda_ops_vector &p)
 {
     const uint64_t packs = p.count / pack<T>::WIDTH;
@@ -121,7 +121,7 @@ __device__ __forceinline__ uint64_t divide(uint64_t n, const cuda_ops_divider &d
     return (__umul64hi(n, d.magic) + n) >> d.shift;
 }
 
-/* n / d; *ret_rest is what is left. */
+/* Returns n / d; *ret_rest: the remainder. */
 template <typename Index> __device__ __forceinline__ Index divide(Index n, const cuda_ops_divider &d, Index *ret_rest)
 {
     const Index quotient = divide(n, d);
@@ -129,12 +129,11 @@ template <typename Index> __device__ __forceinline__ Index divide(Index n, const
     return quotient;
 }
 
-/* Addresses of each operand. */
 struct places {
     uint64_t out, a, b;
 };
 
-/* The places of the row (or tile of rows) `n`, counted through the dimensions from `from` on. */
+/* Finds row (or tile of rows) number `n`, counted along the dimensions from `from` on. */
 template <typename T, int ARITY>
 __device__ __forceinline__ places locate_outer(const cuda_ops_strided &p, uint32_t from, uint32_t n)
 {
@@ -155,8 +154,8 @@ __device__ __forceinline__ places locate_outer(const cuda_ops_strided &p, uint32
 template <typename T, typename Op>
 constexpr int row_pieces = Op::ARITY == 2 && sizeof(T) == 8 ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES;
 
-/* A thread takes UNROLL aligned 16-byte pieces of one row of out, of which those at the row's ends are only partly the
- * row's: finding the row is paid once, and all of the pieces' loads are in flight. */
+/* A thread takes UNROLL aligned 16-byte pieces of one row of out, so that it finds the row once and has all loads in
+ * flight. The row may have only a part of its first and last piece. */
 template <typename T, typename Op> __device__ __forceinline__ void rows_kernel(const cuda_ops_strided &p)
 {
     constexpr int WIDTH = pack<T>::WIDTH, BLOCK = CUDA_OPS_ROW_THREADS;
@@ -169,7 +168,7 @@ template <typename T, typename Op> __device__ __forceinline__ void rows_kernel(c
         const places at = locate_outer<T, Op::ARITY>(p, 1, row);
         const row_source a = row_of<T>(at.a, p.a_strides[0] != 0);
         const row_source b = Op::ARITY == 2 ? row_of<T>(at.b, p.b_strides[0] != 0) : a;
-        /* The piece's first element, counted in the row; before the row where out is not aligned. */
+        /* Index in the row of the piece's first element; negative where the piece begins before the row. */
         const int64_t start = (int64_t)piece * WIDTH - (int64_t)(at.out % 16 / sizeof(T));
         const int64_t step = (int64_t)p.pieces.divisor * WIDTH;
         pack_bits x[UNROLL], y[UNROLL];
@@ -200,15 +199,15 @@ template <typename T, typename Op> __device__ __forceinline__ void rows_kernel(c
 
 /* ---- tiles: an input is contiguous along dimension 1, and out along dimension 0 ---- */
 
-/* Elements of a square tile of SIDE · SIDE that a thread takes: column `across`, and COUNT rows from `down` on. */
+/* A square tile of SIDE · SIDE elements, of which a thread takes COUNT in one column, STEP rows apart. */
 template <typename T, int BLOCK> struct tile_shape {
     static constexpr int SIDE = sizeof(T) == 8 ? CUDA_OPS_TILE_SIDE_8 : CUDA_OPS_TILE_SIDE;
     static constexpr int STEP = BLOCK / SIDE, COUNT = SIDE / STEP;
-    static constexpr int PITCH = SIDE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1); /* no bank conflicts */
+    static constexpr int PITCH = SIDE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1); /* avoids bank conflicts */
 };
 
-/* The thread's elements of a tile: number u is at `down + u · STEP` along one dimension and `across` along the other,
- * of which `width` and `height` exist. */
+/* Reads the thread's elements of a tile of which `height` · `width` elements exist. Element u is `down + u · STEP`
+ * along one dimension, and `across` along the other. */
 template <typename T, int BLOCK>
 __device__ __forceinline__ void read_tile(T (&into)[tile_shape<T, BLOCK>::COUNT], uint64_t address,
                                           uint64_t down_stride, uint64_t across_stride, uint32_t height, uint32_t width)
@@ -237,7 +236,7 @@ __device__ __forceinline__ void write_tile(const T (&values)[tile_shape<T, BLOCK
     }
 }
 
-/* From elements along dimension 1 to elements along dimension 0, for the whole block. */
+/* Transposes the block's tile. */
 template <typename T, int BLOCK> __device__ __forceinline__ void turn_tile(T (&values)[tile_shape<T, BLOCK>::COUNT])
 {
     using shape = tile_shape<T, BLOCK>;
@@ -250,11 +249,11 @@ template <typename T, int BLOCK> __device__ __forceinline__ void turn_tile(T (&v
 #pragma unroll
     for (int u = 0; u < shape::COUNT; u++)
         values[u] = tile[down + u * shape::STEP][across];
-    __syncthreads(); /* the next tile may come */
+    __syncthreads(); /* before the next tile overwrites `tile` */
 }
 
-/* Inputs that are turned (a bit each in p.turned) are read along dimension 1. Where all are, the result is turned, else
- * the one that is. */
+/* Inputs with a bit in p.turned are read along dimension 1, and then transposed. If all inputs have the bit, only the
+ * result is transposed. */
 template <typename T, typename Op, int BLOCK = CUDA_OPS_THREADS>
 __device__ __forceinline__ void tiles_kernel(const cuda_ops_strided &p)
 {
@@ -297,8 +296,8 @@ __device__ __forceinline__ void tiles_kernel(const cuda_ops_strided &p)
 
 /* ---- strided: any strides ---- */
 
-/* Neighbouring threads take neighbouring elements of out; UNROLL of them a thread are in flight. Index is uint32_t
- * where the count and all offsets are below 2^31, else uint64_t. */
+/* Neighbouring threads take neighbouring elements of out; each thread has UNROLL elements in flight. Index is uint32_t
+ * if the count and all offsets are below 2^31, else uint64_t. */
 template <typename T, typename Op, typename Index, int BLOCK = CUDA_OPS_THREADS, int UNROLL = CUDA_OPS_STRIDED_ELEMENTS>
 __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 {
@@ -343,11 +342,12 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
 
 /* ---- the kernels ---- */
 
-/* Resident blocks that registers must allow. Multiprocessors for 1024 or 1536 threads: at most 1024 threads. */
+/* Resident blocks that registers must allow. Multiprocessors of other architectures hold 1024 or 1536 threads, so at
+ * most 1024 are asked for. */
 #if defined(__CUDA_ARCH__) &&                                                                                          \
     (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
 #define CUDA_OPS_RESIDENT(blocks, threads) (blocks)
-#define CUDA_OPS_RESIDENT_ROWS_8           6 /* with 5, which spill nothing, a repeated f64 row took 1.04 x the time */
+#define CUDA_OPS_RESIDENT_ROWS_8           6 /* spills, but with 5 a repeated f64 row took 1.04 x the time */
 #else
 #define CUDA_OPS_RESIDENT_ROWS_8           5
 #define CUDA_OPS_RESIDENT(blocks, threads) ((blocks) < 1024 / (threads) ? (blocks) : 1024 / (threads))
@@ -382,7 +382,7 @@ __device__ __forceinline__ void strided_kernel(const cuda_ops_strided &p)
     CUDA_OPS_ELEMENTWISE(op, f16, __half, Op)                                                                          \
     CUDA_OPS_ELEMENTWISE(op, bf16, __nv_bfloat16, Op)
 
-/* Signed integers take the kernels of unsigned ones. */
+/* Signed integers use the kernels of unsigned ones. */
 #define CUDA_OPS_ELEMENTWISE_NUMBERS(op, Op)                                                                           \
     CUDA_OPS_ELEMENTWISE_FLOATS(op, Op)                                                                                \
     CUDA_OPS_ELEMENTWISE(op, u8, uint8_t, Op)                                                                          \

@@ -1,6 +1,5 @@
-/* The embedded fatbins of the folder KOPS_CUDA_BINARIES, for KOPS_CUDA_ARCHITECTURES. The table of binaries is
- * written in assembly, since only the assembler knows a binary's size: three words an entry, as in struct
- * cuda_ops_binary. */
+/* Embeds the fatbins of the folder KOPS_CUDA_BINARIES, for KOPS_CUDA_ARCHITECTURES. The table of binaries is written in
+ * assembly, since only the assembler knows a binary's size. An entry is three words: struct cuda_ops_binary. */
 #include "launch.h"
 
 #include "kernel_list.h"

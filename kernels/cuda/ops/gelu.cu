@@ -1,4 +1,4 @@
-/* out = gelu(a), by erf, behind products of f32 and f64 that a library makes. */
+/* out = gelu(a), by erf, applied to f32 and f64 products of a library. */
 #include "elementwise.cuh"
 #include "gemm_epilogue.cuh"
 

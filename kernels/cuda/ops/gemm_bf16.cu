@@ -1,5 +1,4 @@
-/* gemm in bf16, sums in f32. Tensor cores take bf16 from sm_80 on; before, the same tiles are done in f32 arithmetic.
- */
+/* gemm in bf16, sums in f32. Tensor cores have bf16 since sm_80; older devices compute in f32 arithmetic. */
 #include "gemm_mma.cuh"
 #include "gemm_simt.cuh"
 

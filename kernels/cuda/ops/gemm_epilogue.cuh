@@ -1,6 +1,6 @@
-/* What a product goes through between its sums and out: a bias is added, and an activation applied, in the type of the
- * sums. It is done to the sums in place, before they are written, by kernels of their own (kops_linear_…): in the
- * kernels of plain products this code would cost the loop over k registers. */
+/* The epilogue of a product: a bias is added and an activation applied, in the type of the sums and in place, before
+ * they are written. Only kops_linear_… kernels have it: in the kernels of plain products this code would cost the loop
+ * over k registers. */
 #ifndef KOPS_CUDA_OPS_GEMM_EPILOGUE_CUH
 #define KOPS_CUDA_OPS_GEMM_EPILOGUE_CUH
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ double gemm_tanh(double x)
     return tanh(x);
 }
 
-/* Keeps NaNs. */
+/* NaN stays NaN. */
 template <typename W> __device__ __forceinline__ W gemm_relu(W x)
 {
     return x < 0 ? W(0) : x;
@@ -44,13 +44,12 @@ template <typename W> __device__ __forceinline__ W gemm_gelu_tanh(W x)
     return W(0.5) * x * (1 + gemm_tanh(W(0.79788456080286536) * (x + W(0.044715) * x * x * x)));
 }
 
-/* The same for an out of 16 bits, in a third of the instructions: kernels that are bound by tensor cores have no time
- * to hide the above.
+/* gelu for a 16-bit out, in a third of the instructions, since tensor-core kernels have no time to hide more.
  *
- * gelu(x) = x · Φ(x). For z = |x| ≤ 6 the logarithm of the tail, log2(1 − Φ(z)), is −1 + z · p(z), where p is the
- * polynomial of degree 7 with the least largest error, 4.5e-6: a minimax fit by reweighted least squares. Behind 6
- * it falls faster than the tail, to 0. So gelu's error is at most 6e-7, and at most 8e-6 of it above −6; half a unit in
- * the last place of f16 is 2.4e-4. */
+ * gelu(x) = x · Φ(x). For z = |x| ≤ 6 the logarithm of the tail, log2(1 − Φ(z)), is −1 + z · p(z), where p is a minimax
+ * polynomial of degree 7, fitted by reweighted least squares, with an error of at most 4.5e-6. Beyond 6 the
+ * approximation falls to 0 faster than the tail. So gelu's absolute error is at most 6e-7, its relative error above −6
+ * at most 8e-6; half a unit in the last place of f16 is 2.4e-4. */
 __device__ __forceinline__ float gemm_gelu_quick(float x)
 {
     const float z = fabsf(x);
@@ -75,7 +74,7 @@ __device__ __forceinline__ float gemm_gelu_tanh_quick(float x)
     return x * quick_reciprocal(1 + quick_exp2(x * fmaf(CUBE, x * x, SCALE)));
 }
 
-/* One sum that is not of a tile in registers. */
+/* Applies the activation to a single sum. */
 __device__ __forceinline__ float gemm_activate(float x, uint32_t activation)
 {
     switch (activation) {
@@ -95,8 +94,8 @@ __device__ __forceinline__ bool gemm_has_epilogue(const cuda_ops_gemm &p)
     return p.bias.address != 0;
 }
 
-/* Finishes a thread's I × J sums. at(i, j) is one of them, at row row_of(i) and column column_of(j) of the tile; those
- * outside of the tile's `rows` and `columns` have no bias. The tile's bias begins at element `first`. */
+/* Finishes a thread's I × J sums: at(i, j) is the sum at row row_of(i) and column column_of(j) of the tile. Sums
+ * outside of the tile's `rows` and `columns` get no bias. The tile's bias begins at element `first`. */
 template <typename T, typename W, int I, int J, typename RowOf, typename ColumnOf, typename At>
 __device__ __forceinline__ void gemm_epilogue(const cuda_ops_gemm &p, uint64_t first, int rows, int columns,
                                               RowOf row_of, ColumnOf column_of, At at)

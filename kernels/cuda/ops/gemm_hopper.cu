@@ -1,4 +1,4 @@
-/* gemm of f16 and bf16 on sm_90a. The name says the tile, and how a and b lie: k along k, x across. */
+/* gemm of f16 and bf16 on sm_90a. A name has the tile, and the layouts of a and b: k: along k; x: across. */
 #include "gemm_hopper.cuh"
 
 #define HOPPER_OF(dtype, T, tile, ways, a, b, ...)                                                                     \
@@ -9,7 +9,7 @@
     HOPPER_OF(dtype, T, tile, xk, 1, 0, __VA_ARGS__)                                                                   \
     HOPPER_OF(dtype, T, tile, xx, 1, 1, __VA_ARGS__)
 
-/* The tile, stages of the ring, the cluster, the lead of a consumer: as launch_hopper.c has them. */
+/* Tile, stages of the ring, cluster, lead of a consumer; launch_hopper.c has the same numbers. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 HOPPER(f16, __half, 128x256, 128, 256, 4, 2, 1, 0)
 HOPPER(f16, __half, 128x128, 128, 128, 6, 2, 1, 0)

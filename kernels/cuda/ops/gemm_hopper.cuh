@@ -1,7 +1,7 @@
-/* Matrix product of 16-bit elements with sums in f32, for sm_90a. One warpgroup of a block, the producer, has TMA load
- * panels of a and b to a ring in shared memory; two others, the consumers, multiply them by wgmma, each half of the
- * rows of the tile. Blocks of a cluster load parts of the panels that they have in common, each for all. Blocks stay
- * and take one tile after the other: the producer is at the next one while the consumers write.
+/* Matrix product of 16-bit elements with sums in f32, for sm_90a. One warpgroup of a block is the producer: it makes
+ * TMA load panels of a and b to a ring in shared memory. Two warpgroups are consumers: they multiply the panels by
+ * wgmma, each half of the tile's rows. Each block of a cluster loads a part of the shared panels for all. Blocks are
+ * persistent and take one tile after the other, so the producer loads the next tile while the consumers write.
  *
  * The design is that of CUTLASS's warp-specialised persistent cooperative kernels, as NVIDIA has described them. */
 #ifndef KOPS_CUDA_OPS_GEMM_HOPPER_CUH
@@ -19,30 +19,30 @@ enum {
     HOPPER_THREADS = CUDA_OPS_MAPPED_THREADS
 };
 
-/* The place of a tile. */
+/* A tile's first row and column, and its batch. */
 struct hopper_tile {
     int row, column, batch;
 };
 
 /* X_ACROSS: the operand does not lie along k. M × N: the tile of a block. CLUSTER_M × CLUSTER_N: blocks of a cluster,
- * and neighbours in out. LEAD: panels that the first consumer is ahead of the second, which then multiplies while the
- * first writes. LINEAR: with a bias and an activation, in place of beta. */
+ * which are neighbours in out. LEAD: panels by which the first consumer is ahead of the second, so that one multiplies
+ * while the other writes. LINEAR: with a bias and an activation, in place of beta. */
 template <typename T, int A_ACROSS, int B_ACROSS, int M, int N, int STAGES, int CLUSTER_M, int CLUSTER_N, int LEAD,
           bool LINEAR = false>
 struct gemm_hopper {
-    static constexpr int PARTS = M / HOPPER_CONSUMERS / 64; /* products of 64 rows that a consumer has */
+    static constexpr int PARTS = M / HOPPER_CONSUMERS / 64; /* products of 64 rows of a consumer */
     static constexpr int A_BYTES = M * 128, B_BYTES = N * 128, STAGE_BYTES = A_BYTES + B_BYTES;
-    static constexpr int OUT_BYTES = 64 * 128, OUT_BUFFERS = 2; /* 64 × 64 elements on their way to memory */
+    static constexpr int OUT_BYTES = 64 * 128, OUT_BUFFERS = 2; /* buffers of 64 × 64 elements of out */
     static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
     static constexpr int BARRIERS = RING_BYTES + HOPPER_CONSUMERS * OUT_BUFFERS * OUT_BYTES;
     static_assert(BARRIERS + STAGES * 16 + 1024 <= CUDA_OPS_MAPPED_SHARED_MAX, "it fits, wherever its begin is");
     static_assert(BARRIERS - RING_BYTES + STAGES * 16 + 1024 <= CUDA_OPS_MAPPED_SHARED, "as the launcher has it");
     static constexpr int A_SHARE = M / CLUSTER_N, B_SHARE = N / CLUSTER_M; /* rows and columns that a block loads */
-    static constexpr int NEIGHBOURS = CLUSTER_M + CLUSTER_N - 1; /* blocks that load for a block, and it for them */
+    static constexpr int NEIGHBOURS = CLUSTER_M + CLUSTER_N - 1; /* blocks that share panels with a block, and itself */
     static_assert(M % (HOPPER_CONSUMERS * 64) == 0 && A_SHARE % 64 == 0 && B_SHARE % 64 == 0, "whole pieces");
 
     const cuda_ops_gemm_mapped &p;
-    uint32_t ring; /* the address of shared memory */
+    uint32_t ring; /* address in shared memory */
     uint32_t rank, rank_m, rank_n;
 
     __device__ __forceinline__ uint32_t full(int stage) const
@@ -65,8 +65,8 @@ struct gemm_hopper {
         return ring + stage * STAGE_BYTES + A_BYTES;
     }
 
-    /* Tile number `work` of the clusters': those that run together are `group` high, so that they share panels in the
-     * L2 cache. */
+    /* Finds this block's tile of the cluster's tile number `work`. Clusters that run together are `group` rows high, so
+     * that they share panels in the L2 cache. */
     __device__ __forceinline__ hopper_tile locate(uint32_t work) const
     {
         const uint32_t tiles = p.tiles_m * p.tiles_n, batch = work / tiles, tile = work - batch * tiles;
@@ -96,7 +96,7 @@ struct gemm_hopper {
     __device__ __forceinline__ void load(uint32_t panel, const cuda_ops_map &map, int x, int k, int batch, int share,
                                          uint16_t blocks, uint32_t barrier) const
     {
-        constexpr int ROWS = ACROSS ? 64 : SHARE; /* of one box */
+        constexpr int ROWS = ACROSS ? 64 : SHARE; /* rows of a box */
 #pragma unroll
         for (int i = 0; i < SHARE; i += ROWS) {
             const uint32_t to = panel + (share * SHARE + i) * 128;
@@ -112,9 +112,9 @@ struct gemm_hopper {
     {
         const uint32_t count = works(), clusters = gridDim.x / (CLUSTER_M * CLUSTER_N);
         const int n_steps = steps();
-        uint16_t row_blocks = 0, column_blocks = 0; /* those with the same rows, and with the same columns */
+        uint16_t row_blocks = 0, column_blocks = 0; /* bits of blocks with this block's rows, and columns */
         int stage = 0;
-        uint32_t parity = 1; /* the phase before the first counts as ended */
+        uint32_t parity = 1; /* the phase before the first one has ended */
 
         for (int i = 0; i < CLUSTER_N; i++)
             row_blocks |= (uint16_t)(1 << (rank_m * CLUSTER_N + i));
@@ -139,7 +139,7 @@ struct gemm_hopper {
 
     /* ---- the consumers ---- */
 
-    /* Lets all blocks that write to this block's stage know that this warpgroup has read it. */
+    /* Tells the blocks that load to this block's stage that this warpgroup has read it. */
     __device__ __forceinline__ void release(int stage) const
     {
         const uint32_t other = threadIdx.x % HOPPER_GROUP;
@@ -187,8 +187,7 @@ struct gemm_hopper {
             wgmma_settle(sum[i]);
     }
 
-    /* Sum number n of a thread: column_of(n) and row_of(n) of the 64 × N elements that a warpgroup has of one product.
-     */
+    /* Row and column of a thread's sum number n, within the 64 × N elements of a warpgroup's product. */
     static __device__ __forceinline__ int row_of(int n)
     {
         return threadIdx.x % HOPPER_GROUP / 32 * 16 + threadIdx.x % 32 / 4 + n / 2 % 2 * 8;
@@ -199,7 +198,7 @@ struct gemm_hopper {
         return n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2;
     }
 
-    /* Elements of the bias for the columns x and x + 1, where all rows have the same; 0 behind the last. */
+    /* Returns the bias of columns x and x + 1, if all rows share one bias; 0 beyond the last column. */
     __device__ __forceinline__ pair<T> bias_of(const T *bias, int x) const
     {
         pair<T> y = {{T(0.0f), T(0.0f)}};
@@ -213,7 +212,7 @@ struct gemm_hopper {
         return y;
     }
 
-    /* Adds the bias to the scaled sums. */
+    /* Scales the sums and adds the bias. */
     __device__ __forceinline__ void add_bias(float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer) const
     {
         const T *bias = reinterpret_cast<const T *>(p.bias_address) + t.batch * p.bias_batch;
@@ -240,7 +239,6 @@ struct gemm_hopper {
         }
     }
 
-    /* Bias and activation, before the sums are written. */
     __device__ __forceinline__ void finish_linear(float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer) const
     {
         add_bias(sum, t, consumer);
@@ -263,7 +261,7 @@ struct gemm_hopper {
 #undef HOPPER_ACTIVATE
     }
 
-    /* Two elements of out, next to each other. */
+    /* Returns two neighbouring elements of out. */
     template <bool BETA>
     __device__ __forceinline__ uint32_t finish(float low, float high, const hopper_tile &t, int row, int column) const
     {
@@ -291,7 +289,7 @@ struct gemm_hopper {
         return y.bits;
     }
 
-    /* TMA stores 16 bytes or nothing: columns behind the last whole 16 bytes are not in the map. */
+    /* Writes columns behind the last whole 16 bytes of a row, which TMA cannot store and the map leaves out. */
     __device__ __forceinline__ void write_rest(uint32_t bits, const hopper_tile &t, int row, int column) const
     {
         union {
@@ -308,7 +306,7 @@ struct gemm_hopper {
             place[1] = y.e[1];
     }
 
-    /* 64 × 64 elements at a time. `turn` counts them: two are on their way. */
+    /* Writes the sums, 64 × 64 elements at a time, through two buffers. `turn` counts uses of buffers. */
     template <bool BETA>
     __device__ __forceinline__ void write(const float (&sum)[PARTS][N / 2], const hopper_tile &t, int consumer,
                                           int &turn) const
@@ -376,7 +374,7 @@ struct gemm_hopper {
 
     __device__ __forceinline__ void run()
     {
-        /* The same for all threads of a warp, which the compiler sees thus. */
+        /* The shuffle shows the compiler that `group` is uniform in a warp. */
         const int group = __shfl_sync(~0u, threadIdx.x / HOPPER_GROUP, 0);
 
         rank = CLUSTER_M * CLUSTER_N == 1 ? 0 : cluster_rank();
@@ -404,7 +402,7 @@ struct gemm_hopper {
             registers_take<240>();
             consume(group - 1);
         }
-        cluster_arrive(); /* no block ends while another one writes to it */
+        cluster_arrive(); /* no block may end while another one writes to it */
         cluster_wait();
     }
 };

@@ -1,9 +1,8 @@
-/* The common part of all gemm kernels: walking over the tiles of out, and the loop over k with two panels of each
- * operand in shared memory, so that one is filled while the other is used.
+/* The common part of the tiled gemm kernels: the loop over the tiles of out, and the loop over k with two panels of
+ * each operand in shared memory, of which one is filled while the other is used.
  *
- * A Method defines the rest: its tile (ROWS × COLUMNS) and DEPTH of a panel, the form of a panel in shared memory
- * (put()), the sums that a thread keeps, multiply(), write(), and for
- * GENERAL kernels finish() and write_general(). */
+ * A Method defines the rest: its tile (ROWS × COLUMNS), the DEPTH of a panel and its form in shared memory (put()), the
+ * sums of a thread, multiply(), write(), and for GENERAL kernels finish() and write_general(). */
 #ifndef KOPS_CUDA_OPS_GEMM_LOOP_CUH
 #define KOPS_CUDA_OPS_GEMM_LOOP_CUH
 
@@ -13,15 +12,15 @@
 
 constexpr uint64_t GEMM_TILE_GROUP = 8;
 
-/* One tile of out: its place, and where its panels and its batch of out begin. Offsets in elements, not pointers: one
- * that has been in shared memory would be read through generic addressing. */
+/* A tile of out: its position, and where its panels and its batch of out begin. These are offsets in elements: the
+ * compiler would use generic addressing for pointers that were in shared memory. */
 struct gemm_tile {
-    uint64_t row, column; /* of its first element */
+    uint64_t row, column; /* the tile's first element */
     uint64_t a, b, out, bias;
 };
 
-/* Tile number `work` of tiles_m · tiles_n · batch_count. Tiles that run together are GEMM_TILE_GROUP rows high, so that
- * they share panels in the L2 cache. */
+/* Finds tile number `work` of tiles_m · tiles_n · batch_count. Tiles that run together are GEMM_TILE_GROUP rows high,
+ * so that they share panels in the L2 cache. */
 template <int M, int N, bool GENERAL>
 __device__ __forceinline__ gemm_tile gemm_locate(const cuda_ops_gemm &p, uint64_t work)
 {
@@ -51,22 +50,21 @@ __device__ __forceinline__ gemm_tile gemm_locate(const cuda_ops_gemm &p, uint64_
     return t;
 }
 
-/* min(total - done, limit) as a count within a tile. */
+/* Returns min(total - done, limit). */
 __device__ __forceinline__ int gemm_left(uint64_t total, uint64_t done, int limit)
 {
     const uint64_t left = total - done;
     return left < (uint64_t)limit ? (int)left : limit;
 }
 
-/* GENERAL: with a bias, or an out of another type than a and b; without it `bias`, `activation` and `out_wide` are 0.
- */
+/* GENERAL: with a bias, or an out of another type than a and b. Else `bias`, `activation` and `out_wide` are 0. */
 template <typename Method, bool WIDE, bool GENERAL> __device__ __forceinline__ void gemm_run(const cuda_ops_gemm &p)
 {
     using T = typename Method::dtype;
     constexpr int M = Method::ROWS, N = Method::COLUMNS, K = Method::DEPTH;
     __shared__ __align__(16) unsigned char memory_a[2][sizeof(typename Method::shared_a)];
     __shared__ __align__(16) unsigned char memory_b[2][sizeof(typename Method::shared_b)];
-    __shared__ gemm_tile tile; /* not in registers: the loop over k needs them all */
+    __shared__ gemm_tile tile; /* shared, since the loop over k needs all registers */
     auto *shared_a = reinterpret_cast<typename Method::shared_a *>(memory_a);
     auto *shared_b = reinterpret_cast<typename Method::shared_b *>(memory_b);
     const uint64_t works = p.tiles_m * p.tiles_n * p.batch_count;
@@ -109,7 +107,7 @@ template <typename Method, bool WIDE, bool GENERAL> __device__ __forceinline__ v
             Method::write_general(p, tile, sum);
         else
             Method::template write<T, false>(p, tile, sum);
-        __syncthreads(); /* the next tile replaces this one and its panels */
+        __syncthreads(); /* before the next tile overwrites `tile` and the panels */
     }
 }
 
@@ -121,7 +119,7 @@ template <typename Method, bool WIDE, bool GENERAL> __device__ __forceinline__ v
         stamp_end(p.stamps);                                                                                           \
     }
 
-/* kops_gemm_<name>, and kops_linear_<name>, the GENERAL one. */
+/* Defines kops_gemm_<name>, and the GENERAL kernel kops_linear_<name>. */
 #define CUDA_OPS_GEMM(name, blocks, wide, ...)                                                                         \
     CUDA_OPS_GEMM_KERNEL(kops_gemm_##name, blocks, __VA_ARGS__, wide, false)                                           \
     CUDA_OPS_GEMM_KERNEL(kops_linear_##name, blocks, __VA_ARGS__, wide, true)

@@ -1,14 +1,13 @@
-/* Matrix product of 16-bit elements on tensor cores with sums in f32: M × N tiles of out by 8 warps, each WARP_M ×
- * WARP_N of it out of 16 × 8 products over 16 steps of k (mma.sync). A panel lies in shared memory as it lay in global
- * memory, [x][k] or [k][x]; ldmatrix turns either into the same registers.
- */
+/* Matrix product of 16-bit elements on tensor cores with sums in f32. A block has 8 warps and an M × N tile of out;
+ * each warp computes WARP_M × WARP_N of it from 16 × 8 products over 16 steps of k (mma.sync). A panel in shared memory
+ * keeps its order of global memory, [x][k] or [k][x]; ldmatrix loads either to the same registers. */
 #ifndef KOPS_CUDA_OPS_GEMM_MMA_CUH
 #define KOPS_CUDA_OPS_GEMM_MMA_CUH
 
 #include "gemm_loop.cuh"
 #include "warp.cuh"
 
-/* One panel in shared memory. Rows are padded by 16 bytes: the eight rows that ldmatrix reads at once then lie in
+/* A panel in shared memory. Rows are padded by 16 bytes, so that the eight rows that ldmatrix reads at once lie in
  * different banks. */
 template <typename T, int X, int K> struct gemm_mma_shared {
     static constexpr int ROW_ALONG = K + 8, ROW_ACROSS = X + 8;
@@ -41,7 +40,7 @@ template <typename T, int X, int K> struct gemm_mma_shared {
         }
     }
 
-    /* The fragment at (x, k); `along` says how the panel was put. */
+    /* Loads the fragment at (x, k); `along`: the panel is [x][k]. */
     __device__ __forceinline__ gemm_fragment get(int x, int k, bool along) const
     {
         const int lane = threadIdx.x % 32, row = lane % 8, block_x = lane / 8 % 2 * 8, block_k = lane / 16 * 8;
@@ -96,7 +95,7 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
         }
     }
 
-    /* The bias and the activation, to the sums in place; where they lie is as in write(). */
+    /* Applies bias and activation to the sums in place. Positions of sums are as in write(). */
     static __device__ __forceinline__ void finish(const cuda_ops_gemm &p, const gemm_tile &tile, sums &sum)
     {
         const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
@@ -116,7 +115,7 @@ template <typename T, int M, int N, int K, int WARP_M, int WARP_N> struct gemm_m
             write<T, true>(p, tile, sum);
     }
 
-    /* Out's elements are O. A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
+    /* O: out's type. A thread holds rows r and r + 8, columns c and c + 1 of every 16 × 8 product. */
     template <typename O, bool GENERAL>
     static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {

@@ -1,9 +1,9 @@
-/* Loads panels of a and b from memory to registers.
+/* Loads panels of a and b from global memory to registers.
  *
- * A panel is X × K elements: X rows of a or columns of b ("x"), K steps along the sum ("k"). Every thread of the block
- * holds the same number of its elements. A WIDE kernel takes 16-byte pieces along k or along x, any other kernel takes
- * single elements from any strides; which way neighbouring threads lie is a property of the launch, so the branches on
- * it are uniform. Elements outside the matrix are read as 0. */
+ * A panel is X × K elements: X rows of a or columns of b ("x"), K steps along the sum ("k"). All threads of the block
+ * hold equally many elements. A WIDE kernel loads 16-byte pieces along k or along x; other kernels load single elements
+ * with any strides. The launch decides whether neighbouring threads lie along k or along x, so branches on that are
+ * uniform. Elements outside the matrix are read as 0. */
 #ifndef KOPS_CUDA_OPS_GEMM_PANEL_CUH
 #define KOPS_CUDA_OPS_GEMM_PANEL_CUH
 
@@ -12,8 +12,8 @@
 
 enum { GEMM_THREADS = 256 };
 
-/* Which elements of an X × K panel a thread holds: pieces of W elements that lie along k (or along x), neighbouring
- * threads next to each other in that direction. */
+/* The elements of an X × K panel that a thread holds: pieces of W elements along k (ALONG) or along x. Neighbouring
+ * threads hold neighbouring pieces in that direction. */
 template <int X, int K, bool ALONG, int W> struct gemm_share {
     static constexpr int IN_ROW = (ALONG ? K : X) / W;
     static constexpr int STEP_X = ALONG ? GEMM_THREADS / IN_ROW : 0, STEP_K = ALONG ? 0 : GEMM_THREADS / IN_ROW;
@@ -31,7 +31,7 @@ template <int X, int K, bool ALONG, int W> struct gemm_share {
     }
 };
 
-/* One thread's share of the panels of one operand. */
+/* A thread's share of an operand's panels. */
 template <typename T, int X, int K, bool WIDE> struct gemm_panel {
     static constexpr int WIDTH = WIDE ? pack<T>::WIDTH : 1; /* elements of a piece */
     static constexpr int ELEMENTS = X * K / GEMM_THREADS, PACKS = ELEMENTS / pack<T>::WIDTH;
@@ -42,9 +42,9 @@ template <typename T, int X, int K, bool WIDE> struct gemm_panel {
         pack<T> packs[PACKS];
         T e[ELEMENTS];
     };
-    const T *next;         /* this thread's first element of the next panel */
+    const T *next;         /* the thread's first element of the next panel */
     uint64_t piece, panel; /* elements from piece to piece, from panel to panel */
-    bool along;            /* neighbouring threads (and a piece) lie along k */
+    bool along;            /* pieces and neighbouring threads lie along k */
 
     __device__ __forceinline__ gemm_panel() : packs()
     {
@@ -67,7 +67,7 @@ template <typename T, int X, int K, bool WIDE> struct gemm_panel {
             start_share<share_across>(first, stride_x, stride_k);
     }
 
-    /* Reads the next panel, of which x_left rows and k_left steps exist. */
+    /* Loads the next panel, of which x_left rows and k_left steps exist. */
     __device__ __forceinline__ void fetch(int x_left, int k_left)
     {
         if (WIDE && x_left >= X && k_left >= K) {

@@ -1,14 +1,14 @@
-/* Matrix product of 8-bit floats with scales, sums in f32: the tiles of gemm_mma in f16, which has every value of e4m3
- * and e5m2. Elements are turned into f16 on their way to shared memory, so every product is exact, and any GPU with
- * tensor cores for f16 does it. Which of the two an operand has is a property of the launch. */
+/* Matrix product of 8-bit floats with scales, sums in f32. Elements become f16 on their way to shared memory, and are
+ * multiplied as by gemm_mma. f16 has every value of e4m3 and e5m2, so products are exact, on any GPU with tensor cores
+ * for f16. The launch tells each operand's format. */
 #ifndef KOPS_CUDA_OPS_GEMM_SCALED_CUH
 #define KOPS_CUDA_OPS_GEMM_SCALED_CUH
 
 #include "gemm_mma.cuh"
 #include "params_scaled.h"
 
-/* Two numbers of e4m3 in the upper bytes of two f16: their exponent is 8 less than that of f16, and all bits set is the
- * one NaN. */
+/* Converts two e4m3, given in the upper bytes of two f16. The bias of e4m3's exponent is 8 less than that of f16, and
+ * the only NaN has all bits set. */
 __device__ __forceinline__ uint32_t f8_from_e4m3(uint32_t upper)
 {
     const uint32_t magnitude = upper >> 1 & 0x3f803f80, nan = (magnitude + 0x00800080) & 0x40004000;
@@ -16,11 +16,11 @@ __device__ __forceinline__ uint32_t f8_from_e4m3(uint32_t upper)
     __half2 x;
 
     *reinterpret_cast<uint32_t *>(&x) = bits;
-    x = __hmul2(x, __floats2half2_rn(256.0f, 256.0f)); /* exact, of subnormal numbers, too */
+    x = __hmul2(x, __floats2half2_rn(256.0f, 256.0f)); /* exact, also for subnormal numbers */
     return *reinterpret_cast<uint32_t *>(&x) | nan >> 1;
 }
 
-/* Four numbers as f16; e5m2 is f16's upper byte. */
+/* Converts four numbers to f16; e5m2 is f16's upper byte. */
 __device__ __forceinline__ uint2 f8_widen(uint32_t four, uint32_t format)
 {
     uint2 two = make_uint2((four & 0xff) << 8 | (four & 0xff00) << 16, (four >> 8 & 0xff00) | (four & 0xff000000));
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint2 f8_widen(uint32_t four, uint32_t format)
     return two;
 }
 
-/* One panel in shared memory, as gemm_mma reads it. */
+/* A panel in shared memory, as gemm_mma reads it. */
 template <int X, int K> struct gemm_scaled_shared : gemm_mma_shared<__half, X, K> {
     using base = gemm_mma_shared<__half, X, K>;
 
@@ -65,7 +65,7 @@ template <int X, int K> struct gemm_scaled_shared : gemm_mma_shared<__half, X, K
     }
 };
 
-/* A tile, and where its scales begin. */
+/* A tile, and offsets of its scales. */
 struct gemm_scaled_tile {
     gemm_tile tile;
     uint64_t scale_a, scale_b;
@@ -95,7 +95,7 @@ template <int M, int N, int K, int WARP_M, int WARP_N> struct gemm_scaled {
     using sums = typename mma::sums;
     static constexpr int ROWS = M, COLUMNS = N, DEPTH = K;
 
-    /* The sums times their scales, in place; where they lie is as in gemm_mma's write(). */
+    /* Scales the sums in place. Positions of sums are as in gemm_mma's write(). */
     static __device__ __forceinline__ void scale(const cuda_ops_gemm_scaled &p, const gemm_scaled_tile &t, sums &sum)
     {
         const int lane = threadIdx.x % 32, row = mma::warp_row() + lane / 4, column = mma::warp_column() + lane % 4 * 2;
@@ -132,7 +132,7 @@ template <int M, int N, int K, int WARP_M, int WARP_N> struct gemm_scaled {
     }
 };
 
-/* As gemm_run(): one panel is filled while the other is used. */
+/* Runs as gemm_run(): one panel is filled while the other is used. */
 template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_scaled_run(const cuda_ops_gemm_scaled &p)
 {
     constexpr int M = Method::ROWS, N = Method::COLUMNS, K = Method::DEPTH;
@@ -179,7 +179,7 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_scale
             Method::mma::multiply(p.gemm, shared_a[now], shared_b[now], sum);
         Method::scale(p, t, sum);
         Method::write(p, t.tile, sum);
-        __syncthreads(); /* the next tile replaces this one and its panels */
+        __syncthreads(); /* before the next tile overwrites `t` and the panels */
     }
 }
 
@@ -192,7 +192,7 @@ template <typename Method, bool WIDE> __device__ __forceinline__ void gemm_scale
         stamp_end(p.gemm.stamps);                                                                                      \
     }
 
-/* kops_scaled_gemm_<name> for operands that can be read in 16-byte pieces, kops_scaled_gemm_<name>_any for all. */
+/* Defines kops_scaled_gemm_<name>, for operands that can be read in 16-byte pieces, and …_any, for all operands. */
 #define CUDA_OPS_GEMM_SCALED(name, blocks, ...)                                                                        \
     CUDA_OPS_GEMM_SCALED_KERNEL(kops_scaled_gemm_##name, blocks, true, __VA_ARGS__)                                    \
     CUDA_OPS_GEMM_SCALED_KERNEL(kops_scaled_gemm_##name##_any, 1, false, __VA_ARGS__)

@@ -1,5 +1,4 @@
-/* gemm for few rows, and for small matrices. Clusters are there from sm_90 on, products of bf16 and tf32 by mma.sync
- * from sm_80 on. */
+/* gemm for few rows, and for small matrices. Clusters need sm_90, mma.sync of bf16 and tf32 sm_80. */
 #include "gemm_mma.cuh"
 #include "gemm_skinny.cuh"
 #include "gemm_small.cuh"

@@ -1,14 +1,14 @@
-/* Matrix product in ordinary arithmetic: M × N tiles of out, panels of depth K in shared memory (two, so that one is
- * filled while the other is used), TM × TN elements of out in each thread's registers.
+/* Matrix product without tensor cores: M × N tiles of out, two panels of depth K of each operand in shared memory, of
+ * which one is filled while the other is used, TM × TN elements of out in each thread's registers.
  *
- * A warp covers 4·TM × 8·TN elements; a thread's share is made of groups of 16 bytes that interleave with its
- * neighbours', so that every read of shared memory is a broadcast or free of bank conflicts. */
+ * A warp covers 4·TM × 8·TN elements. Groups of 16 bytes of neighbouring threads interleave, so that reads of shared
+ * memory are broadcasts or free of bank conflicts. */
 #ifndef KOPS_CUDA_OPS_GEMM_SIMT_CUH
 #define KOPS_CUDA_OPS_GEMM_SIMT_CUH
 
 #include "gemm_loop.cuh"
 
-/* One panel in shared memory: [k][x], padded so that transposing stores spread over the banks and rows stay aligned. */
+/* A panel in shared memory: [k][x], padded so that transposing stores use different banks and rows stay aligned. */
 template <typename W, int X, int K> struct gemm_simt_shared {
     static constexpr int PAD = 16 / sizeof(W);
     W at[K][X + PAD];
@@ -58,7 +58,7 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
     using shared_a = gemm_simt_shared<W, M, K>;
     using shared_b = gemm_simt_shared<W, N, K>;
     static constexpr int ROWS = M, COLUMNS = N, DEPTH = K;
-    static constexpr int G = 16 / sizeof(W); /* elements of a group */
+    static constexpr int G = 16 / sizeof(W); /* elements in a group */
     static constexpr int WARP_M = 4 * TM, WARP_N = 8 * TN, WARPS_N = N / WARP_N;
     static_assert(M / WARP_M * WARPS_N * 32 == GEMM_THREADS, "one warp for each part of the tile");
 
@@ -66,7 +66,7 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
         W at[TM][TN];
     };
 
-    /* Rows and columns within the tile of this thread's first group; group g is 4·G rows (8·G columns) further. */
+    /* Row and column in the tile of the thread's first group; group g is 4·G rows (8·G columns) further. */
     static __device__ __forceinline__ int first_row()
     {
         return threadIdx.x / 32 / WARPS_N * WARP_M + threadIdx.x % 32 / 8 * G;
@@ -99,7 +99,7 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
         }
     }
 
-    /* The bias and the activation, to the sums in place; where they lie is as in write(). */
+    /* Applies bias and activation to the sums in place. Positions of sums are as in write(). */
     static __device__ __forceinline__ void finish(const cuda_ops_gemm &p, const gemm_tile &tile, sums &sum)
     {
         const int row = first_row(), column = first_column();
@@ -118,7 +118,7 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
             write<T, true>(p, tile, sum);
     }
 
-    /* Out's elements are O. */
+    /* O: out's type. */
     template <typename O, bool GENERAL>
     static __device__ __forceinline__ void write(const cuda_ops_gemm &p, const gemm_tile &tile, const sums &sum)
     {
@@ -160,7 +160,7 @@ template <typename T, int M, int N, int K, int TM, int TN> struct gemm_simt {
     }
 };
 
-/* kops_gemm_<name> for operands that can be read in 16-byte pieces, kops_gemm_<name>_any for all. */
+/* Defines kops_gemm_<name>, for operands that can be read in 16-byte pieces, and kops_gemm_<name>_any, for any. */
 #define CUDA_OPS_GEMM_SIMT(name, blocks, ...)                                                                          \
     CUDA_OPS_GEMM(name, blocks, true, gemm_simt<__VA_ARGS__>)                                                          \
     CUDA_OPS_GEMM(name##_any, blocks, false, gemm_simt<__VA_ARGS__>)

@@ -1,10 +1,10 @@
-/* Matrix product where a has at most 16 rows: b is read once, and everything else hides behind it. A warp takes 32
- * columns or so and a few steps of k at a time, straight from memory to registers; the warps of a block and the blocks
- * of a cluster share the sum over k.
+/* Matrix product where a has at most 16 rows, bound by reading b once. A warp takes 16 to 64 columns and a few steps of
+ * k at a time, straight from global memory to registers. The warps of a block and the blocks of a cluster share the sum
+ * over k.
  *
- * b is read in 16-byte pieces along k or along its rows. Elements in any order of k make the same sum, so each thread
- * multiplies what its pieces hold, and a is read to fit. Rows and columns that do not exist are read as the last that
- * does, and not written. */
+ * b is read in 16-byte pieces along k or along its rows. A sum may take the steps of k in any order, so each thread
+ * multiplies the elements of its own pieces, and reads the matching elements of a. Rows and columns that do not exist
+ * are read as the last existing one, and not written. */
 #ifndef KOPS_CUDA_OPS_GEMM_SKINNY_CUH
 #define KOPS_CUDA_OPS_GEMM_SKINNY_CUH
 
@@ -12,7 +12,7 @@
 
 enum { SKINNY_ROWS = 16, SKINNY_WARPS = 2 * SPLIT_PARTS, SKINNY_THREADS = CUDA_OPS_SKINNY_THREADS };
 
-/* A piece of which `left` elements exist; the others are 0. */
+/* Reads a piece of which `left` elements exist; the others are 0. */
 template <typename T> __device__ __forceinline__ pack<T> skinny_elements(const T *from, uint64_t stride, int64_t left)
 {
     pack<T> piece;
@@ -32,13 +32,13 @@ template <typename T> __device__ __forceinline__ pack<T> skinny_piece(const T *f
     return piece;
 }
 
-/* The operands of a tile. WHOLE: nothing of what is read is outside. */
+/* The operands of a tile. WHOLE: all elements that are read exist. */
 template <typename T, bool A_PIECES> struct skinny_operands {
     const T *a, *b;
     uint64_t a_row, a_k, b_column, b_k;
-    uint64_t m, n, k, column; /* of the tile's first */
+    uint64_t m, n, k, column; /* column: the tile's first */
 
-    /* Elements of row `row` of a from k on. */
+    /* Reads a piece of row `row` of a, from step `from` on. */
     template <bool WHOLE> __device__ __forceinline__ pack<T> rows(uint64_t row, uint64_t from) const
     {
         const T *at = a + (row < m ? row : m - 1) * a_row + from * a_k;
@@ -52,7 +52,7 @@ template <typename T, bool A_PIECES> struct skinny_operands {
         return piece;
     }
 
-    /* b, which no other block reads. */
+    /* Reads a piece of b, which no other block reads. */
     template <bool WHOLE> static __device__ __forceinline__ pack<T> stream(const T *from, int64_t left)
     {
         pack<T> piece;
@@ -62,21 +62,21 @@ template <typename T, bool A_PIECES> struct skinny_operands {
         return piece;
     }
 
-    /* Elements of column `x` of b from k on; b lies along k. */
+    /* Reads a piece of column `x` of b, from step `from` on. b lies along k. */
     template <bool WHOLE> __device__ __forceinline__ pack<T> along(uint64_t x, uint64_t from) const
     {
         return stream<WHOLE>(b + (WHOLE || x < n ? x : n - 1) * b_column + from, (int64_t)(k - from));
     }
 
-    /* Elements of row `from` of b from column x on; b lies across. */
+    /* Reads a piece of row `from` of b, from column `x` on. b lies across. */
     template <bool WHOLE> __device__ __forceinline__ pack<T> across(uint64_t x, uint64_t from) const
     {
         return stream<WHOLE>(b + from * b_k + x, from < k ? (int64_t)(n - x) : 0);
     }
 };
 
-/* Lanes exchange halves of what they have until each has the sums of `COUNT / lanes` of it: for masks MASK, MASK / 2, …
- * LAST the lane whose bit is set keeps the upper half. */
+/* Adds up COUNT values over lanes. For each mask MASK, MASK / 2, … LAST a lane gives half of its values to its partner;
+ * the lane whose bit is set keeps the upper half. At the end each lane has the sums of its COUNT / lanes values. */
 template <int COUNT, int MASK, int LAST> __device__ __forceinline__ void skinny_gather(float *sum, int lane)
 {
     constexpr int HALF = COUNT / 2;
@@ -90,13 +90,13 @@ template <int COUNT, int MASK, int LAST> __device__ __forceinline__ void skinny_
         skinny_gather<HALF, MASK / 2, LAST>(sum, lane);
 }
 
-/* In ordinary arithmetic: each lane has four columns and four steps of k, and 16 sums for each column. The part of a
- * that the warp's lanes have in common goes through shared memory. */
+/* The method without tensor cores: each lane has four columns and four steps of k, and 16 sums for each column.
+ * Elements of a that lanes of a warp share go through shared memory. */
 template <bool ALONG> struct skinny_f32 {
     using dtype = float;
     static constexpr int LANES_K = ALONG ? 8 : 4, LANES_X = 32 / LANES_K, COLUMNS = LANES_X * 4, STEPS = LANES_K * 4;
     static constexpr int COUNT = SKINNY_ROWS * 4,
-                         SCRATCH = SKINNY_ROWS * STEPS; /* elements of shared memory, of a warp */
+                         SCRATCH = SKINNY_ROWS * STEPS; /* elements of a warp's shared memory */
     static constexpr int AHEAD = 1;
     float sum[COUNT];
     struct pieces {
@@ -157,7 +157,7 @@ template <bool ALONG> struct skinny_f32 {
         __syncwarp();
     }
 
-    /* Writes the sums, or adds them to what is there. */
+    /* Writes the sums to `part`, or adds them to it. */
     template <bool ADD> __device__ __forceinline__ void put(float *part)
     {
         constexpr int LEFT = COUNT / LANES_K;
@@ -171,9 +171,9 @@ template <bool ALONG> struct skinny_f32 {
     }
 };
 
-/* On tensor cores: m16n8k16 products, the rows of which are a's. In a lane's piece of eight steps of k are two
- * products' shares of a column; where pieces lie along a row of b, they are of eight columns, and the share is put
- * together of four of them. */
+/* The method on tensor cores: m16n8k16 products with a's 16 rows. If b lies along k, a lane's piece has eight steps of
+ * a column, its share of two products. Otherwise a piece has eight columns of a row, and a share is put together from
+ * four pieces. */
 template <typename T, bool ALONG> struct skinny_mma {
     using dtype = T;
     static constexpr int COLUMNS = ALONG ? 32 : 64, GROUPS = COLUMNS / 8, STEPS = ALONG ? 64 : 32;
@@ -265,8 +265,7 @@ template <typename T, bool ALONG> struct skinny_mma {
     }
 };
 
-/* This warp's share of the sum. Where there are registers, two pieces of work at a time: the second is on its way while
- * the first is done. */
+/* Computes the warp's share of the sum. With AHEAD 2 the loads of two pieces of work are in flight at a time. */
 template <int STRIDE, typename Method, typename Operands>
 __device__ __forceinline__ void skinny_sum(Method &method, const Operands &o, uint64_t k, float *scratch)
 {
@@ -321,7 +320,7 @@ __device__ __forceinline__ void skinny_tiles(const cuda_ops_gemm &p, float *scra
         split_write<T, SPLIT, SKINNY_ROWS, Method::COLUMNS, SKINNY_THREADS, LINEAR>(p, tile, part, Method::COLUMNS,
                                                                                     exchange, turn);
         if (work + gridDim.x / SPLIT < works)
-            exchange.again(); /* the next tile's sums replace these */
+            exchange.again(); /* before the next tile's sums overwrite these */
     }
 }
 
@@ -347,7 +346,7 @@ template <typename Method, int SPLIT, bool LINEAR> __device__ __forceinline__ vo
         stamp_end(p.stamps);                                                                                           \
     }
 
-/* kops_<op>_<name>_<split>: for one block a tile, and for clusters; `linear` is LINEAR of gemm_split.cuh. */
+/* Defines kops_<op>_<name>_<split>, for one block or a cluster per tile; `linear` is LINEAR of gemm_split.cuh. */
 #define CUDA_OPS_SKINNY(op, linear, name, ...)                                                                         \
     extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1)                                                    \
         CUDA_OPS_SKINNY_BODY(kops_##op##_##name##_1, linear, 1, __VA_ARGS__)

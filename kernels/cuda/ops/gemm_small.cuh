@@ -1,14 +1,14 @@
-/* Matrix product of small matrices in f32, for the least time from begin to end: tiles of 32 × 32, so that there are
- * many; all of a tile's operands loaded at once, where they are SMALL_DEPTH steps of k; these shared among the warps of
- * a block, and longer sums among the blocks of a cluster. */
+/* Matrix product of small matrices in f32, with low latency. Tiles are 32 × 32, so that there are many. Up to
+ * SMALL_DEPTH steps of k are loaded at once. The warps of a block share the steps of k, and the blocks of a cluster
+ * longer sums. */
 #ifndef KOPS_CUDA_OPS_GEMM_SMALL_CUH
 #define KOPS_CUDA_OPS_GEMM_SMALL_CUH
 
 #include "gemm_split.cuh"
 
-enum { SMALL_TILE = 32, SMALL_DEPTH = 128, SMALL_SLICE = SMALL_DEPTH / SPLIT_PARTS /* steps of k of a warp */ };
+enum { SMALL_TILE = 32, SMALL_DEPTH = 128, SMALL_SLICE = SMALL_DEPTH / SPLIT_PARTS /* a warp's steps of k */ };
 
-/* A panel as it lay in memory: [x][k] or [k][x]. Rows are padded, so that threads read different banks. */
+/* A panel, [x][k] or [k][x] as in global memory. Rows are padded, so that threads read different banks. */
 struct small_panel {
     static constexpr int ROW_ALONG = SMALL_DEPTH + 4, ROW_ACROSS = SMALL_TILE + 4;
     static constexpr int SIZE = SMALL_DEPTH * ROW_ACROSS;
@@ -38,14 +38,13 @@ struct small_panel {
         }
     }
 
-    /* Which of the panel's rows (columns, of b) is number i of lane `lane` of `LANES`: such that reading is free of
-     * bank conflicts. */
+    /* Returns the row (of b: column) of the panel that is number i of a lane; reads are free of bank conflicts. */
     template <int LANES> static __device__ __forceinline__ int place(int i, int lane, bool along)
     {
         return along ? i * LANES + lane : i / 4 * 4 * LANES + lane * 4 + i % 4;
     }
 
-    /* Four steps of k from `k` on of a lane's COUNT rows. */
+    /* Reads four steps of k, from `k` on, of a lane's COUNT rows. */
     template <int COUNT, int LANES>
     static __device__ __forceinline__ void get(float (&to)[COUNT][4], const float *at, int k, int lane, bool along)
     {
@@ -78,7 +77,7 @@ struct small_panel {
 template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const cuda_ops_gemm &p)
 {
     constexpr int PITCH_MOST = 40, SIZE = SPLIT_PARTS * SMALL_TILE * PITCH_MOST;
-    /* The panels, then the sums of each warp. */
+    /* Holds the panels, then the sums of each warp. */
     __shared__ __align__(16) float memory[SIZE];
     static_assert(2 * small_panel::SIZE <= SIZE, "room for both");
     __shared__ split_exchange<SPLIT, SMALL_TILE * SMALL_TILE> exchange;
@@ -106,7 +105,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
                     p.b_access);
             a.fetch(rows, left);
             b.fetch(columns, left);
-            __syncthreads(); /* the panels before have been read */
+            __syncthreads(); /* the last panels have been read */
             small_panel::put(panel_a, a);
             small_panel::put(panel_b, b);
             __syncthreads();
@@ -127,7 +126,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
             }
         }
         __syncthreads();
-        /* Rows so far apart that lanes write to different banks. */
+        /* The pitch makes lanes write to different banks. */
         const int pitch = a_along ? PITCH_MOST : b_along ? 34 : 36;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -142,7 +141,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
         }
         split_write<float, SPLIT, SMALL_TILE, SMALL_TILE, GEMM_THREADS, false>(p, tile, memory, pitch, exchange, turn);
         if (work + gridDim.x / SPLIT < works)
-            exchange.again(); /* the next tile's panels replace these sums */
+            exchange.again(); /* before the next tile's panels overwrite the sums */
     }
 }
 
@@ -154,7 +153,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_run(const 
         stamp_end(p.stamps);                                                                                           \
     }
 
-/* kops_gemm_<name> for operands that can be read in 16-byte pieces, kops_gemm_<name>_any for all. */
+/* Defines kops_gemm_<name>, for operands that can be read in 16-byte pieces, and kops_gemm_<name>_any, for any. */
 #define CUDA_OPS_GEMM_SMALL(name)                                                                                      \
     extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)                                                      \
         CUDA_OPS_GEMM_SMALL_BODY(name##_1, true, 1) extern "C" __global__ void                                         \

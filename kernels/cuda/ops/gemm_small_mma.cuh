@@ -1,8 +1,8 @@
-/* Matrix product of small matrices in f32 as tf32, on tensor cores: tiles of 32 × 32 by four warps, each warp 16 × 16.
- * Panels of 32 steps of k come to a ring in shared memory while others are multiplied. The sum over k is shared among
- * the blocks of a cluster, a panel each in turn.
+/* Matrix product of small matrices in f32 as tf32, on tensor cores: tiles of 32 × 32 by four warps, 16 × 16 each.
+ * Panels of 32 steps of k are copied to a ring in shared memory while others are multiplied. The blocks of a cluster
+ * share the sum over k, taking panels in turn.
  *
- * A panel lies in shared memory as it lay in global memory, [x][k] or [k][x]. */
+ * A panel in shared memory keeps its order of global memory, [x][k] or [k][x]. */
 #ifndef KOPS_CUDA_OPS_GEMM_SMALL_MMA_CUH
 #define KOPS_CUDA_OPS_GEMM_SMALL_MMA_CUH
 
@@ -10,18 +10,18 @@
 #include "gemm_split.cuh"
 #include "warp.cuh"
 
-enum { SMALL_MMA_TILE = 32, SMALL_MMA_DEPTH = 32, SMALL_MMA_RING = 4 /* panels of each operand */ };
+enum { SMALL_MMA_TILE = 32, SMALL_MMA_DEPTH = 32, SMALL_MMA_RING = 4 /* panels of an operand in shared memory */ };
 
-/* One thread's share of one operand's panels. WIDE: in pieces of 16 bytes; else single elements, of any strides. */
+/* A thread's share of an operand's panels. WIDE: pieces of 16 bytes; else single elements with any strides. */
 template <bool WIDE> struct small_mma_panel {
     static constexpr int X = SMALL_MMA_TILE, K = SMALL_MMA_DEPTH, WIDTH = WIDE ? 4 : 1;
-    /* Rows are so far apart that what a warp reads at once lies in different banks. */
+    /* Rows are padded, so that a warp's reads use different banks. */
     static constexpr int ROW_ALONG = K + 4, ROW_ACROSS = X + 8, SIZE = K * ROW_ACROSS;
     static constexpr int IN_ROW = K / WIDTH, STEP = CUDA_OPS_SMALL_MMA_THREADS / IN_ROW, PIECES = X / STEP;
     static_assert(X == K && X * ROW_ALONG <= SIZE && STEP * PIECES == X, "both ways have the same shares");
 
-    const float *base;     /* the operand's first element: the aligned address of copies that read nothing */
-    const float *next;     /* this thread's first element of the next panel */
+    const float *base;     /* the operand's first element, an aligned address for copies of 0 bytes */
+    const float *next;     /* the thread's first element of the next panel */
     uint64_t piece, panel; /* elements from piece to piece, from panel to panel */
     int x_left;
     bool along;
@@ -36,7 +36,7 @@ template <bool WIDE> struct small_mma_panel {
         return threadIdx.x / IN_ROW;
     }
 
-    /* `step`: steps of k from panel to panel. */
+    /* `step`: steps of k from one panel to the next. */
     __device__ __forceinline__ void start(const float *first, uint64_t stride_x, uint64_t stride_k, uint32_t access,
                                           int left, int step)
     {
@@ -51,7 +51,7 @@ template <bool WIDE> struct small_mma_panel {
         x_left = left;
     }
 
-    /* Begins to copy the next panel, of which x_left rows and k_left steps exist. */
+    /* Starts the copy of the next panel, of which x_left rows and k_left steps exist. */
     __device__ __forceinline__ void fetch(float *to, int k_left)
     {
         const int left = (along ? k_left : x_left) - inner(), rows = (along ? x_left : k_left) - outer();
@@ -77,7 +77,7 @@ template <bool A_ALONG, bool B_ALONG, bool WIDE> struct small_mma_fragments {
         return to_tf32(ALONG ? at[x * panel::ROW_ALONG + k] : at[k * panel::ROW_ACROSS + x]);
     }
 
-    /* This warp's, of eight steps of k. */
+    /* Loads the warp's fragments of eight steps of k. */
     __device__ __forceinline__ void load(const float (&of)[2][panel::SIZE], int k)
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -96,8 +96,8 @@ template <bool A_ALONG, bool B_ALONG, bool WIDE> struct small_mma_fragments {
     }
 };
 
-/* The sums over `panels` panels. fetch(to) begins to copy the next one, or nothing, and ends a group; the first
- * SMALL_MMA_RING have begun. While eight steps are multiplied, the next eight come to registers. */
+/* Multiplies `panels` panels. fetch(to) starts the copy of the next panel, if there is one, and ends a group; the first
+ * SMALL_MMA_RING copies have been started. While eight steps are multiplied, the next eight are loaded to registers. */
 template <bool A_ALONG, bool B_ALONG, bool WIDE, typename Fetch>
 __device__ __forceinline__ void small_mma_multiply(float (&ring)[SMALL_MMA_RING][2][small_mma_panel<WIDE>::SIZE],
                                                    uint32_t panels, float (&sum)[2][4], Fetch fetch)
@@ -178,7 +178,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_mma_run(co
                                                         sum[i / 2][i % 2 * 2], sum[i / 2][i % 2 * 2 + 1], exchange);
         split_take<float, SPLIT, TILE, TILE, CUDA_OPS_SMALL_MMA_THREADS, false>(p, tile, exchange, turn);
         if (work + gridDim.x / SPLIT < works)
-            exchange.again(); /* the next tile's panels replace this one's */
+            exchange.again(); /* before the next tile's panels overwrite this one's */
     }
 }
 
@@ -190,7 +190,7 @@ template <bool WIDE, int SPLIT> __device__ __forceinline__ void small_mma_run(co
         stamp_end(p.stamps);                                                                                           \
     }
 
-/* kops_gemm_<name>_<split> for operands that can be read in 16-byte pieces, kops_gemm_<name>_<split>_any for all. */
+/* Defines kops_gemm_<name>_<split>, for operands that can be read in 16-byte pieces, and …_any, for all operands. */
 #define CUDA_OPS_GEMM_SMALL_MMA(name)                                                                                  \
     extern "C" __global__ void __launch_bounds__(CUDA_OPS_SMALL_MMA_THREADS)                                           \
         CUDA_OPS_GEMM_SMALL_MMA_BODY(name##_1, true, 1) extern "C" __global__ void                                     \

@@ -1,16 +1,15 @@
-/* What gemm kernels have in common that share the sum over k among the warps of a block, and among the blocks of a
- * cluster: the last steps, in an order that never changes, so that a result never does. */
+/* The common end of gemm kernels that split the sum over k among the warps of a block and the blocks of a cluster.
+ * Parts are added in a fixed order, so that results are reproducible. */
 #ifndef KOPS_CUDA_OPS_GEMM_SPLIT_CUH
 #define KOPS_CUDA_OPS_GEMM_SPLIT_CUH
 
 #include "cluster.cuh"
 #include "gemm_loop.cuh"
 
-enum { SPLIT_PARTS = 8 /* sums of a tile that a block adds up */ };
+enum { SPLIT_PARTS = 8 /* partial sums of a tile that a block adds up */ };
 
-/* LINEAR: with a bias and an activation, in place of beta.
- *
- * Tile number `work`, row by row. There are fewer than 2^32: divisions of 64 bits would take longer than all else. */
+/* Finds tile number `work`, row by row. There are fewer than 2^32 tiles: 64-bit divisions would take longer than all
+ * else. LINEAR: with a bias and an activation, in place of beta. */
 template <int ROWS, int COLUMNS, bool LINEAR>
 __device__ __forceinline__ gemm_tile split_locate(const cuda_ops_gemm &p, uint32_t work)
 {
@@ -45,8 +44,7 @@ template <int SPLIT> __device__ __forceinline__ uint32_t split_rank()
     return 0;
 }
 
-/* Where the blocks of a cluster, which share the sum of a tile of SIZE elements, send each other their parts: every
- * block adds up a share of the tile. */
+/* Receives partial sums from the other blocks of a cluster: each block adds up a share of the tile's SIZE elements. */
 template <int SPLIT, int SIZE> struct split_exchange {
     static constexpr int SHARE = SIZE / SPLIT;
     static_assert(SHARE * SPLIT == SIZE, "equal shares");
@@ -59,7 +57,7 @@ template <int SPLIT, int SIZE> struct split_exchange {
             barrier_expect(shared_address(&barrier), (SPLIT - 1) * SHARE * sizeof(float));
     }
 
-    /* At the beginning of the kernel; ready() before the first send. */
+    /* Call begin() at the beginning of the kernel, and ready() before the first send. */
     __device__ __forceinline__ void begin()
     {
         if constexpr (SPLIT > 1) {
@@ -79,7 +77,7 @@ template <int SPLIT, int SIZE> struct split_exchange {
             cluster_wait();
     }
 
-    /* Before the next tile: all have read what they were sent. */
+    /* Call before the next tile. Waits until all blocks have read what they received. */
     __device__ __forceinline__ void again()
     {
         __syncthreads();
@@ -110,8 +108,8 @@ __device__ __forceinline__ void split_store(const cuda_ops_gemm &p, const gemm_t
     *to = element<T>::narrow(beta != 0 ? sum + beta * widen(*to) : sum);
 }
 
-/* Gives the sums at (row, column) and (row, column + 1), column even, to the block that adds them up; with SPLIT 1 to
- * out. */
+/* Sends the sums at (row, column) and (row, column + 1), column even, to the block that adds them up. With SPLIT 1
+ * writes them to out. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, bool LINEAR>
 __device__ __forceinline__ void split_give(const cuda_ops_gemm &p, const gemm_tile &tile, int row, int column,
                                            float low, float high, split_exchange<SPLIT, ROWS * COLUMNS> &exchange)
@@ -133,7 +131,7 @@ __device__ __forceinline__ void split_give(const cuda_ops_gemm &p, const gemm_ti
     }
 }
 
-/* Adds up what all blocks have given to this one, and writes it. `turn` counts the tiles. */
+/* Adds up the sums that all blocks sent to this one, and writes them to out. `turn` counts the tiles. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS, bool LINEAR>
 __device__ __forceinline__ void split_take(const cuda_ops_gemm &p, const gemm_tile &tile,
                                            split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)
@@ -152,8 +150,8 @@ __device__ __forceinline__ void split_take(const cuda_ops_gemm &p, const gemm_ti
     }
 }
 
-/* `part` are SPLIT_PARTS sums of a tile in shared memory, in rows that are `pitch` elements apart, written by all
- * warps. Adds them up and writes the tile, each block a share of it. `turn` counts the tiles. */
+/* Adds up SPLIT_PARTS partial sums of a tile and writes the tile, each block a share of it. `part`: the partial sums in
+ * shared memory, in rows `pitch` elements apart, written by all warps. `turn` counts the tiles. */
 template <typename T, int SPLIT, int ROWS, int COLUMNS, int THREADS, bool LINEAR>
 __device__ __forceinline__ void split_write(const cuda_ops_gemm &p, const gemm_tile &tile, const float *part, int pitch,
                                             split_exchange<SPLIT, ROWS * COLUMNS> &exchange, uint32_t turn)

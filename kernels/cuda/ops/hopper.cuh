@@ -1,6 +1,5 @@
-/* Instructions of sm_90a that move tiles and order their movers: the tensor memory accelerator (TMA), barriers in
- * shared memory, clusters, registers between warpgroups. Each function is one instruction of NVIDIA's PTX ISA document.
- * Addresses of shared memory are 32-bit. */
+/* Instructions of sm_90a: the tensor memory accelerator (TMA), named barriers, registers moved between warpgroups. Each
+ * function is one instruction of NVIDIA's PTX ISA document. Addresses of shared memory are 32-bit. */
 #ifndef KOPS_CUDA_OPS_HOPPER_CUH
 #define KOPS_CUDA_OPS_HOPPER_CUH
 
@@ -11,7 +10,7 @@
 
 /* ---- barriers ---- */
 
-/* Threads of the block that share one of its 16 numbered barriers; 0 is that of __syncthreads(). */
+/* Waits at one of the block's 16 numbered barriers for `threads` threads; 0 is the barrier of __syncthreads(). */
 __device__ __forceinline__ void named_barrier(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -29,8 +28,8 @@ __device__ __forceinline__ void map_prefetch(const cuda_ops_map &map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/* Loads the map's box at (x, y, z), x innermost, to shared memory; its bytes arrive at the barrier. What is outside of
- * the tensor becomes 0, and its bytes arrive, too. */
+/* Loads the map's box at (x, y, z), x innermost, to shared memory; its bytes arrive at the barrier. Elements outside of
+ * the tensor become 0, and their bytes arrive, too. */
 __device__ __forceinline__ void map_load(uint32_t to, const cuda_ops_map &map, int x, int y, int z, uint32_t barrier)
 {
     asm volatile(
@@ -40,7 +39,7 @@ __device__ __forceinline__ void map_load(uint32_t to, const cuda_ops_map &map, i
         : "memory");
 }
 
-/* The same to every block of the cluster whose bit is in `blocks`, each to the same place and barrier of its own. */
+/* Loads to each block of the cluster whose bit is in `blocks`, at equal addresses of its shared memory and barrier. */
 __device__ __forceinline__ void map_load(uint32_t to, const cuda_ops_map &map, int x, int y, int z, uint32_t barrier,
                                          uint16_t blocks)
 {
@@ -51,8 +50,8 @@ __device__ __forceinline__ void map_load(uint32_t to, const cuda_ops_map &map, i
         : "memory");
 }
 
-/* Stores a box of shared memory; what is outside of the tensor is left out. The writes of other threads to that box end
- * with store_prepare() and a barrier. */
+/* Stores a box from shared memory, without elements outside of the tensor. Other threads' writes to the box must have
+ * been followed by store_prepare() and a barrier. */
 __device__ __forceinline__ void map_store(const cuda_ops_map &map, uint32_t from, int x, int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
@@ -70,13 +69,13 @@ __device__ __forceinline__ void store_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Waits until at most PENDING groups of this thread's stores have not read shared memory. */
+/* Waits until at most PENDING groups of this thread's stores still have to read shared memory. */
 template <int PENDING> __device__ __forceinline__ void store_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Waits until this thread's stores are done. */
+/* Waits for the end of this thread's stores. */
 __device__ __forceinline__ void store_wait()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -94,8 +93,8 @@ template <int COUNT> __device__ __forceinline__ void registers_take()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* Four 8 × 8 blocks of 16-bit elements: lane 8q + r says where row r of block q goes, and holds of every block elements
- * 2(lane mod 4) and the next of row lane / 4. */
+/* Stores four 8 × 8 blocks of 16-bit elements. Lane 8q + r gives the address of row r of block q. Each lane holds two
+ * neighbouring elements of every block: row lane / 4, from column 2(lane mod 4) on. */
 __device__ __forceinline__ void store_blocks(uint32_t row, uint32_t b0, uint32_t b1, uint32_t b2, uint32_t b3)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(b0), "r"(b1),
@@ -106,8 +105,9 @@ __device__ __forceinline__ void store_blocks(uint32_t row, uint32_t b0, uint32_t
 /* ---- panels as wgmma reads them ---- */
 
 /* A panel in shared memory, at a multiple of 1,024 bytes, as TMA writes it with 128-byte swizzle: rows of 128 bytes (64
- * elements) that lie along k, or pieces of 64 rows or columns by 64 steps of k that lie across. "Matrix Descriptor" in
- * the document: the address, from piece to piece, from eight rows to the next, all in units of 16 bytes. */
+ * elements) along k, or pieces of 64 rows or columns by 64 steps of k that lie across. Its descriptor ("Matrix
+ * Descriptor" in the document) has the address, the stride of pieces and the stride of eight rows, in units of 16
+ * bytes. */
 enum { PANEL_STEPS = 64, PANEL_PIECE_BYTES = 64 * 128 };
 
 template <int ACROSS> __device__ __forceinline__ uint64_t panel_descriptor(uint32_t address)
@@ -116,7 +116,7 @@ template <int ACROSS> __device__ __forceinline__ uint64_t panel_descriptor(uint3
     return (address & 0x3ffff) >> 4 | piece << 16 | eight_rows << 32 | swizzle_128 << 62;
 }
 
-/* What 16 steps of k add to a descriptor. */
+/* Added to a descriptor for 16 steps of k. */
 template <int ACROSS> constexpr uint64_t panel_advance = ACROSS ? 16 * 128 / 16 : 16 * 2 / 16;
 
 #endif

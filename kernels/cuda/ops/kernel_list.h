@@ -1,5 +1,5 @@
-/* Every embedded binary and every kernel in them, each listed once: the symbol table, the build's list of .cu files and
- * the lab's check follow from these. */
+/* Lists of the embedded binaries and their kernels, from which come the symbol table, the build's list of .cu files and
+ * the lab's check. */
 #ifndef KOPS_CUDA_OPS_KERNEL_LIST_H
 #define KOPS_CUDA_OPS_KERNEL_LIST_H
 
@@ -7,7 +7,7 @@
 
 #define CUDA_OPS_BINARY_OF_OP(X, NAME, op, inputs, dtypes) X(op)
 
-/* X(name): <name>.cu, embedded as <name>.fatbin; the order is the index in cuda_ops_binaries. */
+/* X(name): <name>.cu, embedded as <name>.fatbin, in the order of cuda_ops_binaries. */
 #define CUDA_OPS_BINARIES(X)                                                                                           \
     OP_ARITHMETIC(CUDA_OPS_BINARY_OF_OP, X)                                                                            \
     X(stamp)                                                                                                           \
@@ -39,7 +39,7 @@
     CUDA_OPS_OF_DTYPE(X, op, op, f16)                                                                                  \
     CUDA_OPS_OF_DTYPE(X, op, op, bf16)
 
-/* Signed integers take the kernels of unsigned ones. */
+/* Signed integers use the kernels of unsigned ones. */
 #define CUDA_OPS_OF_NUMBERS(X, op)                                                                                     \
     CUDA_OPS_OF_FLOATS(X, op)                                                                                          \
     CUDA_OPS_OF_DTYPE(X, op, op, u8)                                                                                   \
@@ -115,7 +115,7 @@
     X(gemm_short, kops_gemm_f32_small_1)                                                                               \
     X(gemm_short, kops_gemm_f32_small_1_any)
 
-/* Kernels that there are from sm_80 on, those from sm_90 on, and those of sm_90a alone. */
+/* X(binary, symbol): kernels since sm_80; then kernels since sm_90; then kernels of sm_90a alone. */
 #define CUDA_OPS_KERNELS_SM80(X)                                                                                       \
     CUDA_OPS_OF_SKINNY(X, f16, 1)                                                                                      \
     CUDA_OPS_OF_SKINNY(X, bf16, 1)                                                                                     \

@@ -1,5 +1,4 @@
-/* The launcher's entry: the table of kernels, the variants of each op, and what all launches have in common. Thread:
- * any. */
+/* The launchers' entry: the table of kernels, the variants of each op, common parts of all launches. Thread: any. */
 #include "launch.h"
 
 #include <string.h>
@@ -118,7 +117,7 @@ int cuda_ops_launch(enum op_id op, const struct plan *plan, const uint64_t *addr
     return cuda_ops_launch_elementwise(op, plan, addresses, variant, device, ret_launch, e);
 }
 
-/* The driver wants its own alignment. */
+/* Encodes through a buffer with the alignment that the driver needs. */
 static int encode_map(const struct plan_map *m, unsigned char *into, cuda_ops_encoder *encode)
 {
     _Alignas(PLAN_MAP_BYTES) unsigned char encoded[PLAN_MAP_BYTES];
@@ -175,7 +174,7 @@ void **cuda_ops_list_params(const struct plan_kernel *plan, unsigned char *param
 
 void cuda_ops_nothing(struct cuda_launch *ret_launch)
 {
-    /* Without steps the kernel would read the one element that there is. */
+    /* Steps of 1, since the kernel reads an operand of step 0 even if the count is 0. */
     const struct cuda_ops_vector nothing = {.count = 0, .a_step = 1, .b_step = 1};
 
     cuda_ops_set_launch(ret_launch, "kops_square_f32_vector", "vector", 1, &nothing, sizeof(nothing));

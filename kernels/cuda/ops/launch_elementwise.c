@@ -1,16 +1,16 @@
-/* Launches of the elementwise kernels and of the strided copy. Thread: any. */
+/* Launches of the element-wise kernels and of the strided copy. Thread: any. */
 #include <string.h>
 
 #include "plan_launch.h"
 
-/* Offsets and counts below this are computed in 32 bits. */
+/* Offsets and counts below this limit are computed in 32 bits. */
 #define NARROW_LIMIT ((uint64_t)1 << 31)
 
 enum {
-    ROW_BYTES_MIN = 32, /* of rows that are worth pieces of 16 bytes */
-    TILE_EDGE_MIN = 16, /* of a side that is worth a tile */
+    ROW_BYTES_MIN = 32, /* least row for the rows kernel */
+    TILE_EDGE_MIN = 16, /* least extent for the tiles kernel */
     PLAIN_THREADS_UNARY = 128,
-    PLAIN_LARGE = 32 << 20, /* bytes of out from which the size of blocks matters */
+    PLAIN_LARGE = 32 << 20, /* from so many bytes of out on, the size of blocks matters */
 };
 
 struct names {
@@ -27,7 +27,7 @@ struct names {
     [DTYPE_F32] = NAMES(op##_f32), [DTYPE_F64] = NAMES(op##_f64), [DTYPE_F16] = NAMES(op##_f16),                       \
     [DTYPE_BF16] = NAMES(op##_bf16)
 
-/* Sums and products of signed integers have the bits of the unsigned ones. */
+/* Signed integers use the kernels of unsigned ones, since sums and products have equal bits. */
 #define NAMES_NUMBERS(op)                                                                                              \
     NAMES_FLOATS(op), [DTYPE_I8] = NAMES(op##_u8), [DTYPE_U8] = NAMES(op##_u8), [DTYPE_I16] = NAMES(op##_u16),         \
                       [DTYPE_U16] = NAMES(op##_u16), [DTYPE_I32] = NAMES(op##_u32), [DTYPE_U32] = NAMES(op##_u32),     \
@@ -45,7 +45,7 @@ static const struct names op_names[OP_COUNT][DTYPES] = {
 #undef X
 };
 
-/* By the size of an element. */
+/* Indexed by the size of an element. */
 enum { ELEMENT_BYTES_MAX = 8 };
 static const struct names copy_names[ELEMENT_BYTES_MAX + 1] = {
     [1] = NAMES(copy_1), [2] = NAMES(copy_2), [4] = NAMES(copy_4), [8] = NAMES(copy_8)};
@@ -55,7 +55,7 @@ static const struct names *names_of(enum op_id op, enum dtype dtype)
     return op == OP_COPY ? &copy_names[dtype_size(dtype)] : &op_names[op][dtype];
 }
 
-/* An elementwise plan in the kernels' terms: dimension 0 innermost; a unary op has all strides of b 0. */
+/* An element-wise plan in the kernels' terms: dimension 0 is the innermost; for unary ops all strides of b are 0. */
 struct space {
     unsigned n_inputs, rank;
     uint64_t count, size[CUDA_OPS_MAX_RANK];
@@ -101,8 +101,8 @@ static bool is_plain(uint64_t address, uint64_t step)
     return address % CUDA_OPS_PACK_BYTES == 0 && step == 1;
 }
 
-/* Large tensors on devices of compute capability 9.0 are moved faster by large blocks where two are read, and by
- * small ones where one is (measured in kernels/cuda/lab). */
+/* On devices of compute capability 9.0, large tensors are fastest with large blocks for two inputs, and small blocks
+ * for one (measured in kernels/cuda/lab). */
 static unsigned plain_threads(const struct space *s, size_t size, const struct cuda_ops_device *device)
 {
     if (!device || device->level < CUDA_OPS_SM90A || size == 1 || s->count < PLAIN_LARGE / size)
@@ -128,7 +128,7 @@ static void set_vector(const struct space *s, uint64_t out, uint64_t a, uint64_t
     ret_launch->block[0] = threads;
 }
 
-/* The count and every operand's furthest offset stay below NARROW_LIMIT. */
+/* Whether the count and all offsets are below NARROW_LIMIT. */
 static bool is_narrow(const struct space *s)
 {
     uint64_t out = 0, a = 0, b = 0;
@@ -145,16 +145,16 @@ static bool is_narrow(const struct space *s)
 
 /* ---- rows ---- */
 
-/* Threads for the most aligned pieces that a row of out touches. */
+/* Counts the threads for a row: enough for the most aligned pieces that a row of out may touch. */
 static uint64_t threads_of_row(const struct space *s, uint64_t out, size_t size)
 {
     const uint64_t bytes = CUDA_OPS_PACK_BYTES *
                            (s->n_inputs > 1 && size == ELEMENT_BYTES_MAX ? CUDA_OPS_ROW_PIECES_8 : CUDA_OPS_ROW_PIECES);
-    uint64_t before = out % CUDA_OPS_PACK_BYTES; /* the row's first element */
+    uint64_t before = out % CUDA_OPS_PACK_BYTES; /* bytes of a row's first piece before the row */
 
     for (unsigned d = 1; d < s->rank; d++)
         if (s->out[d] * size % CUDA_OPS_PACK_BYTES != 0)
-            before = CUDA_OPS_PACK_BYTES - size; /* rows begin anywhere */
+            before = CUDA_OPS_PACK_BYTES - size; /* the worst case, since rows differ */
     return (before + s->size[0] * size + bytes - 1) / bytes;
 }
 
@@ -174,14 +174,14 @@ static void exchange(uint64_t *values, unsigned i, unsigned j)
     values[j] = x;
 }
 
-/* Each input is contiguous or repeated along out's innermost dimension, or contiguous along dimension d. */
+/* Whether each input is contiguous or repeated along out's innermost dimension, or contiguous along dimension d. */
 static bool fits_tiles(const struct space *s, unsigned d)
 {
     return (s->a[0] <= 1 || s->a[d] == 1) && (s->b[0] <= 1 || s->b[d] == 1) && (s->a[0] > 1 || s->b[0] > 1);
 }
 
-/* Where an input is contiguous along another dimension than out, walking along out alone would touch one element of a
- * memory sector at a time. Makes that dimension number 1: any order of the outer dimensions computes the same. */
+/* Whether tiles help: an input is contiguous along another dimension than out, so that reading it in out's order would
+ * use one element of each memory sector. Makes that dimension number 1; the order of outer dimensions is free. */
 static bool has_tiles(struct space *s)
 {
     unsigned d = 1;
@@ -194,7 +194,7 @@ static bool has_tiles(struct space *s)
     exchange(s->out, 1, d);
     exchange(s->a, 1, d);
     exchange(s->b, 1, d);
-    /* Even the smallest tile has so many elements. */
+    /* The smallest tile has TILE_EDGE_MIN² elements. */
     return s->count / (TILE_EDGE_MIN * TILE_EDGE_MIN) < NARROW_LIMIT;
 }
 
@@ -258,7 +258,7 @@ static void set_strided(const struct space *s, uint64_t out, uint64_t a, uint64_
                         &p, sizeof(p));
 }
 
-/* `variant`: NULL, or the only kernel that may be taken. `device` may be NULL. False: the variant cannot. */
+/* Chooses the kernel. `variant`: NULL, or the only choice. `device` may be NULL. False: the variant cannot run this. */
 static bool choose(struct space *s, uint64_t out, uint64_t a, uint64_t b, size_t size, const struct names *names,
                    const char *variant, const struct cuda_ops_device *device, struct cuda_launch *ret_launch)
 {

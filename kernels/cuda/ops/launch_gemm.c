@@ -1,4 +1,4 @@
-/* Launches of gemm: the choice among the variants, and the tiled kernels, which do every product. Thread: any. */
+/* Launches of gemm: the choice of the variant, and the tiled kernels, which can compute every product. Thread: any. */
 #include <string.h>
 
 #include "params_scaled.h"
@@ -7,11 +7,11 @@
 enum {
     SKINNY_ROWS = 16,     /* as in gemm_skinny.cuh */
     SMALL_TILE = 32,      /* as in gemm_small.cuh and gemm_small_mma.cuh */
-    SMALL_DEPTH = 128,    /* steps of k that are enough for a block */
-    SMALL_STEPS_LOG = 32, /* k is below 2^32: panels are counted in 32 bits */
-    SMALL_MOST = 1 << 22, /* elements of out: more is no small product, and tiles would be without number */
+    SMALL_DEPTH = 128,    /* least steps of k of a block */
+    SMALL_STEPS_LOG = 32, /* k is below 2^32, since panels are counted in 32 bits */
+    SMALL_MOST = 1 << 22, /* most elements of out of a small product; bounds the number of tiles */
     WARPS = CUDA_OPS_SKINNY_THREADS / 32,
-    SPLITS = 4 /* by 1, 2, 4, 8 */
+    SPLITS = 4 /* kernels split k by 1, 2, 4 or 8 */
 };
 
 uint64_t cuda_ops_tiles_of(uint64_t extent, uint64_t tile)
@@ -52,7 +52,7 @@ static void transpose(struct cuda_ops_gemm *p)
     }
 }
 
-/* How a (x = m) or b (x = n) is read; returns whether 16-byte pieces are possible that way. */
+/* Chooses how a (x = m) or b (x = n) is read. Returns whether 16-byte pieces are possible that way. */
 static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t stride_x,
                           uint64_t extent_x, uint64_t stride_k, size_t size, uint32_t *ret_access)
 {
@@ -68,7 +68,7 @@ static bool choose_access(const struct cuda_ops_gemm *p, const struct cuda_ops_m
     return false;
 }
 
-/* Sets how a, b and out, of elements of these sizes, are read and written; returns whether a and b can both be read in
+/* Sets how a, b and out are read and written; sizes are those of elements. Returns whether a and b can both be read in
  * 16-byte pieces. */
 static bool set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size)
 {
@@ -91,8 +91,8 @@ static bool set_access(struct cuda_ops_gemm *p, size_t size, size_t out_size)
         SKINNY_SPLITS(gemm, dtype, way), SKINNY_SPLITS(linear, dtype, way)                                             \
     }
 
-/* Of each dtype, where b lies across and along k: columns of a tile, and steps of k that a warp takes at a time;
- * kernels without and with a bias. */
+/* The kernels of each dtype, for b across and along k: columns of a tile, steps of k that a warp takes at a time,
+ * symbols without and with a bias. */
 static const struct skinny {
     unsigned columns, steps;
     const char *kernels[2][SPLITS];
@@ -108,8 +108,7 @@ static int refuse(const char *variant, const char *why, struct error *e)
     return error_detail_text(e, "variant", variant);
 }
 
-/* The power of two by which the sum over k is divided: as many blocks as multiprocessors work on at a time, as long
- * as each of `shares` has something to do. */
+/* Returns log2 of the parts of the sum over k: at most as many blocks as run at a time, and `shares` parts. */
 static unsigned choose_split(const struct cuda_ops_device *device, uint64_t tiles, uint64_t shares)
 {
     unsigned split = 0;
@@ -213,7 +212,7 @@ const struct cuda_ops_gemm_config *cuda_ops_gemm_configs(enum dtype dtype)
     return configs[cuda_ops_element(dtype)];
 }
 
-/* Rounds of tiles of the busiest multiprocessor, times the work in a tile. */
+/* Estimates the time: tiles of the busiest multiprocessor, times the cost of a tile. */
 static double estimate(const struct cuda_ops_gemm_config *c, const struct cuda_ops_gemm *p, unsigned multiprocessors)
 {
     const uint64_t tiles = cuda_ops_tiles_of(p->m, c->rows) * cuda_ops_tiles_of(p->n, c->columns) * p->batch_count;
@@ -296,7 +295,7 @@ static int launch_tiled(struct cuda_ops_gemm *p, const struct plan *plan, const 
 
 static const struct variant {
     const char *name;
-    bool has_bias; /* there are kernels with a bias */
+    bool has_bias;
     int (*launch)(struct cuda_ops_gemm *p, const struct plan *plan, const struct cuda_ops_device *device,
                   struct cuda_launch *ret_launch, struct error *e);
 } variants[] = {
@@ -341,13 +340,13 @@ static int launch_variant(const char *name, const struct plan *plan, const uint6
         }
         read_product(plan, addresses, &p);
         if (p.out.column != 1 && p.out.row == 1)
-            transpose(&p); /* out's rows are contiguous where its columns are */
+            transpose(&p); /* makes out's rows contiguous */
         return variants[i].launch(&p, plan, device, ret_launch, e);
     }
     return error_set(e, ERROR_INVALID_ARGUMENT, "gemm has no variant \"%.40s\"", name);
 }
 
-/* Where a variant is likely to be faster than the tiled kernels (measured in kernels/cuda/lab). */
+/* Whether the variant is likely to be faster than the tiled kernels (measured in kernels/cuda/lab). */
 static bool is_likely(const char *variant, const struct plan_gemm *g)
 {
     const int64_t less = g->m < g->n ? g->m : g->n, more = g->m < g->n ? g->n : g->m;
@@ -407,7 +406,7 @@ static struct cuda_ops_matrix turned(struct cuda_ops_matrix x)
     return x;
 }
 
-/* outᵀ = bᵀ · aᵀ, where out's columns are contiguous. */
+/* Computes the transposed product, outᵀ = bᵀ · aᵀ, for an out with contiguous columns. */
 static void transpose_scaled(struct cuda_ops_gemm_scaled *p)
 {
     const struct cuda_ops_matrix scale_a = p->scale_a;

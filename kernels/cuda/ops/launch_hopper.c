@@ -1,4 +1,4 @@
-/* Launches of gemm on sm_90a: what tensor maps can describe, and the tile. Thread: any. */
+/* Launches of gemm on sm_90a: checks what tensor maps can describe, and chooses the tile. Thread: any. */
 #include "plan_launch.h"
 
 #include <stddef.h>
@@ -6,13 +6,13 @@
 enum {
     MAP_F16 = 6, /* CU_TENSOR_MAP_DATA_TYPE_FLOAT16 */
     MAP_BF16 = 9,
-    INTERLEAVE_NONE = 0, /* of cuda.h, too */
+    INTERLEAVE_NONE = 0, /* CU_TENSOR_MAP_INTERLEAVE_NONE */
     SWIZZLE_128B = 3,
     PROMOTION_256B = 3,
     FILL_ZERO = 0,
     SIZE = 2,        /* bytes of an element */
-    MAP_STRIDE = 16, /* strides are multiples of it */
-    TILE_GROUP = 8   /* clusters' tiles that run together, from row to row */
+    MAP_STRIDE = 16, /* strides of maps are multiples of so many bytes */
+    TILE_GROUP = 8   /* rows of clusters' tiles that run together */
 };
 
 #define WAYS(op, dtype, tile)                                                                                          \
@@ -30,8 +30,8 @@ enum {
         }                                                                                                              \
     }
 
-/* As in gemm_hopper.cu: tile of a block, stages, cluster; how long a multiprocessor works for an element of out,
- * relative to the first; kernels without and with a bias, of f16 and bf16, by whether a and b lie across. */
+/* Kernels of gemm_hopper.cu: tile of a block, stages, cluster; a multiprocessor's time for an element of out, relative
+ * to the first row; symbols without and with a bias, of f16 and bf16, by whether a and b lie across. */
 static const struct config {
     unsigned rows, columns, stages, cluster_m, cluster_n;
     double cost;
@@ -55,7 +55,7 @@ static uint64_t works_of(const struct config *c, const struct cuda_ops_gemm *p)
            cuda_ops_tiles_of(p->n, (uint64_t)c->columns * c->cluster_n) * p->batch_count;
 }
 
-/* Clusters that run at a time. */
+/* Counts the clusters that run at a time. */
 static unsigned clusters_of(const struct config *c, unsigned multiprocessors)
 {
     const unsigned clusters = multiprocessors / (c->cluster_m * c->cluster_n);
@@ -81,12 +81,12 @@ static const struct config *choose(const struct cuda_ops_gemm *p, unsigned multi
 
 /* ---- maps ---- */
 
-/* A matrix as a map has it: `inner` elements without gaps, `outer` times, `lead` elements apart. */
+/* A matrix in a map's terms: `outer` rows of `inner` contiguous elements, `lead` elements apart. */
 struct sheet {
     uint64_t inner, outer, lead;
 };
 
-/* Dimensions of one element have no stride. */
+/* Fills the map; dimensions of size 1 get a valid stride. */
 static void set_map(struct cuda_launch_map *map, const struct cuda_ops_matrix *m, struct sheet s, uint64_t batches,
                     unsigned rows)
 {
@@ -105,7 +105,7 @@ static void set_map(struct cuda_launch_map *map, const struct cuda_ops_matrix *m
                                  .fill = FILL_ZERO};
 }
 
-/* Maps cannot have strides of more than 40 bits, or of 0. cuda_ops_in_pieces() asks for multiples of 16 bytes. */
+/* Strides must not be 0, nor have more than 40 bits. cuda_ops_in_pieces() checks for multiples of 16 bytes. */
 static bool strides_fit(const struct cuda_ops_matrix *m, uint64_t lead, uint64_t outer)
 {
     const uint64_t most = (UINT64_C(1) << 40) / SIZE;
@@ -113,7 +113,7 @@ static bool strides_fit(const struct cuda_ops_matrix *m, uint64_t lead, uint64_t
     return (outer <= 1 || (lead > 0 && lead < most)) && m->batch[0] < most;
 }
 
-/* Whether a map can describe an operand of x (m of a, n of b) and k; `ret_across`: it does not lie along k. */
+/* Whether a map can describe an operand of x (m of a, n of b) and k. *ret_across: it does not lie along k. */
 static bool lies_well(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *m, uint64_t stride_x, uint64_t x,
                       uint64_t stride_k, bool *ret_across)
 {
@@ -156,7 +156,7 @@ static void set_operand(struct cuda_launch_map *map, const struct cuda_ops_gemm 
     set_map(map, m, across ? along_x : along_k, batches, across ? CUDA_OPS_MAPPED_PIECE : share);
 }
 
-/* Whether neighbours of the bias can be read together, at an even column. */
+/* Whether two elements of the bias, from an even column on, can be read together. */
 static bool is_in_pairs(const struct cuda_ops_gemm *p)
 {
     return p->bias.address % (2 * SIZE) == 0 && p->bias.row == 0 && p->bias.column == 1 && p->bias.batch[0] % 2 == 0;

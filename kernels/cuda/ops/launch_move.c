@@ -6,7 +6,7 @@
 _Static_assert(sizeof(struct cuda_ops_move) <= CUDA_LAUNCH_PARAMS_MAX, "a launch has room for it");
 _Static_assert((uint64_t)CUDA_OPS_MOVE_PIECES *CUDA_OPS_MOVE_BYTES <= UINT32_MAX, "tiles are counted in 32 bits");
 
-/* The widest unit that the addresses and the size are multiples of. */
+/* Returns the widest unit of which all addresses and sizes, or-ed in `bits`, are multiples. */
 static uint32_t width_of(uint64_t bits)
 {
     uint32_t width = CUDA_OPS_PACK_BYTES;
@@ -38,7 +38,7 @@ void cuda_ops_move(const struct cuda_ops_range *ranges, unsigned count, struct c
 
 static const struct {
     const char *kernel;
-    size_t size; /* of an element of the target */
+    size_t size; /* bytes of the target's element */
 } kinds[] = {
     [CUDA_OPS_REPACK_2] = {"kops_repack_2", 2},           [CUDA_OPS_REPACK_4] = {"kops_repack_4", 4},
     [CUDA_OPS_REPACK_8] = {"kops_repack_8", 8},           [CUDA_OPS_REPACK_BF16X2] = {"kops_repack_bf16x2", 2},
@@ -47,9 +47,9 @@ static const struct {
 
 _Static_assert(sizeof(struct cuda_ops_repack) <= CUDA_LAUNCH_PARAMS_MAX, "a launch has room for it");
 
-enum { BLOCKS_MAX = 1 << 20 /* of a part; blocks loop over more */ };
+enum { BLOCKS_MAX = 1 << 20 /* most blocks of a part, which loop over its chunks */ };
 
-/* Whether every row of the target begins on a boundary of chunks. */
+/* Whether all rows of the target begin on 16-byte boundaries. */
 static bool rows_are_aligned(const struct cuda_ops_repack_part *p, size_t size)
 {
     uint64_t bits = p->to | (p->to_rows > 1 ? p->to_row * size : 0);

@@ -4,11 +4,11 @@
 
 #include "launch.h"
 
-/* Of CUdevice_attribute. */
+/* Values of CUdevice_attribute. */
 enum {
     MAX_THREADS_PER_BLOCK = 1,
-    MAX_BLOCK_DIM_X = 2, /* Y and Z follow, */
-    MAX_GRID_DIM_X = 5,  /* likewise */
+    MAX_BLOCK_DIM_X = 2, /* Y and Z follow */
+    MAX_GRID_DIM_X = 5,  /* Y and Z follow */
     MULTIPROCESSOR_COUNT = 16,
     COMPUTE_CAPABILITY_MAJOR = 75,
     COOPERATIVE_LAUNCH = 95,
@@ -16,7 +16,7 @@ enum {
     CLUSTER_LAUNCH = 120,
 };
 
-enum { MAPS_FROM = 9, EARLY_FROM = 9 /* generations */ };
+enum { MAPS_FROM = 9, EARLY_FROM = 9 /* major compute capabilities */ };
 
 static unsigned ask(cuda_limits_attribute *attribute, const void *device, int which)
 {
@@ -35,7 +35,7 @@ void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, struct
         .max_shared = ask(attribute, device, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         .multiprocessors = ask(attribute, device, MULTIPROCESSOR_COUNT),
     };
-    /* Generations 9 and 10 take 16 blocks where a kernel allows it, others that have clusters 8. */
+    /* Compute capabilities 9 and 10 allow clusters of 16 blocks, if the kernel does; others with clusters allow 8. */
     ret->cooperative = driver.attributes && driver.occupancy && ask(attribute, device, COOPERATIVE_LAUNCH);
     ret->pdl = driver.attributes && major >= EARLY_FROM;
     if (driver.maps && major >= MAPS_FROM)
@@ -53,8 +53,8 @@ static enum cuda_ops_level level_of_code(unsigned number)
     return number >= 90 ? CUDA_OPS_SM90 : number >= 80 ? CUDA_OPS_SM80 : CUDA_OPS_ANY;
 }
 
-/* Machine code runs on its own generation from its own number on, that of the suffix "a" on its own number only; PTX on
- * all that is newer. */
+/* Machine code runs on its own major capability, from its own number on; with the suffix "a" only on its own number.
+ * PTX runs on all newer devices. */
 enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capability)
 {
     enum cuda_ops_level level = CUDA_OPS_ANY;
@@ -74,7 +74,7 @@ enum cuda_ops_level cuda_ops_level_of(const char *architectures, unsigned capabi
             first = number;
             first_is_plain = plain;
         }
-        /* A plain one of the same number is taken to come first: what it lacks is then missed by nobody. */
+        /* Between equal numbers the plain architecture wins, so that the level is never overestimated. */
         if (own ? number == capability && number > best
                 : plain && number / 10 == capability / 10 && number <= capability && number >= best) {
             best = number;

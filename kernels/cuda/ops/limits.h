@@ -1,5 +1,5 @@
-/* Limits of launches on a device, from its attributes: one rule for the daemon and for clients that launch in a
- * context of their own. Needs neither the driver nor its headers. Thread: any. */
+/* Limits of launches on a device, computed from its attributes, for the daemon and for clients that launch in their own
+ * context. Needs neither the driver nor its headers. Thread: any. */
 #ifndef KOPS_CUDA_OPS_LIMITS_H
 #define KOPS_CUDA_OPS_LIMITS_H
 
@@ -8,20 +8,20 @@
 #include "core/kernel.h"
 
 enum {
-    CLUSTER_PORTABLE = 8, /* blocks that every device with clusters takes */
-    CLUSTER_LARGE = 16    /* where kernels may ask for more than that */
+    CLUSTER_PORTABLE = 8, /* blocks of a cluster that every device with clusters allows */
+    CLUSTER_LARGE = 16    /* blocks of a cluster on devices that allow kernels more */
 };
 
-/* The value of a CUdevice_attribute of the device that `device` stands for; negative or 0 where it has none. */
+/* Returns the value of a CUdevice_attribute; negative or 0: the device has none. */
 typedef int cuda_limits_attribute(const void *device, int which);
 
-/* Functions that the driver has. */
+/* Whether the driver has these functions. */
 struct cuda_limits_driver {
-    bool attributes; /* of launches: clusters and the like */
+    bool attributes; /* launch attributes, such as clusters */
     bool maps, occupancy;
 };
 
-/* Fills what depends on the device and its driver alone. */
+/* Fills in the limits that depend on device and driver alone. */
 void cuda_limits_of(cuda_limits_attribute *attribute, const void *device, struct cuda_limits_driver driver,
                     struct kernel_limits *ret);
 

@@ -1,5 +1,4 @@
-/* gemm of f16 and bf16 with a bias and an activation on sm_90a. The name says the tile, and how a and b lie: k along k,
- * x across. */
+/* gemm of f16 and bf16 with a bias and an activation on sm_90a. Names are as in gemm_hopper.cu. */
 #include "gemm_hopper.cuh"
 
 #define HOPPER_OF(dtype, T, tile, ways, a, b, ...)                                                                     \
@@ -10,8 +9,8 @@
     HOPPER_OF(dtype, T, tile, xk, 1, 0, __VA_ARGS__)                                                                   \
     HOPPER_OF(dtype, T, tile, xx, 1, 1, __VA_ARGS__)
 
-/* The tile, stages of the ring and the cluster as in gemm_hopper.cu; the second consumer is one panel behind, since
- * there is more to do between a tile's last product and the next tile's first. */
+/* Tile, stages of the ring and cluster are as in gemm_hopper.cu. The first consumer leads by one panel, since the
+ * epilogue takes longer between a tile's last product and the next tile's first. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 HOPPER(f16, __half, 128x256, 128, 256, 4, 2, 1, 1)
 HOPPER(f16, __half, 128x128, 128, 128, 6, 2, 1, 1)

@@ -1,5 +1,4 @@
-/* gemm with a bias and an activation for few rows. Clusters are there from sm_90 on, products of bf16 by mma.sync from
- * sm_80 on. */
+/* gemm with a bias and an activation for few rows. Clusters need sm_90, mma.sync of bf16 sm_80. */
 #include "gemm_mma.cuh"
 #include "gemm_skinny.cuh"
 

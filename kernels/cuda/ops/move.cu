@@ -1,4 +1,4 @@
-/* Copies several pieces of memory at once: small operands between host memory and the GPU's. */
+/* Copies several pieces of memory in one launch: small operands between host memory and the device. */
 #include "params.h"
 #include "stamp.cuh"
 

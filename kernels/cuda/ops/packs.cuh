@@ -1,7 +1,7 @@
-/* 16 bytes at a time: loads and stores with cache hints, and operands that lie at any offset from a 16-byte boundary.
+/* Packs of 16 bytes: loads and stores with cache hints, also of operands at any offset from a 16-byte boundary.
  *
- * Such an operand is read in aligned pieces, of which two neighbours are shifted together in registers. A piece is read
- * only where it holds a byte that is wanted, and no piece that ends behind the operand. */
+ * A misaligned operand is read in aligned pieces, of which two neighbours are shifted together in registers. Only
+ * pieces with at least one wanted byte are read, and no byte behind the operand. */
 #ifndef KOPS_CUDA_OPS_PACKS_CUH
 #define KOPS_CUDA_OPS_PACKS_CUH
 
@@ -31,7 +31,7 @@ template <typename T> __device__ __forceinline__ uint4 repeat_element(T x)
     return all.bits;
 }
 
-/* The 16 bytes from byte `shift` of low and high on; shift < 16, a multiple of SIZE. */
+/* Returns 16 bytes of low and high together, from byte `shift` on; shift < 16, a multiple of SIZE. */
 template <int SIZE> __device__ __forceinline__ uint4 join_bits(uint4 low, uint4 high, uint32_t shift)
 {
     uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -53,15 +53,15 @@ template <int SIZE> __device__ __forceinline__ uint4 join_bits(uint4 low, uint4 
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A contiguous operand, or one element of it for all. */
+/* A contiguous operand, or a single element that repeats. */
 struct pack_source {
-    const uint4 *pieces; /* aligned; NULL: one element */
-    uint32_t shift;      /* bytes from there to the operand's first */
-    bool plain;          /* neither one element nor shifted */
+    const uint4 *pieces; /* aligned; NULL: a single element */
+    uint32_t shift;      /* bytes from `pieces` to the operand's first element */
+    bool plain;          /* neither a single element nor shifted */
     uint4 repeated;
 };
 
-/* From element `skip` on. */
+/* Makes the source of an operand's elements from number `skip` on. */
 template <typename T> __device__ __forceinline__ pack_source source_of(uint64_t address, bool steps, uint32_t skip)
 {
     pack_source s = {nullptr, 0, false, make_uint4(0, 0, 0, 0)};
@@ -76,7 +76,7 @@ template <typename T> __device__ __forceinline__ pack_source source_of(uint64_t 
     return s;
 }
 
-/* What is loaded of a pack, before it is put together: loads of several packs can be in flight. */
+/* The loaded pieces of a pack before they are joined, so that loads of several packs can be in flight. */
 struct pack_bits {
     uint4 low, high;
 };
@@ -101,7 +101,7 @@ template <int SIZE, bool PLAIN> __device__ __forceinline__ uint4 join_pack(const
     return !PLAIN && s.shift ? join_bits<SIZE>(x.low, x.high, s.shift) : x.low;
 }
 
-/* A row of an operand, or one element of it for all. */
+/* A row of an operand, or a single element that repeats. */
 struct row_source {
     uint64_t address;
     bool steps;
@@ -116,7 +116,7 @@ template <typename T> __device__ __forceinline__ row_source row_of(uint64_t addr
     return s;
 }
 
-/* A piece of which the operand has the elements that end at `end` or before. */
+/* Loads the elements of a piece that end at `end` or before. */
 template <typename T> __device__ __forceinline__ uint4 load_until(uint64_t piece, uint64_t end)
 {
     if (piece + 16 <= end)
@@ -130,8 +130,8 @@ template <typename T> __device__ __forceinline__ uint4 load_until(uint64_t piece
     return x.bits;
 }
 
-/* What is to be joined of the 16 bytes from element `first` on; bytes outside of the row's `size` elements are
- * anything. All pieces of a row are shifted alike. The operand's last element ends at `end`. */
+/* Loads the pieces for 16 bytes of a row, from element `first` on. Bytes outside of the row's `size` elements are
+ * undefined. All pieces of a row have equal shifts. The operand's last element ends at `end`. */
 template <typename T>
 __device__ __forceinline__ pack_bits load_row(const row_source &s, int64_t first, int64_t size, uint64_t end)
 {

@@ -1,5 +1,5 @@
-/* Functions of f32 as the special units have them, an instruction of NVIDIA's PTX ISA document each: with an error of
- * 2^-22 or less, and without subnormal numbers. */
+/* f32 functions of the special function units, each one instruction of NVIDIA's PTX ISA document. Errors are 2^-22 or
+ * less; subnormal numbers count as 0. */
 #ifndef KOPS_CUDA_OPS_QUICK_CUH
 #define KOPS_CUDA_OPS_QUICK_CUH
 

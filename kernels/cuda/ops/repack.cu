@@ -1,4 +1,4 @@
-/* Copies of matrices for gemm. */
+/* Kernels that copy matrices for gemm. */
 #include "repack.cuh"
 
 CUDA_OPS_REPACK(2, repack_copy<uint16_t>)

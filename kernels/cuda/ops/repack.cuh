@@ -1,6 +1,6 @@
-/* Copies of matrices for gemm: to rows that lie on 16-byte boundaries, with zeros around, or split into bf16 pieces.
- * One launch takes both inputs. Memory is read in 16-byte words wherever rows begin: a word that holds a byte of the
- * matrix lies in a page of the matrix. */
+/* Copies matrices for gemm: to aligned rows, padded with zeros, or split into bf16 pieces. One launch copies both
+ * inputs. Memory is read in aligned 16-byte words, also before and behind rows, which is safe: a word with a byte of
+ * the matrix lies in a page of the matrix. */
 #ifndef KOPS_CUDA_OPS_REPACK_CUH
 #define KOPS_CUDA_OPS_REPACK_CUH
 
@@ -9,8 +9,7 @@
 #include "params.h"
 #include "stamp.cuh"
 
-/* Words 0 … 4·N − 1 of memory from `from`, where whole elements lie; words behind the first `valid`
- * bytes are anything. */
+/* Reads 4·N 32-bit words from `from`, aligned to an element. Words behind the first `valid` bytes are undefined. */
 template <int N> __device__ __forceinline__ void read_unaligned(uint32_t (&to)[4 * N], uint64_t from, uint32_t valid)
 {
     const uint64_t base = from & ~UINT64_C(15), end = from + valid;
@@ -41,11 +40,11 @@ template <int N> __device__ __forceinline__ void read_unaligned(uint32_t (&to)[4
         to[i] = (uint32_t)(((uint64_t)w[i + 1] << 32 | w[i]) >> bits);
 }
 
-/* Where one thread's chunk lies. */
+/* The position of a thread's chunk. */
 struct repack_place {
     uint64_t from, to; /* element offsets of the row's beginning */
-    uint64_t chunk;    /* of the row */
-    bool is_inside;    /* the row is one of the source */
+    uint64_t chunk;    /* number of the chunk in the row */
+    bool is_inside;    /* the source has the row */
 };
 
 __device__ __forceinline__ repack_place repack_locate(const cuda_ops_repack_part &p, uint64_t n)
@@ -71,14 +70,13 @@ __device__ __forceinline__ repack_place repack_locate(const cuda_ops_repack_part
     return at;
 }
 
-/* Element j of the source's row, or 0. */
+/* Reads element j of the source's row; 0: outside. */
 template <typename T>
 __device__ __forceinline__ T repack_element(const cuda_ops_repack_part &p, const repack_place &at, uint64_t j)
 {
     return at.is_inside && j < p.columns ? reinterpret_cast<const T *>(p.from)[at.from + j * p.column] : T(0);
 }
 
-/* Element i of what the words hold. */
 template <typename T> __device__ __forceinline__ T repack_pick(const uint32_t *words, int i)
 {
     if constexpr (sizeof(T) == 8) {
@@ -89,7 +87,7 @@ template <typename T> __device__ __forceinline__ T repack_pick(const uint32_t *w
     }
 }
 
-/* N elements of T from element j on; those behind the row's end are 0. */
+/* Reads N elements from element j on; elements behind the row's end are 0. */
 template <typename T, int N>
 __device__ __forceinline__ void repack_read(const cuda_ops_repack_part &p, const repack_place &at, uint64_t j,
                                             T (&x)[N])
@@ -116,7 +114,7 @@ template <typename T> __device__ __forceinline__ void repack_copy(const cuda_ops
     const repack_place at = repack_locate(p, n);
     T *to = reinterpret_cast<T *>(p.to) + at.to;
     const uint64_t head = p.to_column == 1 ? (reinterpret_cast<uint64_t>(to) & 15) / sizeof(T) : 0;
-    const uint64_t end = (at.chunk + 1) * N; /* of the chunk; it and the beginning count from `head` before the row */
+    const uint64_t end = (at.chunk + 1) * N; /* the chunk's end, counted from `head` elements before the row */
 
     if (p.to_column == 1 && end - N >= head && end - head <= p.to_columns) {
         T x[N];
@@ -133,7 +131,7 @@ template <typename T> __device__ __forceinline__ void repack_copy(const cuda_ops
             to[(j - head) * p.to_column] = repack_element<T>(p, at, j - head);
 }
 
-/* The pieces of one number: piece[i] · 2^(-7i) is what the ones before leave of it. */
+/* Splits a number: piece[i] · 2^(-7i) is what the pieces before it leave of x. */
 template <int PIECES> __device__ __forceinline__ void split_bf16(float x, __nv_bfloat16 (&piece)[PIECES])
 {
     constexpr float STEP = 128.0f;
@@ -152,7 +150,7 @@ template <int PIECES> __device__ __forceinline__ void split_bf16(float x, __nv_b
     }
 }
 
-/* Rows of `to` begin on 16-byte boundaries, and are whole chunks. */
+/* Splits chunk n. Rows of `to` begin on 16-byte boundaries, and are whole chunks. */
 template <int PIECES> __device__ __forceinline__ void repack_split(const cuda_ops_repack_part &p, uint64_t n)
 {
     constexpr int N = 8;
@@ -175,7 +173,7 @@ template <int PIECES> __device__ __forceinline__ void repack_split(const cuda_op
         *reinterpret_cast<uint4 *>(reinterpret_cast<__nv_bfloat16 *>(p.to) + at.to + p.pieces[k] + j) = stored[k].bits;
 }
 
-/* The launch's blocks share the chunks of the parts. */
+/* Divides the chunks of the parts among the blocks. */
 template <typename Chunk> __device__ __forceinline__ void repack_kernel(const cuda_ops_repack &p, Chunk take)
 {
     const bool first = blockIdx.x < p.first_blocks;

@@ -1,5 +1,4 @@
-/* The words in which the blocks of stamped kernels count, one a stream, each in a sector of memory of its own; and the
- * kernel that is a stream's gate. */
+/* Words in which blocks of stamped kernels count, one for each stream, in its own memory sector; the gate's kernel. */
 #include "params.h"
 #include "stamp.cuh"
 
@@ -7,7 +6,7 @@ extern "C" {
 
 __device__ uint32_t kops_stamp_counts[CUDA_OPS_COUNTS * CUDA_OPS_COUNT_BYTES / sizeof(uint32_t)];
 
-/* One thread. It waits for the host's word, but never for long: a host that cannot go on does not hold the GPU up. */
+/* Waits in one thread for the host's word, for a bounded time, so that a stopped host does not block the GPU. */
 __global__ void kops_gate(const cuda_ops_gate p)
 {
     const volatile uint64_t *go = reinterpret_cast<const volatile uint64_t *>(p.go);

@@ -1,18 +1,18 @@
-/* A kernel's own times: when its first block began and its last block ended. No event is on the stream for them. */
+/* Stamps: a kernel writes when its first block began and its last block ended. They need no events. */
 #ifndef KOPS_CUDA_OPS_STAMP_CUH
 #define KOPS_CUDA_OPS_STAMP_CUH
 
 #include "clock.cuh"
 #include "params.h"
 
-/* At the beginning of the kernel. Block 0 is the first that the GPU starts. */
+/* Call at the beginning of the kernel. The GPU starts block 0 first. */
 __device__ __forceinline__ void stamp_start(const cuda_ops_stamps &s)
 {
     if (s.times && blockIdx.x == 0 && threadIdx.x == 0)
         reinterpret_cast<volatile uint64_t *>(s.times)[0] = gpu_clock();
 }
 
-/* At the end of the kernel, by all threads of the block. The blocks that count are the last that the GPU starts. */
+/* Call at the end of the kernel, in all threads of the block. Blocks that count are the last that the GPU starts. */
 __device__ __forceinline__ void stamp_end(const cuda_ops_stamps &s)
 {
     if (!s.times || blockIdx.x + s.counting < gridDim.x)

@@ -1,5 +1,5 @@
-/* The instructions of the tensor-core path that a whole warp executes together. The unit tests replace the headers that
- * hold PTX, and run the rest of the kernels on the CPU.
+/* Tensor-core instructions that a whole warp executes together. Unit tests replace the headers that hold PTX, and run
+ * the rest of the kernels on the CPU.
  *
  * Layout of the registers: "Matrix Fragments for mma.m16n8k16" and "… mma.m16n8k8" in NVIDIA's PTX ISA document. */
 #ifndef KOPS_CUDA_OPS_WARP_CUH
@@ -7,7 +7,7 @@
 
 #include "dtypes.cuh"
 
-/* 16 × 16 elements over a warp: four 8 × 8 blocks at (x, k) = (0, 0), (8, 0), (0, 8), (8, 8). */
+/* A lane's part of 16 × 16 elements: four 8 × 8 blocks at (x, k) = (0, 0), (8, 0), (0, 8), (8, 8). */
 struct gemm_fragment {
     uint32_t block[4];
 };
@@ -29,7 +29,7 @@ template <bool TRANSPOSED> __device__ __forceinline__ gemm_fragment load_fragmen
     return f;
 }
 
-/* sum += a · b of a 16 × 16 fragment of a and half (8 columns) of one of b. */
+/* sum += a · b, for a 16 × 16 fragment of a and half a fragment (8 columns) of b. */
 __device__ __forceinline__ void multiply_add(float (&sum)[4], const gemm_fragment &a, uint32_t b_low, uint32_t b_high,
                                              __half)
 {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const gemm_fragmen
         : "r"(a.block[0]), "r"(a.block[1]), "r"(a.block[2]), "r"(a.block[3]), "r"(b_low), "r"(b_high));
 }
 
-/* Rounded to nearest; a half away from zero. */
+/* Rounds to nearest, ties away from zero. */
 __device__ __forceinline__ uint32_t to_tf32(float x)
 {
     uint32_t y;
@@ -66,8 +66,8 @@ __device__ __forceinline__ uint32_t to_tf32(float x)
     return y;
 }
 
-/* sum += a · b, 16 × 8 over 8 steps of k. Lane 4 · g + t holds of a: rows g and g + 8 of step t, then of step t + 4; of
- * b: column g of steps t and t + 4; of the sum: columns 2t and 2t + 1 of row g, then of row g + 8. */
+/* sum += a · b, 16 × 8 over 8 steps of k. Lane 4 · g + t holds: a's rows g and g + 8 of step t, then of step t + 4; b's
+ * column g of steps t and t + 4; the sum's columns 2t and 2t + 1 of row g, then of row g + 8. */
 __device__ __forceinline__ void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -1,7 +1,7 @@
-/* wgmma.mma_async, "Asynchronous Warpgroup Level Matrix Instructions" in NVIDIA's PTX ISA document: sum += a · b of 64
- * × 16 elements of a and 16 × N of b, both in shared memory, by the four warps of a warpgroup. Warp w holds rows 16w to
- * 16w + 15 of the sums; in these 16 rows lane l has, for every 8 columns j, sum[4j] and sum[4j + 1] in row l / 4,
- * columns 8j + 2(l mod 4) and the next, and sum[4j + 2] and sum[4j + 3] eight rows below. */
+/* wgmma.mma_async, "Asynchronous Warpgroup Level Matrix Instructions" in NVIDIA's PTX ISA document: sum += a · b, for
+ * 64 × 16 elements of a and 16 × N of b, both in shared memory, by the four warps of a warpgroup. Warp w holds rows 16w
+ * to 16w + 15 of the sums. For every 8 columns j, lane l has sum[4j] and sum[4j + 1] in row l / 4 of these, columns 8j
+ * + 2(l mod 4) and the next, and sum[4j + 2] and sum[4j + 3] eight rows below. */
 #ifndef KOPS_CUDA_OPS_WGMMA_CUH
 #define KOPS_CUDA_OPS_WGMMA_CUH
 
@@ -10,7 +10,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* The lists of registers cannot be computed by the preprocessor, so they are written out. */
+/* Lists of registers, which the preprocessor cannot compute. */
 
 #define WGMMA_REGISTERS_64                                                                                             \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "        \
@@ -65,7 +65,7 @@
         "+f"(sum[118]), "+f"(sum[119]), "+f"(sum[120]), "+f"(sum[121]), "+f"(sum[122]), "+f"(sum[123]),                \
         "+f"(sum[124]), "+f"(sum[125]), "+f"(sum[126]), "+f"(sum[127])
 
-/* %0 to %(N/2 − 1) are the sums, then a, b, whether to add to the sums, and whether a and b lie along their rows. */
+/* Operands: the sums, %0 to %(N/2 − 1); a; b; whether to add to the sums; whether a and b lie along their rows. */
 #define WGMMA(n, dtype, pa, pb, padd, ta, tb)                                                                          \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " padd ", 0;\n"                                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." dtype "." dtype " {" WGMMA_REGISTERS_##n            \
@@ -73,7 +73,7 @@
                  : WGMMA_SUMS_##n                                                                                      \
                  : "l"(a), "l"(b), "r"(add), "n"(A_ACROSS), "n"(B_ACROSS))
 
-/* a and b are descriptors (hopper.cuh). X_ACROSS: the operand does not lie along k. `add` 0 starts the sums. */
+/* a and b are descriptors (hopper.cuh). X_ACROSS: the operand does not lie along k. `add` 0 starts from 0. */
 #define WGMMA_FUNCTIONS(T, dtype)                                                                                      \
     template <int A_ACROSS, int B_ACROSS>                                                                              \
     __device__ __forceinline__ void wgmma(float(&sum)[32], uint64_t a, uint64_t b, int add, T)                         \
@@ -94,7 +94,7 @@
 WGMMA_FUNCTIONS(__half, "f16")
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16")
 
-/* Before the first wgmma of a series: the registers of the sums are as the program left them. */
+/* Call before the first wgmma of a series, so that it sees the program's writes to the registers of the sums. */
 __device__ __forceinline__ void wgmma_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -105,13 +105,13 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until at most PENDING series of this warpgroup have not ended. */
+/* Waits until at most PENDING series of this warpgroup are in flight. */
 template <int PENDING> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* The compiler does not know that a wait changes the sums: it must not read them before. */
+/* Keeps the compiler from reading the sums before a wait, which it does not know to change them. */
 template <int N> __device__ __forceinline__ void wgmma_settle(float (&sum)[N])
 {
 #pragma unroll

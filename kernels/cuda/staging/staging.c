@@ -1,4 +1,4 @@
-/* Owns the scratch memory and the copies of one staged step. */
+/* Owns the scratch memory and the copies of a staged step. */
 #include "staging.h"
 
 #include <stdint.h>
@@ -13,28 +13,28 @@
 
 enum {
     SCRATCH_ALIGNMENT = 512,
-    SPARSE = 4, /* an operand is moved by elements when they are less than one in so many of its bytes */
+    SPARSE = 4, /* an operand is copied element by element when less than 1/SPARSE of its bytes are elements */
 
-    /* Bytes of a step, in one direction, that one launch moves in place of a driver's call for each operand and of a
-     * change from kernels to a copy engine. Kernels and copy engines took the same on an H200, up to 1 MiB. */
+    /* Up to so many bytes of a step, in one direction, are copied by one launch. That saves a driver call for each
+     * operand, and the switch from kernels to a copy engine. Both took the same time on an H200, up to 1 MiB. */
     MOVED_BYTES = 64 << 10
 };
 
 _Static_assert((int)MOVED_BYTES <= (int)CUDA_OPS_MOVE_BYTES && (int)STEP_MAX_OPERANDS <= (int)CUDA_OPS_MOVE_PIECES,
                "one launch moves them");
 
-/* ---- the layout of an operand: the elements that it really has, and the plan's strides between them ---- */
+/* ---- the layout of an operand: its distinct elements, and their strides ---- */
 
-/* Dimensions of size 1 and those that repeat elements (stride 0) are left out; strides do not grow from the outermost
+/* Dimensions of size 1 and of stride 0, which repeats elements, are left out. Strides descend from the outermost
  * dimension to the innermost. */
 struct layout {
     unsigned rank;
     int64_t shape[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK];
-    int64_t *in_plan[TENSOR_MAX_RANK]; /* the place of each stride in the plan */
+    int64_t *in_plan[TENSOR_MAX_RANK]; /* points to each stride in the plan */
     uint64_t count;                    /* elements */
 };
 
-/* Inserts a dimension, in the order of strides. */
+/* Inserts a dimension, in descending order of strides. */
 static void add(struct layout *v, int64_t size, int64_t *stride)
 {
     unsigned at = v->rank;
@@ -77,7 +77,7 @@ static struct layout layout_of(struct plan *plan, unsigned operand)
     return v;
 }
 
-/* The strides that the same elements have with nothing between them. */
+/* Computes the strides of the elements packed without gaps. */
 static void pack(const struct layout *v, int64_t *ret_strides)
 {
     int64_t stride = 1;
@@ -94,7 +94,7 @@ static void restride(const struct layout *v, const int64_t *strides)
         *v->in_plan[i] = strides[i];
 }
 
-/* After the last restride: finds again whether all operands of the plan are contiguous. */
+/* Sets the plan's `contiguous` anew, after the last restride. */
 static void settle(struct plan *plan, unsigned operands)
 {
     struct plan_elementwise *p = &plan->elementwise;
@@ -139,7 +139,7 @@ bool cuda_staging_is_light(const struct cuda_device *d, const struct step *step)
     return true;
 }
 
-/* Memory for the step's operands on the device: the queue's small memory for a light step, or scratch memory. */
+/* Gets device memory for the step's operands: the queue's small memory for a light step, or else scratch memory. */
 static int take_memory(const struct cuda_queue *q, const struct step *step, struct cuda_staging *staging,
                        uint64_t bytes, CUdeviceptr *ret_address, struct error *e)
 {
@@ -155,18 +155,18 @@ static int take_memory(const struct cuda_queue *q, const struct step *step, stru
 
 /* ---- users' kernels ----
  *
- * A kernel may read its outputs and need not write all of them, so every operand is copied to the device, and outputs
- * are copied back. Operands keep their layout, and their place relative to each other where they overlap. The bytes
- * between the elements of a strided output belong to others, whose jobs may write them meanwhile: memory with such an
- * output is not copied, and the kernel works on it in place. */
+ * A kernel may read its outputs and need not write all of them, so all operands are copied to the device, and outputs
+ * are copied back. Operands keep their layout, and overlapping operands their distance. The bytes between the elements
+ * of a strided output may be written by other jobs meanwhile, so a range with such an output is not copied: the kernel
+ * works on host memory in place. */
 
 enum { RANGE_IN_PLACE = 1 /* not copied */ };
 
 struct ranges {
     unsigned n;
     struct cuda_range items[STEP_MAX_OPERANDS];
-    CUdeviceptr mapped[STEP_MAX_OPERANDS]; /* a range's start in the memory, for kernels; 0: it is not registered */
-    uint64_t addresses[STEP_MAX_OPERANDS]; /* of its start, for the kernel */
+    CUdeviceptr mapped[STEP_MAX_OPERANDS]; /* the device's address of each range in host memory; 0: not registered */
+    uint64_t addresses[STEP_MAX_OPERANDS]; /* the address of each range for the user's kernel */
 };
 
 static void find_ranges(const struct step *step, struct ranges *all)
@@ -183,8 +183,8 @@ static void find_ranges(const struct step *step, struct ranges *all)
     }
 }
 
-/* Registers the ranges' memory and gives each range its place in the scratch memory, aligned as the range is in its
- * memory, where the tensors' alignment was checked. */
+/* Registers the ranges' memory and assigns offsets in the scratch memory. Each range keeps its alignment, against which
+ * the tensors were checked. */
 static int lay_out_ranges(struct cuda_device *d, struct ranges *all, uint64_t *ret_total, struct error *e)
 {
     uint64_t total = 0;
@@ -269,11 +269,11 @@ struct place {
     unsigned same_as; /* the first operand with the same bytes: an output in place, or an input given twice */
     bool shared;      /* another operand has the same bytes */
     bool copied_in;
-    bool packed;     /* its elements follow each other in the scratch memory */
-    uint64_t offset; /* in the scratch */
+    bool packed;     /* without gaps in the scratch memory */
+    uint64_t offset; /* in the scratch memory */
     struct cuda_registered registered;
     struct layout layout;
-    int64_t strides[TENSOR_MAX_RANK]; /* the layout's in the scratch */
+    int64_t strides[TENSOR_MAX_RANK]; /* strides of `layout` in the scratch memory */
 };
 
 static bool same_bytes(const struct step_operand *a, const struct step_operand *b)
@@ -281,7 +281,7 @@ static bool same_bytes(const struct step_operand *a, const struct step_operand *
     return cuda_operand_memory(a) == cuda_operand_memory(b) && a->offset == b->offset && a->extent == b->extent;
 }
 
-/* Finds which operands are staged, and which of them together. */
+/* Finds which operands are staged, and which of them share bytes. */
 static void find_places(const struct step *step, struct place *places)
 {
     const bool reads_output = step->plan.kind == PLAN_GEMM && step->plan.gemm.beta != 0.0;
@@ -301,8 +301,8 @@ static void find_places(const struct step *step, struct place *places)
     }
 }
 
-/* Gives each operand its layout in the scratch memory, writes the layout to the plan, and returns the size of the
- * scratch memory. Operands that share bytes keep their strides, since each has a layout of its own over them. */
+/* Chooses each operand's layout in the scratch memory, writes it to the plan, and returns the bytes of scratch memory.
+ * Operands that share bytes keep their strides, since their layouts differ. */
 static uint64_t lay_out(const struct step *step, struct place *places, struct plan *plan)
 {
     uint64_t total = 0;
@@ -332,7 +332,7 @@ static uint64_t lay_out(const struct step *step, struct place *places, struct pl
     return total;
 }
 
-/* Adds a transfer of the whole extent, or of the elements, between the mapping and the device. */
+/* Adds a transfer between the mapping and the device: of the whole extent, or with `elements` of the elements alone. */
 static int plan_transfer(const struct cuda_embedded *kernels, const struct step_operand *o, size_t element,
                          const struct place *place, uint64_t address, bool to_device, bool elements,
                          struct cuda_staging *staging, struct error *e)
@@ -363,7 +363,7 @@ static int plan_transfers(const struct cuda_embedded *kernels, const struct step
         const struct step_operand *o = &step->operands[i];
         const struct place *p = &places[i];
         const size_t element = dtype_size(step_dtype(step, i));
-        /* Bytes between an output's elements are others', and not written. */
+        /* Bytes between an output's elements are not the output's, so they are not written. */
         bool gaps = p->layout.count * element != o->extent;
 
         if (!p->staged)
@@ -398,7 +398,7 @@ static int place_operands(const struct cuda_embedded *kernels, const struct cuda
     return plan_transfers(kernels, step, places, staging, addresses, e);
 }
 
-/* Makes one launch of the transfers where they are few bytes. */
+/* Makes a single launch of the transfers, if they have few bytes. */
 static void gather(const struct cuda_embedded *kernels, const struct cuda_transfer *transfers, unsigned count,
                    bool to_device, struct cuda_move *move)
 {

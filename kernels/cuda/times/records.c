@@ -51,7 +51,7 @@ static int load_cupti(struct cupti *ret, char *why, size_t why_size)
 }
 
 enum {
-    CALLS = 16384, /* calls of the driver within which a launch's record must come */
+    CALLS = 16384, /* a launch's record must come within so many calls of the driver */
     BUFFER_BYTES = 16 << 10,
     BUFFER_ALIGN = 64
 };
@@ -64,7 +64,7 @@ struct entry {
     struct cuda_span span;
 };
 
-/* A launch, by CUPTI's number of the call. */
+/* A launch: CUPTI's number of the call, and the ticket. */
 struct call {
     uint32_t correlation;
     uint64_t ticket;
@@ -76,22 +76,22 @@ static struct {
     CUpti_SubscriberHandle subscriber;
     uint64_t tickets;
 
-    pthread_mutex_t lock; /* of what follows: CUPTI hands out full buffers on a thread of its own */
+    pthread_mutex_t lock; /* guards the members below, since CUPTI delivers full buffers on a thread of its own */
     struct entry entries[RECORDS_TICKETS];
     struct call calls[CALLS];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Handing out records while another thread loads a kernel is a deadlock: the first thread holds CUPTI's lock and
- * waits for the context's, the second one holds the context's lock and waits for CUPTI's. */
+/* Excludes flushes and loads, which would deadlock: CUPTI delivers records with its lock held and takes the context's,
+ * while a thread that loads a kernel holds the context's lock and takes CUPTI's. */
 static struct {
-    pthread_mutex_t lock; /* held for microseconds, or while CUPTI switches its records on or off */
+    pthread_mutex_t lock; /* held briefly, or while CUPTI switches records on or off */
     pthread_cond_t changed;
     unsigned loads;   /* threads between load_begin() and load_end() */
-    unsigned waiting; /* threads that want CUPTI to themselves: no load begins meanwhile */
-    bool alone;       /* a thread has CUPTI to itself */
-    bool flush_due;   /* records were to be handed out while code was loaded: no load begins before */
+    unsigned waiting; /* threads that wait for exclusive use of CUPTI, which delays new loads */
+    bool alone;       /* a thread uses CUPTI exclusively */
+    bool flush_due;   /* a flush was refused during a load; no load begins before the flush */
     bool recording;   /* the loop wants records of kernels */
-    bool on;          /* CUPTI makes them */
+    bool on;          /* CUPTI records them */
 } code = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static _Thread_local unsigned loading;
@@ -106,7 +106,7 @@ static struct entry *entry_of(uint64_t ticket)
     return entry->ticket == ticket ? entry : NULL;
 }
 
-/* ---- what CUPTI calls ---- */
+/* ---- CUPTI's callbacks ---- */
 
 static void CUPTIAPI on_launch(void *context, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *data)
 {
@@ -151,7 +151,7 @@ static void note(uint32_t correlation, uint64_t begin_ns, uint64_t end_ns)
         entry->span.end_ns = end_ns;
 }
 
-/* Records of later versions of CUPTI begin with the same members. */
+/* Reads records by their first members, which later versions of CUPTI keep. */
 static void CUPTIAPI on_buffer_done(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
 {
     CUpti_Activity *record = NULL;
@@ -173,9 +173,9 @@ static void CUPTIAPI on_buffer_done(CUcontext context, uint32_t stream, uint8_t 
     free(buffer);
 }
 
-/* ---- code that is loaded ---- */
+/* ---- loads of code ---- */
 
-/* While code is loaded kernels have records, so nothing is switched then. Under the lock. */
+/* Switches records of kernels on or off as wanted. They are on during loads. Under the lock. */
 static void switch_kernels(void)
 {
     const bool wanted = code.recording || code.loads;
@@ -189,7 +189,7 @@ static void switch_kernels(void)
         records.cupti.ActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
 }
 
-/* Waits until no code is loaded. */
+/* Waits until no code is being loaded. */
 static void take_alone(void)
 {
     pthread_mutex_lock(&code.lock);
@@ -252,7 +252,7 @@ static const CUpti_CallbackId launches[] = {
     CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
 };
 
-/* A tool in this process that wants CUPTI for itself. */
+/* Returns the environment variable that loads a profiling tool, which needs CUPTI, into this process; NULL: none. */
 static const char *tool_in_the_way(void)
 {
     static const char *const variables[] = {"CUDA_INJECTION64_PATH", "CUDA_INJECTION32_PATH", "NVTX_INJECTION64_PATH"};
@@ -279,7 +279,7 @@ static int refuse(CUptiResult result, const char *call, char *why, size_t why_si
 
 #define CUPTI_CALL(why, why_size, Name, ...) refuse(records.cupti.Name(__VA_ARGS__), #Name, why, why_size)
 
-/* The subscription comes first: another user of CUPTI in this process makes it fail. */
+/* The subscription comes first, since it fails if CUPTI has another user in this process. */
 static int start(char *why, size_t why_size)
 {
     const char *tool = tool_in_the_way();
@@ -339,7 +339,7 @@ bool cuda_records_are_on(void)
 
 static void record_kernels(bool on)
 {
-    if (code.recording == on) /* the loop alone writes it */
+    if (code.recording == on) /* written by the loop alone */
         return;
     pthread_mutex_lock(&code.lock);
     code.recording = on;

@@ -1,4 +1,4 @@
-/* In place of records.c where the toolkit that built this had no CUPTI. */
+/* Replaces records.c in builds by a toolkit without CUPTI. */
 #include "records.h"
 
 bool cuda_records_start(void)

@@ -11,16 +11,16 @@
 #include "util/clock.h"
 
 enum {
-    ALIGNMENT = 256,       /* of an operand's memory, before the request's own offset */
-    PIECE_BYTES = 1 << 18, /* of random values; repeated. Making them takes the host some milliseconds */
+    ALIGNMENT = 256,       /* alignment of an operand's memory, to which the request's offset is added */
+    PIECE_BYTES = 1 << 18, /* bytes of random values, which are repeated, since making them takes milliseconds */
 };
 
-/* All sets together: several times the cache of GPUs, where a set is small. */
+/* Bytes of all sets together, if a set is small: several times a GPU's cache. */
 static const uint64_t ROTATED_BYTES = (uint64_t)256 << 20;
-/* A larger part of the free memory is not measured. */
+/* Operands take at most 1/FREE_PARTS of the free memory. */
 enum { FREE_PARTS = 4 };
 
-/* Elements from the first to behind the last one. */
+/* Counts elements from the first to the last, gaps included. */
 static uint64_t extent_of(const struct plan_gemm *g, const struct plan_matrix *m, int64_t rows, int64_t columns)
 {
     uint64_t last = (uint64_t)((rows - 1) * m->row + (columns - 1) * m->column);
@@ -30,7 +30,7 @@ static uint64_t extent_of(const struct plan_gemm *g, const struct plan_matrix *m
     return last + 1;
 }
 
-/* Bytes of each operand, with its offset and the gap behind. */
+/* Computes the bytes of each operand, with its offset and padding. */
 static void sizes_of(const struct tuning_request *request, uint64_t *sizes, unsigned *ret_n)
 {
     const struct plan *plan = &request->step.plan;
@@ -58,7 +58,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* A normal value, by Box and Muller. */
+/* Returns a normally distributed value, by Box and Muller. */
 static double next_normal(uint64_t *state)
 {
     const double u = ((double)(next_random(state) >> 11) + 1) * 0x1p-53;
@@ -67,7 +67,7 @@ static double next_normal(uint64_t *state)
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* f16 by truncation: the power that a product takes depends on its bits, no result on their last one. */
+/* Converts to f16 by truncation: exact values do not matter, but their bits do, since power depends on them. */
 static uint16_t half_of(float f)
 {
     uint32_t bits;
@@ -80,7 +80,7 @@ static uint16_t half_of(float f)
     return (uint16_t)((bits >> 16 & 0x8000) | (uint32_t)exponent << 10 | (bits >> 13 & 0x3ff));
 }
 
-/* Both f8 from f16, by truncation; small ones become 0. */
+/* Converts to either f8 by truncation; small numbers become 0. */
 static uint8_t eighth_of(float f, enum dtype dtype)
 {
     const uint16_t half = half_of(f);
@@ -114,7 +114,7 @@ static void fill(void *piece, enum dtype dtype, uint64_t state)
     }
 }
 
-/* The device copies faster than the host: values are doubled until they fill all. */
+/* Copies the piece to the device, and doubles it there until it fills the memory. */
 static int repeat_piece(const struct tune_operands *o, CUstream stream, const void *piece, uint64_t bytes,
                         struct error *e)
 {
@@ -168,7 +168,7 @@ static int count_sets(struct tune_operands *o, uint64_t set, struct error *e)
     return 0;
 }
 
-/* Allocates and fills. After an error the memory is still to be freed. */
+/* Allocates and fills the operands. The caller frees their memory, also after an error. */
 static int make_operands(struct tune_operands *o, struct cuda_device *d, CUstream stream,
                          const struct tuning_request *request, struct error *e)
 {
@@ -190,13 +190,13 @@ static int make_operands(struct tune_operands *o, struct cuda_device *d, CUstrea
 /* ---- the bench ---- */
 
 enum {
-    IN_A_ROW_MAX = 64,         /* launches that a gate waits for */
-    GATE_NS = 2 * 1000 * 1000, /* after which a gate opens by itself: many times what enqueuing takes */
-    FEW = 4,                   /* executions that tell how many are a slice */
-    LEAST_US = 1,              /* that an execution takes */
+    IN_A_ROW_MAX = 64,         /* most executions behind a gate */
+    GATE_NS = 2 * 1000 * 1000, /* a gate opens by itself after this time, many times that for enqueuing */
+    FEW = 4,                   /* executions that estimate the time of one */
+    LEAST_US = 1,              /* least estimate of an execution's time */
 };
 
-/* A word of host memory for the gate. Without gates the launches are in the times. */
+/* Allocates the gate's word. Without a gate, times include launches. */
 static void open_gate(struct tune_bench *b)
 {
     void *word = NULL;
@@ -263,7 +263,7 @@ static int close_gate(struct tune_bench *b, struct error *e)
     return cuda_embedded_launch(&b->queue, b->gate, &launch, e);
 }
 
-/* Sets of operands have the same alignments and other addresses. */
+/* Prepares `n` executions on consecutive sets of operands, which have equal alignments. */
 static int prepare(struct tune_bench *b, const struct tuning_choice *choice, struct cuda_work *works, unsigned n,
                    struct error *e)
 {
@@ -281,8 +281,8 @@ static int prepare(struct tune_bench *b, const struct tuning_choice *choice, str
     return 0;
 }
 
-/* *ret_us: the device's time for all in a row; *ret_host_us, which may be NULL: what the host took to enqueue them,
- * which is part of that time where there is no gate. */
+/* *ret_us: the device's time for all executions. *ret_host_us, which may be NULL: the host's time to enqueue them,
+ * which *ret_us includes where there is no gate. */
 static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bool gated, double *ret_us,
                    double *ret_host_us, struct error *e)
 {
@@ -303,7 +303,7 @@ static int run_all(struct tune_bench *b, struct cuda_work *works, unsigned n, bo
         r = CUDA_CALL(d, e, EventRecord, b->end, b->queue.stream);
     if (b->go)
         atomic_store_explicit(b->go, b->gates, memory_order_release);
-    /* Work enqueued before a failure ends before its operands go. */
+    /* Waits also after a failure, since the operands are freed next. */
     if (cuda_stream_wait(d, b->queue.stream, e) < 0 || r < 0)
         return -1;
     *ret_us = cuda_event_us(d, b->begin, b->end);
@@ -325,7 +325,7 @@ static int prepare_and_run(struct tune_bench *b, const struct tuning_choice *cho
     return r;
 }
 
-/* At most `most` in a row. */
+/* Measures as many executions as fit into `slice_us`, at most `most`. */
 static int run_slice(struct tune_bench *b, const struct tuning_choice *choice, double guess_us, double slice_us,
                      unsigned most, double *ret_us, struct error *e)
 {
@@ -359,9 +359,8 @@ int tune_measure(void *bench, const struct tuning_choice *choice, double guess_u
     return run_slice(b, choice, guess_us, slice_us, IN_A_ROW_MAX, ret_us, e);
 }
 
-/* Behind a gate the code could not be loaded, which waits for the device. So the first execution begins while the
- * host loads: its time is without what the host took. That is inexact, so a few executions follow, whose time says
- * how many are a slice. */
+/* The first execution loads the code, which waits for the device, so it cannot run behind a gate. The host's time is
+ * subtracted from its time, which is inexact. So a few executions follow, to estimate how many fit into the slice. */
 int tune_measure_first(void *bench, const struct tuning_choice *choice, double slice_us, double *ret_us,
                        bool *ret_rough, struct error *e)
 {

@@ -1,4 +1,4 @@
-/* The first round of a tournament, the finals, and what wins. */
+/* The first round of a tournament, the finals, and the choice of the winner. */
 #include "tournament.h"
 
 #include <math.h>
@@ -6,31 +6,30 @@
 #include <string.h>
 
 enum {
-    MEMBERS_MAX = TOURNAMENT_FINALISTS + 2, /* with the usual one and what runs now */
-    ROUNDS_MIN = 3,                         /* fewer tell nothing of the noise */
-    LIBRARY_FIRST = 4,                      /* of the library's candidates that come before our own kernels */
-    PAUSE_US = 1500,                        /* before a measurement, at least: a device must be still */
-    OWN_SLOWER = 6,                         /* than the library's fastest: what our own kernels may be at worst */
+    MEMBERS_MAX = TOURNAMENT_FINALISTS + 2, /* with the usual candidate and the present choice */
+    ROUNDS_MIN = 3,                         /* fewer rounds do not show the noise */
+    LIBRARY_FIRST = 4,                      /* candidates of the library that come before our own kernels */
+    PAUSE_US = 1500,                        /* least estimate of the pause before a measurement */
+    OWN_SLOWER = 6,                         /* estimate of how many times slower our own kernels are at worst */
 };
 
-/* A candidate that is slower by more in the first round stays behind: a brief measurement is not off by that. A
- * rough one may be. */
+/* A candidate is out if its first measurement is slower than the fastest by this factor; rough ones are less exact. */
 static const double BEHIND = 1.25, BEHIND_ROUGH = 1.5;
-/* Limits of finalists after so many rounds. */
+/* BEHIND for finalists, after 1, 2, … rounds. */
 static const double BEHIND_IN_FINALS[TOURNAMENT_ROUNDS] = {INFINITY, 1.1, 1.05, 1.03, 1.02, 1.02, 1.02, 1.02, 1.02};
 /* The part of the time that the first round may take. */
 static const double FIRST_ROUND = 0.55;
-/* The least gain for which the present choice is left, and of a short execution the least time: kernels in a row
- * differ by as much in what lies between them. */
+/* The least gain that replaces the present choice, as a factor and as a time: the time between kernels in a row varies
+ * as much. */
 static const double LEAST_GAIN = 0.01, LEAST_GAIN_US = 0.1;
-/* The least gain by a single measurement, of a long execution and of one for which other work of the device takes
- * the time. */
+/* The least gain that a single measurement must show, for long executions, and where other work of the device left no
+ * time for more. */
 static const double LEAST_GAIN_ONCE = 0.05, LEAST_GAIN_DISTURBED = 0.25;
 
 struct member {
     unsigned candidate, n;
     double samples[TOURNAMENT_ROUNDS];
-    bool out; /* clearly slower than another */
+    bool out; /* clearly slower than another member */
 };
 
 struct finals {
@@ -40,7 +39,7 @@ struct finals {
 
 /* ---- time ---- */
 
-/* Nanoseconds of a measurement, where an execution takes `us`. */
+/* Estimates the time of a measurement, where an execution takes `us`. */
 static double cost_ns(const struct tournament *t, double us)
 {
     const double pause_ns = t->pause_ns(t->context);
@@ -109,8 +108,8 @@ static void leave_out(struct tuning_candidate *c, bool tried, double us)
     c->n = 0;
 }
 
-/* After a long first execution, whose time is enough to leave a candidate behind, and, where there is no time for
- * more than a few, for the one that others are compared with. Others wait for a later tuning. */
+/* Measures a candidate again whose first execution was long. The first time suffices if the candidate is far behind, or
+ * if it is the first candidate and time is short. Others without time are left out, for a later tuning. */
 static int measure_long(const struct tournament *t, struct tuning_candidate *c, double best, uint64_t until_ns,
                         struct error *e)
 {
@@ -159,15 +158,15 @@ static int measure_or_fail(const struct tournament *t, struct tuning_candidate *
     return 0;
 }
 
-/* Whether there is time for the candidate's first measurement. Without a time to compare with nobody knows. */
+/* Whether there is time for the candidate's first measurement. True before the first time is known. */
 static bool fits(const struct tournament *t, const struct tuning_candidate *c, double best, uint64_t until_ns)
 {
     return best == INFINITY || left_ns(t, until_ns) >= cost_ns(t, c->choice.has_algorithm ? best : best * OWN_SLOWER);
 }
 
-/* Candidates that an earlier tuning has tried are passed over, but for the two that all are compared with. The first
- * untried one has the time of the finals, too, which would find nothing without it, and, where nobody waits, all
- * that it takes: so tunings come to an end with all of them. */
+/* Skips candidates that an earlier tuning has tried, except `usual` and `before`. If there was no time for any untried
+ * candidate, one may use the time of the finals, or, if the tuning is patient, any time: so repeated tunings try all
+ * candidates at last. */
 static int first_round(const struct tournament *t, struct tuning_result *r, struct error *e)
 {
     const uint64_t ends = first_round_ends(t);
@@ -179,7 +178,7 @@ static int first_round(const struct tournament *t, struct tuning_result *r, stru
         if (!r->candidates[i].tried)
             leave_out(&r->candidates[i], false, NAN);
         else if (r->candidates[i].state == TUNING_MEASURED)
-            r->candidates[i].state = TUNING_SLOWER; /* at another time, so there is no comparing */
+            r->candidates[i].state = TUNING_SLOWER; /* times of different tunings cannot be compared */
     for (unsigned i = 0; i < r->n; i++) {
         struct tuning_candidate *c = &r->candidates[order[i]];
         const bool was_tried = c->tried;
@@ -220,7 +219,7 @@ static bool is_member(const struct finals *f, unsigned candidate)
     return false;
 }
 
-/* The fastest that is no member yet, and not far behind; -1: none. */
+/* Finds the fastest candidate of at most `most_us` that is no member yet; -1: none. */
 static int next_fastest(const struct tuning_result *r, const struct finals *f, double most_us)
 {
     int found = -1;
@@ -240,8 +239,8 @@ static void add_member(struct finals *f, unsigned candidate)
     f->members[f->n++] = (struct member){.candidate = candidate};
 }
 
-/* What runs now, the fastest, the usual one, and as many of the next fastest as the time is for. Others keep the
- * measurement of the first round. */
+/* Chooses the present choice, the fastest, the usual candidate, and as many of the next fastest as there is time for.
+ * Others keep their measurement of the first round. */
 static void choose_finalists(const struct tournament *t, struct tuning_result *r, struct finals *f)
 {
     const double best = best_of(r), most = best * BEHIND;
@@ -290,8 +289,8 @@ static double median_of(const struct member *m)
     return sorted[m->n / 2];
 }
 
-/* Members that even in their best round are clearly slower than the fastest are out. What runs now has three rounds,
- * since the fastest is compared with it. Returns how many are left. */
+/* Drops members whose best round is clearly slower than the fastest. The present choice stays for three rounds, since
+ * the fastest is compared with it. Returns the number of members left. */
 static unsigned leave_behind(const struct tuning_result *r, struct finals *f, unsigned rounds)
 {
     double fastest = INFINITY;
@@ -309,8 +308,8 @@ static unsigned leave_behind(const struct tuning_result *r, struct finals *f, un
     return left;
 }
 
-/* Members take turns, so that a changing clock meets all alike. Whole rounds count, and only while there is time:
- * other work of the device may have made measurements longer. */
+/* Measures members in turn, so that a changing clock affects all alike. Only whole rounds count. Other work of the
+ * device may delay measurements, so the time is checked before each. */
 static int final_rounds(const struct tournament *t, const struct tuning_result *r, struct finals *f, struct error *e)
 {
     for (unsigned round = 0; round < f->rounds; round++) {
@@ -347,16 +346,16 @@ static void take_medians(struct tuning_result *r, struct finals *f)
     }
 }
 
-/* ---- what wins ---- */
+/* ---- the winner ---- */
 
 static bool is_better(const struct tuning_result *r, const struct tuning_candidate *c, double least_gain)
 {
     const struct tuning_candidate *before = &r->candidates[r->before];
 
     if (c->n == 0)
-        return false; /* its time is that of its first execution */
+        return false; /* `c` has only the time of its first execution */
     if (before->state == TUNING_LEFT_OUT)
-        return false; /* there was no time to compare with it */
+        return false; /* no time was left to measure the present choice */
     if (r->best != r->before && c->us >= r->candidates[r->best].us)
         return false;
     return before->state != TUNING_MEASURED ||

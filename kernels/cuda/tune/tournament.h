@@ -1,51 +1,52 @@
-/* Who is measured how often, and what wins: pure of devices and clocks, which are the caller's.
+/* A tournament decides which candidates are measured how often, and which one wins. The caller provides device and
+ * clock.
  *
- * The usual candidate is measured first, then what runs now, then the library's first ones and our own kernels, then
- * the rest in the library's order: each briefly. Those far behind the fastest are left there; the others take turns,
- * and from round to round fewer of them, the closer ones. The median of each counts. What runs now stays unless another
- * is faster by more than the noise.
+ * First round, each briefly: the usual candidate, the present choice, the library's first candidates, our own kernels,
+ * then the rest in the library's order. Candidates far behind the fastest are out. Finals: the others are measured in
+ * turn, fewer in each round, and the median of each counts. The present choice stays unless another candidate is faster
+ * by more than the noise.
  *
- * It ends in time: a measurement begins only while there is time for it. What there is no time for is left out, and has
- * its turn in a later tuning of the problem, which passes over what an earlier one has tried. Where one execution is so
- * long that there is no time for three rounds, a single measurement counts, and must be better by a larger margin.
+ * A tournament ends in time: a measurement begins only while there is time for it. Candidates without time are left
+ * out; a later tuning of the problem measures them, since it skips those that were tried. Where executions are so long
+ * that there is no time for three rounds, a single measurement counts, and must be better by a larger margin.
  *
- * The first execution of a candidate loads its code. What that takes is no time of the candidate's: it tells who is
- * hopeless, and nobody wins by it. */
+ * A candidate's first execution loads its code, so its time is inexact: it can rule the candidate out, but cannot make
+ * it win. */
 #ifndef KOPS_CUDA_TUNE_TOURNAMENT_H
 #define KOPS_CUDA_TUNE_TOURNAMENT_H
 
 #include "core/tuning.h"
 
 enum {
-    TOURNAMENT_BRIEF_US = 500,  /* what the first measurement of each takes of executions in a row */
-    TOURNAMENT_SLICE_US = 1500, /* the others */
-    TOURNAMENT_LONG_US = 3000,  /* of one execution: then few are measured */
-    TOURNAMENT_FINALISTS = 8,   /* beside the usual one and what runs now */
-    TOURNAMENT_ROUNDS = 9,      /* of the finalists, at most */
+    TOURNAMENT_BRIEF_US = 500,  /* length of a candidate's first measurement */
+    TOURNAMENT_SLICE_US = 1500, /* length of later measurements */
+    TOURNAMENT_LONG_US = 3000,  /* executions longer than this are measured less often */
+    TOURNAMENT_FINALISTS = 8,   /* most finalists besides the usual candidate and the present choice */
+    TOURNAMENT_ROUNDS = 9,      /* most rounds of the finals */
 };
 
 struct tournament {
-    /* Runs a candidate that has not run in this tuning once, so that its code is there, and then as often as fits
-     * into `slice_us`, whose mean is *ret_us. Where the first execution takes more than TOURNAMENT_LONG_US there is
-     * no other: *ret_rough is set, and *ret_us is its time, without what the host took to enqueue it. -1: *e. */
+    /* Runs a candidate for the first time in this tuning: once, so that its code is loaded, then as often as fits into
+     * `slice_us`; *ret_us is the mean of these. If the first execution takes more than TOURNAMENT_LONG_US, there is no
+     * other: *ret_rough is set, and *ret_us is its time less the host's time to enqueue it. -1: *e. */
     int (*first)(void *context, const struct tuning_choice *choice, double slice_us, double *ret_us, bool *ret_rough,
                  struct error *e);
-    /* The mean time of executions in a row, as many as fit into `slice_us` where one takes `guess_us`. */
+    /* Measures the mean time of executions in a row, as many as fit into `slice_us` if one takes `guess_us`. */
     int (*measure)(void *context, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
                    struct error *e);
-    /* Whether the failure is not the candidate's. */
+    /* Whether the failure is not the candidate's, so that the tournament ends. */
     bool (*ends_all)(void *context, const struct error *why);
     uint64_t (*now_ns)(void *context);
-    /* The mean pause before a measurement so far; 0: there was none. */
+    /* Returns the mean pause before a measurement so far; 0: none. */
     double (*pause_ns)(void *context);
     void *context;
-    uint64_t begin_ns, until_ns; /* of the tournament; no measurement begins later but the usual one's first */
-    bool patient;                /* one candidate that is tried for the first time may take as long as it does */
+    uint64_t begin_ns, until_ns; /* only the usual candidate's first measurement may begin after until_ns */
+    bool patient;                /* allows one untried candidate any time */
 };
 
-/* `r` has its candidates, `usual` and `before`; those with `tried` are not measured again unless they are one of these
- * two. Sets their measurements, `best`, `noise` and `n_new`. Errors: unsupported, none of them can run; what ends all.
- */
+/* `r` has its candidates, `usual` and `before` (the present choice). Candidates with `tried` are not measured again,
+ * except these two. Sets measurements, `best`, `noise` and `n_new`. Errors: unsupported, no candidate can run; the
+ * error for which ends_all() was true. */
 int tournament_run(const struct tournament *t, struct tuning_result *r, struct error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* Owns one tuning: lists what may run the step, and measures it on the device. */
+/* Owns a tuning: lists the candidates for the step, and measures them on the device. */
 #include "tune.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 
 /* ---- candidates ---- */
 
-/* Places for our own kernels. */
+/* Candidates reserved for our own kernels. */
 enum { OWN_MAX = BACKEND_MAX_VARIANTS };
 
 static int list_library(const struct cuda_kernels *k, const struct step *step, const uint64_t *addresses,
@@ -32,7 +32,7 @@ static int list_library(const struct cuda_kernels *k, const struct step *step, c
     return 0;
 }
 
-/* Products of pieces are for requests of less than the highest precision, where they keep what is documented. */
+/* Whether the variant has the request's precision: products of pieces need less than the highest. */
 static bool is_allowed(const struct plan *plan, const char *variant)
 {
     if (strcmp(variant, repack_bf16x3) == 0)
@@ -40,7 +40,7 @@ static bool is_allowed(const struct plan *plan, const char *variant)
     return strcmp(variant, repack_bf16x6) != 0 || (plan->gemm.in_pieces && repack_is_as_exact(plan));
 }
 
-/* The measurement finds whether a kernel serves this step. */
+/* Lists our own kernels for the op and dtype. Measuring shows whether a kernel serves this step. */
 static void list_own(const struct cuda_kernels *k, const struct step *step, struct tuning_result *ret)
 {
     const char *const *names = cuda_variants_find(&k->variants, op_get((enum op_id)step->op), step->plan.dtype);
@@ -69,7 +69,7 @@ static void find_usual(const struct cuda_kernels *k, const struct step *step, co
         return;
     for (unsigned i = ret->n; i-- > 0;)
         if (strcmp(ret->candidates[i].choice.variant, work.variant) == 0)
-            ret->usual = i; /* of the library's the first */
+            ret->usual = i; /* the first one, if it is the library's variant */
     cuda_work_release(&work);
 }
 
@@ -92,7 +92,7 @@ static int list_candidates(const struct cuda_kernels *k, const struct step *step
 
 /* ---- the tuning ---- */
 
-/* A single execution of more would keep other users from the GPU for long. */
+/* Larger products would block the GPU for other users too long. */
 static const double OPERATIONS_MAX = 0x1p45;
 
 bool cuda_tunes(const struct step *step)
@@ -122,7 +122,7 @@ static void find_before(const struct cuda_kernels *k, struct tuning_result *ret)
 
 /* ---- the tournament, on a bench ---- */
 
-/* A candidate that does not serve the step ends nothing. A broken device, or the pace's word, ends all. */
+/* True for a broken device, and if the pace cancels the tuning; false if the candidate does not serve the step. */
 static bool ends_all(void *context, const struct error *why)
 {
     const struct tune_bench *b = context;
@@ -137,7 +137,7 @@ static uint64_t now_ns(void *context)
     return clock_now_ns() - (b->request->patient ? b->paused_ns : 0);
 }
 
-/* A patient tuning's pauses are no part of its time. */
+/* Returns 0 for patient tunings, whose time excludes pauses. */
 static double pause_ns(void *context)
 {
     const struct tune_bench *b = context;
@@ -150,7 +150,7 @@ static double operations(const struct plan_gemm *g)
     return 2.0 * (double)g->m * (double)g->n * (double)g->k * (double)g->batch_count;
 }
 
-/* "linear bf16 4096x4096x4096 nt bias gelu". */
+/* Writes a text such as "linear bf16 4096x4096x4096 nt bias gelu". */
 static void describe(const struct tuning_request *request, const uint64_t *addresses, char *into, size_t size)
 {
     const int n = snprintf(into, size, "%.32s ", step_op_name(&request->step));
@@ -159,7 +159,7 @@ static void describe(const struct tuning_request *request, const uint64_t *addre
         blaslt_problem_text(&request->step.plan, addresses, into + n, size - (size_t)n);
 }
 
-/* The client waits until `until_ns`; after that nobody does, and the tuning takes its own time. */
+/* A client that waits sets `until_ns`; the budget applies otherwise, and where `until_ns` has passed. */
 static uint64_t ends_at(const struct tuning_request *request, uint64_t begin_ns)
 {
     const uint64_t budget_ns = begin_ns + (uint64_t)request->budget_ms * 1000 * 1000;

@@ -1,8 +1,8 @@
-/* Measures what can run a step, and chooses.
+/* Tuning: measures the candidates for a step, and chooses.
  *
- * Operands are the tuner's own, with the layouts and alignments of the request and random values: so many sets, used
- * in turn, that small ones do not stay in the GPU's cache. Thread: one at a time in a process that does nothing else
- * with the device. */
+ * Operands are the tuner's own, with the layouts and alignments of the request and random values. There are several
+ * sets, used in turn, so that small operands do not stay in the GPU's cache. Thread: one at a time, in a process that
+ * does nothing else with the device. */
 #ifndef KOPS_CUDA_TUNE_H
 #define KOPS_CUDA_TUNE_H
 
@@ -25,7 +25,7 @@ struct tune_operands {
     struct cuda_device *device;
     CUdeviceptr memory;
     unsigned n_sets, n_operands, next;
-    uint64_t addresses[TUNE_SETS_MAX][STEP_MAX_OPERANDS]; /* of the first elements */
+    uint64_t addresses[TUNE_SETS_MAX][STEP_MAX_OPERANDS]; /* addresses of first elements */
 };
 
 struct tune_bench {
@@ -34,9 +34,9 @@ struct tune_bench {
     struct tune_operands operands;
     const struct tuning_request *request;
     struct tuning_pace *pace;
-    uint64_t paused_ns; /* between measurements so far */
+    uint64_t paused_ns;
     unsigned pauses;
-    atomic_ullong *go; /* a word of host memory that lets a gate's work begin; NULL: there are no gates */
+    atomic_ullong *go; /* word of host memory that opens gates; NULL: there are no gates */
     CUdeviceptr go_address;
     CUfunction gate;
     uint64_t gates;
@@ -47,8 +47,7 @@ int tune_bench_open(struct tune_bench *b, const struct cuda_kernels *k, const st
                     struct tuning_pace *pace, struct error *e);
 void tune_bench_close(struct tune_bench *b);
 
-/* Functions of struct tournament; the context is the bench. Where only the candidate cannot run, the device is not
- * broken. */
+/* Functions of struct tournament; the context is the bench. A candidate that cannot run does not break the device. */
 int tune_measure_first(void *bench, const struct tuning_choice *choice, double slice_us, double *ret_us,
                        bool *ret_rough, struct error *e);
 int tune_measure(void *bench, const struct tuning_choice *choice, double guess_us, double slice_us, double *ret_us,
