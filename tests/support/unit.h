@@ -50,6 +50,15 @@ void unit_around_all(const char *file, CMFixtureFunction set_up, CMFixtureFuncti
 
 #define OPENING_TEST(name) TEST_WITH(name, NULL, close_opened)
 
+/* Pairs of texts, each equal: what there is, what is wanted. */
+#define assert_texts(...)                                                                                              \
+    do {                                                                                                               \
+        const char *const pairs[] = {__VA_ARGS__};                                                                     \
+                                                                                                                       \
+        for (size_t pair = 0; pair < sizeof(pairs) / sizeof(*pairs); pair += 2)                                        \
+            assert_string_equal(pairs[pair], pairs[pair + 1]);                                                         \
+    } while (0)
+
 #define ALL_TESTS_WITH(set_up, tear_down)                                                                              \
     __attribute__((constructor)) static void add_around_all(void)                                                      \
     {                                                                                                                  \

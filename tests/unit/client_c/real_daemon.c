@@ -54,11 +54,11 @@ static void become_kopsd(const struct real_daemon *d)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setenv("NOTIFY_SOCKET", d->notify, 1);
     must(kopsd);
-    snprintf(driver, sizeof(driver), "cuda.driver=%s", d->driver ? d->driver : "");
+    snprintf(driver, sizeof(driver), "cuda.driver=%s", d->driver);
     /* One that is told to end lets its work end, however slow the machine and the build are. */
-    execl(kopsd, kopsd, "--socket", d->socket, "--backend", d->driver ? "cuda" : "host", "--set",
-          "cache.directory=none", "--log-level", "error", "--set", "cuda.blaslt=none", "--set",
-          "server.shutdown_grace_ms=600000", "--set", driver, (char *)NULL);
+    execl(kopsd, kopsd, "--socket", d->socket, "--backend", "cuda", "--set", "cache.directory=none", "--log-level",
+          "error", "--set", "cuda.blaslt=none", "--set", "server.shutdown_grace_ms=600000", "--set", driver,
+          (char *)NULL);
     perror(kopsd);
     _exit(127);
 }
@@ -126,23 +126,6 @@ void scene_free(struct scene *s)
 {
     kops_close(s->client);
     real_daemon_free(&s->daemon);
-}
-
-int scene_begin(void **state)
-{
-    struct scene *s = calloc(1, sizeof(*s));
-
-    must(s);
-    scene_init(s, NULL);
-    *state = s;
-    return 0;
-}
-
-int scene_end(void **state)
-{
-    scene_free(*state);
-    free(*state);
-    return 0;
 }
 
 void replace(struct scene *s)

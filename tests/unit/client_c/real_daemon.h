@@ -1,4 +1,4 @@
-/* A kopsd with one backend, started, killed and started again at the same socket. Aborts where that fails. The
+/* A kopsd with the CUDA backend, started, killed and started again at the same socket. Aborts where that fails. The
  * binary is named by KOPSD in the environment. */
 #ifndef KOPS_TEST_REAL_DAEMON_H
 #define KOPS_TEST_REAL_DAEMON_H
@@ -9,7 +9,7 @@
 
 struct real_daemon {
     char folder[64], socket[96], notify[96], memory[96];
-    const char *driver; /* of the CUDA backend; NULL: the host's */
+    const char *driver;
     int notifications;
     pid_t pid; /* 0: none runs */
 };
@@ -29,12 +29,6 @@ struct scene {
 
 void scene_init(struct scene *s, const char *driver);
 void scene_free(struct scene *s);
-
-/* As the state of a test; the daemon's backend is the host's. */
-int scene_begin(void **state);
-int scene_end(void **state);
-
-#define SCENE(name) TEST_OF(struct scene *s, name, scene_begin, scene_end)
 
 /* Kills the daemon and starts the next one. */
 void replace(struct scene *s);

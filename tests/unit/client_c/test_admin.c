@@ -15,6 +15,7 @@ SCENE(clients_are_read)
 {
     struct kops_clients *clients;
     const struct kops_client_info *first;
+    const struct kops_user_info *user;
 
     scene_answer(s, methods,
                  "{clients: [{pid: 7, client: 'x', connected_s: 1.5, paused: true, later: 1, isolation: 'user',"
@@ -24,29 +25,16 @@ SCENE(clients_are_read)
     assert_ok(kops_clients(s->client, &clients, NULL));
     assert_asked(s, "{}");
     first = clients->clients[0];
-    assert_int_equal(first->pid, 7);
-    assert_string_equal(first->client, "x");
-    assert_string_equal(first->comm, "");
-    assert_true(first->connected_s == 1.5 && first->paused && !first->shm);
-    assert_int_equal(first->latency.total.count, 2);
-    assert_true(first->latency.total.p50 == 3 && first->latency.total.p999 == 4);
-    assert_true(isnan(first->latency.total.p99) && isnan(first->latency.queue.p50));
-    assert_int_equal(first->latency.device.count, 0);
-    assert_string_equal(first->isolation, "user");
-    assert_int_equal(first->executor, 5);
-    assert_string_equal(clients->clients[1]->isolation, "");
-    assert_int_equal(clients->clients[1]->executor, 0);
-    assert_null(clients->clients[2]);
-    assert_int_equal(clients->users[0]->uid, 1000);
-    assert_int_equal(clients->users[0]->refused, 3);
-    assert_int_equal(clients->users[0]->limits.connections, 9);
-    assert_int_equal(clients->users[0]->limits.device_share, 50);
-    assert_true(clients->users[0]->limits.buffers == KOPS_NO_LIMIT);
-    assert_string_equal(clients->devices[0]->name, "d");
-    assert_int_equal(clients->devices[0]->memory_free, 5);
-    assert_null(clients->devices[1]);
-    assert_string_equal(clients->state, "draining");
-    assert_true(clients->uptime_s == 2.5);
+    user = clients->users[0];
+    assert_texts(first->client, "x", first->comm, "", first->isolation, "user", clients->clients[1]->isolation, "",
+                 clients->devices[0]->name, "d", clients->state, "draining");
+    assert_true(first->pid == 7 && first->connected_s == 1.5 && first->paused && !first->shm && first->executor == 5);
+    assert_true(first->latency.total.count == 2 && first->latency.total.p50 == 3 && first->latency.total.p999 == 4);
+    assert_true(isnan(first->latency.total.p99) && isnan(first->latency.queue.p50) && !first->latency.device.count);
+    assert_true(clients->clients[1]->executor == 0 && !clients->clients[2]);
+    assert_true(user->uid == 1000 && user->refused == 3 && user->limits.connections == 9);
+    assert_true(user->limits.device_share == 50 && user->limits.buffers == KOPS_NO_LIMIT);
+    assert_true(clients->devices[0]->memory_free == 5 && !clients->devices[1] && clients->uptime_s == 2.5);
     assert_null(kops_clients_free(clients));
     assert_null(kops_clients_free(NULL));
 }
@@ -60,9 +48,7 @@ SCENE(conditions_are_read)
     assert_ok(kops_conditions(s->client, "GPU-1", &c, NULL));
     assert_asked(s, "{device: 'GPU-1'}");
     assert_true(c->clock_mhz == 1980 && isnan(c->temperature_c));
-    assert_string_equal(c->missing, "");
-    assert_string_equal(c->reasons[0], "power_cap");
-    assert_string_equal(c->reasons[1], "thermal");
+    assert_texts(c->missing, "", c->reasons[0], "power_cap", c->reasons[1], "thermal");
     assert_null(c->reasons[2]);
     assert_null(kops_conditions_free(c));
     scene_answer(s, methods, "{device: 'x', conditions: {missing: 'no'}}");
@@ -86,10 +72,8 @@ SCENE(executors_are_read)
     assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
     executors = stats->executors;
     assert_true(executors[0]->pid == 5 && executors[0]->uid == 7 && executors[0]->connection == 0);
-    assert_string_equal(executors[0]->state, "serving");
-    assert_string_equal(executors[0]->domain, "user");
-    assert_int_equal(executors[0]->jobs, 2);
-    assert_true(executors[0]->device_us == 1.5 && isnan(executors[0]->uptime_s));
+    assert_texts(executors[0]->state, "serving", executors[0]->domain, "user");
+    assert_true(executors[0]->jobs == 2 && executors[0]->device_us == 1.5 && isnan(executors[0]->uptime_s));
     assert_null(executors[1]->domain);
     assert_true(executors[1]->uid == -1 && executors[1]->connection == 8 && executors[1]->client_pid == 9);
     assert_null(executors[2]);

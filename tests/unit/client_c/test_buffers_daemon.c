@@ -11,11 +11,17 @@ static const char *driver;
 
 static int begin(void **state)
 {
-    struct scene *s = calloc(1, sizeof(*s));
+    static struct scene s;
 
-    must(s);
-    scene_init(s, driver);
-    *state = s;
+    memset(&s, 0, sizeof(s));
+    scene_init(&s, driver);
+    *state = &s;
+    return 0;
+}
+
+static int end(void **state)
+{
+    scene_free(*state);
     return 0;
 }
 
@@ -29,7 +35,7 @@ static kops_buffer *allocate(struct scene *s, size_t size)
     return made;
 }
 
-#define WITH_GPU(name) TEST_OF(struct scene *s, name, begin, scene_end)
+#define WITH_GPU(name) TEST_OF(struct scene *s, name, begin, end)
 
 WITH_GPU(ops_work_on_what_was_written)
 {
@@ -81,16 +87,28 @@ WITH_GPU(any_range_is_copied_and_nothing_else)
     free(got);
 }
 
+/* Of the GPU's memory and of shared memory, which ops use with each daemon. */
 WITH_GPU(contents_outlive_the_daemon)
 {
-    kops_buffer *buffer = allocate(s, 64);
-    char got[8];
+    kops_buffer *made = allocate(s, BYTES), *shared = NULL;
+    struct kops_tensor a = kops_vector(made, KOPS_F32, N), b;
+    float values[N];
 
-    assert_ok(kops_buffer_write(buffer, 0, "content", 8, &s->error));
-    replace(s);
-    assert_ok(kops_buffer_read(buffer, 0, got, 8, &s->error));
-    assert_string_equal(got, "content");
-    kops_buffer_release(buffer);
+    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
+    assert_ok(kops_buffer_alloc_shared(s->client, BYTES, &shared, &s->error));
+    b = kops_vector(shared, KOPS_F32, N);
+    for (int i = 0; i < N; i++)
+        values[i] = (float)i;
+    assert_ok(kops_buffer_write(made, 0, values, BYTES, &s->error));
+    for (int round = 0; round < 3; round++) {
+        replace(s);
+        assert_ok(kops_add(s->client, &a, &a, &b, NULL, NULL, &s->error));
+        for (int i = 0; i < N; i++)
+            assert_true(((float *)kops_buffer_data(shared))[i] == 2 * (float)i);
+        memset(kops_buffer_data(shared), 0, BYTES);
+    }
+    kops_buffer_release(made);
+    kops_buffer_release(shared);
 }
 
 struct worker {

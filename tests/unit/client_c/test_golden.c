@@ -388,11 +388,11 @@ static void check_info(const char *name, union decoded *d)
 {
     assert_int_equal(d->info.info.pid, 4711);
     assert_string_equal(d->info.info.devices[0]->name, "Example CPU");
-    arena_free(&d->info.arena);
 }
 
-static void expect_trace(const char *name, const struct kops_trace *t)
+static void check_trace(const char *name, union decoded *d)
 {
+    const struct kops_trace *t = &d->trace.trace;
     const struct kops_trace_kind *kind = t->kinds[0];
     const struct kops_trace_client *client = t->clients[0];
     const struct kops_trace_event first = {1, 9, 4294967295, 3, 1000, 1001, 70000, 80000, 9000, 5, false},
@@ -406,22 +406,19 @@ static void expect_trace(const char *name, const struct kops_trace *t)
     assert_true(t->recording && t->origin_ns == 8000000000000000000 && t->now_ns == 5000000 && t->dropped == 7);
     assert_true(kind && !t->kinds[1] && client && !t->clients[1]);
     assert_true(kind->kind == 1 && kind->ops == 1 && kind->n_shapes == 3);
-    assert_string_equal(kind->what, "run");
-    assert_string_equal(kind->op, "gemm");
-    assert_string_equal(kind->device, "host");
-    assert_string_equal(kind->variant, "blas");
-    assert_string_equal(kind->dtype, "f32");
+    assert_texts(kind->what, "run", kind->op, "gemm", kind->device, "host", kind->variant, "blas", kind->dtype, "f32");
     assert_true(kind->shapes[1].rank == 2 && kind->shapes[1].dims[0] == 3 && kind->shapes[1].dims[1] == 4);
     assert_true(client->client == 9 && client->pid == 4711 && client->uid == 1000);
-    assert_string_equal(client->name, "golden 1.0");
-    assert_string_equal(client->comm, "python3");
+    assert_texts(client->name, "golden 1.0", client->comm, "python3");
     assert_int_equal(t->n_events, 2);
     assert_memory_equal(&t->events[0], &first, offsetof(struct kops_trace_event, failed) + 1);
     assert_memory_equal(&t->events[1], &second, offsetof(struct kops_trace_event, failed) + 1);
 }
 
-static void expect_tune(const char *name, const struct kops_tune *t)
+static void check_tune(const char *name, union decoded *d)
 {
+    const struct kops_tune *t = &d->tuned.tune;
+
     if (!strcmp(name, "result_tune_in_part")) {
         assert_true(t->n_candidates == 2 && t->tried == 1 && t->goes_on && t->took_us == 950000);
         return;
@@ -432,19 +429,17 @@ static void expect_tune(const char *name, const struct kops_tune *t)
         assert_string_equal(t->candidates[0]->state, "later");
         return;
     }
-    assert_string_equal(t->device, "GPU-1");
-    assert_string_equal(t->machine, "Example GPU; driver 580.1");
-    assert_string_equal(t->problem, "gemm f32 16x24x40");
+    assert_texts(t->device, "GPU-1", t->machine, "Example GPU; driver 580.1", t->problem, "gemm f32 16x24x40",
+                 t->candidates[1]->variant, "tiled", t->candidates[2]->what, "cublaslt 2, scratch 64 KiB",
+                 t->candidates[2]->state, "unfit");
     assert_true(t->best == 1 && t->before == 0 && t->usual == 0 && t->noise == 0.0125 && t->took_us == 2500);
     assert_true(t->n_candidates == 3 && !t->candidates[3]);
-    assert_string_equal(t->candidates[1]->variant, "tiled");
     assert_true(t->candidates[0]->us == 30 && t->candidates[1]->us == 20 && isnan(t->candidates[2]->us));
-    assert_string_equal(t->candidates[2]->what, "cublaslt 2, scratch 64 KiB");
-    assert_string_equal(t->candidates[2]->state, "unfit");
 }
 
-static void expect_tuning(const char *name, const struct kops_tuning *t)
+static void check_tuning(const char *name, union decoded *d)
 {
+    const struct kops_tuning *t = &d->choices.tuning;
     const struct kops_choice *first = t->choices[0];
 
     if (!strcmp(name, "result_tuning_in_part")) {
@@ -453,47 +448,27 @@ static void expect_tuning(const char *name, const struct kops_tuning *t)
     }
     assert_true(first->tried == 0 && first->candidates == 0);
     assert_true(t->total == 258 && t->choices[1] && !t->choices[2]);
-    assert_string_equal(first->machine, "m");
-    assert_string_equal(first->problem, "gemm f32 16x24x40");
-    assert_string_equal(first->variant, "tiled");
-    assert_string_equal(first->what, "tiled");
-    assert_string_equal(first->usual, "cublaslt 1, scratch 0 KiB");
+    assert_texts(first->machine, "m", first->problem, "gemm f32 16x24x40", first->variant, "tiled", first->what,
+                 "tiled", first->usual, "cublaslt 1, scratch 0 KiB");
     assert_true(first->us == 20 && first->usual_us == 30 && first->noise == 0.0125 && first->at == 1790000000.5);
     assert_true(isnan(t->choices[1]->usual_us));
-}
-
-static void check_trace(const char *name, union decoded *d)
-{
-    expect_trace(name, &d->trace.trace);
-    arena_free(&d->trace.arena);
-}
-
-static void check_tune(const char *name, union decoded *d)
-{
-    expect_tune(name, &d->tuned.tune);
-    arena_free(&d->tuned.arena);
-}
-
-static void check_tuning(const char *name, union decoded *d)
-{
-    expect_tuning(name, &d->choices.tuning);
-    arena_free(&d->choices.arena);
 }
 
 /* By the start of their names: how results are read, and what must be in them. The last one is of all others. */
 static const struct reader {
     const char *name;
     wire_decode *decode;
-    void (*check)(const char *name, union decoded *d); /* frees what was read */
-} readers[] = {{"result_register", wire_decode_register, check_register},
-               {"result_unknown_keys", wire_decode_register, check_register},
-               {"result_alloc", wire_decode_alloc, check_alloc},
-               {"result_run", wire_decode_run, check_run},
-               {"result_trace", wire_decode_trace, check_trace},
-               {"result_tune", wire_decode_tune, check_tune},
-               {"result_tuning", wire_decode_tuning, check_tuning},
-               {"result_hello", wire_decode_info, check_info},
-               {"", wire_decode_nothing, NULL}};
+    void (*check)(const char *name, union decoded *d);
+    bool arena; /* comes first in what was read */
+} readers[] = {{"result_register", wire_decode_register, check_register, false},
+               {"result_unknown_keys", wire_decode_register, check_register, false},
+               {"result_alloc", wire_decode_alloc, check_alloc, false},
+               {"result_run", wire_decode_run, check_run, false},
+               {"result_trace", wire_decode_trace, check_trace, true},
+               {"result_tune", wire_decode_tune, check_tune, true},
+               {"result_tuning", wire_decode_tuning, check_tuning, true},
+               {"result_hello", wire_decode_info, check_info, true},
+               {"", wire_decode_nothing, NULL, false}};
 
 static const struct reader *reader_of(const char *name)
 {
@@ -531,6 +506,8 @@ static void takes(const struct golden_vector *v)
             assert_string_equal(kops_error_text(call->error, "key"), v->key);
         if (!call->code && reader->check)
             reader->check(v->name, &into);
+        if (!call->code && reader->arena)
+            arena_free(&into.info.arena);
     }
     scene_stop(s);
 }

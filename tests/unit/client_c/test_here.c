@@ -307,9 +307,9 @@ TALLY(test_a_child_tells_nothing_of_its_parent)
     TELLS(t, "[{shapes: [[8], []], count: 1}]");
 }
 
-/* ---- the last calls of a kernel: only one that is equal to one of them in every respect is not checked ---- */
+/* ---- the last calls of a kernel; that every other call is checked is for test_here_kernel_daemon.c ---- */
 
-static const int64_t shape[] = {4, 8}, other_shape[] = {8, 4}, strides[] = {8, 1}, other_strides[] = {16, 1};
+static const int64_t shape[] = {4, 8}, strides[] = {8, 1};
 
 /* A call with everything that a call may have. */
 struct repeated {
@@ -371,77 +371,6 @@ static void keep(struct repeated *s)
 }
 
 #define REPEATED(name) TEST_OF(struct repeated *s, name, begin_repeated, end_repeated)
-
-REPEATED(the_same_call_has_its_plan)
-{
-    const struct here_last_call *found;
-    struct repeated again;
-
-    prepare(&again);
-    assert_false(is_kept(s));
-    keep(s);
-    found = here_last_find(&s->last, &again.call);
-    assert_non_null(found);
-    assert_int_equal(found->plan.param_bytes, 16);
-    assert_int_equal(found->plan.params[15], 7);
-    assert_int_equal(found->shapes.words[1], 5);
-    assert_int_equal(found->row.generation, 0); /* the row of other shapes is not theirs */
-    again.call.stream = (cuda_queue)s;          /* depends on no check */
-    assert_non_null(here_last_find(&s->last, &again.call));
-    here_last_drop(&s->last);
-    assert_false(is_kept(s));
-}
-
-REPEATED(every_other_call_is_checked)
-{
-    keep(s);
-    assert_true(is_kept(s));
-#define OTHER(change)                                                                                                  \
-    do {                                                                                                               \
-        prepare(s);                                                                                                    \
-        change;                                                                                                        \
-        if (is_kept(s))                                                                                                \
-            fail_msg("taken for the same: %s", #change);                                                               \
-    } while (0)
-    OTHER(s->tensors[0].pointer += 4);
-    OTHER(s->tensors[0].bytes = 120);
-    OTHER(s->tensors[0].bytes = 0);
-    OTHER(s->tensors[0].dtype = KOPS_F64);
-    OTHER(s->tensors[0].rank = 1);
-    OTHER(s->tensors[0].shape = other_shape);
-    OTHER(s->tensors[0].strides = strides);
-    OTHER(s->tensors[1].strides = other_strides);
-    OTHER(s->tensors[1].strides = NULL);
-    OTHER(s->call.n_tensors = 1);
-    OTHER(s->call.n_args = 5);
-    OTHER(s->call.device = 0);
-    OTHER(s->call.geometry = NULL);
-    OTHER(s->args[1] = kops_arg_tensor(NULL));
-    OTHER(s->args[0] = kops_arg_null());
-    OTHER(s->args[3] = kops_arg_float(-1));
-    OTHER(s->args[3] = kops_arg_int(-2));
-    OTHER(s->args[3] = kops_arg_int(UINT32_MAX));
-    OTHER(s->args[3] = kops_arg_uint(UINT64_MAX));
-    OTHER(s->args[4] = kops_arg_float(-0.5));
-    OTHER(s->args[5] = kops_arg_bool(false));
-    OTHER(s->geometry.grid.size[1] = 5);
-    OTHER(s->geometry.grid.n = 3);
-    OTHER(s->geometry.block.n = 0);
-    OTHER(s->geometry.cluster = ((struct kops_dims){1, {2, 0, 0}}));
-    OTHER(s->geometry.shared = 65);
-    OTHER(s->geometry.has_shared = false);
-#undef OTHER
-}
-
-/* The words of the call without strides are the first ones of the other. */
-REPEATED(strides_at_the_end_count)
-{
-    s->call.geometry = NULL;
-    keep(s);
-    assert_true(is_kept(s));
-    s->tensors[1].strides = NULL;
-    assert_false(is_kept(s));
-}
 
 REPEATED(a_bool_is_told_apart_whatever_lies_beside_it)
 {

@@ -294,6 +294,31 @@ TWO_CLIENTS(what_is_wrong_is_said_at_once)
     succeed(&x->s, kops_run(client, &r, NULL, &x->s.error));
 }
 
+/* The next daemon gets what this process has, and what the dead one made, contents included; and hears of it where it
+ * is gone. */
+TWO_CLIENTS(memory_outlives_the_daemon)
+{
+    kops_client *client = x->s.client;
+    const float values[N] = {1, 2, 3};
+    struct kops_tensor made = x->m.b;
+
+    assert_ok(kops_buffer_alloc(client, BYTES, NULL, &made.buffer, &x->s.error));
+    assert_ok(kops_buffer_write(made.buffer, 0, values, BYTES, &x->s.error));
+    for (int round = 0; round < 2; round++) {
+        replace(&x->s);
+        assert_ok(kops_square(client, &x->m.a, &x->m.b, NULL, NULL, &x->s.error));
+        assert_true(x->to[3] == 9);
+        assert_ok(kops_square(client, &made, &x->m.b, NULL, NULL, &x->s.error));
+        assert_true(x->to[2] == 9);
+    }
+    assert_int_equal(cu.mem_free((uintptr_t)x->from), 0);
+    replace(&x->s);
+    for (int again = 0; again < 2; again++)
+        assert_int_equal(kops_square(client, &x->m.a, &x->m.b, NULL, NULL, &x->s.error), KOPS_ERR_BUFFER_LOST);
+    assert_ok(kops_square(client, &made, &x->m.b, NULL, NULL, &x->s.error));
+    kops_buffer_release(made.buffer);
+}
+
 TWO_CLIENTS(a_graph_outlives_client_and_daemon)
 {
     const struct kops_request only_there = square_of(&x->m.a, &x->m.b, KOPS_WHERE_DAEMON);

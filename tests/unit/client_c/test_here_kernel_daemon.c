@@ -1,10 +1,11 @@
-/* Launches of a kernel in the caller's own context, many in a row, with a daemon that compiles it (examples_test starts
- * it): a launch that repeats the last one is not checked again, and every other one is, whatever it differs in. */
+/* A kernel of a daemon that compiles it (examples_test starts it). Launches in the caller's own context: one that
+ * repeats the last one is not checked again, and every other one is, whatever it differs in. */
 #include "ordered_fake.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), SKIP = 77, CAPTURE_RELAXED = 2 };
 
-static const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}};
+static const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}},
+                                        there = {.options = {.where = KOPS_WHERE_DAEMON}};
 
 static kops_client *client;
 static kops_kernel *twice;
@@ -15,6 +16,8 @@ struct scene {
     kops_buffer *in, *out;
     struct kops_tensor a, b;
     struct kops_argument args[3];
+    size_t n_args;
+    struct kops_launch_options how;
     struct kops_error error;
 };
 
@@ -51,11 +54,13 @@ static void set_call(struct scene *s)
     s->args[0] = kops_arg_tensor(&s->b);
     s->args[1] = kops_arg_tensor(&s->a);
     s->args[2] = kops_arg_int(N);
+    s->n_args = 3;
+    s->how = here;
 }
 
 static enum kops_code launch_on(struct scene *s, void *on)
 {
-    return kops_kernel_enqueue(twice, s->args, 3, &here, on, &s->error);
+    return kops_kernel_enqueue(twice, s->args, s->n_args, &s->how, on, &s->error);
 }
 
 static enum kops_code launch(struct scene *s)
@@ -122,8 +127,6 @@ static void assert_nothing_ran(struct scene *s)
 
 REPEATED(every_other_call_is_checked)
 {
-    struct kops_launch_options wide = here;
-
 #define REFUSED(change, expected)                                                                                      \
     do {                                                                                                               \
         change;                                                                                                        \
@@ -147,27 +150,37 @@ REPEATED(every_other_call_is_checked)
     REFUSED(s->a.buffer = s->out, OVERLAP);
     REFUSED(s->args[1] = kops_arg_null(), SHAPE_MISMATCH);
     REFUSED(s->args[1] = kops_arg_int(1), WRONG_TYPE);
+    REFUSED(s->n_args = 2, INVALID_ARGUMENT);
+    REFUSED(s->how.geometry.block = ((struct kops_dims){1, {4096}}), OUT_OF_RANGE);
+    REFUSED(s->how.geometry.grid = ((struct kops_dims){2, {1, 0}}), OUT_OF_RANGE);
+    REFUSED((s->how.geometry.has_shared = true, s->how.geometry.shared = 1 << 30), OUT_OF_RANGE);
+    /* Also behind one whose geometry was given. */
+    for (int i = 0; i < 2; i++) {
+        s->how.geometry.has_shared = true;
+        assert_ok(launch(s));
+        expect_doubled(s, N, 0);
+        if (i)
+            REFUSED(s->how.geometry.shared = -1, OUT_OF_RANGE);
+        else
+            REFUSED(s->how.geometry.cluster = ((struct kops_dims){1, {3}}), INVALID_ARGUMENT);
+    }
 #undef REFUSED
-    wide.geometry.block = (struct kops_dims){1, {4096}};
-    assert_int_equal(kops_kernel_enqueue(twice, s->args, 3, &wide, stream, &s->error), KOPS_ERR_OUT_OF_RANGE);
-    assert_nothing_ran(s);
-    assert_int_equal(kops_kernel_enqueue(twice, s->args, 2, &here, stream, &s->error), KOPS_ERR_INVALID_ARGUMENT);
-    assert_nothing_ran(s);
 }
 
 REPEATED(what_differs_is_launched_as_it_is)
 {
-    struct kops_launch_options few = here;
-
     s->a.shape[0] = s->b.shape[0] = 3;
     s->a.offset = 8;
     s->args[2] = kops_arg_int(3);
     assert_ok(launch(s));
     expect_doubled(s, 3, 2);
     repeat_call(s);
-    few.geometry.grid = (struct kops_dims){1, {1}};
-    assert_ok(kops_kernel_enqueue(twice, s->args, 3, &few, stream, &s->error));
+    s->how.geometry.grid = (struct kops_dims){1, {1}};
+    assert_ok(launch(s));
     expect_doubled(s, 128, 0);
+    s->how.geometry.block = (struct kops_dims){1, {64}};
+    assert_ok(launch(s));
+    expect_doubled(s, 64, 0);
 }
 
 /* A smaller allocation has the address of one that was freed, and its buffer is as likely where the old one was. */
@@ -334,7 +347,6 @@ REPEATED(a_launch_in_a_batch_is_the_daemons)
     kops_kernel *const usual_kernel = twice;
     struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
     const struct kops_connect_options options = {.where = KOPS_WHERE_HERE};
-    static const struct kops_launch_options there = {.options = {.where = KOPS_WHERE_DAEMON}};
     kops_buffer *in, *out;
     uint64_t before;
 
@@ -376,6 +388,61 @@ REPEATED(threads_share_a_kernel)
     for (int i = 0; i < N; i++)
         assert_true(values_of(s->memory[1])[i] == (i < 100 * THREADS ? 2.0F * (float)(i % 100) : 0));
     assert_int_equal(launches_here(client), before + (uint64_t)THREADS * LAUNCHES);
+}
+
+/* ---- by the daemon ---- */
+
+/* Only where it has executors, whose work it can hold back; elsewhere it is refused. */
+REPEATED(exclusive_work_says_whether_it_was)
+{
+    static const uint32_t in[] = {0}, out[] = {1};
+    const struct kops_options alone = {.exclusive = true, .repeat = 5};
+    const struct kops_tensor tensors[] = {s->a, s->b};
+    const struct kops_step step = {.op = "square", .inputs = in, .n_inputs = 1, .outputs = out, .n_outputs = 1};
+    const struct kops_sequence sequence = {tensors, 2, &step, 1};
+    struct kops_result result;
+
+    if (!kops_info_feature(client, "exclusive")) {
+        assert_int_equal(kops_square(client, &s->a, &s->b, &alone, &result, &s->error), KOPS_ERR_UNSUPPORTED);
+        return;
+    }
+    assert_ok(kops_square(client, &s->a, &s->b, &alone, &result, &s->error));
+    assert_true(result.exclusive && result.wall_us > 0 && result.wall_us <= result.total_us);
+    assert_ok(kops_sequence_run(client, &sequence, &(struct kops_options){.exclusive = true}, &result, &s->error));
+    assert_true(result.exclusive);
+    assert_ok(kops_sequence_run(client, &sequence, NULL, &result, &s->error));
+    assert_false(result.exclusive);
+}
+
+/* The same kernel for the stand-in driver, which knows it by its name and its parameters' sizes. */
+REPEATED(structures_go_by_value)
+{
+    static const struct kops_param params[] = {{.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32},
+                                               {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32},
+                                               {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_U8, .lanes = 4}};
+    const struct kops_source source = {.text =
+                                           "struct pair { short low, high; };\n"
+                                           "extern \"C\" __global__ void custom_kernel(float *out, const float *in, "
+                                           "pair n)\n"
+                                           "{\n"
+                                           "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                                           "    if (i < n.low + 65536 * n.high)\n"
+                                           "        out[i] = 2 * in[i];\n"
+                                           "}\n"};
+    const struct kops_signature signature = {
+        .entry = "custom_kernel", .params = params, .n_params = 3, .geometry = {.grid = {"8"}, .block = {"128"}}};
+    const int16_t pair[] = {N, 0};
+    kops_kernel *kernel;
+
+    assert_ok(kops_kernel_compile(client, &source, &signature, &kernel, NULL, &s->error));
+    s->args[2] = kops_arg_bytes(&pair, sizeof(pair));
+    assert_ok(kops_kernel_launch(kernel, s->args, 3, &there, NULL, &s->error));
+    expect_doubled(s, N, 0);
+    s->args[2] = kops_arg_bytes(&pair, 3);
+    assert_int_equal(kops_kernel_launch(kernel, s->args, 3, &there, NULL, &s->error), KOPS_ERR_WRONG_TYPE);
+    s->args[2] = kops_arg_int(N);
+    assert_int_equal(kops_kernel_launch(kernel, s->args, 3, &there, NULL, &s->error), KOPS_ERR_WRONG_TYPE);
+    kops_kernel_free(kernel);
 }
 
 ALL_TESTS_WITH(connect_and_compile, close_client)

@@ -66,16 +66,10 @@ WITH_KERNEL(a_module_tells_of_its_entries)
     const struct kops_module_info *info = kops_module_info(module);
     const struct kops_entry *entry = kops_module_entry(module, "f");
 
-    assert_string_equal(kops_kernel_entry(x->kernel), "f");
-    assert_string_equal(info->key, "0123");
-    assert_string_equal(info->log, "a warning");
-    assert_true(info->compile_us == 25000.5);
-    assert_string_equal(entry->lowered, "_Z1fPf");
-    assert_int_equal(entry->registers, 32);
-    assert_int_equal(entry->n_params, 2);
-    assert_int_equal(entry->params[1], 4);
-    assert_null(kops_module_entry(module, "g"));
-    assert_null(info->entries[1]);
+    assert_texts(kops_kernel_entry(x->kernel), "f", info->key, "0123", info->log, "a warning", entry->lowered,
+                 "_Z1fPf");
+    assert_true(info->compile_us == 25000.5 && entry->registers == 32 && entry->n_params == 2 && entry->params[1] == 4);
+    assert_true(!kops_module_entry(module, "g") && !info->entries[1]);
 }
 
 WITH_KERNEL(a_launch_is_sent_and_timed)

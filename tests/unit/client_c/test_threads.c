@@ -76,50 +76,6 @@ TEST(every_thread_gets_its_own_replies)
     scene_stop(s);
 }
 
-/* ---- connections that break under many threads ---- */
-
-static void serve_short_lived(struct fake_connection *c, void *context)
-{
-    struct fake_request r;
-
-    for (int i = 0; (i < 100 || c->number > 20) && fake_next(c, &r); i++)
-        fake_answer(c, &r);
-}
-
-static void *work_through_losses(void *argument)
-{
-    const struct worker *w = argument;
-    struct kops_error error;
-    kops_buffer *buffer;
-    struct kops_tensor t;
-    enum kops_code r;
-
-    do
-        r = kops_buffer_alloc_shared(w->client, 4096, &buffer, &error);
-    while (r == KOPS_ERR_CONNECTION_LOST);
-    expect(!r);
-    t = kops_vector(buffer, KOPS_F32, 16);
-    for (int i = 0; i < RUNS; i++) {
-        r = kops_square(w->client, &t, &t, NULL, NULL, &error);
-        expect(r == KOPS_OK || r == KOPS_ERR_CONNECTION_LOST);
-    }
-    kops_buffer_release(buffer);
-    return NULL;
-}
-
-TEST(lost_connections_are_replaced)
-{
-    struct scene *s = scene_serve(serve_short_lived, NULL, NULL);
-    struct worker workers[THREADS];
-
-    prepare(workers, s->client, NULL);
-    in_threads(THREADS, work_through_losses, workers, sizeof(workers[0]));
-    while (kops_ping(s->client, 0, &s->error) == KOPS_ERR_CONNECTION_LOST)
-        continue;
-    assert_int_equal(s->error.code, KOPS_OK);
-    scene_stop(s);
-}
-
 /* ---- forking while others hold the lock ---- */
 
 static void *ping_until_told(void *argument)

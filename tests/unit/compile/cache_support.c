@@ -55,9 +55,7 @@ int compiled_verify(const struct compiled *c, struct error *e)
 void assert_same_module(const struct compiled *a, const struct compiled *b)
 {
     assert_memory_equal(a->key, b->key, KEY_BYTES);
-    assert_string_equal(a->arch, b->arch);
-    assert_string_equal(a->log, b->log);
-    assert_string_equal(a->entries[0].name, b->entries[0].name);
+    assert_texts(a->arch, b->arch, a->log, b->log, a->entries[0].name, b->entries[0].name);
     assert_int_equal(a->entries[0].registers, b->entries[0].registers);
     assert_int_equal(a->image_size, b->image_size);
     assert_memory_equal(a->image, b->image, a->image_size);

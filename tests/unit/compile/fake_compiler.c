@@ -20,38 +20,13 @@ struct compile_job {
     bool paused;
 };
 
-static const char *identity = "fake 1";
-static unsigned begun, cancelled;
-static bool short_of_memory, may_not_pause;
-static struct fake_compile last;
+struct fake_compiler fake_compiler = {.identity = "fake 1"};
 static struct list jobs = {&jobs, &jobs};
 
-void fake_reset(const char *new_identity)
+void fake_reset(const char *identity)
 {
-    identity = new_identity;
-    begun = cancelled = 0;
-    short_of_memory = may_not_pause = false;
+    fake_compiler = (struct fake_compiler){.identity = identity};
     assert_true(list_empty(&jobs));
-}
-
-void fake_short_of_memory(void)
-{
-    short_of_memory = true;
-}
-
-unsigned fake_begun(void)
-{
-    return begun;
-}
-
-unsigned fake_cancelled(void)
-{
-    return cancelled;
-}
-
-void fake_may_not_pause(void)
-{
-    may_not_pause = true;
 }
 
 static struct compile_job *oldest(bool paused, unsigned *ret_n)
@@ -87,11 +62,6 @@ unsigned fake_paused(const char **ret_source)
     return n;
 }
 
-const struct fake_compile *fake_last(void)
-{
-    return &last;
-}
-
 struct compiler *compiler_new(uv_loop_t *loop, const struct compiler_config *config, struct error *e)
 {
     struct compiler *c = calloc(1, sizeof(*c));
@@ -125,7 +95,7 @@ const char *compiler_name(const struct compiler *compiler)
 
 const char *compiler_identity(const struct compiler *compiler)
 {
-    return identity;
+    return fake_compiler.identity;
 }
 
 const char *compiler_include(const struct compiler *compiler)
@@ -160,33 +130,34 @@ static void join_texts(char *into, size_t size, const char *const *texts, unsign
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,
                                      void *context)
 {
+    struct fake_compile *last = &fake_compiler.last;
     struct compile_job *job;
 
-    if (short_of_memory)
+    if (fake_compiler.short_of_memory)
         return NULL;
     job = calloc(1, sizeof(*job));
     job->done = done;
     job->context = context;
     list_append(&jobs, &job->link);
-    begun++;
-    snprintf(last.name, sizeof(last.name), "%s", input->name);
-    snprintf(last.source, sizeof(last.source), "%.*s", (int)input->length, input->source);
+    fake_compiler.begun++;
+    snprintf(last->name, sizeof(last->name), "%s", input->name);
+    snprintf(last->source, sizeof(last->source), "%.*s", (int)input->length, input->source);
     for (unsigned i = 0; i < input->n_files; i++) {
-        size_t n = strlen(last.source);
+        size_t n = strlen(last->source);
 
-        snprintf(last.source + n, sizeof(last.source) - n, " %s=%.*s", input->files[i].name,
+        snprintf(last->source + n, sizeof(last->source) - n, " %s=%.*s", input->files[i].name,
                  (int)input->files[i].length, input->files[i].text);
     }
-    snprintf(job->source, sizeof(job->source), "%s", last.source);
-    join_texts(last.options, sizeof(last.options), input->options, input->n_options);
-    join_texts(last.entries, sizeof(last.entries), input->entries, input->n_entries);
+    snprintf(job->source, sizeof(job->source), "%s", last->source);
+    join_texts(last->options, sizeof(last->options), input->options, input->n_options);
+    join_texts(last->entries, sizeof(last->entries), input->entries, input->n_entries);
     return job;
 }
 
 bool compile_job_pause(struct compile_job *job)
 {
     assert_false(job->paused);
-    job->paused = !may_not_pause;
+    job->paused = !fake_compiler.may_not_pause;
     return job->paused;
 }
 
@@ -196,23 +167,22 @@ void compile_job_resume(struct compile_job *job)
     job->paused = false;
     list_remove(&job->link); /* it is the last one that was begun */
     list_append(&jobs, &job->link);
-    begun++;
-    snprintf(last.source, sizeof(last.source), "%s", job->source);
+    fake_compiler.begun++;
+    snprintf(fake_compiler.last.source, sizeof(job->source), "%s", job->source);
 }
 
 void compile_job_cancel(struct compile_job *job)
 {
-    cancelled++;
+    fake_compiler.cancelled++;
     list_remove(&job->link);
     free(job);
 }
 
 static struct compile_job take(bool paused)
 {
-    struct compile_job *job, copy;
     unsigned n;
+    struct compile_job *job = oldest(paused, &n), copy;
 
-    job = oldest(paused, &n);
     assert_non_null(job);
     copy = *job;
     list_remove(&job->link);
@@ -220,22 +190,12 @@ static struct compile_job take(bool paused)
     return copy;
 }
 
-static void succeed(struct compiled *compiled, bool paused)
+void fake_succeed(struct compiled *compiled, bool paused)
 {
     struct compile_job job = take(paused);
 
     memset(compiled->key, 0, sizeof(compiled->key)); /* a compiler knows no keys */
     job.done(job.context, compiled, NULL, NULL);
-}
-
-void fake_succeed(struct compiled *compiled)
-{
-    succeed(compiled, false);
-}
-
-void fake_succeed_paused(struct compiled *compiled)
-{
-    succeed(compiled, true);
 }
 
 void fake_fail(const char *reason, const char *log)

@@ -9,25 +9,23 @@ struct fake_compile {
     char name[64], source[64], options[256], entries[256]; /* options and entries with blanks between */
 };
 
+extern struct fake_compiler {
+    const char *identity;
+    unsigned begun; /* compiles, and those that went on */
+    unsigned cancelled;
+    struct fake_compile last;            /* begun */
+    bool short_of_memory, may_not_pause; /* no compile begins, none can be paused */
+} fake_compiler;
+
 /* Forgets what was counted; the next compiler has that identity. */
 void fake_reset(const char *identity);
 
-/* Until the reset no compile begins. */
-void fake_short_of_memory(void);
-
-/* Until the reset no compile can be paused. */
-void fake_may_not_pause(void);
-
-unsigned fake_begun(void);                     /* compiles since the reset, and those that went on */
 unsigned fake_waiting(void);                   /* that are neither finished, cancelled nor paused */
 unsigned fake_paused(const char **ret_source); /* that are paused; the source of the oldest */
-unsigned fake_cancelled(void);
-const struct fake_compile *fake_last(void); /* the last one begun */
 
 /* Ends the oldest one that waits, or one that is paused: with `compiled` (takes the reference), or with a failure of
  * that reason. */
-void fake_succeed(struct compiled *compiled);
-void fake_succeed_paused(struct compiled *compiled);
+void fake_succeed(struct compiled *compiled, bool paused);
 void fake_fail(const char *reason, const char *log);
 
 #endif

@@ -135,7 +135,7 @@ enum code_origin fetch(struct code_service *s, const char *source, unsigned seed
     ask(&a, s, source);
     while (!a.answers) {
         if (fake_waiting())
-            fake_succeed(module_new(seed, 1000));
+            fake_succeed(module_new(seed, 1000), false);
         else
             uv_run(&loop, UV_RUN_ONCE);
     }

@@ -162,9 +162,7 @@ TEST(test_request)
     assert_int_equal(header.kind, FRAME_REQUEST);
     assert_int_equal(header.length, b.end - sizeof(header));
     assert_int_equal(request_decode(b.data + sizeof(header), header.length, &q), 0);
-    assert_string_equal(q.input.arch, "sm_80");
-    assert_string_equal(q.input.source, "code");
-    assert_string_equal(q.input.files[1].name, "b/c.h");
+    assert_texts(q.input.arch, "sm_80", q.input.source, "code", q.input.files[1].name, "b/c.h");
     assert_int_equal(q.input.files[0].length, 6);
     assert_string_equal(q.input.options[0], "-DX=1");
     assert_string_equal(q.input.entries[1], "g<int>");

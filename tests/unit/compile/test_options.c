@@ -152,67 +152,22 @@ TEST(include_paths)
 
 OPENING_TEST(everything_else_is_refused)
 {
-    static const char *const options[] = {
-        "-arch=sm_80",
-        "--gpu-architecture=compute_100",
-        "-arch=sm_90f",
-        "-gencode=arch=compute_80,code=sm_80",
-        "-code=sm_9",
-        "--pch",
-        "--create-pch=/tmp/x",
-        "--use-pch=/tmp/x",
-        "--pch-dir=/tmp",
-        "-include=/etc/passwd",
-        "--pre-include=/etc/passwd",
-        "--time=/tmp/x",
-        "--fdevice-time-trace=/tmp/x",
-        "--dlink-time-opt",
-        "-dlto",
-        "--ptxas-options=--output-file",
-        "-Xptxas",
-        "-Xptxas=-v,--output-file",
-        "-Xptxas=-o",
-        "-Xcompiler",
-        "--expt-relaxed-constexpr=x",
-        "-O4",
-        "-Ofast",
-        "-l",
-        "-o",
-        "-rdc=true",
-        "-dc",
-        "--relocatable-device-code=true",
-        "-std=c++03",
-        "-std=gnu++03",
-        "-std=gnuc++17",
-        "-maxrregcount=0",
-        "-maxrregcount=256",
-        "-maxrregcount=-1",
-        "-maxrregcount=1x",
-        "-ftz=yes",
-        "-ftz=",
-        "-w=1",
-        "-dopt=off",
-        "-diag-suppress=1,",
-        "-diag-suppress=a",
-        "--use_fast_mathx",
-        "---use_fast_math",
-        "kernel.cu",
-        "",
-        "-",
-        "--",
-        "--D=1",
-        "--G",
-        "-std",
-        "@/etc/passwd",
-    };
-    char two[128];
+    static const char options[] =
+        "-arch=sm_80 --gpu-architecture=compute_100 -arch=sm_90f -gencode=arch=compute_80,code=sm_80 "
+        "-code=sm_9 --pch --create-pch=/tmp/x --use-pch=/tmp/x --pch-dir=/tmp -include=/etc/passwd "
+        "--pre-include=/etc/passwd --time=/tmp/x --fdevice-time-trace=/tmp/x --dlink-time-opt -dlto "
+        "--ptxas-options=--output-file -Xptxas -Xptxas=-v,--output-file -Xptxas=-o -Xcompiler "
+        "--expt-relaxed-constexpr=x -O4 -Ofast -l -o -rdc=true -dc --relocatable-device-code=true "
+        "-std=c++03 -std=gnu++03 -std=gnuc++17 -maxrregcount=0 -maxrregcount=256 -maxrregcount=-1 "
+        "-maxrregcount=1x -ftz=yes -ftz= -w=1 -dopt=off -diag-suppress=1, -diag-suppress=a "
+        "--use_fast_mathx ---use_fast_math kernel.cu - -- --D=1 --G -std @/etc/passwd";
+    char two[128], option[64];
+    const char *at = options;
     struct error e;
     struct options o;
 
-    for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-        if (!*options[i])
-            continue;
-        snprintf(two, sizeof(two), "-w\n%s", options[i]);
+    for (int length; sscanf(at, "%63s%n", option, &length) == 1; at += length) {
+        snprintf(two, sizeof(two), "-w\n%s", option);
         refused(two, "options[1]");
     }
     refused("\n-w", "options[0]");

@@ -77,7 +77,7 @@ OPENING_TEST(without_memory_for_a_compile)
     struct asker a = {0}, b = {0};
     unsigned answers = 0;
 
-    fake_short_of_memory();
+    fake_compiler.short_of_memory = true;
     ask(&a, s, "a");
     ask(&b, s, "a");
     until_answered(&a); /* after the disk was asked */
@@ -85,7 +85,7 @@ OPENING_TEST(without_memory_for_a_compile)
     assert_int_equal(b.code, ERROR_OUT_OF_MEMORY);
     close_now(s);
     s = fresh(NULL);
-    fake_short_of_memory();
+    fake_compiler.short_of_memory = true;
     MUST_FAIL(code_get(s, &in, count_answers, &answers, &request, &e), ERROR_OUT_OF_MEMORY, "");
     until_idle();
     assert_int_equal(answers, 0);
@@ -104,7 +104,7 @@ OPENING_TEST(those_who_go_away)
         until_compiling(1);
         code_request_cancel(a.request);
         assert_int_equal(fake_waiting(), 1); /* b waits on */
-        fake_succeed(module_new(1, 1000));
+        fake_succeed(module_new(1, 1000), false);
         until_answered(&b);
         assert_int_equal(a.answers, 0);
         a = (struct asker){0};
@@ -116,7 +116,7 @@ OPENING_TEST(those_who_go_away)
         code_request_cancel(b.request);
         code_request_cancel(a.request);
         assert_int_equal(fake_waiting(), 0); /* nobody is left: the compile is stopped */
-        assert_int_equal(fake_cancelled(), 1);
+        assert_int_equal(fake_compiler.cancelled, 1);
         assert_int_equal(a.answers + b.answers, 0);
         assert_int_equal(fetch(s, "b", 2), CODE_COMPILED);
 
@@ -129,7 +129,7 @@ OPENING_TEST(those_who_go_away)
             code_request_cancel(a.request);
             ask(&b, s, "c"); /* who comes just then */
             until_compiling(1);
-            fake_succeed(module_new(3, 1000));
+            fake_succeed(module_new(3, 1000), false);
             until_answered(&b);
             assert_int_equal(a.answers, 0);
         } else {
@@ -162,7 +162,7 @@ OPENING_TEST(answers_may_change_everything)
         ask(&b, s, "a");
         ask(&c, s, "a");
         if (works)
-            fake_succeed(module_new(1, 1000));
+            fake_succeed(module_new(1, 1000), false);
         else
             fake_fail("time", "");
         assert_int_equal(a.answers, 1);
@@ -171,7 +171,7 @@ OPENING_TEST(answers_may_change_everything)
         assert_int_equal(later.answers, works);
         assert_int_equal(fake_waiting(), !works);
         if (!works)
-            fake_succeed(module_new(1, 1000));
+            fake_succeed(module_new(1, 1000), false);
         assert_int_equal(later.answers, 1);
         assert_int_equal(c.answers, 1);
         close_now(s);
@@ -203,17 +203,17 @@ OPENING_TEST(closing_at_any_time)
         ask(&b, s, "a");
         if (when == 0) { /* while the disk is asked */
             close_now(s);
-            assert_int_equal(fake_begun(), 0);
+            assert_int_equal(fake_compiler.begun, 0);
         } else if (when == 1) { /* while it compiles */
             until_compiling(1);
             close_now(s);
-            assert_int_equal(fake_cancelled(), 1);
+            assert_int_equal(fake_compiler.cancelled, 1);
         } else { /* while answers are given: in the first one, or right after them, with a file to be written */
             until_compiling(1);
             closed_inside = false;
             if (when == 2)
                 a.then = closes_the_service;
-            fake_succeed(module_new(1, 1000));
+            fake_succeed(module_new(1, 1000), false);
             assert_int_equal(a.answers, 1);
             assert_int_equal(b.answers, when == 3);
             if (when == 3)
@@ -249,11 +249,10 @@ OPENING_TEST(what_the_compiler_gets)
         memset(file, 'x', 3);
         memset(text, 'x', 1);
         until_compiling(1);
-        assert_string_equal(fake_last()->name, "n.cu");
-        assert_string_equal(fake_last()->source, "source a.h=2 b.h=1");
-        assert_string_equal(fake_last()->options, "--use_fast_math --define-macro=N=4");
-        assert_string_equal(fake_last()->entries, "f<int> g");
-        fake_succeed(module_new(1, 10));
+        assert_texts(fake_compiler.last.name, "n.cu", fake_compiler.last.source, "source a.h=2 b.h=1",
+                     fake_compiler.last.options, "--use_fast_math --define-macro=N=4", fake_compiler.last.entries,
+                     "f<int> g");
+        fake_succeed(module_new(1, 10), false);
         assert_int_equal(answers, 1);
 
         /* Other words for the same: no compile. */

@@ -1,11 +1,170 @@
 /* A cache that machines share: who is asked when, who wins, what is refused, what is sent. */
 #include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "compile/signed.h"
 #include "fake_compiler.h"
-#include "fake_remote.h"
+#include "remote/remote.h"
 #include "service_support.h"
+#include "util/list.h"
+
+/* ---- a shared cache that does nothing by itself: all of remote/remote.h ---- */
+
+struct remote {
+    uv_idle_t later; /* closing takes a turn of the loop */
+    char url[64];
+    void (*closed)(void *context);
+    void *context;
+};
+
+struct remote_request {
+    struct list link;
+    bool put;
+    int fd;
+    remote_done *done;
+    void *context;
+};
+
+static struct list gets = {&gets, &gets}, puts_ = {&puts_, &puts_};
+static struct {
+    unsigned servers;         /* that were made */
+    unsigned late, cancelled; /* gets cancelled: since the compiler was faster, for another reason */
+    unsigned good;            /* judgements */
+    bool rests;               /* takes no questions and no modules */
+} fake_remote;
+
+const char *const remote_state_names[] = {"starting", "serving", "resting", "down"};
+
+static unsigned count(const struct list *l)
+{
+    unsigned n = 0;
+
+    for (const struct list *i = l->next; i != l; i = i->next)
+        n++;
+    return n;
+}
+
+static void fake_remote_reset(void)
+{
+    assert_true(list_empty(&gets) && list_empty(&puts_));
+    memset(&fake_remote, 0, sizeof(fake_remote));
+}
+
+static void end(struct list *of, enum remote_status status, int fd)
+{
+    struct list *node = list_pop(of);
+    struct remote_request q;
+
+    assert_non_null(node);
+    q = *list_entry(node, struct remote_request, link);
+    free(list_entry(node, struct remote_request, link));
+    if (q.fd >= 0)
+        close(q.fd);
+    q.done(q.context, status, fd, "");
+}
+
+/* The answer to the oldest get: these bytes in a sealed memfd. */
+static void answer(const struct buffer *b)
+{
+    int fd = memfd_create("fake", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+
+    assert_int_equal(write(fd, b->data + b->start, buffer_length(b)), buffer_length(b));
+    assert_int_equal(remote_body_seal(fd), 0);
+    end(&gets, REMOTE_HIT, fd);
+}
+
+struct remote *remote_new(uv_loop_t *of, const struct remote_config *config, struct error *e)
+{
+    struct remote *r = calloc(1, sizeof(*r));
+
+    fake_remote.servers++;
+    strncpy(r->url, config->url, sizeof(r->url) - 1);
+    uv_idle_init(of, &r->later);
+    r->later.data = r;
+    return r;
+}
+
+bool remote_is(const struct remote *r, const struct remote_config *config)
+{
+    return !strcmp(r->url, config->url);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct remote *r = handle->data;
+
+    r->closed(r->context);
+    free(r);
+}
+
+static void drop(struct list *of)
+{
+    while (!list_empty(of)) {
+        struct remote_request *q = list_entry(list_pop(of), struct remote_request, link);
+
+        if (q->fd >= 0)
+            close(q->fd);
+        free(q);
+    }
+}
+
+void remote_close(struct remote *r, void (*closed)(void *context), void *context)
+{
+    drop(&gets);
+    drop(&puts_);
+    r->closed = closed;
+    r->context = context;
+    uv_close((uv_handle_t *)&r->later, handle_closed);
+}
+
+static struct remote_request *ask_it(struct list *of, int fd, remote_done *done, void *context)
+{
+    struct remote_request *q = fake_remote.rests ? NULL : calloc(1, sizeof(*q));
+
+    if (!q) {
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    *q = (struct remote_request){.put = of == &puts_, .fd = fd, .done = done, .context = context};
+    list_append(of, &q->link);
+    return q;
+}
+
+struct remote_request *remote_get(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], remote_done *done,
+                                  void *context)
+{
+    return ask_it(&gets, -1, done, context);
+}
+
+struct remote_request *remote_put(struct remote *r, const unsigned char key[REMOTE_KEY_BYTES], int fd,
+                                  remote_done *done, void *context)
+{
+    return ask_it(&puts_, fd, done, context);
+}
+
+void remote_cancel(struct remote_request *q, bool too_slow)
+{
+    assert_false(q->put);
+    *(too_slow ? &fake_remote.late : &fake_remote.cancelled) += 1;
+    list_remove(&q->link);
+    free(q);
+}
+
+void remote_judge(struct remote *r, bool is_good, const char *why)
+{
+    assert_true(is_good || *why);
+    fake_remote.good += is_good;
+}
+
+void remote_report(const struct remote *r, struct remote_report *ret)
+{
+    *ret = (struct remote_report){.state = fake_remote.rests ? REMOTE_RESTING : REMOTE_SERVING};
+}
+
+/* ---- the tests ---- */
 
 enum { FOREVER_MS = 1000000 };
 
@@ -35,7 +194,7 @@ static struct code_service *fresh(const char *directory, unsigned wait_ms, bool 
     fake_remote_reset();
     s = service_open(directory);
     code_service_use_remote(s, &c);
-    assert_int_equal(fake_remote_servers(), 1);
+    assert_int_equal(fake_remote.servers, 1);
     return s;
 }
 
@@ -50,14 +209,14 @@ static struct code_remote_counters counters(const struct code_service *s)
 
 static void until_asked(unsigned n)
 {
-    while (fake_remote_waiting() < n)
+    while (count(&gets) < n)
         uv_run(&loop, UV_RUN_ONCE);
 }
 
 static void compile_here(struct asker *a)
 {
     until_compiling(1);
-    fake_succeed(module_new(3, 1000));
+    fake_succeed(module_new(3, 1000), false);
     until_answered(a);
     assert_int_equal(a->origin, CODE_COMPILED);
 }
@@ -72,7 +231,7 @@ static void key_of(const char *source, unsigned char ret_key[KEY_BYTES])
     s = service_open(NULL);
     ask(&a, s, source);
     until_compiling(1);
-    fake_succeed(module_new(1, 1000));
+    fake_succeed(module_new(1, 1000), false);
     until_answered(&a);
     memcpy(ret_key, a.compiled->key, KEY_BYTES);
     close_now(s);
@@ -93,11 +252,6 @@ static struct buffer sign(const char *source, unsigned seed)
     return body;
 }
 
-static void answer(const struct buffer *b)
-{
-    fake_remote_answer(b->data + b->start, buffer_length(b));
-}
-
 OPENING_TEST(without_a_key_nothing_is_sent)
 {
     struct code_service *s = fresh(NULL, FOREVER_MS, false);
@@ -105,12 +259,12 @@ OPENING_TEST(without_a_key_nothing_is_sent)
 
     ask(&a, s, "a");
     until_asked(1);
-    fake_remote_miss();
+    end(&gets, REMOTE_MISS, -1);
     until_compiling(1);
-    fake_succeed(module_new(3, 1000));
+    fake_succeed(module_new(3, 1000), false);
     until_answered(&a);
     until_idle();
-    assert_int_equal(fake_remote_puts(), 0);
+    assert_int_equal(count(&puts_), 0);
     assert_int_equal(counters(s).upload_drops, 0);
 }
 
@@ -123,13 +277,13 @@ OPENING_TEST(a_race_to_the_end)
 
     ask(&a, s, "a");
     until_compiling(1);
-    answer(&body);                     /* to the pool */
-    fake_succeed(module_new(3, 1000)); /* before its result is seen */
+    answer(&body);                            /* to the pool */
+    fake_succeed(module_new(3, 1000), false); /* before its result is seen */
     assert_int_equal(a.answers, 1);
     assert_int_equal(a.origin, CODE_COMPILED);
     until_idle();
     assert_int_equal(a.answers, 1);
-    assert_int_equal(fake_remote_good(), 1); /* it was right, and counts as that */
+    assert_int_equal(fake_remote.good, 1); /* it was right, and counts as that */
 }
 
 OPENING_TEST(a_source_that_is_wrong_ends_the_question)
@@ -142,11 +296,11 @@ OPENING_TEST(a_source_that_is_wrong_ends_the_question)
     fake_fail("source", "k.cu(1): error");
     until_answered(&a);
     assert_null(a.compiled);
-    assert_int_equal(fake_remote_waiting(), 0);
-    assert_int_equal(fake_remote_late(), 0); /* that is nothing against it */
-    assert_int_equal(fake_remote_cancelled(), 1);
+    assert_int_equal(count(&gets), 0);
+    assert_int_equal(fake_remote.late, 0); /* that is nothing against it */
+    assert_int_equal(fake_remote.cancelled, 1);
     until_idle();
-    assert_int_equal(fake_remote_puts(), 0);
+    assert_int_equal(count(&puts_), 0);
 }
 
 OPENING_TEST(where_it_rests_compiles_begin_at_once)
@@ -157,7 +311,7 @@ OPENING_TEST(where_it_rests_compiles_begin_at_once)
         struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
         struct asker a = {0};
 
-        fake_remote_rest();
+        fake_remote.rests = true;
         ask(&a, s, "a");
         compile_here(&a);
         until_idle();
@@ -176,10 +330,10 @@ OPENING_TEST(those_who_go_away)
     ask(&b, s, "a");
     until_asked(1);
     code_request_cancel(a.request);
-    assert_int_equal(fake_remote_waiting(), 1);
+    assert_int_equal(count(&gets), 1);
     code_request_cancel(b.request);
-    assert_int_equal(fake_remote_waiting(), 0);
-    assert_int_equal(fake_remote_cancelled(), 1);
+    assert_int_equal(count(&gets), 0);
+    assert_int_equal(fake_remote.cancelled, 1);
     close_now(s);
 
     body = sign("a", 7);
@@ -190,7 +344,7 @@ OPENING_TEST(those_who_go_away)
     code_request_cancel(a.request);
     until_idle();
     assert_int_equal(a.answers + b.answers, 0);
-    assert_int_equal(fake_begun(), 0);
+    assert_int_equal(fake_compiler.begun, 0);
 }
 
 /* A change of settings, or the end, at any time. */
@@ -216,7 +370,7 @@ OPENING_TEST(it_goes_while_it_is_asked)
                 continue;
             }
             code_service_use_remote(s, kind == TO_NONE ? &none : &another);
-            assert_int_equal(fake_remote_servers(), kind == TO_NONE ? 1 : 2);
+            assert_int_equal(fake_remote.servers, kind == TO_NONE ? 1 : 2);
             compile_here(&a);
             close_now(s);
         }
@@ -235,16 +389,16 @@ OPENING_TEST(uploads_are_bounded)
         snprintf(source, sizeof(source), "source %u", i);
         ask(&a, s, source);
         until_asked(1);
-        fake_remote_miss();
+        end(&gets, REMOTE_MISS, -1);
         until_compiling(1);
-        fake_succeed(module_new(i, 1000));
+        fake_succeed(module_new(i, 1000), false);
         until_answered(&a);
     }
     until_idle();
-    assert_int_equal(fake_remote_puts(), BOUND);
+    assert_int_equal(count(&puts_), BOUND);
     assert_int_equal(counters(s).upload_drops, MANY - BOUND);
     for (unsigned i = 0; i < 10; i++)
-        fake_remote_put_done(true);
+        end(&puts_, REMOTE_HIT, -1);
     assert_int_equal(counters(s).uploads, 10);
     close_now(s); /* with those that are on their way */
 }

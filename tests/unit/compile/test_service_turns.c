@@ -68,7 +68,7 @@ static void until_begun(const char *source)
 
     uv_idle_init(&loop, &idle);
     uv_idle_start(&idle, on_idle);
-    while (strcmp(fake_last()->source, source) != 0)
+    while (strcmp(fake_compiler.last.source, source) != 0)
         uv_run(&loop, UV_RUN_NOWAIT);
     uv_close((uv_handle_t *)&idle, NULL);
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -102,13 +102,13 @@ static void expect_next(const char *sources)
 
     snprintf(copy, sizeof(copy), "%s", sources);
     for (const char *source; (source = strsep(&rest, " "));) {
-        const unsigned begun = fake_begun();
+        const unsigned begun = fake_compiler.begun;
         const bool none = *source == '-';
 
-        fake_succeed(module_new(seed++, 1000));
-        assert_int_equal(fake_begun(), begun + !none);
+        fake_succeed(module_new(seed++, 1000), false);
+        assert_int_equal(fake_compiler.begun, begun + !none);
         if (!none)
-            assert_string_equal(fake_last()->source, source);
+            assert_string_equal(fake_compiler.last.source, source);
     }
 }
 
@@ -123,7 +123,7 @@ OPENING_TEST(users_take_turns)
         ask_as(a, s, 1, "m0 m1 m2 m3 m4 m5 m6 m7");
         assert_int_equal(fake_waiting(), COMPILERS); /* the compiler has no more than it can do at one time */
         ask_as(&b[0], s, 2, "b0");
-        assert_string_equal(fake_last()->source, "b0"); /* m1 is still compiled */
+        assert_string_equal(fake_compiler.last.source, "b0"); /* m1 is still compiled */
         expect_paused(1, "m0");
         ask_as(&b[1], s, 2, "b1");
         expect_next("m0");
@@ -178,7 +178,7 @@ OPENING_TEST(the_user_with_the_fewest_running_is_next)
     ask_as(&a[1], s, 1, "a1");
     ask_as(&b[1], s, 2, "b1");
     code_request_cancel(b[0].request);
-    assert_string_equal(fake_last()->source, "b1");
+    assert_string_equal(fake_compiler.last.source, "b1");
     expect_paused(0, "");
 }
 
@@ -215,11 +215,11 @@ OPENING_TEST(slices_of_time)
     pass_ms(2);
     until_begun("a"); /* c's time is over */
     expect_paused(1, "c");
-    fake_succeed_paused(module_new(2, 1000)); /* its answer was on its way */
+    fake_succeed(module_new(2, 1000), true); /* its answer was on its way */
     assert_int_equal(c.answers, 1);
     expect_next("- -");
     assert_true(a.compiled && b.compiled && c.compiled && late.compiled);
-    assert_int_equal(fake_cancelled(), 0); /* nothing was begun anew */
+    assert_int_equal(fake_compiler.cancelled, 0); /* nothing was begun anew */
     assert_int_equal(code_service_counters(s).compiles, 4);
 }
 
@@ -249,16 +249,16 @@ OPENING_TEST(what_is_paused_is_bounded)
     expect_paused(1, "a");
     pass_ms(TIME_S * 1000);
     ask_as(&c, s, 3, "c");
-    assert_string_equal(fake_last()->source, "c");
+    assert_string_equal(fake_compiler.last.source, "c");
     expect_paused(1, "a");
-    assert_int_equal(fake_cancelled(), 1);
+    assert_int_equal(fake_compiler.cancelled, 1);
     expect_next("a b"); /* b anew */
     pass_ms(TURN_SLICE_MS);
     ask_as(&again, s, 1, "a2");
     expect_paused(1, "b");
     pass_ms(TURN_SLICE_MS);
     ask_as(&d, s, 4, "d");
-    assert_int_equal(fake_cancelled(), 2);
+    assert_int_equal(fake_compiler.cancelled, 2);
     expect_next("b a2"); /* a2 anew */
     pass_ms(TIME_S * 1000);
     fake_fail("time", "");
@@ -275,7 +275,7 @@ OPENING_TEST(what_is_lost_is_bounded)
     ask_as(&b, s, 2, "b");
     pass_ms(2 * TIME_S * 1000);
     ask_as(&c, s, 3, "c");
-    assert_int_equal(fake_cancelled(), 1);
+    assert_int_equal(fake_compiler.cancelled, 1);
     expect_next("a");
     assert_int_equal(b.answers, 0);
     expect_next("-");
@@ -293,9 +293,9 @@ OPENING_TEST(where_nothing_can_be_paused)
     struct asker a[2] = {0}, b = {0};
 
     ask_as(a, s, 1, "a0 a1");
-    fake_may_not_pause();
+    fake_compiler.may_not_pause = true;
     ask_as(&b, s, 2, "b");
-    assert_int_equal(fake_cancelled(), 0);
+    assert_int_equal(fake_compiler.cancelled, 0);
     expect_next("b");
 }
 
@@ -308,14 +308,14 @@ OPENING_TEST(those_who_leave_make_room)
     for (unsigned i = 0; i < 5; i++)
         ask_as(&a[i], s, i, sources[i]);
     code_request_cancel(a[3].request); /* it waits: nothing was begun */
-    assert_int_equal(fake_begun(), COMPILERS);
-    assert_int_equal(fake_cancelled(), 0);
+    assert_int_equal(fake_compiler.begun, COMPILERS);
+    assert_int_equal(fake_compiler.cancelled, 0);
     code_request_cancel(a[0].request);
-    assert_int_equal(fake_cancelled(), 1);
+    assert_int_equal(fake_compiler.cancelled, 1);
     assert_int_equal(fake_waiting(), COMPILERS);
-    assert_string_equal(fake_last()->source, "c");
+    assert_string_equal(fake_compiler.last.source, "c");
     fake_fail("source", "error");
-    assert_string_equal(fake_last()->source, "e");
+    assert_string_equal(fake_compiler.last.source, "e");
     assert_int_equal(fake_waiting(), COMPILERS);
     close_now(s); /* with two that compile */
 }
@@ -337,12 +337,12 @@ OPENING_TEST(without_memory_later)
     struct asker a[4] = {0};
 
     ask_as(a, s, 1, "a b c d");
-    fake_short_of_memory();
+    fake_compiler.short_of_memory = true;
     code_request_cancel(a[0].request);
     assert_int_equal(a[2].code, ERROR_OUT_OF_MEMORY);
     assert_int_equal(a[3].code, ERROR_OUT_OF_MEMORY);
     assert_int_equal(a[1].answers, 0);
-    fake_succeed(module_new(1, 1000));
+    fake_succeed(module_new(1, 1000), false);
     assert_int_equal(a[1].answers, 1);
 }
 

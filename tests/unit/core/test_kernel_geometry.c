@@ -68,64 +68,73 @@ KERNEL_TEST(ways_to_launch)
     refuses_call(s, &c, ERROR_UNSUPPORTED, "cooperative", "no cooperative launches");
 }
 
+#define GRID(...)                                                                                                      \
+    {                                                                                                                  \
+        .grid = { __VA_ARGS__ }                                                                                        \
+    }
+#define BLOCK(...)                                                                                                     \
+    {                                                                                                                  \
+        .block = { __VA_ARGS__ }                                                                                       \
+    }
+#define CLUSTER(...)                                                                                                   \
+    {                                                                                                                  \
+        .cluster = { __VA_ARGS__ }                                                                                     \
+    }
+#define SHARED(n)                                                                                                      \
+    {                                                                                                                  \
+        .has_shared = true, .shared = (n)                                                                              \
+    }
+
 KERNEL_TEST(geometry_has_the_devices_limits)
 {
+    static const struct {
+        struct kernel_launch launch;
+        unsigned function_threads, static_shared;
+        const char *key, *word; /* of the refusal; NULL: it is taken */
+        int64_t value, max;     /* told with it; 0: not looked at */
+    } cases[] = {
+        {GRID(1, {INT64_C(1) << 40}), 0, 0, "grid[0]", "1099511627776", INT64_C(1) << 40, 2147483647},
+        {GRID(3, {1, 65535, 65536}), 0, 0, "grid[2]", "65536", 65536, 65535},
+        {GRID(3, {2147483647, 65535, 65535}), 0, 0, NULL, NULL, 0, 0},
+        {BLOCK(3, {1, 1, 65}), 0, 0, "block[2]", "from 1 to 64 on this device", 65, 64},
+        {BLOCK(1, {0}), 0, 0, "block[0]", "0", 0, 0},
+        {BLOCK(2, {64, 17}), 0, 0, "block", "64 x 17 x 1 are 1088 threads, but a block of this device", 1088, 1024},
+        {BLOCK(1, {1024}), 0, 0, NULL, NULL, 0, 0},
+        {BLOCK(1, {1024}), 640, 0, "block", "registers or its launch bounds, runs with at most 640", 1024, 640},
+        {SHARED(232448), 0, 0, NULL, NULL, 232448, 0},
+        {SHARED(232448), 0, 1024, "shared", "from 0 to 231424", 232448, 231424},
+        {SHARED(231424), 0, 1024, NULL, NULL, 231424, 0},
+        {SHARED(-1), 0, 1024, "shared", "-1", -1, 231424},
+        {CLUSTER(1, {9}), 0, 0, "cluster[0]", "from 1 to 8", 9, 8},
+        {CLUSTER(2, {4, 4}), 0, 0, "cluster", "16", 16, 8},
+        {CLUSTER(1, {4}), 0, 0, NULL, NULL, 0, 0},
+    };
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct kernel_signature *s = signature_of(&d);
     struct tensor t = DENSE(DTYPE_F32, 1000);
-    const struct call good = add_call(s, &t, 1000);
-    struct call c = good;
+    struct call c = add_call(s, &t, 1000);
     struct error e;
 
-    c.launch.grid = (struct kernel_launch_dimensions){1, {INT64_C(1) << 40}};
-    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[0]", "1099511627776");
-    is_number(&e, "value", INT64_C(1) << 40);
-    c.launch.grid = (struct kernel_launch_dimensions){3, {1, 65535, 65536}};
-    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "grid[2]", "65536");
-    is_number(&e, "max", 65535);
-    c.launch.grid = (struct kernel_launch_dimensions){3, {2147483647, 65535, 65535}};
-    plans(s, &c);
-
-    c = good;
-    c.launch.block = (struct kernel_launch_dimensions){3, {1, 1, 65}};
-    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block[2]", "from 1 to 64 on this device");
-    c.launch.block = (struct kernel_launch_dimensions){1, {0}};
-    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block[0]", "0");
-    c.launch.block = (struct kernel_launch_dimensions){2, {64, 17}};
-    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block", "64 x 17 x 1 are 1088 threads, but a block of this device");
-    is_number(&e, "value", 1088);
-    is_number(&e, "max", 1024);
-    c.launch.block = (struct kernel_launch_dimensions){1, {1024}};
-    plans(s, &c);
-    c.limits.function_threads = 640;
-    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "block", "registers or its launch bounds, runs with at most 640");
-    is_number(&e, "max", 640);
-
-    c = good;
-    c.launch.has_shared = true;
-    c.launch.shared = 232448;
-    assert_int_equal(plans(s, &c).kernel.shared_bytes, 232448);
-    c.limits.static_shared = 1024;
-    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "shared", "from 0 to 231424");
-    is_number(&e, "value", 232448);
-    is_number(&e, "max", 231424);
-    c.launch.shared = 231424;
-    plans(s, &c);
-    c.launch.shared = -1;
-    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "shared", "-1");
-
-    c = good;
-    c.launch.cluster = (struct kernel_launch_dimensions){1, {9}};
-    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster[0]", "from 1 to 8");
-    c.launch.cluster = (struct kernel_launch_dimensions){2, {4, 4}};
-    e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster", "16");
-    is_number(&e, "max", 8);
-    c.launch.cluster = (struct kernel_launch_dimensions){1, {3}};
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        c.launch = cases[i].launch;
+        c.limits.function_threads = cases[i].function_threads;
+        c.limits.static_shared = cases[i].static_shared;
+        if (!cases[i].key) {
+            assert_int_equal(plans(s, &c).kernel.shared_bytes, cases[i].value);
+            continue;
+        }
+        e = refuses_call(s, &c, ERROR_OUT_OF_RANGE, cases[i].key, cases[i].word);
+        if (cases[i].max) {
+            is_number(&e, "value", cases[i].value);
+            is_number(&e, "max", cases[i].max);
+        }
+    }
+    c.limits.static_shared = 0;
+    c.launch = (struct kernel_launch)CLUSTER(1, {3});
     e = refuses_call(s, &c, ERROR_INVALID_ARGUMENT, "grid[0]", "4 is no multiple of the cluster's 3");
     is_number(&e, "value", 4);
     is_number(&e, "cluster", 3);
-    c.launch.cluster = (struct kernel_launch_dimensions){1, {4}};
-    plans(s, &c);
+    c.launch = (struct kernel_launch)CLUSTER(1, {4});
     c.limits.max_cluster = 0;
     refuses_call(s, &c, ERROR_OUT_OF_RANGE, "cluster[0]", "from 1 to 1");
 }

@@ -48,51 +48,36 @@ static struct call call_of(const struct kernel_signature *s, const struct tensor
     return call;
 }
 
-static struct plan_map map_of(const struct plan *p, unsigned operand)
+static void is_map(const struct plan *p, const struct plan_map *wanted)
 {
-    struct plan_map m;
-
-    assert_true(p->kernel.maps >> operand & 1);
-    memcpy(&m, p->kernel.params + p->kernel.pointers[operand], sizeof(m));
-    return m;
+    assert_true(p->kernel.maps == 1 && p->kernel.pointers[0] == 0);
+    assert_memory_equal(p->kernel.params, wanted, offsetof(struct plan_map, fill) + sizeof(wanted->fill));
 }
 
 KERNEL_TEST(a_tensor_becomes_a_map)
 {
-    struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
+    static const struct plan_map plain = {
+        .extents = {96, 128}, .strides = {192}, .box = {64, 64}, .steps = {1, 1}, .rank = 2, .type = 6, .swizzle = 3};
+    static const struct plan_map all = {.extents = {32, 8, 1, 3},
+                                        .strides = {128, 128 /* of one element: any that a map takes */, 1024},
+                                        .box = {8, 4, 1, 1},
+                                        .steps = {3, 2, 1, 1},
+                                        .rank = 4,
+                                        .type = 11,
+                                        .interleave = 2,
+                                        .swizzle = 1,
+                                        .promotion = 3,
+                                        .fill = 1};
+    struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4), other = DENSE(DTYPE_F32, 3, 1, 8, 32);
     struct mapped d = mapped();
     struct kernel_signature *s = declared(&d);
-    const struct call call = call_of(s, &a, &c);
-    const struct plan p = plans(s, &call);
-    const struct plan_map m = map_of(&p, 0);
+    struct call call = call_of(s, &a, &c);
+    struct plan p = plans(s, &call);
 
+    is_map(&p, &plain);
     assert_int_equal(p.kernel.n_listed, 4);
     assert_int_equal(p.kernel.param_bytes, 144 + 4 * sizeof(uint16_t));
     assert_memory_equal(p.kernel.params + 144, ((const uint16_t[]){0, 128, 136, 140}), 8);
-    assert_int_equal(p.kernel.maps, 1);
-    assert_int_equal(p.kernel.pointers[0], 0);
-    assert_int_equal(m.address, 0);
-    assert_int_equal(m.rank, 2);
-    assert_int_equal(m.type, 6);
-    assert_int_equal(m.swizzle, 3);
-    assert_int_equal(m.interleave, 0);
-    assert_int_equal(m.extents[0], 96);
-    assert_int_equal(m.extents[1], 128);
-    assert_int_equal(m.strides[0], 192);
-    assert_int_equal(m.box[0], 64);
-    assert_int_equal(m.box[1], 64);
-    assert_int_equal(m.steps[0], 1);
-    assert_int_equal(m.steps[1], 1);
-}
-
-KERNEL_TEST(everything_that_is_declared_arrives)
-{
-    struct tensor a = DENSE(DTYPE_F32, 3, 1, 8, 32), c = DENSE(DTYPE_F32, 4);
-    struct mapped d = mapped();
-    struct kernel_signature *s;
-    struct call call;
-    struct plan p;
-    struct plan_map m;
 
     d.params[A].dtype = DTYPE_F32;
     d.params[A].map = (struct kernel_map_declaration){.n_box = 4,
@@ -105,27 +90,27 @@ KERNEL_TEST(everything_that_is_declared_arrives)
                                                       .nan = true,
                                                       .tf32 = true};
     s = declared(&d);
-    call = call_of(s, &a, &c);
+    call = call_of(s, &other, &c);
     p = plans(s, &call);
-    m = map_of(&p, 0);
-    assert_int_equal(m.rank, 4);
-    assert_int_equal(m.type, 11);
-    assert_int_equal(m.interleave, 2);
-    assert_int_equal(m.swizzle, 1);
-    assert_int_equal(m.promotion, 3);
-    assert_int_equal(m.fill, 1);
-    assert_int_equal(m.steps[0], 3);
-    assert_int_equal(m.steps[1], 2);
-    assert_int_equal(m.box[1], 4);
-    assert_int_equal(m.strides[0], 128);
-    assert_int_equal(m.strides[1], 128); /* of a dimension of one element: any that a map takes */
-    assert_int_equal(m.strides[2], 1024);
-    a.offset = 16;
+    is_map(&p, &all);
+    other.offset = 16;
     refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a multiple of 32");
 }
 
 KERNEL_TEST(strides_are_those_of_maps)
 {
+    static const struct {
+        int64_t row, column, offset;
+        enum error_code code;
+        const char *word;
+    } refused[] = {{100, 1, 0, ERROR_MISALIGNED, "a has stride 100 in dimension 0, 200 bytes"},
+                   {0, 1, 0, ERROR_MISALIGNED, "a has stride 0 in dimension 0"},
+                   {-96, 1, 0, ERROR_MISALIGNED, "a has stride -96 in dimension 0"},
+                   {INT64_C(1) << 39, 1, 0, ERROR_MISALIGNED, "below 2^40"},
+                   {96, 2, 0, ERROR_SHAPE_MISMATCH, "stride 2 in its last dimension"},
+                   {96, 1, 8, ERROR_MISALIGNED, "a multiple of 16"}};
+    static const struct plan_map gaps = {
+        .extents = {96, 128}, .strides = {208}, .box = {64, 64}, .steps = {1, 1}, .rank = 2, .type = 6, .swizzle = 3};
     struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4);
     struct mapped d = mapped();
     struct kernel_signature *s = declared(&d);
@@ -135,23 +120,13 @@ KERNEL_TEST(strides_are_those_of_maps)
     a.strides[0] = 104; /* rows with gaps */
     a.extent = 127 * 208 + 192;
     p = plans(s, &call);
-    assert_int_equal(map_of(&p, 0).strides[0], 208);
-    a.strides[0] = 100;
-    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a has stride 100 in dimension 0, 200 bytes");
-    a.strides[0] = 0;
-    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a has stride 0 in dimension 0");
-    a.strides[0] = -96;
-    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a has stride -96 in dimension 0");
-    a.strides[0] = INT64_C(1) << 39;
-    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "below 2^40");
-    a.strides[0] = 96;
-    a.strides[1] = 2;
-    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "stride 2 in its last dimension");
-    a.strides[1] = 1;
-    a.offset = 8;
-    refuses_call(s, &call, ERROR_MISALIGNED, "args[0]", "a multiple of 16");
-    a.offset = 0;
-    plans(s, &call);
+    is_map(&p, &gaps);
+    for (unsigned i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        a.strides[0] = refused[i].row;
+        a.strides[1] = refused[i].column;
+        a.offset = (uint64_t)refused[i].offset;
+        refuses_call(s, &call, refused[i].code, "args[0]", refused[i].word);
+    }
 }
 
 KERNEL_TEST(tensors_that_no_map_describes)

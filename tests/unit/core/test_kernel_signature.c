@@ -23,17 +23,11 @@ KERNEL_TEST(operands_are_inputs_then_outputs)
     d.code = 77;
     s = signature_of(&d);
     assert_string_equal(s->op.name, "add2_kernel");
-    assert_int_equal(s->op.id, OP_COUNT);
-    assert_int_equal(s->op.code, 77);
-    assert_int_equal(s->op.n_inputs, 2);
-    assert_int_equal(s->op.n_outputs, 2);
+    assert_true(s->op.id == OP_COUNT && s->op.code == 77 && s->op.n_inputs == 2 && s->op.n_outputs == 2);
     assert_int_equal(s->n_tensors, 4);
-    assert_string_equal(s->operands[0]->name, "x");
-    assert_string_equal(s->operands[1]->name, "z");
-    assert_string_equal(s->operands[2]->name, "w");
-    assert_string_equal(s->operands[3]->name, "y");
-    assert_int_equal(s->params[4].operand, 1);
-    assert_int_equal(s->params[4].index, 4);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(*s->operands[i]->name, "xzwy"[i]);
+    assert_true(s->params[4].operand == 1 && s->params[4].index == 4);
     assert_true(kernel_reads_output(s));
     assert_ptr_equal(kernel_signature_ref(s), s);
     assert_null(kernel_signature_unref(s));

@@ -1,8 +1,6 @@
 /* Two GPUs in one daemon. */
 #include "kernel_support.h"
 
-#include <sched.h>
-
 enum { N = 1000, BYTES = N * sizeof(float) };
 
 static struct backend_device *devices[2];
@@ -20,36 +18,6 @@ static int close_both(void **state)
     backend->close(devices[1]);
     device = devices[0];
     return teardown(state);
-}
-
-/* The loop works on one device, then hands the other's work to a sleeping thread: in that one's context. */
-CUDA_TEST(test_each_is_armed_in_its_own_context)
-{
-    struct backend_stream *streams[2];
-    struct backend_memory *m[2];
-    struct test_job jobs[2];
-    uint64_t slept = calls("cuEventSynchronize");
-
-    gate_close(STANDIN_GATE_kernel);
-    for (unsigned i = 0; i < 2; i++) {
-        device = devices[i];
-        streams[i] = stream_open();
-        m[i] = device_memory(BYTES);
-        fill(m[i], N, i);
-        make_job(&jobs[i], OP_SQUARE, (struct view[]){VECTOR(m[i], N), VECTOR(m[i], N)});
-        jobs[i].job.timing = false;
-        start_job(streams[i], &jobs[i]);
-    }
-    backend->arm(devices[0]);
-    backend->arm(devices[1]);
-    while (calls("cuEventSynchronize") < slept + 2) /* a nap would hide an event that was refused */
-        sched_yield();
-    gate_open(STANDIN_GATE_kernel);
-    for (unsigned i = 0; i < 2; i++) {
-        device = devices[i];
-        finish(&jobs[i]);
-        assert_false(jobs[i].job.failed);
-    }
 }
 
 CUDA_TEST(test_host_memory_is_pinned_once_for_both)

@@ -1,14 +1,14 @@
-/* Gemm through copies of its operands: results of every layout beside plain loops in f64, what cuBLASLt is given,
- * special numbers, panels. */
+/* Gemm through copies of its operands: which are copied unasked, what cuBLASLt is given, exactness, special numbers,
+ * panels, memory. That every layout is right is for tests/conformance. */
+#include "driver/device.h" /* before blaslt_support.h, whose `device` its parameters would shadow */
+
 #include "blaslt_support.h"
 
 #include <math.h>
 
 #include "compute/repack_sketch.h"
 
-enum { BYTES = 1 << 18, REPACK_BYTES = 8 << 20, ROUNDS = 150 };
-
-static uint64_t seed = 7;
+enum { BYTES = 1 << 18, PLENTY = 8 << 20 };
 
 static int open_with(uint64_t repack_bytes)
 {
@@ -18,212 +18,75 @@ static int open_with(uint64_t repack_bytes)
 
 static int open_plenty(void **state)
 {
-    return open_with(REPACK_BYTES);
+    return open_with(PLENTY);
 }
 
-static uint64_t below(uint64_t n)
+/* Rows that start anywhere, which the library may not read or write in place. */
+TEST_WITH(padded_products_are_aligned, open_plenty, close_all)
 {
-    seed = seed * 6364136223846793005U + 1442695040888963407U;
-    return (seed >> 33) % n;
-}
+    static const struct {
+        unsigned m, n, k, gap, first; /* elements between the rows of a, and in front of each operand */
+    } cases[] = {{9, 7, 13, 2, 1}, {16, 8, 24, 0, 1}, {16, 8, 24, 0, 2}, {16, 8, 24, 1, 0}};
+    struct test_job t;
 
-/* ---- elements ---- */
+    for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        const unsigned m = cases[c].m, n = cases[c].n, k = cases[c].k, lead = k + cases[c].gap, first = cases[c].first;
+        const struct view views[] = {strided(0, first, m, k, lead, 1), strided(1, first, k, n, 1, k),
+                                     strided(2, first, m, n, n, 1)};
 
-static float of_bf16(uint16_t bits)
-{
-    const uint32_t wide = (uint32_t)bits << 16;
-    float x;
+        for (unsigned i = 0; i < 3; i++)
+            fill(memory[i], BYTES / sizeof(float), i + 1);
+        make_gemm(&t, views, 2, 0.5);
+        step_copy_variant(t.step.variant, "padded");
+        run_job(stream, &t);
+        assert_string_equal(t.step.variant_used, "padded");
+        assert_int_equal(*wrong + *misaligned, 0);
+        for (unsigned at = 0; at < BYTES / sizeof(float); at++) {
+            const unsigned i = (at - first) / n, j = (at - first) % n;
+            float want = value(at, 3);
 
-    memcpy(&x, &wide, sizeof(x));
-    return x;
-}
-
-static double load(enum dtype dtype, const struct backend_memory *m, int64_t index)
-{
-    if (dtype == DTYPE_F64)
-        return ((const double *)(const void *)floats(m))[index];
-    return dtype == DTYPE_F32 ? (double)floats(m)[index] : (double)of_bf16(((const uint16_t *)floats(m))[index]);
-}
-
-/* Numbers of about 1 with all of f32's bits; as bf16 the same numbers cut off. */
-static void fill_random(enum dtype dtype, struct backend_memory *m)
-{
-    for (unsigned i = 0; i < BYTES / dtype_size(dtype); i++) {
-        const float x = ((float)(int64_t)below(1U << 31) - 0x1p30f) / 0x1p29f;
-        uint32_t bits;
-
-        memcpy(&bits, &x, sizeof(bits));
-        if (dtype == DTYPE_F64)
-            ((double *)(void *)floats(m))[i] = (double)x + ldexp((double)below(1 << 20), -50);
-        else if (dtype == DTYPE_F32)
-            floats(m)[i] = x;
-        else
-            ((uint16_t *)floats(m))[i] = (uint16_t)(bits >> 16);
-    }
-}
-
-/* ---- one product ---- */
-
-struct request {
-    const char *variant;
-    enum dtype in, out;
-    bool high, medium;
-    double alpha, beta;
-    double allowed; /* of the sum of absolute terms */
-    struct view views[3];
-};
-
-static void random_matrix(struct view *v, const struct view *like, unsigned operand, int64_t rows, int64_t columns)
-{
-    const unsigned batches = like->rank - 2;
-    const bool wide = below(3), strided = operand < 2 && below(6) == 0;
-    const int64_t step = strided ? 2 : 1, gap = (int64_t)below(4) * (below(2) ? 8 : 1);
-    const int64_t ld = (wide ? columns : rows) * step + gap;
-    int64_t matrix = ld * (wide ? rows : columns) + (int64_t)below(3);
-
-    *v = (struct view){.rank = like->rank, .strided = true, .offset = below(3) ? 8 * below(3) : below(9)};
-    v->shape[batches] = rows;
-    v->shape[batches + 1] = columns;
-    v->strides[batches] = wide ? ld : step;
-    v->strides[batches + 1] = wide ? step : ld;
-    for (unsigned i = batches; i-- > 0;) {
-        v->shape[i] = operand == 2 || below(4) ? like->shape[i] : 1;
-        v->strides[i] = matrix;
-        matrix *= v->shape[i];
-    }
-    assert_true((uint64_t)matrix + v->offset < BYTES / 8);
-}
-
-static void random_views(struct request *r)
-{
-    const int64_t m = 1 + (int64_t)below(40), n = 1 + (int64_t)below(40), k = 1 + (int64_t)below(50);
-    struct view like = {.rank = 2 + (below(3) ? 0 : 1 + (unsigned)below(2))};
-
-    for (unsigned i = 0; i + 2 < like.rank; i++)
-        like.shape[i] = 1 + (int64_t)below(3);
-    random_matrix(&r->views[0], &like, 0, m, k);
-    random_matrix(&r->views[1], &like, 1, k, n);
-    for (unsigned i = 0; i + 2 < like.rank; i++)
-        like.shape[i] = r->views[0].shape[i] > r->views[1].shape[i] ? r->views[0].shape[i] : r->views[1].shape[i];
-    random_matrix(&r->views[2], &like, 2, m, n);
-    for (unsigned i = 0; i < 3; i++) {
-        r->views[i].memory = memory[i];
-        r->views[i].dtype = i < 2 ? r->in : r->out;
-    }
-}
-
-static int64_t at(const struct view *v, int64_t batch0, int64_t batch1, int64_t i, int64_t j)
-{
-    const int64_t index[] = {batch0, batch1, i, j};
-    int64_t offset = (int64_t)v->offset;
-
-    for (unsigned d = 0; d < v->rank; d++)
-        offset += (v->shape[d] == 1 ? 0 : index[4 - v->rank + d]) * v->strides[d];
-    return offset;
-}
-
-static void prepare_job(struct test_job *t, const struct request *r)
-{
-    make_gemm(t, r->views, r->alpha, r->beta);
-    t->step.plan.gemm.high_precision_only = !r->medium;
-    t->step.plan.gemm.in_pieces = r->high || r->medium;
-    if (r->variant)
-        step_copy_variant(t->step.variant, r->variant);
-}
-
-static double rounding_of(enum dtype dtype)
-{
-    return dtype == DTYPE_F64 ? 3e-16 : dtype == DTYPE_F32 ? 1e-7 : 4e-3;
-}
-
-/* Compares out with loops over what it was, and what it has between its elements with `before`. */
-static void expect_product(const struct request *r, const unsigned char *before)
-{
-    const struct view *v = r->views;
-    const unsigned rank = v[2].rank;
-    const int64_t b0 = rank > 3 ? v[2].shape[rank - 4] : 1, b1 = rank > 2 ? v[2].shape[rank - 3] : 1;
-    const size_t size = dtype_size(r->out);
-    const struct backend_memory old = {.host = (unsigned char *)(uintptr_t)before};
-
-    for (int64_t c = 0; c < b0 * b1; c++)
-        for (int64_t i = 0; i < v[2].shape[rank - 2]; i++)
-            for (int64_t j = 0; j < v[2].shape[rank - 1]; j++) {
-                const int64_t to = at(&v[2], c / b1, c % b1, i, j);
-                double want = r->beta != 0 ? r->beta * load(r->out, &old, to) : 0, terms = fabs(want), got;
-
-                for (int64_t k = 0; k < v[0].shape[rank - 1]; k++) {
-                    const double x = load(r->in, memory[0], at(&v[0], c / b1, c % b1, i, k)) *
-                                     load(r->in, memory[1], at(&v[1], c / b1, c % b1, k, j)) * r->alpha;
-
-                    want += x;
-                    terms += fabs(x);
-                }
-                got = load(r->out, memory[2], to);
-                if (!(fabs(got - want) <= r->allowed * terms + rounding_of(r->out) * fabs(want)))
-                    fail_msg("%s: out[%d, %d] of batch %d is %g, not %g", r->variant, (int)i, (int)j, (int)c, got,
-                             want);
-                memcpy((unsigned char *)floats(memory[2]) + (uint64_t)to * size, before + (uint64_t)to * size, size);
+            if (at >= first && i < m) {
+                want *= 0.5f;
+                for (unsigned l = 0; l < k; l++)
+                    want += 2 * value(first + i * lead + l, 1) * value(first + j * k + l, 2);
             }
-    assert_memory_equal(floats(memory[2]), before, BYTES);
-}
-
-static void run_random(const char *variant, enum dtype in, enum dtype out, bool high, bool medium, double allowed)
-{
-    unsigned char *before = malloc(BYTES);
-    unsigned run = 0;
-
-    assert_non_null(before);
-    for (unsigned round = 0; round < ROUNDS; round++) {
-        static const double factors[] = {0, 0, 1, -1.5};
-        struct request r = {.variant = variant,
-                            .in = in,
-                            .out = out,
-                            .high = high,
-                            .medium = medium,
-                            .alpha = below(2) ? 1 : 0.75,
-                            .beta = factors[below(4)],
-                            .allowed = allowed};
-        struct test_job t;
-
-        random_views(&r);
-        fill_random(in, memory[0]);
-        fill_random(in, memory[1]);
-        fill_random(out, memory[2]);
-        memcpy(before, floats(memory[2]), BYTES);
-        prepare_job(&t, &r);
-        *misaligned = 0;
-        start_job(stream, &t);
-        finish(&t);
-        if (t.job.failed) {
-            assert_int_equal(t.job.error.code, ERROR_INVALID_ARGUMENT);
-            assert_non_null(strstr(t.job.error.message, "16-byte"));
-            continue;
+            assert_true(floats(memory[2])[at] == want);
         }
-        run++;
-        assert_string_equal(t.step.variant_used, variant);
-        assert_int_equal(*wrong, 0);
-        if (t.step.plan.gemm.n > 1 && t.step.plan.gemm.k > 1) /* a vector is given as one row, whose extent is 1 */
-            assert_int_equal(*misaligned, 0);
-        expect_product(&r, before);
     }
-    assert_true(run > ROUNDS / 2);
-    free(before);
-}
-
-TEST_WITH(padded_products_are_right_and_aligned, open_plenty, close_all)
-{
-    run_random("padded", DTYPE_BF16, DTYPE_BF16, false, false, 1e-7);
-    run_random("padded", DTYPE_BF16, DTYPE_F32, false, false, 1e-7);
-    run_random("padded", DTYPE_F32, DTYPE_F32, false, true, 1e-7);
-    run_random("padded", DTYPE_F32, DTYPE_F32, false, false, 1e-7);
-    run_random("padded", DTYPE_F64, DTYPE_F64, false, false, 1e-15);
 }
 
 /* With two pieces 2^-16 of each operand is lost, and 2^-16 of the product. Three pieces lose nothing that f32 has. */
 TEST_WITH(products_of_pieces_are_as_exact_as_stated, open_plenty, close_all)
 {
-    run_random("bf16x3", DTYPE_F32, DTYPE_F32, true, false, 4.7e-5);
-    run_random("bf16x6", DTYPE_F32, DTYPE_F32, false, false, 2e-7);
+    enum { N = 32 };
+    static const struct {
+        const char *variant;
+        double allowed;
+    } cases[] = {{"bf16x3", 4.7e-5}, {"bf16x6", 2e-7}};
+    struct view views[3];
+    struct test_job t;
+
+    for (unsigned i = 0; i < 3; i++)
+        views[i] = MATRIX(memory[i], N, N);
+    for (unsigned i = 0; i < 2 * N * N; i++) /* all bits of f32 */
+        floats(memory[i / (N * N)])[i % (N * N)] = ((float)(i * 2654435761U >> 1) - 0x1p30f) / 0x1p29f;
+    for (unsigned c = 0; c < 2; c++) {
+        make_gemm(&t, views, 1, 0);
+        t.step.plan.gemm.in_pieces = true;
+        step_copy_variant(t.step.variant, cases[c].variant);
+        run_job(stream, &t);
+        for (unsigned at = 0; at < N * N; at++) {
+            double want = 0, terms = 0;
+
+            for (unsigned k = 0; k < N; k++) {
+                const double x = (double)floats(memory[0])[at / N * N + k] * (double)floats(memory[1])[k * N + at % N];
+
+                want += x;
+                terms += fabs(x);
+            }
+            assert_true(fabs((double)floats(memory[2])[at] - want) <= cases[c].allowed * terms + 1e-7 * fabs(want));
+        }
+    }
 }
 
 /* ---- panels ---- */
@@ -352,4 +215,169 @@ TEST_WITH(variants_that_do_not_apply_say_why, open_plenty, close_all)
         f64[i].dtype = DTYPE_F64;
     make_gemm(&t, f64, 1, 0);
     expect_refused(&t, "bf16x6", "f32");
+}
+
+/* ---- memory ---- */
+
+static void make_odd(struct test_job *t)
+{
+    const struct view views[] = {MATRIX(memory[0], 5, 3), MATRIX(memory[1], 3, 7), MATRIX(memory[2], 5, 7)};
+
+    fill(memory[0], 15, 1);
+    fill(memory[1], 21, 2);
+    make_gemm(t, views, 1, 0);
+    step_copy_variant(t->step.variant, "bf16x6");
+}
+
+static void expect_odd(void)
+{
+    for (unsigned i = 0; i < 5; i++)
+        for (unsigned j = 0; j < 7; j++) {
+            float want = 0;
+
+            for (unsigned k = 0; k < 3; k++)
+                want += value(i * 3 + k, 1) * value(k * 7 + j, 2);
+            assert_true(floats(memory[2])[i * 7 + j] == want);
+        }
+}
+
+TEST_WITH(jobs_repeat_and_follow_each_other, open_plenty, close_all)
+{
+    struct test_job jobs[3];
+
+    for (unsigned i = 0; i < 3; i++) {
+        make_odd(&jobs[i]);
+        jobs[i].job.repeat = 40;
+        start_job(stream, &jobs[i]);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        finish(&jobs[i]);
+        assert_false(jobs[i].job.failed);
+        assert_int_equal(jobs[i].job.n_samples, 40);
+    }
+    expect_odd();
+}
+
+TEST_WITH(without_memory_a_forced_variant_fails, open_plenty, close_all)
+{
+    struct backend_stream *fresh = stream_open();
+    struct test_job t;
+
+    make_odd(&t);
+    run_job(fresh, &t); /* cuBLASLt's workspace is there */
+    make_odd(&t);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    run_failing(fresh, &t, ERROR_OUT_OF_MEMORY);
+    make_odd(&t);
+    run_job(fresh, &t);
+    expect_odd();
+}
+
+TEST_WITH(tensors_in_host_memory_are_copied_there_and_here, open_plenty, close_all)
+{
+    struct backend_memory *host[3] = {host_memory(4096), host_memory(4096), host_memory(4096)};
+    const struct view views[] = {MATRIX(host[0], 5, 3), MATRIX(host[1], 3, 7), MATRIX(host[2], 5, 7)};
+    struct test_job t;
+
+    fill(host[0], 15, 1);
+    fill(host[1], 21, 2);
+    make_gemm(&t, views, 1, 0);
+    step_copy_variant(t.step.variant, "bf16x6");
+    run_job(stream, &t);
+    memcpy(floats(memory[2]), floats(host[2]), 35 * sizeof(float));
+    expect_odd();
+}
+
+/* The smallest product for which the estimate takes pieces. */
+static void make_high(struct test_job *t, struct backend_memory **large)
+{
+    enum { N = 768 };
+    const struct view views[] = {MATRIX(large[0], N, N), MATRIX(large[1], N, N), MATRIX(large[2], N, N)};
+
+    fill(large[0], N * N, 1);
+    fill(large[1], N * N, 2);
+    make_gemm(t, views, 1, 0);
+    t->step.plan.gemm.in_pieces = true;
+}
+
+TEST_WITH(without_memory_operands_are_not_copied, open_plenty, close_all)
+{
+    struct backend_memory *large[3];
+    struct test_job t;
+
+    for (unsigned i = 0; i < 3; i++)
+        large[i] = device_memory(768 * 768 * sizeof(float));
+    make_high(&t, large);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "bf16x3");
+    make_high(&t, large);
+    inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    run_job(stream, &t);
+    assert_string_equal(t.step.variant_used, "cublaslt");
+}
+
+TEST_WITH(the_share_for_copies_is_bounded, open_plenty, close_all)
+{
+    struct cuda_device *d = cuda_device(device);
+    CUdeviceptr first, second;
+
+    MUST(cuda_scratch_take(d, d->service, PLENTY / 2 + 1, &first, &e));
+    MUST_FAIL(cuda_scratch_take(d, d->service, PLENTY / 2, &second, &e), ERROR_OUT_OF_MEMORY, "");
+    cuda_scratch_give(d, d->service, first, PLENTY / 2 + 1);
+    MUST(cuda_scratch_take(d, d->service, PLENTY, &second, &e));
+    cuda_scratch_give(d, d->service, second, PLENTY);
+    assert_int_equal(atomic_load(&d->repack_used), 0);
+}
+
+/* ---- unasked ---- */
+
+TEST(large_products_are_copied)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t m, n, k;
+        const char *precision;
+        const char *variant;
+    } cases[] = {
+        {DTYPE_BF16, 4097, 4097, 4097, "highest", "padded"},
+        {DTYPE_F16, 4095, 4095, 4095, "highest", "padded"},
+        {DTYPE_F32, 4097, 4097, 4097, "medium", "padded"},
+        {DTYPE_F32, 8192, 8192, 8192, "high", "bf16x3"},
+        {DTYPE_F32, 4097, 4097, 4097, "high", "bf16x3"},
+        {DTYPE_BF16, 4096, 4096, 4096, "highest", NULL},
+        {DTYPE_BF16, 4097, 4096, 4096, "highest", NULL}, /* rows of no matrix lie along m */
+        {DTYPE_BF16, 65, 65, 65, "highest", NULL},
+        {DTYPE_BF16, 1, 8191, 8191, "highest", NULL}, /* the copy would take longer */
+        {DTYPE_F32, 4097, 4097, 4097, "highest", NULL},
+        {DTYPE_F32, 64, 64, 64, "high", NULL},
+        {DTYPE_F64, 4097, 4097, 4097, "highest", "padded"},
+        {DTYPE_F64, 4098, 4098, 4098, "highest", NULL}, /* two elements are 16 bytes */
+        {DTYPE_F64, 1001, 1001, 1001, "highest", NULL},
+        /* with a bias and gelu: not where our kernels for few rows, or for small products, are as good */
+        {DTYPE_F32, 1024, 1024, 1024, "gelu", "activated"},
+        {DTYPE_F64, 1024, 1024, 1024, "gelu", "activated"},
+        {DTYPE_F32, 16, 1024, 1024, "gelu", NULL},
+        {DTYPE_F32, 17, 1024, 1024, "gelu", NULL},
+        {DTYPE_BF16, 1024, 1024, 1024, "gelu", NULL},
+        {DTYPE_F32, 1024, 1024, 1024, "relu", NULL},
+    };
+    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct plan plan = {.kind = PLAN_GEMM, .dtype = cases[i].dtype, .out_dtype = cases[i].dtype};
+        const char *p = cases[i].precision, *got;
+        const bool medium = !strcmp(p, "medium"), has_bias = strstr(p, "lu");
+
+        plan.gemm = (struct plan_gemm){.m = cases[i].m, .n = cases[i].n, .k = cases[i].k, .batch_count = 1, .alpha = 1};
+        plan.gemm.a = (struct plan_matrix){.row = cases[i].k, .column = 1};
+        plan.gemm.b = plan.gemm.out = (struct plan_matrix){.row = cases[i].n, .column = 1};
+        plan.gemm.high_precision_only = !medium;
+        plan.gemm.in_pieces = medium || !strcmp(p, "high");
+        plan.gemm.has_bias = has_bias;
+        plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
+        plan.gemm.activation = !has_bias ? PLAN_NONE : *p == 'g' ? PLAN_GELU : PLAN_RELU;
+        got = repack_estimate(&plan, addresses);
+        if (!got != !cases[i].variant || (got && strcmp(got, cases[i].variant) != 0))
+            fail_msg("case %u: %s", i, got ? got : "none");
+    }
 }

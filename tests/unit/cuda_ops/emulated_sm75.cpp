@@ -12,8 +12,6 @@
 #define kops_linear_bf16_tiled_small_any sm75_linear_small_any
 #include "ops/gemm_bf16.cu"
 
-#include "emulated_table.hpp"
-
 const emulated_kernel emulated_sm75[] = {
     emulated_entry("kops_gemm_bf16_tiled_large", sm75_large),
     emulated_entry("kops_gemm_bf16_tiled_large_any", sm75_large_any),

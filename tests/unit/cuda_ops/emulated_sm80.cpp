@@ -19,7 +19,6 @@
 #include "ops/stamp.cu"
 #include "ops/sub_square.cu"
 
-#include "emulated_table.hpp"
 #include "ops/kernel_list.h"
 
 const emulated_kernel emulated_sm80[] = {

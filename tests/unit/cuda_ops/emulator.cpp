@@ -6,7 +6,6 @@
 #include <cstring>
 #include <ucontext.h>
 
-#include "emulated_table.hpp"
 #include "emulator.hpp"
 
 enum { MAX_THREADS = 1024, STACK_BYTES = 64 << 10, WARP = 32 };

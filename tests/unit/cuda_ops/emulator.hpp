@@ -245,4 +245,25 @@ static inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], co
     emulated_warp_barrier();
 }
 
+/* ---- kernels by name, whatever their parameters ---- */
+
+struct emulated_kernel {
+    const char *name;
+    size_t params_size;
+    void (*call)(void (*kernel)(), const void *params);
+    void (*kernel)();
+};
+
+template <typename Params> static void emulated_call(void (*kernel)(), const void *params)
+{
+    reinterpret_cast<void (*)(Params)>(kernel)(*static_cast<const Params *>(params));
+}
+
+template <typename Params> static emulated_kernel emulated_entry(const char *name, void (*kernel)(Params))
+{
+    return {name, sizeof(Params), emulated_call<Params>, reinterpret_cast<void (*)()>(kernel)};
+}
+
+extern const emulated_kernel emulated_sm80[], emulated_sm75[];
+
 #endif

@@ -1,6 +1,9 @@
-/* What the launcher chooses: kernels, grids, parameters; no kernel is run. */
+/* What the launcher chooses: kernels, grids, parameters, tensor maps; no kernel is run. */
 #include "launches.h"
 #include "tests/support/unit.h"
+
+PARAMS_OF(strided_of, cuda_ops_strided)
+PARAMS_OF(mapped_of, cuda_ops_gemm_mapped)
 
 /* An elementwise plan of rank 1 with these strides, inputs first. */
 static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, int64_t out)
@@ -10,8 +13,6 @@ static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, 
         .dtype = dtype,
         .elementwise = {.rank = 1, .shape = {(int64_t)count}, .strides = {{a}, {b}, {out}}, .count = count}};
 }
-
-PARAMS_OF(strided_of, cuda_ops_strided)
 
 /* ---- elementwise ---- */
 
@@ -247,4 +248,247 @@ TEST(copies_go_by_element_size)
     assert_int_equal(p.a_strides[0], 2);
     assert_int_equal(p.out_strides[0], 3);
     MUST_FAIL(cuda_ops_copy(&plan, 3, 0x1000, 0x2000, &launch, &e), ERROR_UNSUPPORTED, "");
+}
+
+/* ---- products ---- */
+
+static struct plan biased(struct plan plan)
+{
+    plan.gemm.beta = 0;
+    plan.gemm.has_bias = true;
+    plan.gemm.bias = (struct plan_matrix){.row = 0, .column = 1};
+    plan.gemm.activation = PLAN_GELU;
+    return plan;
+}
+
+TEST(each_product_has_its_kernel)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t m, n, k;
+        const char *forced, *kernel; /* its name, up to a last _, or the variant */
+        unsigned grid;               /* 0: any */
+        bool odd, medium, linear;    /* a on no 16-byte boundary; precision "medium"; with a bias */
+        struct cuda_ops_device on;   /* none: an H200 */
+    } cases[] = {
+        {DTYPE_BF16, 4096, 4096, 4096, NULL, "hopper", .grid = 132},
+        {DTYPE_BF16, 4096, 4095, 4096, NULL, "tiled"},
+        {DTYPE_BF16, 16, 4096, 4096, NULL, "skinny"},
+        {DTYPE_F32, 16, 4096, 4096, NULL, "skinny"},
+        {DTYPE_F32, 256, 256, 256, NULL, "small"},
+        {DTYPE_F32, 4096, 4096, 4096, NULL, "tiled"},
+        {DTYPE_F64, 16, 4096, 4096, NULL, "tiled"},
+        {DTYPE_F16, 4096, 4096, 4096, "tiled", "kops_gemm_f16_tiled_large", .grid = 32 * 32},
+        {DTYPE_F16, 4096, 4096, 4096, "tiled", "kops_gemm_f16_tiled_large_any", .odd = true},
+        {DTYPE_F16, 4096, 4096, 4095, "tiled", "kops_gemm_f16_tiled_large_any"},
+        {DTYPE_F16, 4096, 4095, 4096, "tiled", "kops_gemm_f16_tiled_large_any"},
+        {DTYPE_F32, 640, 640, 640, "tiled", "kops_gemm_f32_tiled_small", .grid = 100},
+        {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_f32_small_2", .grid = 128},
+        {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_f32_small_2_any", .odd = true},
+        {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_tf32_small_2", .grid = 128, .medium = true},
+        {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_tf32_small_2_any", .odd = true, .medium = true},
+        {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_tf32_small_1", .medium = true, .on = {108, CUDA_OPS_SM80}},
+        {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_f32_small_1", .medium = true, .on = {80, CUDA_OPS_ANY}},
+        {DTYPE_F32, 16, 4096, 4096, "skinny", "kops_gemm_f32_skinny_across_"},
+        {DTYPE_F32, 4096, 16, 4096, "skinny", "kops_gemm_f32_skinny_along_"},
+        {DTYPE_F32, 4096, 16, 4096, "skinny", "kops_gemm_f32_skinny_along_1", .grid = 256,
+         .on = {132, CUDA_OPS_ANY}}, /* no clusters */
+        {DTYPE_F16, 16, 4096, 4096, NULL, "kops_linear_f16_skinny_across_2", .linear = true},
+        {DTYPE_F32, 256, 256, 256, NULL, "tiled", .linear = true},
+    };
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint64_t at[] = {cases[i].odd ? 0x10004 : 0x10000, 0x20000, 0x30000, 0x40000};
+        const struct cuda_ops_device *on = cases[i].on.multiprocessors ? &cases[i].on : &device;
+        struct plan plan = product(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
+        struct cuda_launch launch;
+        size_t length;
+
+        plan.gemm.high_precision_only = !cases[i].medium;
+        if (cases[i].linear)
+            plan = biased(plan);
+        MUST(cuda_ops_launch(cases[i].linear ? OP_LINEAR : OP_GEMM, &plan, at, cases[i].forced, on, &launch, &e));
+        length = strlen(cases[i].kernel) + (cases[i].kernel[strlen(cases[i].kernel) - 1] != '_');
+        if (strncmp(launch.kernel, cases[i].kernel, length) != 0 && strcmp(launch.variant, cases[i].kernel) != 0)
+            fail_msg("%u: %s (%s)", i, launch.kernel, launch.variant);
+        if (cases[i].grid && launch.grid[0] != cases[i].grid)
+            fail_msg("%u: %u blocks", i, launch.grid[0]);
+    }
+}
+
+TEST(batches_count)
+{
+    struct plan plan = product(DTYPE_F32, 640, 640, 640);
+    struct cuda_launch launch;
+
+    /* Many small products fill the GPU with large tiles. */
+    plan.gemm.batch_rank = 1;
+    plan.gemm.batch_count = plan.gemm.batch_shape[0] = 1000;
+    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
+    assert_string_equal(launch.kernel, "kops_gemm_f32_tiled_large");
+    assert_int_equal(launch.grid[0], 25 * 1000);
+    /* A batch that starts off a boundary. */
+    plan.gemm.a.batch[0] = 4097;
+    assert_string_equal(launch_of(OP_GEMM, &plan, addresses, "tiled").kernel, "kops_gemm_f32_tiled_large_any");
+}
+
+static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t address, uint64_t inner, uint64_t outer,
+                      uint64_t lead, uint32_t rows)
+{
+    const struct plan_map *m = &launch->maps[i].map;
+
+    assert_int_equal(m->address, address);
+    assert_int_equal(m->extents[0], inner);
+    assert_int_equal(m->extents[1], outer);
+    assert_int_equal(m->strides[0], 2 * lead);
+    assert_int_equal(m->strides[1] % 16, 0);
+    assert_int_equal(m->box[0], 64);
+    assert_int_equal(m->box[1], rows);
+    assert_int_equal(m->box[2], 1);
+    assert_true(launch->maps[i].at % 64 == 0 && launch->maps[i].at + PLAN_MAP_BYTES <= launch->params_size);
+}
+
+TEST(hopper_describes_its_operands)
+{
+    struct plan plan = product(DTYPE_BF16, 4096, 3848, 1024);
+    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+    struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+
+    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_kx");
+    assert_string_equal(launch.variant, "hopper");
+    assert_int_equal(launch.n_maps, 3);
+    assert_int_equal(launch.grid[0], 132);
+    assert_true(launch.shared_bytes > 4 * 48 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
+    check_map(&launch, 0, 0x10000, 1024, 4096, 1024, 128);
+    check_map(&launch, 1, 0x20000, 3848, 1024, 3848, 64);
+    check_map(&launch, 2, 0x30000, 3848, 4096, 3848, 64);
+    assert_int_equal(launch.maps[0].map.type, 9);
+    assert_true(p.alpha == 2 && p.beta == 3 && p.m == 4096 && p.n == 3848 && p.k == 1024 && p.batch_count == 1);
+    assert_int_equal(p.tiles_m, 16);
+    assert_int_equal(p.tiles_n, 16);
+    /* The transposed product, for an out with contiguous columns: a is now b. */
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 4096};
+    launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_xk");
+    check_map(&launch, 0, 0x20000, 3848, 1024, 3848, 64);
+    check_map(&launch, 1, 0x10000, 1024, 4096, 1024, 128);
+    check_map(&launch, 2, 0x30000, 4096, 3848, 4096, 64);
+}
+
+TEST(a_bias_is_read_in_pairs_where_it_can_be)
+{
+    const uint64_t odd[] = {0x10000, 0x20000, 0x30002, 0x40000};
+    struct plan plan = biased(product(DTYPE_BF16, 512, 256, 128));
+    struct cuda_launch launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+
+    assert_string_equal(launch.kernel, "kops_linear_bf16_hopper_128x128_kx");
+    assert_true(p.bias_address == 0x30000 && p.bias_row == 0 && p.bias_column == 1 && p.bias_pairs);
+    assert_true(p.out_address == 0x40000 && p.activation == CUDA_OPS_GELU);
+    launch = launch_of(OP_LINEAR, &plan, odd, NULL);
+    assert_false(mapped_of(&launch).bias_pairs);
+    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
+    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
+    p = mapped_of(&launch);
+    assert_true(p.m == 256 && p.bias_row == 1 && p.bias_column == 0 && !p.bias_pairs);
+}
+
+TEST(hopper_does_batches_and_ends_of_rows)
+{
+    struct plan plan = product(DTYPE_F16, 100, 101, 72);
+    struct cuda_launch launch;
+    struct cuda_ops_gemm_mapped p;
+
+    plan.gemm.b.row = plan.gemm.out.row = 104;
+    plan.gemm.batch_rank = 1;
+    plan.gemm.batch_shape[0] = 5;
+    plan.gemm.batch_count = 5;
+    plan.gemm.a.batch[0] = 7200;
+    plan.gemm.out.batch[0] = 10400;
+    launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+    p = mapped_of(&launch);
+    check_map(&launch, 2, 0x30000, 96, 100, 104, 64);
+    assert_true(p.a_batch == 1 && p.b_batch == 0 && p.out_batch == 10400 && p.out_row == 104);
+    assert_int_equal(launch.maps[0].map.extents[2], 5);
+    assert_int_equal(launch.maps[0].map.strides[1], 14400);
+    assert_int_equal(launch.maps[1].map.extents[2], 1);
+    assert_int_equal(launch.maps[2].map.extents[2], 5);
+    assert_int_equal(launch.maps[0].map.type, 6);
+    assert_int_equal(launch.grid[0] % 2, 0);
+}
+
+TEST(variants_say_what_they_cannot_do)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t m, n, k;
+        const char *forced, *why;
+        bool odd;                  /* b on no 16-byte boundary */
+        int64_t a_row;             /* 0: k */
+        unsigned batches;          /* dimensions, of 2 each */
+        struct cuda_ops_device on; /* none: an H200 */
+    } cases[] = {
+        {DTYPE_BF16, 64, 64, 64, "hopper", "boundaries", .odd = true},
+        {DTYPE_BF16, 64, 64, 64, "hopper", "an operand", .a_row = 68},
+        {DTYPE_BF16, 64, 60, 64, "hopper", "out's"},
+        {DTYPE_BF16, 64, 64, 0, "hopper", "terms"},
+        {DTYPE_BF16, 64, 7, 64, "hopper", "fewer than 8"},
+        {DTYPE_BF16, 64, 64, 64, "hopper", "batches", .batches = 2},
+        {DTYPE_F32, 64, 64, 64, "hopper", "no such variant"},
+        {DTYPE_BF16, 64, 64, 64, "hopper", "", .on = {132, CUDA_OPS_SM90}},
+        {DTYPE_BF16, 64, 64, 64, "hopper", "", .on = {132, CUDA_OPS_SM80}},
+        {DTYPE_BF16, 64, 64, 64, "hopper", "", .on = {132, CUDA_OPS_ANY}},
+        {DTYPE_F32, 17, 17, 64, "skinny", "more than 16"},
+        {DTYPE_F32, 16, 33, 64, "skinny", "boundaries"},
+        {DTYPE_F32, 4096, 4096, 64, "small", "4194304"},
+    };
+    struct cuda_launch launch = {.kernel = "untouched"};
+    struct plan plan;
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct cuda_ops_device *on = cases[i].on.multiprocessors ? &cases[i].on : &device;
+        const uint64_t at[] = {0x10000, cases[i].odd ? 0x20008 : 0x20000, 0x30000};
+
+        plan = product(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
+        plan.gemm.a.row = cases[i].a_row ? cases[i].a_row : cases[i].k;
+        plan.gemm.batch_rank = cases[i].batches;
+        plan.gemm.batch_count = 1U << cases[i].batches;
+        plan.gemm.batch_shape[0] = plan.gemm.batch_shape[1] = 2;
+        MUST_FAIL(cuda_ops_launch(OP_GEMM, &plan, at, cases[i].forced, on, &launch, &e), ERROR_INVALID_ARGUMENT,
+                  cases[i].why);
+        assert_string_equal(launch.kernel, "untouched");
+    }
+    plan = biased(product(DTYPE_F16, 16, 4096, 4096));
+    plan.out_dtype = DTYPE_F32;
+    MUST_FAIL(cuda_ops_launch(OP_LINEAR, &plan, addresses, "hopper", &device, &launch, &e), ERROR_INVALID_ARGUMENT,
+              "out of another dtype");
+    assert_string_equal(launch_of(OP_LINEAR, &plan, addresses, NULL).variant, "tiled");
+}
+
+TEST(levels_follow_from_the_code_that_runs)
+{
+    static const struct {
+        const char *architectures;
+        unsigned capability;
+        enum cuda_ops_level level;
+    } cases[] = {{"75,80,86,89,90a,100,120", 90, CUDA_OPS_SM90A},
+                 {"75,80,86,89,90a,100,120", 100, CUDA_OPS_SM90},
+                 {"75,80,86,89,90a,100,120", 103, CUDA_OPS_SM90},
+                 {"75,80,86,89,90a,100,120", 80, CUDA_OPS_SM80},
+                 {"75,80,86,89,90a,100,120", 75, CUDA_OPS_ANY},
+                 {"75,80,86,89,90a,100,120", 110, CUDA_OPS_ANY},
+                 {"80", 90, CUDA_OPS_SM80},
+                 {"90", 90, CUDA_OPS_SM90},
+                 {"90,90a", 90, CUDA_OPS_SM90},
+                 {"90a,90", 90, CUDA_OPS_SM90},
+                 {"90a", 100, CUDA_OPS_ANY},
+                 {"90", 120, CUDA_OPS_SM90},
+                 {NULL, 90, CUDA_OPS_SM90A},
+                 {NULL, 120, CUDA_OPS_SM90},
+                 {NULL, 86, CUDA_OPS_SM80},
+                 {NULL, 75, CUDA_OPS_ANY}};
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (cuda_ops_level_of(cases[i].architectures, cases[i].capability) != cases[i].level)
+            fail_msg("%s on %u", cases[i].architectures ? cases[i].architectures : "all", cases[i].capability);
 }

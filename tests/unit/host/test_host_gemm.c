@@ -1,5 +1,5 @@
-/* gemm: every variant and dtype against sums in f64, within the declared tolerances; layouts, transposes, batches,
- * scaling, empty products. Our own loops for each instruction set. */
+/* gemm: every variant and dtype against sums in f64, within the declared tolerances, where tiles, blocks and threads
+ * meet; small and empty products are for tests/conformance. Our own loops for each instruction set. */
 #include <math.h>
 
 #include "kernels.h"
@@ -146,8 +146,6 @@ static void for_each_variant(const struct product *products, size_t count, const
 OPENING_TEST(test_products)
 {
     static const struct product products[] = {
-        {1, 1, 1, .alpha = 1},
-        {2, 3, 4, .alpha = 1},
         {1000, 333, 17, .alpha = 1},
         {131, 127, 129, .alpha = 1},
         {1, 300, 70, .alpha = 1},
@@ -167,19 +165,9 @@ OPENING_TEST(test_products)
         {520, 70, 515, .a = TRANSPOSED, .out = SLICE, .alpha = 1, .beta = 1},
         {4, 1100, 9, .b = STRIDED, .alpha = 1},
         /* batches */
-        {20, 10, 30, .batch = 6, .alpha = 1},
         {20, 10, 30, .batch = -6, .alpha = 1},
-        {20, 10, 30, .a = TRANSPOSED, .b = SLICE, .out = TRANSPOSED, .batch = 5, .alpha = 2, .beta = 1},
-        {20, 10, 30, .a = STRIDED, .out = STRIDED, .batch = 4, .alpha = 1, .beta = -1},
         {130, 140, 20, .batch = 3, .alpha = 1},
-        {1, 1, 1, .batch = 50, .alpha = 1},
-        /* nothing to add up: out = beta·out, and a zero beta or alpha hides NaNs */
-        {5, 7, 0, .alpha = 1},
-        {5, 7, 0, .alpha = 1, .beta = 0.5},
-        {30, 400, 0, .out = STRIDED, .alpha = 1},
-        {0, 3, 4, .alpha = 1},
-        {4, 0, 3, .alpha = 1},
-        {5, 7, 0, .alpha = 1, .batch = 3},
+        /* nothing to add up: out = beta·out */
         {5, 7, 3, .alpha = 0},
         {5, 7, 3, .alpha = 0, .beta = -2},
         {5, 7, 3, .out = TRANSPOSED, .alpha = 0},

@@ -78,23 +78,32 @@ static struct remote *store_new(struct fixture *f, const char *helper, unsigned 
     return remote_new(&f->loop, &config, &e);
 }
 
-static struct fixture *fixture_open(unsigned timeout_ms)
+static int open_with(void **state, unsigned timeout_ms)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
+    static struct fixture fixture;
+    struct fixture *f = *state = &fixture;
 
-    assert_non_null(f);
-    f->helper = -1;
-    snprintf(f->folder, sizeof(f->folder), "/tmp/remote-XXXXXX");
+    fixture = (struct fixture){.helper = -1, .folder = "/tmp/remote-XXXXXX"};
     assert_non_null(mkdtemp(f->folder));
     f->address.sun_family = AF_UNIX;
-    snprintf(f->address.sun_path, sizeof(f->address.sun_path), "%s/helper.sock", f->folder);
+    snprintf(f->address.sun_path, sizeof(f->address.sun_path), "%.40s/helper.sock", f->folder);
     f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     assert_int_equal(bind(f->listener, (struct sockaddr *)&f->address, sizeof(f->address)), 0);
     assert_int_equal(listen(f->listener, 16), 0);
     assert_int_equal(uv_loop_init(&f->loop), 0);
     f->remote = store_new(f, f->address.sun_path, timeout_ms);
     assert_non_null(f->remote);
-    return f;
+    return 0;
+}
+
+static int fixture_open(void **state)
+{
+    return open_with(state, TIMEOUT_MS);
+}
+
+static int open_patient(void **state)
+{
+    return open_with(state, HOUR_MS);
 }
 
 static void on_closed(void *context)
@@ -102,8 +111,10 @@ static void on_closed(void *context)
     *(bool *)context = true;
 }
 
-static void fixture_close(struct fixture *f)
+static int fixture_close(void **state)
 {
+    struct fixture *f = *state;
+
     remote_close(f->remote, on_closed, &f->closed);
     while (uv_run(&f->loop, UV_RUN_ONCE))
         ;
@@ -114,8 +125,10 @@ static void fixture_close(struct fixture *f)
     close(f->listener);
     unlink(f->address.sun_path);
     rmdir(f->folder);
-    free(f);
+    return 0;
 }
+
+#define REMOTE_TEST(name) TEST_OF(struct fixture *f, name, fixture_open, fixture_close)
 
 static bool is_called(void *context)
 {
@@ -243,9 +256,8 @@ static void assert_next_serves(struct fixture *f)
     assert_int_equal(a.status, REMOTE_MISS);
 }
 
-TEST(test_it_does_not_get_ready)
+REMOTE_TEST(test_it_does_not_get_ready)
 {
-    struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a, b;
 
     helper_accept(f);
@@ -254,12 +266,10 @@ TEST(test_it_does_not_get_ready)
     assert_given_up(f, &a, "the helper does not get ready");
     assert_given_up(f, &b, "the helper does not get ready");
     assert_next_serves(f);
-    fixture_close(f);
 }
 
-TEST(test_it_does_not_even_accept)
+REMOTE_TEST(test_it_does_not_even_accept)
 {
-    struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
     int deaf;
 
@@ -269,12 +279,10 @@ TEST(test_it_does_not_even_accept)
     assert_true(deaf >= 0); /* the connection that was given up */
     close(deaf);
     assert_next_serves(f);
-    fixture_close(f);
 }
 
-TEST(test_it_does_not_answer)
+REMOTE_TEST(test_it_does_not_answer)
 {
-    struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer gets[3], puts_[2];
 
     helper_begin(f);
@@ -290,12 +298,10 @@ TEST(test_it_does_not_answer)
     for (unsigned i = 0; i < 2; i++)
         assert_given_up(f, &puts_[i], "the helper does not answer");
     assert_next_serves(f);
-    fixture_close(f);
 }
 
-TEST(test_it_does_not_answer_uploads)
+REMOTE_TEST(test_it_does_not_answer_uploads)
 {
-    struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
 
     helper_begin(f);
@@ -303,20 +309,17 @@ TEST(test_it_does_not_answer_uploads)
     helper_order(f, REMOTE_ORDER_PUT);
     assert_given_up(f, &a, "the helper does not answer");
     assert_next_serves(f);
-    fixture_close(f);
 }
 
 /* The compiler was faster each time, so that nobody waits for an answer: it is seen all the same. */
-TEST(test_nobody_waits_for_it)
+REMOTE_TEST(test_nobody_waits_for_it)
 {
-    struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
 
     helper_begin(f);
     remote_cancel(get(f, &a), true);
     assert_next_serves(f);
     assert_false(a.done);
-    fixture_close(f);
 }
 
 /* Questions that are taken back leave nothing to be waited for, and fill the socket. Returns one that does not fit. */
@@ -331,16 +334,14 @@ static struct remote_request *fill_socket(struct fixture *f, struct answer *a)
     return get(f, a);
 }
 
-TEST(test_it_does_not_read)
+REMOTE_TEST(test_it_does_not_read)
 {
-    struct fixture *f = fixture_open(TIMEOUT_MS);
     struct answer a;
 
     helper_begin(f);
     assert_non_null(fill_socket(f, &a));
     assert_given_up(f, &a, "the helper does not read");
     assert_next_serves(f);
-    fixture_close(f);
 }
 
 struct served {
@@ -359,9 +360,8 @@ static bool is_served(void *context)
     return s->last->done;
 }
 
-TEST(test_it_reads_late)
+TEST_OF(struct fixture *f, test_it_reads_late, open_patient, fixture_close)
 {
-    struct fixture *f = fixture_open(HOUR_MS);
     struct answer a;
     struct served s = {f, &a};
 
@@ -369,7 +369,6 @@ TEST(test_it_reads_late)
     assert_non_null(fill_socket(f, &a));
     run_until(f, is_served, &s);
     assert_int_equal(a.status, REMOTE_MISS);
-    fixture_close(f);
 }
 
 /* ---- a process of the daemon's own: this program, which stops at once ---- */

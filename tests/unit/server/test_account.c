@@ -41,9 +41,7 @@ static void assert_refused(const char *quota, int64_t current, int64_t limit)
     const struct error *e = &f->error;
 
     assert_int_equal(e->code, ERROR_QUOTA_EXCEEDED);
-    assert_string_equal(e->details[0].key, "quota");
-    assert_string_equal(e->details[0].text, quota);
-    assert_string_equal(e->details[1].key, "current");
+    assert_texts(e->details[0].key, "quota", e->details[0].text, quota, e->details[1].key, "current");
     assert_int_equal(e->details[1].number, current);
     assert_string_equal(e->details[2].key, "limit");
     assert_int_equal(e->details[2].number, limit);
@@ -336,9 +334,8 @@ ACCOUNT_TEST(test_common_resources_are_shared)
             n++;
         assert_in_range(n, 1, u ? last / 2 : 667);
         last = n;
-        assert_string_equal(f->error.details[0].text, "mappings");
-        assert_string_equal(f->error.details[1].key, "users");
-        assert_string_equal(f->error.details[1].text, "all");
+        assert_texts(f->error.details[0].text, "mappings", f->error.details[1].key, "users", f->error.details[1].text,
+                     "all");
         assert_int_equal(f->error.details[3].number, 1000);
         account_unref(a);
     }
