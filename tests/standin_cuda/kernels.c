@@ -46,7 +46,8 @@ static double finish(double x, uint32_t activation)
      : (op) == KERNEL_GELU       ? (T)finish((double)(a), CUDA_OPS_GELU)                                               \
      : (op) == KERNEL_ADD_SQUARE ? (T)((T)((a) + (b)) * (T)((a) + (b)))                                                \
      : (op) == KERNEL_SUB_SQUARE ? (T)((T)((a) - (b)) * (T)((a) - (b)))                                                \
-                                 : (T)((a) * (a)))
+     : (op) == KERNEL_SQUARE     ? (T)((a) * (a))                                                                      \
+                                 : (abort(), (T)0)) /* an op that is not here */
 
 static uint64_t load_bits(const struct kernel *k, uint64_t address)
 {
