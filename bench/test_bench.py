@@ -209,15 +209,11 @@ def test_shapes_of_tuned_products_are_chosen(tmp_path: Path) -> None:
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 def test_harm_is_done_and_others_have_none(tmp_path: Path) -> None:
     """Not hangs, which must begin before their deadlines: a busy machine may be too slow."""
-    names = ("isolation_fault", "recovery_killed", "recovery_freed")
-    records = smoke(tmp_path, *names)
+    records = smoke(tmp_path, "isolation_fault")
     for name in ("fault", "fault_no_spare"):
         trouble = records[f"isolation_{name}_trouble"]
         assert trouble["ours"]["p50"] == 0 and trouble["met"] and trouble["detail"]["calls_of_others"] > 0, trouble
         assert trouble["detail"]["executors"]["faults"] >= 1 and records[f"isolation_{name}_next_good"]["ours"]["n"] == 2
-    for name in ("killed", "freed"):
-        one = records[f"recovery_{name}"]
-        assert one["ours"]["p50"] > 0 and one["detail"]["wrong_answers"] == 0, one
     table = run(str(BENCH / "table"), "--isolation", str(tmp_path / "r.json"))
     assert table.returncode == 0 and "until the next good reply" in table.stdout, table.stderr
 

@@ -4,16 +4,12 @@ It becomes that user (0: it stays who it is), makes its kernels known, and says 
 answered with a line of JSON:
 
     fault, hang     a kernel that faults, or does not end before its deadline, then launches until one has a right result
-    gemms           products of memory of its own, which go on when the answer comes
-    freed           the same, and the memory is freed while they run
-    no_memory       allocates until nothing of the GPU's memory is left
 
-It speaks the protocol itself, without a client library; only `gemms` and `freed` make a context of its own on a GPU."""
+It speaks the protocol itself, without a client library."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from typing import Any
@@ -29,9 +25,6 @@ from ..neighbour.users import become
 N = 1024
 DEADLINE_MS = 100
 GIVE_UP_S = 30.0
-SIDE = 64 if os.environ.get("KOPS_BENCH_SMOKE") else 4096  # of a gemm of f32 that takes milliseconds on a GPU
-GEMMS = {"gemms": 10_000, "freed": 300}
-CHUNKS = 32  # in which all of the GPU's memory is asked for
 
 
 class Culprit:
@@ -96,48 +89,6 @@ class Culprit:
             codes.append(code or "wrong")
         return {**said, "failed_before_good": codes}
 
-    def do_gemms(self, what: str) -> dict[str, Any]:
-        from standin_cuda import Driver
-
-        driver, size = Driver(), SIDE * SIDE * 4
-        pointer = driver.alloc(3 * size)
-        base, whole = driver.address_range(pointer)
-        params = {"kind": "cuda_ipc", "handle": driver.ipc_handle(base), "size": whole, "alloc_id": driver.buffer_id(base)}
-        buffer = self.connection.call("register", {**params, "device": driver.uuid()})["buffer"]
-        a, b, out = (tensor(buffer, [SIDE, SIDE], offset=pointer - base + i * size) for i in range(3))
-        run = {"op": "gemm", "in": [a, b], "out": [out]}
-        self.connection.call("run", run)
-        msgid = self.connection.request("run", {**run, "repeat": GEMMS[what]})
-        self.connection.call("ping")  # answered once the run was taken
-        if what == "gemms":
-            return {"code": None}
-        start = time.perf_counter()
-        driver.free(pointer)
-        error = self.connection.reply(msgid).error
-        return {"code": error and error["code"], "reply_us": (time.perf_counter() - start) * 1e6}
-
-    def do_no_memory(self) -> dict[str, Any]:
-        start = time.perf_counter()
-        kept: list[int] = []
-        for taken in range(2 * CHUNKS):
-            chunk = self.gpu["memory_bytes"] // CHUNKS
-            reply = self.connection.reply(self.connection.request("alloc", {"size": chunk, "device": self.gpu["uuid"]}))
-            if reply.error is not None:
-                us = (time.perf_counter() - start) * 1e6
-                for buffer in kept:
-                    self.connection.call("release", {"buffer": buffer})
-                return {"code": reply.error["code"], "taken_bytes": taken * chunk, "reply_us": us}
-            kept.append(reply.get()["buffer"])
-            for fd in reply.fds:
-                os.close(fd)
-            reply.fds.clear()
-        return {"code": None}
-
-    def obey(self, order: str) -> dict[str, Any]:
-        if order in GEMMS:
-            return self.do_gemms(order)
-        return self.do_no_memory() if order == "no_memory" else self.do_harm(order)
-
 
 def main() -> int:
     path, uid = sys.argv[1], int(sys.argv[2])
@@ -147,7 +98,7 @@ def main() -> int:
     right, code = culprit.good()
     print(json.dumps({"right": right, "code": code}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(culprit.obey(line.strip())), flush=True)
+        print(json.dumps(culprit.do_harm(line.strip())), flush=True)
     return 0
 
 

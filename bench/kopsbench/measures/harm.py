@@ -1,12 +1,10 @@
-"""What the harm that one client does costs the others, and itself: a kernel that faults or never ends, in its user's executor; and
-(`recovery_`) its end, and its memory."""
+"""What the harm that one client does costs the others, and itself: a kernel that faults or never ends, in its user's executor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 from ..children import Child
@@ -35,12 +33,6 @@ ISOLATED = {
     "fault_no_spare": Harm("fault", FAULT, ("device_fault",), 10, 0, (None, 900, 250, None)),
     "hang": Harm("hang", HANG, ("deadline_exceeded",), 10, 1, (250, 350, None, 5)),
 }
-SHARED = {
-    "killed": Harm("gemms", "another client is killed (SIGKILL) while its gemms run"),
-    "freed": Harm("freed", "another client frees the memory that its gemms run on"),
-    "no_memory": Harm("no_memory", "another client allocates all of the GPU's memory", ("out_of_memory",)),
-}
-
 
 def do(scene: Scene, culprit: Child, harm: Harm, times: int, heard: Heard) -> list[dict[str, Any]]:
     """The culprit's answers; `heard` gets the reports of the others meanwhile. Each time begins when all is as before."""
@@ -51,8 +43,6 @@ def do(scene: Scene, culprit: Child, harm: Harm, times: int, heard: Heard) -> li
         said.append(culprit.ask(harm.order))
         if said[-1]["code"] not in harm.codes:
             raise RuntimeError(f"{harm.what}: not {harm.codes} came but {said[-1]}")
-        if harm.order == "gemms":
-            culprit.end()
         scene.report(heard)
     return said
 
@@ -94,26 +84,5 @@ def run_isolated(context: Context, name: str) -> list[Record]:
     return [*records, counted(f"isolation_{name}_trouble", "count", heard.trouble, detail, 0)]
 
 
-def run_shared(context: Context, name: str) -> Record:
-    harm, heard = SHARED[name], Heard()
-    said: list[dict[str, Any]] = []
-    with Scene(context) as scene:
-        scene.add_bystanders(("torch", "shared"))
-        for _ in range(1 if context.smoke else harm.times):
-            said += do(scene, scene.add_culprit(), harm, 1, heard)
-    waits = [us * 1e-6 for us in heard.waits_us]
-    detail = {
-        "measured": "the longest time to a right answer of clients that add all the time, while"
-        f" {harm.what}",
-        "p99": "the longest",
-        "culprit": said,
-        **heard.detail(),
-        "peer": "none: without a daemon each process has its own device memory",
-    }
-    return bounded(f"recovery_{name}", "s", Summary(median(waits), max(waits), len(waits)), detail, None, "p99")
-
-
 for _name in ISOLATED:
     add(f"isolation_{_name}", partial(run_isolated, name=_name), on_gpu=True, seconds=120)
-for _name in SHARED:
-    add(f"recovery_{_name}", partial(run_shared, name=_name), on_gpu=True, seconds=120)
