@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import kops
@@ -11,7 +10,6 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from test_client import wait_for
-from test_forks import in_child
 from which import compiled_only, unanswered
 
 pytestmark = compiled_only
@@ -49,32 +47,6 @@ async def test_tasks_are_pipelined_and_the_limit_holds(daemon: FakeDaemon) -> No
     for i, task in enumerate(tasks):
         assert (await task == a + i).all()
     await k.close()
-
-
-async def test_many_at_once(daemon: FakeDaemon) -> None:
-    daemon.hello["limits"] = {**daemon.hello["limits"], "inflight": 100_000}
-    async with kops.connect_async(daemon.path) as k:
-        answers = await asyncio.gather(*(k.ping({"i": i, "pad": "x" * 2000}) for i in range(1000)))
-        assert [answer["i"] for answer in answers] == list(range(1000))
-
-
-async def test_more_than_the_daemon_takes_at_once(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        made = [asyncio.create_task(k.ping({"i": i})) for i in range(2000)]
-        await until(lambda: daemon.count("ping") > 20)
-        for task in made[500::7]:
-            task.cancel()
-        answers = await asyncio.gather(*made, return_exceptions=True)
-        expected = [None if i >= 500 and (i - 500) % 7 == 0 else i for i in range(2000)]
-        assert [answer["i"] if isinstance(answer, dict) else None for answer in answers] == expected
-        assert await k.ping({"still": "here"}) == {"still": "here"} and not k._turns and not k._granted
-
-
-async def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
-    daemon.hello["limits"] = {**daemon.hello["limits"], "message_bytes": 8 << 20}
-    async with kops.connect_async(daemon.path) as k:
-        data = [{"bytes": os.urandom(3 << 20)} for _ in range(3)]
-        assert await asyncio.gather(*map(k.ping, data)) == data
 
 
 async def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
@@ -135,13 +107,6 @@ def test_a_client_outlives_its_loop(daemon: FakeDaemon) -> None:
     assert asyncio.run(k.ping({"a": 1})) == {"a": 1}
     assert asyncio.run(k.ping({"a": 2})) == {"a": 2}
     asyncio.run(k.close())
-
-
-async def test_in_a_forked_child(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        in_child(lambda: k._connection is None)
-        assert await k.ping({"a": 1}) == {"a": 1}
-    assert len(daemon.peers) == 1
 
 
 async def test_connect_failed(tmp_path: Any) -> None:

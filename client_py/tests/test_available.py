@@ -74,20 +74,6 @@ def test_the_message_says_asked_and_available(k: kops.Client) -> None:
         k.empty((HUGE,))
 
 
-async def test_in_a_sequence_and_asyncio(k: kops.Client, daemon: FakeDaemon) -> None:
-
-    wide = numpy.broadcast_to(numpy.float32(1), (HUGE,))
-    with pytest.raises(kops.OutOfMemory):
-        with k.sequence():
-            k.square(wide)
-    async with kops.connect_async(daemon.path) as a:
-        with pytest.raises(kops.OutOfMemory):
-            await a.square(wide)
-        with pytest.raises(kops.OutOfMemory):
-            a.empty(HUGE)
-    assert not daemon.count("run") and not daemon.count("sequence")
-
-
 def test_what_is_kept_for_reuse_is_given_up_first(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     k.empty(2 << 20)
     idle = pool.usage()["idle_bytes"]

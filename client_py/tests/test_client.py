@@ -69,18 +69,6 @@ def test_hello(k: kops.Client, daemon: FakeDaemon) -> None:
     assert k.ops["add"].inputs == ("a", "b") and k.ops["add"].variants == {"host": ("v",)}
 
 
-def test_where_the_socket_is(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("KOPS_SOCKET", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "kopsd.sock").symlink_to(daemon.path)
-    kops.connect().close()
-    monkeypatch.setenv("KOPS_SOCKET", str(tmp_path / "nothing"))
-    with pytest.raises(kops.ConnectFailed, match=r"nothing.*No such file") as caught:
-        kops.connect()
-    assert isinstance(caught.value, ConnectionError) and len(caught.value.detail["tried"]) == 1
-    kops.connect(daemon.path).close()
-
-
 def test_closed(k: kops.Client) -> None:
     k.close()
     k.close()
@@ -386,9 +374,3 @@ def test_no_descriptor_is_leaked(daemon: FakeDaemon) -> None:
         peer.thread.join()
         peer.socket.close()
     assert count() <= before
-
-
-def test_spinning(daemon: FakeDaemon) -> None:
-    with kops.connect(daemon.path, timeout=20, spin_us=50) as k:
-        for i in range(20):
-            assert k.ping({"i": i}) == {"i": i}

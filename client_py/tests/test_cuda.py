@@ -17,7 +17,6 @@ from kops._memory import exports as _cuda
 from standin_driver import in_use, standin
 
 from standin_cuda import dlpack  # isort: skip
-from which import compiled_only
 
 
 @pytest.fixture(scope="module")
@@ -105,24 +104,6 @@ def test_trim_releases_what_was_freed(k: kops.Client, gpu: Any, daemon: FakeDaem
     k.ping()
     buffers = daemon.peers[0].buffers
     assert [b.params["alloc_id"] for b in buffers.values()] == [registrations(daemon)[1]["alloc_id"]]
-
-
-def test_two_clients_register_for_themselves(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
-    a = gpu.empty(1000)
-    k.square(a, out=a)
-    with kops.connect(daemon.path) as other:
-        other.square(a, out=a)
-        other.square(a, out=a)
-    assert len(registrations(daemon)) == 2 and registrations(daemon)[0] == registrations(daemon)[1]
-
-
-@compiled_only
-def test_a_reconnected_client_registers_again(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
-    a = gpu.empty(1000)
-    k.square(a, out=a)
-    daemon.peers[0].socket.shutdown(2)
-    k.square(a, out=a)
-    assert len(registrations(daemon)) == 2
 
 
 def test_a_stale_reference_is_looked_up_again_once(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:

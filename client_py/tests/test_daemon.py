@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import kops
 import numpy
 import pytest
-from built import Daemon, backends, k, real
-from test_client import wait_for
+from built import k, real
 from which import compiled_only
 
 __all__ = ["k", "real"]
@@ -139,61 +137,3 @@ def test_cancel_says_what_happens(k: kops.Client) -> None:
     ended = k.submit("square", a)
     ended.result()
     assert not ended.cancel()
-
-
-def test_memory_goes_back(real: Daemon) -> None:
-    size = 40_000_000  # larger than any other test's
-
-    with kops.connect(real.socket_path) as watch, kops.connect(real.socket_path) as k:
-
-        def mapped() -> int:
-            return sum(row["size"] >= size for row in watch.stats()["mappings"])
-
-        big = k.zeros(size // 4)
-        k.square(big, out=big)
-        assert mapped() == 1
-        del big
-        k.trim()
-        k.ping()
-        wait_for(lambda: mapped() == 0)
-
-
-@pytest.fixture
-def device_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[kops.Client, Any]]:
-    """A client of a daemon on the stand-in driver, and that driver in this process."""
-    why_not = backends.missing(backends.STANDIN)
-    if why_not:
-        pytest.skip(why_not)
-    import standin_cuda
-
-    control = standin_cuda.Control()
-    for name, value in {"KOPS_CUDA_DRIVER": str(backends.standin_driver()), **control.env}.items():
-        monkeypatch.setenv(name, value)
-    driver = standin_cuda.Driver()
-    with Daemon(config=backends.config(backends.STANDIN), env=control.env) as running:
-        with kops.connect(running.socket_path, timeout=120) as k:
-            yield k, driver
-    assert not control.misuses()
-
-
-def test_device_memory(device_memory: tuple[kops.Client, Any]) -> None:
-    k, driver = device_memory
-    a, b = normal(300, 200), normal(300, 200)
-    x, y = driver.array(a), driver.array(b)
-    for _ in range(2):
-        c = k.add(x, y)
-        assert type(c) is type(x) and numpy.array_equal(c.numpy(), a + b)
-    assert numpy.array_equal(k.square(x.T[10:20, ::3]).numpy(), (a * a).T[10:20, ::3])
-    assert numpy.allclose(k.gemm(x, y, trans_b=True).numpy(), a @ b.T, atol=1e-3)
-    _, timings = k.square(x, out=x, timing=True)
-    assert timings.gpu_us is not None and timings.device == driver.uuid()
-    assert numpy.array_equal(x.numpy(), a * a)
-
-
-def test_host_memory_on_the_gpu(device_memory: tuple[kops.Client, Any]) -> None:
-    k, driver = device_memory
-    a = normal(1000)
-    result, timings = k.square(a, device=driver.uuid(), timing=True)
-    assert numpy.array_equal(result, a * a) and timings.h2d_us is not None and timings.d2h_us is not None
-    gpu = next(device for device in k.devices if device.backend == "cuda")
-    assert numpy.array_equal(k.add(k.array(a), a, device=gpu), a + a)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -101,18 +100,6 @@ def test_numbers_beside_tensors(k: kops.Client, driver: Any, monkeypatch: pytest
     assert numbers(driver, z) == [6.5 + 190, 7.5 + 190]
 
 
-def test_vectors_and_matrices(k: kops.Client, driver: Any) -> None:
-    matrix = torch.Tensor(driver.array(numpy.asarray([[1, 2], [3, 4], [5, 6]], "float32")), torch.float32, torch.device("cuda", 0))
-    v, out = tensor(driver, 10, 1), tensor(driver, 0, 0, 0)
-    for _ in range(3):  # the long way, then where the short one would be
-        assert k.gemm(matrix, v, out=out) is out
-        k.add(out, 1, out=out)
-    assert numbers(driver, out) == [13, 35, 57]
-    with k.batch():
-        out = k.gemm(matrix, k.gemm(out, matrix))
-    assert numbers(driver, out) == [1 * 403 + 2 * 508, 3 * 403 + 4 * 508, 5 * 403 + 6 * 508]
-
-
 def timed_program(k: kops.Client, a: torch.Tensor) -> kops.Timings:
     with k.program() as p:
         k.square(a)
@@ -140,25 +127,6 @@ def test_a_timed_call_goes_the_short_way_too(k: kops.Client, driver: Any, monkey
         short.gpu_us = 1.0  # type: ignore[misc]
 
 
-def test_programs_and_sequences(k: kops.Client, driver: Any) -> None:
-    a, b, x = tensor(driver, 1, 2), tensor(driver, 3, 4), tensor(driver, 5, 6)
-    with k.sequence():
-        c = k.add(a, b)
-        d = k.square(c)
-    assert numbers(driver, d) == [16, 36]
-    with k.program() as p:
-        e = k.add(d, b)
-        f = k.square(e)
-    for _ in range(3):
-        p.run()
-        k.add(d, a, out=d)
-    assert numbers(driver, f) == [(16 + 2 * 1 + 3) ** 2, (36 + 2 * 2 + 4) ** 2]
-    p.run([(b, x)])
-    assert numbers(driver, e) == [19 + 5, 42 + 6]
-    timings = p.run(timing=True)
-    assert timings is not None and timings.gpu_us is not None
-
-
 @compiled_only
 def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None:
     a = tensor(driver, 1, 2, 3, 4)
@@ -167,18 +135,3 @@ def test_a_refused_op_lets_the_stream_go_on(k: kops.Client, driver: Any) -> None
     with pytest.raises(kops.Overlap, match="square"):
         k.synchronize()
     assert numbers(driver, k.add(a, a)) == [2, 4, 6, 8]
-
-
-@compiled_only
-def test_the_daemon_is_killed(k: kops.Client, real: Daemon, driver: Any) -> None:
-    a = tensor(driver, 1, 2)
-    k.square(a, out=a)
-    k.synchronize()
-    real.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
-    for _ in range(100):
-        k.square(a, out=a)
-    real.process.kill()  # type: ignore[union-attr]
-    driver.synchronize()
-    with pytest.raises(kops.ConnectionLost):
-        k.square(a, out=a)
-        k.synchronize()

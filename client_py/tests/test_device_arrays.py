@@ -6,7 +6,6 @@ import copy
 import gc
 import os
 import pickle
-import signal
 from collections.abc import Iterator
 
 import kops
@@ -14,7 +13,6 @@ import numpy
 import pytest
 from built import Daemon, backends
 from kops._memory import device_pool
-from which import compiled_only
 
 DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
 
@@ -291,34 +289,6 @@ def test_memory_runs_out_with_a_clear_error(standin: Daemon) -> None:
             assert third.nbytes == 12 << 20
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
-@compiled_only
-def test_contents_outlive_the_daemon(how: int) -> None:
-    if (why := backends.missing(backends.STANDIN)) is not None:
-        pytest.skip(why)
-    value, config = numbers(1000), backends.config(backends.STANDIN)
-    first = Daemon(config=config)
-    try:
-        with kops.connect(first.socket_path, timeout=120, reconnect_timeout=60) as k:
-            a = k.array(value, device=0)
-            b = k.add(a, 3.0)
-            first.process.send_signal(how)
-            first.process.wait()
-            with Daemon(config=config, socket_path=first.socket_path):
-                assert numpy.array_equal(a.get(), value) and numpy.array_equal(b.get(), value + 3)
-                assert numpy.array_equal(k.add(b, 3.0).get(), value + 3 + 3)
-    finally:
-        first.cleanup()
-
-
-def test_two_clients_share_an_array(standin: Daemon, gpu: kops.Client) -> None:
-    with kops.connect(standin.socket_path, timeout=120) as other:
-        a = gpu.array([1.0, 2.0], device=0)
-        assert other.add(a, a).get().tolist() == [2, 4]
-        assert other.add(a, 1.0).get().tolist() == [2, 3] and gpu.add(a, 1.0).get().tolist() == [2, 3]
-    assert gpu.square(a).get().tolist() == [1, 4]
-
-
 def test_arrays_outlive_their_client(standin: Daemon, gpu: kops.Client) -> None:
     with kops.connect(standin.socket_path, timeout=120) as other:
         a = other.array([1.0, 2.0], device=0)
@@ -383,16 +353,3 @@ async def test_asyncio(real: Daemon) -> None:
             numpy.asarray(a)
         with pytest.raises(kops.BadArgument, match="await"):
             a[1] = 3
-
-
-def test_threads(k: kops.Client) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    value = numbers(10_000)
-    a = k.array(value, device=0)
-
-    def work(i: int) -> bool:
-        return bool(numpy.array_equal(k.add(a, float(i)).get(), value + numpy.float32(i)))
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(work, range(64)))

@@ -14,7 +14,6 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from test_client import wait_for
-from test_forks import in_child
 from which import compiled_only
 
 
@@ -201,25 +200,3 @@ def test_repr_says_what_it_is(k: kops.Client, daemon: FakeDaemon, a: Any) -> Non
     assert repr(pending) == "<kops.Pending square: returned ndarray>"
     failed = k.submit("newer", a, out=k.empty(3))
     assert isinstance(failed.exception(), kops.UnknownOp) and repr(failed) == "<kops.Pending newer: raised UnknownOp>"
-
-
-@compiled_only
-def test_in_a_forked_child_it_ends_with_an_error(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    daemon.gate.clear()
-    pending = k.submit("square", a)
-    pending.add_done_callback(lambda _: None)  # a thread of this process waits for it
-    wait_for(lambda: daemon.count("run") == 1)
-
-    def child() -> bool:
-        with pytest.raises(kops.ConnectionLost):
-            pending.result(timeout=20)
-        return pending.done()
-
-    def waits_for_it() -> bool:
-        return pending in concurrent.futures.wait([pending], timeout=20).done
-
-    for function in (child, waits_for_it, child):  # the thread waits most of the time, and has to when the child is made
-        wait_for(lambda: getattr(k._connection, "_waited", True))
-        in_child(function)
-    daemon.gate.set()
-    assert pending.result(timeout=20).tolist() == [1, 4, 9]

@@ -262,22 +262,6 @@ def test_a_captured_raw_kernel_is_a_part_of_the_graph(
     assert launches(k) == before and not k._places
 
 
-def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    c, a, b = vectors(driver)
-    kern = add2(k)
-    measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
-    assert kern.place(c, a, b, 4) == kops.Place("here", "a tiny launch in a chain took 2.0 us here and 11.0 us in the daemon", 2.0, 11.0)
-    before = launches(k)
-    kern(c, a, b, 4, where="auto")
-    assert numbers(driver, c) == [11, 22, 33, 44] and launches(k) == before and len(measured) == 1, "measured once"
-    k._forget_places()
-    assert kern.place(c, a, b, 4).where == "daemon"
-    kern(c, a, a, 4, where="auto")
-    k.synchronize()
-    assert numbers(driver, c) == [2, 4, 6, 8] and launches(k) == before + 1
-
-
 @compiled_only
 def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     c, a, b = vectors(driver)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -202,18 +201,6 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
         flags(None, None, True, -1)
 
 
-def test_options_are_those_of_ops(k: kops.Client, daemon: FakeDaemon) -> None:
-    c, a, b = vectors(k)
-    add2(k)(c, a, b, 3, stream=5, deadline_ms=1000, priority="high")
-    launch = sent(daemon, "launch")[0]
-    assert (launch["stream"], launch["deadline_ms"], launch["priority"]) == (5, 1000, "high")
-    daemon.gate.clear()
-    with pytest.raises(kops.Timeout):
-        add2(k)(c, a, b, 3, timeout=0.5)
-    wait_for(lambda: daemon.count("cancel") == 1)
-    daemon.gate.set()
-
-
 def test_compile_errors(k: kops.Client, daemon: FakeDaemon) -> None:
     log = "add.cu(2): warning: x\nadd.cu(3): error: identifier \"q\" is undefined\nadd.cu(7): error: y\n"
 
@@ -307,36 +294,6 @@ def test_sequences_and_programs(k: kops.Client, daemon: FakeDaemon) -> None:
     assert (d == a + a).all()
 
 
-@compiled_only
-def test_a_kernel_outlives_the_connection(k: kops.Client, daemon: FakeDaemon) -> None:
-    c, a, b = vectors(k)
-    kern = add2(k)
-    kern(c, a, b, 100)
-    with k.program() as p:
-        kern(c, a, a, 100)
-    daemon.peers[0].socket.shutdown(2)
-    kern(c, a, b, 100)  # was not written yet when the loss was found
-    assert (c == a + b).all()
-    p.run()
-    assert (c == a + a).all()
-    assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
-    ids = [params["kernel"] for params in sent(daemon, "launch")]
-    assert len(set(ids)) == 2
-
-
-def test_a_lost_device_is_not_tried_again(k: kops.Client, daemon: FakeDaemon) -> None:
-    c, a, b = vectors(k)
-    kern = add2(k)
-
-    def lose(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
-        raise Refused("device_lost")
-
-    daemon.script["launch"] = lose
-    with pytest.raises(kops.DeviceLost):
-        kern(c, a, b, 100)
-    assert daemon.count("launch") == 1
-
-
 def test_what_is_dropped_is_released(k: kops.Client, daemon: FakeDaemon) -> None:
     c, a, b = vectors(k)
     kern = add2(k)
@@ -349,23 +306,6 @@ def test_what_is_dropped_is_released(k: kops.Client, daemon: FakeDaemon) -> None
     gc.collect()
     k.ping()
     wait_for(lambda: not peer.kernels and not peer.modules)
-
-
-def test_in_a_forked_child(k: kops.Client, daemon: FakeDaemon) -> None:
-    c, a, b = vectors(k)
-    kern = add2(k)
-    kern(c, a, b, 100)
-    pid = os.fork()
-    if pid == 0:
-        ended = 1
-        try:
-            kern(c, a, a, 100)
-            ended = 0 if (c == a + a).all() else 2
-        finally:
-            os._exit(ended)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    kern(c, a, b, 100)
-    assert (c == a + b).all() and daemon.count("compile") == 2
 
 
 def test_in_another_process(k: kops.Client, daemon: FakeDaemon) -> None:

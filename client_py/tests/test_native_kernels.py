@@ -173,19 +173,6 @@ def test_an_error_names_the_kernel(k: kops.Client, daemon: FakeDaemon, stream: A
     assert error.value.detail["key"] == "args[0]"
 
 
-def test_a_lost_connection(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
-    c, a = tensor(4), tensor(4)
-    kern = add2(k)
-    for _ in range(2):
-        kern(c, a, a, 4, blocking=True)
-    daemon.peers[0].socket.shutdown(2)
-    for _ in range(3):
-        kern(c, a, a, 4, blocking=True)
-    kern(c, a, a, 4)
-    k.synchronize()
-    assert len(daemon.peers) == 2 and daemon.count("compile") == daemon.count("kernel") == 2
-
-
 @compiled_only
 def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:  # noqa: F811
     c, a = tensor(4), tensor(4)

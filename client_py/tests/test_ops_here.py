@@ -11,7 +11,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import contexts, ops_here
+from kops._calls import ops_here
 from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
 from test_here import Graph
 
@@ -155,16 +155,6 @@ def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None: 
         k.run("cube", x, out=x, where="here")
 
 
-def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa: F811
-    a, b, c = (driver.array(numpy.arange(8, dtype="float32") + i) for i in range(3))
-    assert k.add(a, b, out=c, where="here") is c
-    made = k.square(a, where="here")
-    driver.synchronize()
-    assert c.numpy().tolist() == [2 * i + 1 for i in range(8)] and made.numpy().tolist() == [i * i for i in range(8)]
-    with pytest.raises(kops.WrongType, match="not in device memory"):
-        k.add(a, 2.0, where="here")
-
-
 def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: F811
     x = tensor(driver, 1, 2)
     with k.batch():
@@ -244,49 +234,6 @@ def test_another_version_s_kernels_are_not_used(k: kops.Client) -> None:  # noqa
 
 def _asked() -> Any:
     return (yield ops_here.Call("code", {"image": "add"}))
-
-
-def test_auto_takes_what_was_measured(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    x, y = tensor(driver, 1, 2), of(driver, random(2, 2))
-    measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
-    before = runs(k)
-    assert numbers(driver, k.square(x, where="auto")) == [1, 4] and runs(k) == before and len(measured) == 1
-    assert k.gemm(y, y, where="auto").shape == (2, 2) and runs(k) == before
-    monkeypatch.setattr(ops_here, "uses_blaslt", lambda link, op, arrays: op == "gemm")
-    k._ops_here.forget()
-    k.gemm(y, y, where="auto")
-    k.synchronize()
-    assert runs(k) == before + 1, "cuBLASLt is the daemon's"
-    told = k.place("square", x), k.place("gemm", y, y)
-    assert [one.where for one in told] == ["here", "daemon"] and "2.0 us here" in told[0].why and "cuBLASLt" in told[1].why
-    with pytest.raises(kops.UnknownOp, match="no op 'sqare'; it has add"):
-        k.place("sqare", x)
-    k._forget_places()
-    k.square(x, where="auto")
-    k.synchronize()
-    assert runs(k) == before + 2
-
-
-def test_the_daemon_s_statistics_have_ops_launched_here(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
-    def told() -> dict[tuple[str, str], tuple[int, int | None]]:
-        rows = [row for row in k.stats()["ops"] if row["variant"] == "here"]
-        assert all(row["device"] == driver.uuid() for row in rows)
-        return {(row["op"], row["dtype"]): (row["count"], row.get("operations")) for row in rows if row["shapes"][0] == [6, 6]}
-
-    before = told()
-    a, h = random(6, 6), random(6, 6, dtype="float16")
-    x, y, z = of(driver, a), of(driver, a), of(driver, h)
-    for _ in range(3):
-        k.add(x, x, out=y, where="here")
-    k.gemm(x, x, out=y, where="here")
-    assert k.square(z, where="here", timing=True)[1].gpu_us >= 0
-    after = {key: count - before.get(key, (0,))[0] for key, (count, _) in told().items()}
-    assert after == {("add", "f32"): 3, ("gemm", "f32"): 1, ("square", "f16"): 1}
-    assert told()["gemm", "f32"][1] == 2 * 6**3 and told()["add", "f32"][1] == 36
-    with kops.connect(real.socket_path) as other:
-        other.add(x, x, out=y, where="here")
-    assert told()["add", "f32"][0] == before.get(("add", "f32"), (0,))[0] + 4, "close() has told of the last one"
 
 
 def test_arrays_of_another_gpu_are_refused(k: kops.Client, driver: Any) -> None:  # noqa: F811

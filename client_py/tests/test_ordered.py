@@ -14,7 +14,6 @@ from typing import Any
 
 import fake_torch as torch
 import kops
-import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops._memory import exports as _cuda
@@ -314,11 +313,3 @@ def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:
     daemon.gate.clear()
     done = in_a_process(LEAVE, daemon.path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "called\n", "")
-
-
-def test_numpy_is_as_before(k: kops.Client, daemon: FakeDaemon) -> None:
-    del daemon.script["run"]
-    a = numpy.ones(4, "float32")
-    with k.batch():
-        assert (k.add(a, a) == 2).all()
-    k.synchronize()

@@ -110,17 +110,3 @@ def test_a_sequence_that_did_not_run(k: kops.Client, a: Any, daemon: FakeDaemon)
             raise ZeroDivisionError
     with pytest.raises(kops.BadArgument, match="has not run"):
         c.sum()
-
-
-async def test_asyncio(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        async with k.sequence() as s:
-            c = s.square(k.array([2.0]))
-            assert "written when" in repr(c)
-        assert c.tolist() == [4]
-        async with k.program() as p:
-            d = p.square(k.array([3.0]))
-        with pytest.raises(kops.BadArgument):
-            d.tolist()
-        await p.run()
-        assert d.tolist() == [9]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -416,13 +415,3 @@ def test_memory_that_is_refused_is_lost(k: kops.Client, daemon: FakeDaemon, a: A
 
 
 # After a fork
-
-
-def test_a_child_that_was_forked_before_the_loss(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    k.square(a)
-    daemon.hang_up()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if (k.square(a) == a * a).all() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert (k.square(a) == a * a).all()

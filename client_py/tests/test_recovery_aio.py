@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import kops
@@ -89,13 +88,3 @@ async def test_async_clients_give_up(daemon: FakeDaemon) -> None:
         with pytest.raises(kops.ShuttingDown, match="Nothing ran"):
             await k.square([1.0])
         assert asked[0] > 2
-
-
-async def test_async_clients_wait_for_a_daemon(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=60) as k:
-        await k.ping()
-        daemon.stop()
-        start = threading.Timer(0.02, daemon.start)
-        start.start()
-        assert await k.ping({"x": 2}) == {"x": 2}
-        start.join()

@@ -138,20 +138,6 @@ def test_methods_have_classes(start: Start, lists: str, tune: bool, administer: 
 
 
 @as_root
-def test_a_refused_client_does_not_flood_the_log(start: Start) -> None:
-    """Nor is anything kept for it."""
-    daemon = start(f"[access]\ndeny = @{CLUB}\n")
-    assert not may_connect(daemon, ALICE, CLUB)
-    before = daemon.holdings()
-    for _ in range(200):
-        assert not may_connect(daemon, ALICE, CLUB)
-    daemon.wait_holdings(before)
-    assert 1 <= len(refusals(daemon, "connect")) < 50
-    assert not may_connect(daemon, BOB, CLUB)
-    assert any(f"uid={BOB} " in line for line in refusals(daemon, "connect"))
-
-
-@as_root
 def test_new_lists_are_for_those_who_are_there_as_well(start: Start) -> None:
     daemon = start("")
     config = HOST + users.OPEN + "[access]\n"

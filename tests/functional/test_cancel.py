@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from arrays import BACKEND, POISON, LongRun, Vectors, run_params
-from support import backends, memfd, proc, raw
+from support import backends, memfd, raw
 
 only_on_the_host = pytest.mark.skipif(BACKEND != backends.HOST, reason="test_cuda_lifetimes.py holds a GPU's kernels at a gate")
 
@@ -73,15 +73,6 @@ def test_what_cannot_be_cancelled(connect: Callable[..., raw.Connection]) -> Non
     assert other.call("cancel", {"msgid": work.msgid}) == {"cancelled": False}
     assert connection.alive() and work.msgid not in connection.replies
     connection.call("cancel", {"msgid": work.msgid})
-
-
-def test_cancel_twice(connection: raw.Connection) -> None:
-    work = LongRun(connection)
-    first = connection.request("cancel", {"msgid": work.msgid})
-    second = connection.request("cancel", {"msgid": work.msgid})
-    assert connection.reply(first).get() == {"cancelled": True}
-    connection.reply(second).get()
-    assert connection.reply_error(work.msgid).code == "cancelled"
 
 
 def test_cancel_right_after_run(connection: raw.Connection) -> None:
@@ -152,15 +143,6 @@ def test_what_comes_behind_waits_for_the_end(connection: raw.Connection) -> None
 
 
 @only_on_the_host
-def test_a_connection_that_ends_behind_a_deadline(connect: Callable[..., raw.Connection]) -> None:
-    """With work that was answered, and goes on. (The fixture sees that the daemon keeps nothing of it.)"""
-    for _ in range(3):
-        one = connect()
-        assert one.reply_error(Product(one).ask(deadline_ms=5)).detail == GOES_ON
-        one.close()
-
-
-@only_on_the_host
 def test_late_ends_are_counted(connection: raw.Connection) -> None:
     """The device's time is the user's until the work has ended, whoever was told what before."""
     connection.call("hello", {"client": "late"})
@@ -168,16 +150,6 @@ def test_late_ends_are_counted(connection: raw.Connection) -> None:
     connection.call("trim")
     row = next(r for r in connection.call("clients")["clients"] if r["client"] == "late")
     assert row["device_us"] > 20e3, "not even what passed until the reply"
-
-
-def test_deadlines_that_are_kept_leave_nothing(connection: raw.Connection, daemon: object) -> None:
-    """Answered runs with far deadlines keep no memory mapped and no request alive."""
-    for _ in range(200):
-        vectors = Vectors(connection, 2, 100)
-        connection.call("run", square(vectors, deadline_ms=86400000))
-        connection.call("release", {"buffer": vectors.buffer})
-    pid = daemon.pid  # type: ignore[attr-defined]
-    proc.eventually(lambda: proc.maps(pid) == 0, "the mappings are closed")
 
 
 # ---- timings ----

@@ -86,19 +86,6 @@ def test_counts_and_latencies(connection: raw.Connection, watcher: raw.Connectio
     assert busy == pytest.approx(device, rel=1e-6)
 
 
-def test_untimed_runs_have_device_time_all_the_same(connection: raw.Connection, watcher: raw.Connection) -> None:
-    """And it is no more than passed: what one run waited for another of its stream is counted once."""
-    connection.call("hello", {"client": "untimed"})
-    vectors = Vectors(connection, 2, 1 << 20)
-    params = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)], "timing": False}
-    before = named(watcher, "untimed")["connected_s"]
-    for msgid in [connection.request("run", params) for _ in range(40)]:
-        connection.reply(msgid).get()
-    row = named(watcher, "untimed")
-    assert row["latency"]["device"]["count"] == row["latency"]["total"]["count"] == 40, "the host times all"
-    assert 0 < row["device_us"] <= (row["connected_s"] - before) * 1e6
-
-
 def test_in_flight_and_queued(connection: raw.Connection, watcher: raw.Connection) -> None:
     connection.call("hello", {"client": "busy"})
     long = LongRun(connection)
@@ -121,19 +108,6 @@ def test_in_flight_and_queued(connection: raw.Connection, watcher: raw.Connectio
     assert row["latency"]["total"]["count"] == 2, "what was cancelled has no latency"
     assert row["device_us"] > 0, "but device time"
     assert watcher.call("clients")["devices"][0]["running"] == 0
-
-
-def test_one_that_does_not_read_is_paused(connect: Callable[..., raw.Connection], watcher: raw.Connection) -> None:
-    lazy = connect(receive_buffer=4096)
-    lazy.call("hello", {"client": "lazy"})
-    # Short requests with long replies: all of them fit into the socket, few of the replies do.
-    lazy.send(b"".join(raw.pack_request(1000 + i, "hello", {}) for i in range(2000)))
-    proc.eventually(lambda: named(watcher, "lazy")["paused"], "it is not read any more")
-    assert named(watcher, "lazy")["output_bytes"] > 0
-    for i in range(2000):
-        lazy.reply(1000 + i).get()
-    row = named(watcher, "lazy")
-    assert (row["paused"], row["output_bytes"], row["requests"]) == (False, 0, 2001)
 
 
 def test_bytes_and_shared_memory(connection: raw.Connection, watcher: raw.Connection) -> None:

@@ -15,7 +15,7 @@ from gpu_machine import FIXTURES, Machine, only_with_the_standin
 from support import backends, proc, raw
 from support.kernels import ENDLESS
 from support.users import as_root
-from user_kernels import ADD, ADD_PARAMS, ARCH, add_kernel, compile_source, only_with_nvrtc, pointer, scalar
+from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc, pointer, scalar
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 shared_machine, machine, connect, connection, exporter = FIXTURES
@@ -176,15 +176,6 @@ def test_code_for_another_architecture_is_compiled_but_not_launched(connection: 
 
 
 # ---- many ----
-
-
-def test_nothing_is_left_of_a_connection(machine: Machine, connect: Callable[[], raw.Connection]) -> None:
-    """Its modules and kernels go with it; the code stays for others."""
-    with machine.daemon.connect() as connection:
-        for _ in range(5):
-            add_kernel(connection)
-    survivor = connect()
-    assert compile_source(survivor)["cached"] == "memory"
 
 
 def test_code_stays_loaded_for_others_unless_it_takes_much_of_the_gpu(machine: Machine, connect: Callable[[], raw.Connection]) -> None:

@@ -131,18 +131,6 @@ def test_stale_registered(connect: Connect, exporter: Exporter, inline: bool) ->
     assert one.alive()
 
 
-def test_stale_many_times(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
-    """An allocator that frees and allocates in a loop, always at the same place."""
-    a, out = operands(exporter)
-    before = machine.row.live_ipc_mappings
-    for i in range(30):
-        vector(a, np.full(N, i, np.float32))
-        connection.call("run", square(a, out))
-        assert (values(out) == i * i).all(), i
-        a = reuse(exporter, a)
-    assert machine.row.live_ipc_mappings <= before + 2, "stale mappings pile up"
-
-
 def test_stale_while_a_job_uses_the_old(connect: Connect, exporter: Exporter, machine: Machine) -> None:
     """The old mapping is drained before the new one is opened; the old job ends as if nothing had happened."""
     one, two = connect(), connect()
@@ -298,43 +286,6 @@ def test_a_slow_open_stops_nobody_else(connect: Connect, exporter: Exporter, mac
         two.call("run", square(b, b))
     one.reply(opening).get()
     assert (values(out) == 9).all() and (values(b) == 81).all()
-
-
-def test_order_behind_a_slow_open(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
-    """A run whose memory is still being opened is not overtaken by a later one of its stream."""
-    a, b, c = vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N)), vector(exporter.alloc(4 * N))
-    connection.call("run", square(b, c))
-    with machine.control.gate("ipc_open"):
-        first = connection.request("run", square(a, b))
-        second = connection.request("run", square(b, c))
-        machine.reaches("ipc_open")
-        assert connection.alive() and second not in connection.replies
-    connection.reply(first).get()
-    connection.reply(second).get()
-    assert (values(c) == 81).all()
-
-
-def test_killed_while_a_handle_is_opened(machine: Machine, exporter: Exporter) -> None:
-    a, out = operands(exporter)
-    before = machine.row.live_ipc_mappings
-    with machine.control.gate("ipc_open"):
-        connection = machine.daemon.connect()
-        connection.request("run", square(a, out))
-        connection.request("register", a.register_params())
-        machine.reaches("ipc_open")
-        connection.close()
-    machine.wait(lambda: machine.row.live_ipc_mappings == before)
-
-
-def test_cancel_between_repeats(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
-    a, out = operands(exporter)
-    with machine.control.gate("kernel"):
-        running = connection.request("run", square(a, out, repeat=10000))
-        machine.reaches("kernel")
-        assert connection.call("cancel", {"msgid": running})["cancelled"] is True
-        before = machine.row.passed("kernel")
-    assert connection.reply_error(running).code == "cancelled"
-    assert machine.row.passed("kernel") - before < 1000
 
 
 # ---- memfds on the GPU ----

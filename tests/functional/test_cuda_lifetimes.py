@@ -7,7 +7,6 @@ import os
 import gpu_machine as gpu
 import numpy as np
 import pytest
-from children import Spawn, child_with, kill
 from gpu_machine import FIXTURES, Connect, Machine, N, only_with_the_standin, operands, register, reuse, square, values, vector
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter
@@ -36,29 +35,6 @@ def test_release_during_use_is_deferred(connection: raw.Connection, exporter: Ex
     connection.reply(running).get()
     assert (values(out) == 9).all()
     machine.wait(lambda: machine.row.live_ipc_mappings == before)
-
-
-def test_client_killed_during_a_kernel(machine: Machine, exporter: Exporter, connect: Connect, spawn: Spawn) -> None:
-    """The kernel ends, then the mappings go; a second client is served all the while."""
-    other = connect()
-    (a, out), b = operands(exporter), vector(exporter.alloc(4 * N))
-    before = machine.row.live_ipc_mappings
-
-    def work(connection: raw.Connection) -> None:
-        connection.request("run", square(a, out, repeat=10000))
-        connection.request("run", square(a, out))
-
-    with machine.control.gate("kernel"):
-        pid = child_with(machine.daemon, work, spawn)
-        machine.reaches("kernel")
-        kill(pid)
-        assert other.alive()
-        assert machine.row.live_ipc_mappings - before == 2
-        passed = machine.row.passed("kernel")
-    machine.wait(lambda: machine.row.live_ipc_mappings == before)
-    assert machine.row.passed("kernel") - passed < 1000, "repeats went on for a dead client"
-    other.call("run", square(b, b))
-    assert (values(b) == 9).all()
 
 
 @pytest.mark.parametrize("dies", [True, False])

@@ -10,7 +10,6 @@ import signal
 import socket
 from collections.abc import Callable
 
-import numpy as np
 import prometheus
 import pytest
 from arrays import LongRun, Vectors, run_params
@@ -78,36 +77,6 @@ def test_what_is_made_for_nobody_is_cancelled_not_failed(daemon: Daemon) -> None
         assert {code for code, n in now.items() if n != before.get(code, 0)} == {"cancelled"}
 
 
-@pytest.mark.parametrize("round_", range(6))
-def test_killed_anywhere(round_: int, daemon: Daemon, spawn: Spawn) -> None:
-    """In the middle of a busy mixture, at no chosen moment."""
-    ready, done = os.pipe()
-
-    def main() -> None:
-        connection = daemon.connect()
-        vectors = Vectors(connection, 5, 100_000)
-        os.write(done, b"x")
-        while True:
-            shared = memfd.Shared(65536)
-            runs = [run_params("square", [vectors.tensor(0)], vectors.tensor(1 + s), stream=s) for s in range(4)]
-            ids = [connection.request("run", run) for run in runs]
-            buffer = connection.register(shared)
-            ids.append(connection.request("alloc", {"size": 10000}))
-            ids.append(connection.request("release", {"buffer": buffer}))
-            for msgid in ids:
-                for fd in connection.reply(msgid).fds:
-                    os.close(fd)
-
-    pid = spawn(main)
-    os.close(done)
-    assert os.read(ready, 1)
-    os.close(ready)
-    with daemon.connect() as other:
-        for _ in range(50 * round_):
-            assert other.alive()
-    kill(pid)
-
-
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "exits"])
 def test_a_child_holds_its_socket(daemon: Daemon, spawn: Spawn, killed: bool) -> None:
     """A fork of the client keeps the socket open; the connection ends with the process that connected, as the child sees."""
@@ -171,16 +140,3 @@ def test_half_closed(connection: raw.Connection) -> None:
     connection.socket.shutdown(socket.SHUT_WR)
     connection.wait_closed()
     assert connection.replies.get(1) is None or connection.replies[1].result == {"a": 1}
-
-
-def test_stopped_client_does_not_stop_others(daemon: Daemon, spawn: Spawn) -> None:
-    """SIGSTOP in the middle of replies that it does not read."""
-    pid = child_with(daemon, raw.Connection.ask_without_reading, spawn)
-    os.kill(pid, signal.SIGSTOP)
-    with daemon.connect() as other:
-        vectors = Vectors(other, 2, 100)
-        vectors[0][:] = 2
-        for _ in range(100):
-            other.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-        assert np.array_equal(vectors[1], vectors[0] * 2)
-    kill(pid)

@@ -5,40 +5,19 @@ from __future__ import annotations
 import os
 import signal
 
-import numpy as np
 from domains import FIXTURES, NewClient, Start
-from gpu_machine import N, only_with_the_standin, register, values, vector
+from gpu_machine import N, only_with_the_standin, register, vector
 from support import proc
 from support.raw import tensor
-from user_kernels import OTHERS, add_kernel, compile_source, hostile_kernel, only_with_nvrtc
+from user_kernels import (
+    OTHERS,
+    compile_source,
+    hostile_kernel,
+    only_with_nvrtc,
+)
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES
-
-
-def test_a_kernel_runs_in_an_executor_of_its_user(start: Start, client: NewClient) -> None:
-    """A fault of the kernel is an error reply. All who launch no kernels do not notice; the user's ids stay good."""
-    machine = start()
-    stranger, own = client(machine), client(machine)
-    stranger.square()
-    (common,) = machine.executors()
-    own.own()
-    domain = machine.new_executor({common})
-    # An op, the client's kernel, and another op, on the results of each other.
-    a, b, c = own.tensors
-    own.connection.run("square", [a], [b])
-    own.connection.call("launch", {"kernel": own.custom, "args": [c, b, N]})
-    own.connection.run("add", [c, a], [b])
-    assert (values(own.memory[1]) == 21).all()
-    stranger.square()
-    assert machine.executors() == {common, domain}
-
-    error = own.fault()
-    assert error.code == "device_fault" and error.detail["driver"] == "CUDA_ERROR_ILLEGAL_ADDRESS", error
-    stranger.square()
-    own.launch_own()
-    own.square()
-    assert domain not in machine.executors() and common in machine.executors()
 
 
 def test_stray_signals(start: Start, client: NewClient) -> None:
@@ -59,19 +38,6 @@ def test_stray_signals(start: Start, client: NewClient) -> None:
     assert machine.executors() == before and proc.executors(machine.daemon.pid, "compile-helper") == [forker]
     log = machine.daemon.log()
     assert "level=error" not in log and "level=warning" not in log, log
-
-
-def test_a_spare_takes_over(start: Start, client: NewClient) -> None:
-    machine = start(spares=1)
-    culprit = client(machine)
-    culprit.square()
-    proc.eventually(lambda: len(machine.executors()) == 2, "the common one and a spare")
-    two = machine.executors()
-    culprit.own()
-    third = machine.new_executor(two)  # a spare again
-    assert culprit.fault().code == "device_fault"
-    culprit.launch_own()
-    assert third in machine.executors(), "the spare serves the user now"
 
 
 def test_a_domain_of_a_connection_ends_with_it(start: Start, client: NewClient) -> None:
@@ -115,37 +81,6 @@ def test_a_busy_one_makes_room(start: Start, client: NewClient) -> None:
         first.connection.reply(msgid).get()
 
 
-def test_programs_follow(start: Start, client: NewClient) -> None:
-    """A program with a kernel runs again after the fault, in an executor that has met neither its kernel nor its memory."""
-    machine = start()
-    one = client(machine)
-    add = add_kernel(one.connection)
-    a, b, c = one.tensors
-    ops = [{"kernel": add, "args": [2, 0, 1, N]}, {"op": "square", "in": [2], "out": [1]}]
-    program = one.connection.call("program", {"tensors": [a, b, c], "ops": ops})["program"]
-    one.connection.call("run_program", {"program": program})
-    assert (values(one.memory[1]) == 36).all()
-    assert one.fault().code == "device_fault"
-    vector(one.memory[1])
-    one.connection.call("run_program", {"program": program})
-    assert (values(one.memory[1]) == 36).all()
-    assert np.isfinite(values(one.memory[2])).all()
-
-
-def test_a_deadline_ends_a_kernel(start: Start, client: NewClient) -> None:
-    """Its executor is reaped before the reply: the kernel, which counts until it is killed, writes no more."""
-    machine = start(spares=1)
-    one = client(machine, own=True)
-    kernel = hostile_kernel(one.connection, "count_forever")
-    count = {**one.tensors[1], "dtype": "u32"}
-    error = one.connection.error("launch", {"kernel": kernel, "args": [count], "deadline_ms": 100})
-    assert error.code == "deadline_exceeded" and error.detail["ended"] is True, error
-    reached = one.memory[1].read(4)
-    one.launch_own()
-    one.memory[1].write(reached)
-    assert one.memory[1].read(4) == reached
-
-
 def test_an_executor_that_starts_slowly(start: Start, client: NewClient) -> None:
     """What waits for it has not begun, so it is no job that hangs."""
     machine = start(more="[server]\njob_timeout_s = 1\n")
@@ -157,24 +92,6 @@ def test_an_executor_that_starts_slowly(start: Start, client: NewClient) -> None
         msgid = one.connection.request("run", {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]})
         assert not one.connection.readable(1.5)
     one.connection.reply(msgid).get()
-
-
-def test_memory_of_others_is_not_there(start: Start, client: NewClient) -> None:
-    """A kernel that reads where another one's buffer is, in that one's executor, faults."""
-    machine = start(isolate="connection")
-    victim, spy = client(machine, own=True), client(machine, own=True)
-    tell = hostile_kernel(victim.connection, "tell_address")
-    where = {**victim.tensors[1], "dtype": "u64", "shape": [1]}
-    victim.connection.call("launch", {"kernel": tell, "args": [where, victim.tensors[0]]})
-    address = int.from_bytes(victim.memory[1].read(8), "little")
-    assert address
-    read = hostile_kernel(spy.connection, "read_range")
-    spy.memory[1].write(bytes(4 * N))
-    out = {**spy.tensors[1], "dtype": "u32"}
-    error = spy.connection.error("launch", {"kernel": read, "args": [out, address + (1 << 44), N]})
-    assert error.code == "device_fault", error
-    assert spy.memory[1].read(4 * N) == bytes(4 * N)
-    victim.launch_own()
 
 
 def test_a_deadline_while_memory_is_opened(start: Start, client: NewClient) -> None:

@@ -151,54 +151,6 @@ def test_the_daemon_is_killed(domain: bool) -> None:
     scene.daemon.cleanup()
 
 
-# ---- starts ----
-
-
-@while_it_starts
-@common_or_domain
-def test_killed_again_while_it_starts(start: Start, gate: str, domain: bool) -> None:
-    """Requests wait for the one that gets ready."""
-    scene = start()
-    before: dict[str, int] = {}
-    for _ in range(ROUNDS):
-        victim = Victim(scene, domain)
-        victim.memory.data[N:] = 0
-        dead = {victim.pid}
-        with scene.control.gate(gate):
-            os.kill(victim.pid, signal.SIGKILL)
-            sent = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.b]})
-            pid = waiting_at(scene, gate, dead)
-            os.kill(pid, signal.SIGKILL)
-            waiting_at(scene, gate, dead | {pid})
-        victim.connection.reply(sent).get()
-        assert (victim.memory.data[N : 2 * N] == 9).all()
-        victim.works()
-        scene.others_go_on()
-        victim.connection.close()
-        before = before or scene.holdings()
-    scene.settle(before)
-
-
-@while_it_starts
-def test_a_spare_is_killed_while_it_starts(start: Start, gate: str) -> None:
-    scene = start(spares=1)
-    proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
-    before: dict[str, int] = {}
-    for _ in range(ROUNDS):
-        proc.eventually(lambda: bool(scene.watcher.rows("spare")), "a spare")
-        dead = scene.machine.executors()
-        with scene.control.gate(gate):
-            os.kill(scene.watcher.rows("spare")[0]["pid"], signal.SIGKILL)
-            pid = waiting_at(scene, gate, dead)
-            os.kill(pid, signal.SIGKILL)
-            wait_until_gone(scene.machine, pid)
-        victim = Victim(scene, domain=True)
-        scene.others_go_on()
-        victim.connection.close()
-        before = before or scene.holdings()
-    scene.settle(before)
-
-
 # ---- who waits for an executor that hangs ----
 
 

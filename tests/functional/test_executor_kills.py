@@ -1,4 +1,5 @@
-"""Executors that are killed at every point of their work: nobody else notices, and nothing is left."""
+"""Executors that are killed at points of their work: nobody else notices, and nothing is left. The simulation and the model test kill
+them anywhere."""
 
 from __future__ import annotations
 
@@ -8,13 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from domains import Plain
 from gpu_machine import N, only_with_the_standin, values, vector
 from killed import FIXTURES, Point, Scene, Start, Victim, finish
 from standin_cuda.control import has_ended
 from support import memfd, proc
 from support.raw import tensor
-from test_memory_kinds import CHUNK, Segment, taken
 from test_ordered import Timelines
 from user_kernels import CUSTOM_PARAMS, declare, only_with_nvrtc
 
@@ -27,10 +26,6 @@ ROUNDS = 2
 # ---- the points: each gets there, yields for the kill, and sees that all is as it should be ----
 
 
-def idle(scene: Scene, victim: Victim) -> Iterator[None]:
-    yield
-
-
 def opening_an_ipc_handle(scene: Scene, victim: Victim) -> Iterator[None]:
     a, out = vector(scene.exporter.alloc(4 * N)), scene.exporter.alloc(4 * N)
     with victim.held("ipc_open"):
@@ -40,52 +35,6 @@ def opening_an_ipc_handle(scene: Scene, victim: Victim) -> Iterator[None]:
     victim.connection.reply(msgid).get()
     assert (values(out) == 9).all()
     a.free(), out.free()
-
-
-def allocating(scene: Scene, victim: Victim) -> Iterator[None]:
-    """In a domain's executor: memory that the common one made is mapped."""
-    gate = "vmm_map" if victim.domain else "allocate"
-    with victim.held(gate):
-        if victim.domain:
-            memory = Plain(victim.connection, scene.gpu, 2 * N)
-            memory.data[:] = 3
-            msgid = victim.connection.request("run", {"op": "square", "in": [memory.tensor(N)], "out": [memory.tensor(N, N)]})
-            victim.reaches(gate)
-            yield
-            victim.connection.reply(msgid).get()
-            assert (memory.data[N:] == 9).all()
-            return
-        msgid = victim.connection.request("alloc", {"size": 4 * N, "device": scene.gpu})
-        victim.reaches(gate)
-        yield
-    reply = victim.connection.reply(msgid)
-    made = tensor(reply.get()["buffer"], [N])
-    victim.connection.run("square", [victim.a], [made])
-    victim.connection.run("add", [made, made], [victim.c])
-    assert (victim.memory.data[2 * N :] == 18).all()
-    os.close(reply.fds[0])
-
-
-def extending(scene: Scene, victim: Victim) -> Iterator[None]:
-    """The common executor maps at once, another one for the next job."""
-    segment = Segment(scene.exporter, [CHUNK] * 2)
-    with taken(scene.exporter, segment.fds) as fds:
-        buffer = victim.connection.call("register", segment.params(0, 1), fds[:1])["buffer"]
-        victim.connection.run("square", [victim.a], [tensor(buffer, [N])])
-        more = {**segment.params(1, 1), "extend": buffer}
-        border = tensor(buffer, [N], offset=CHUNK - 2 * N)
-        run = {"op": "square", "in": [victim.a], "out": [border]}
-        with victim.held("vmm_map"):
-            if victim.domain:
-                victim.connection.call("register", more, fds[1:])
-            msgid = victim.connection.request(*(("run", run) if victim.domain else ("register", more, fds[1:])))
-            victim.reaches("vmm_map")
-            yield
-    victim.connection.reply(msgid).get()
-    victim.connection.call("run", run)
-    assert (segment.read(N, CHUNK - 2 * N) == 9).all()
-    victim.connection.call("release", {"buffer": buffer})
-    segment.free()
 
 
 def loading_code(scene: Scene, victim: Victim) -> Iterator[None]:
@@ -116,23 +65,6 @@ def copying(scene: Scene, victim: Victim, gate: str = "copy", n: int = 1 << 15) 
     victim.connection.call("release", {"buffer": buffer})
 
 
-def mapping_host_memory(scene: Scene, victim: Victim) -> Iterator[None]:
-    yield from copying(scene, victim, "host_register", N)
-
-
-def making_a_stream(scene: Scene, victim: Victim) -> Iterator[None]:
-    with victim.held("stream_create"):
-        # Those of a client that is gone serve the next one: more than there were.
-        scene.streams += 48
-        run = {"op": "square", "in": [victim.a], "out": [victim.b]}
-        sent = [victim.connection.request("run", {**run, "stream": 8 + i}) for i in range(scene.streams)]
-        victim.reaches("stream_create")
-        yield
-    for msgid in sent:
-        victim.connection.reply(msgid).get()
-    assert (victim.memory.data[N : 2 * N] == 9).all()
-
-
 def running(scene: Scene, victim: Victim) -> Iterator[None]:
     """Ops that may be repeated are; a kernel of the user's is not, nor what stood behind it if it may have begun."""
     counted = victim.counted
@@ -154,16 +86,6 @@ def running(scene: Scene, victim: Victim) -> Iterator[None]:
         assert error.code == "device_lost" and "killed from outside" in error.message, error
     assert victim.count.data[0] == counted
     victim.counted = counted
-
-
-def reading_what_it_writes(scene: Scene, victim: Victim) -> Iterator[None]:
-    with victim.held("kernel"):
-        msgid = victim.connection.request("run", {"op": "square", "in": [victim.a], "out": [victim.a]})
-        victim.connection.call("ping", {})  # it is on its way: what waits at the gate may be the calculator's
-        victim.reaches("kernel")
-        yield
-    assert victim.connection.reply_error(msgid).code == "device_lost"
-    assert (victim.memory.data[:N] == 3).all()
 
 
 def running_a_program(scene: Scene, victim: Victim) -> Iterator[None]:
@@ -205,22 +127,6 @@ def waiting_for_its_word(scene: Scene, victim: Victim) -> Iterator[None]:
         victim.connection.reply(msgid).get()
 
 
-def with_a_full_ring(scene: Scene, victim: Victim) -> Iterator[None]:
-    many = Plain(victim.connection, scene.gpu, 64 * N)
-    many.data[:N] = 2
-    parts = [many.tensor(N, N * i) for i in range(64)]
-    ops = [{"op": "square", "in": [0], "out": [1 + i % 63]} for i in range(500)]
-    victim.connection.call("run", {"op": "square", "in": [parts[0]], "out": [parts[1]]})
-    many.data[N:] = 0
-    os.kill(victim.pid, signal.SIGSTOP)
-    sent = [victim.connection.request("sequence", {"tensors": parts, "ops": ops, "stream": i}) for i in range(16)]
-    assert victim.connection.alive()
-    yield
-    for msgid in sent:
-        victim.connection.reply(msgid).get()
-    assert (many.data[N:] == 4).all()
-
-
 def having_completed(scene: Scene, victim: Victim) -> Iterator[None]:
     """The executor has said that the jobs are done, but the daemon has not read it: they are done.
 
@@ -246,25 +152,10 @@ def having_completed(scene: Scene, victim: Victim) -> Iterator[None]:
     victim.memory.data[:N] = 3
 
 
-def closing(scene: Scene, victim: Victim) -> Iterator[None]:
-    """What it had open is released meanwhile."""
-    memory = vector(scene.exporter.alloc(4 * N))
-    buffer = victim.connection.call("register", memory.register_params())["buffer"]
-    victim.connection.run("square", [tensor(buffer, [N])], [victim.b])
-    os.kill(victim.pid, signal.SIGSTOP)
-    victim.connection.call("release", {"buffer": buffer})
-    yield
-    memory.free()
+POINTS: list[Point] = [opening_an_ipc_handle, loading_code, copying, running_a_program, waiting_for_its_word]
 
-
-POINTS: list[Point] = [
-    idle, opening_an_ipc_handle, allocating, extending, loading_code, mapping_host_memory, copying, making_a_stream,
-    running_a_program, waiting_for_its_word, closing,
-]  # fmt: skip
-
-# These take no turns. A turn may end before a job is sent, which then runs elsewhere: the first three tell what has begun. The last
-# one has many jobs, and those that outlast their turn by two seconds are ended.
-AT_ONCE = (having_completed, reading_what_it_writes, running, with_a_full_ring)
+# These take no turns. A turn may end before a job is sent, which then runs elsewhere: they tell what has begun.
+AT_ONCE = (having_completed, running)
 CASES = [(point, domain) for point in (*POINTS, *AT_ONCE) for domain in (False, True) if domain or point is not loading_code]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -205,25 +204,3 @@ def test_counters_are_of_one_gpu(make: Make) -> None:
     for client, msgid in ((one, asked), (other, begun), (other, waiting)):
         client.connection.reply(msgid).get()
     assert (other.runs(0), other.runs(1)) == (2, 2)
-
-
-def test_everybody_is_served(make: Make) -> None:
-    """Turns, exclusive work and work with the other GPU's memory of several clients, some of it cancelled: all of it ends."""
-    _, clients = make(4, maximum=16, more="exclusive_ms = 5\n")
-    rng = random.Random(1)
-    for _ in range(10):
-        sent: list[tuple[Client, int]] = []
-        for one in clients * 5:
-            at, exclusive = rng.randrange(2), rng.random() < 0.3
-            if rng.random() < 0.5:
-                sent.append((one, one.ask(at, exclusive=exclusive)))
-                continue
-            square = {"op": "square", "in": [one.memory[1 - at].tensor()], "out": [one.memory[at].tensor()], "stream": 2}
-            sent.append((one, one.connection.request("run", {**square, "device": one.gpus[at], "exclusive": exclusive})))
-        for one, msgid in rng.sample(sent, 5):
-            one.connection.call("cancel", {"msgid": msgid})
-        for one, msgid in sent:
-            error = one.connection.reply(msgid).error
-            assert error is None or error["code"] == "cancelled", error
-    for at in range(2):
-        assert clients[0].launch(at, exclusive=True)["exclusive"] is True

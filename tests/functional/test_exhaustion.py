@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -149,31 +147,3 @@ def test_descriptors_that_cannot_be_taken(daemon: Daemon) -> None:
         with daemon.connect() as newcomer:
             works(newcomer)
     assert sum(daemon.holdings().values()) < sum(before.values()) + 5
-
-
-STORM = """
-import socket, sys
-for n in range(5000):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
-        s.connect(sys.argv[1])
-"""
-
-
-def test_storm_of_connects(daemon: Daemon) -> None:
-    """While another process connects and hangs up as fast as it can, a client is served, rightly; and so is every
-    connect."""
-    with daemon.connect() as working:
-        assert working.alive()
-        before = daemon.holdings()
-        works(working)
-        start = working.call("stats")["counters"]["connections_total"]
-        storm = subprocess.Popen([sys.executable, "-c", STORM, daemon.socket_path])
-        served = 0
-        while storm.poll() is None:
-            assert working.alive()
-            served += 1
-        assert storm.wait() == 0
-        assert served > 100, "the client starved"
-        proc.eventually(lambda: working.call("stats")["counters"]["connections_total"] - start >= 5000)
-        works(working)
-        daemon.wait_holdings(before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -186,21 +185,6 @@ def test_done_is_written_when_the_kernel_has_ended(client: Client) -> None:
 # ---- clients that are gone ----
 
 
-def test_a_kernel_whose_client_is_gone_is_ended(start: Start, clients: Clients) -> None:
-    """Also one that would have had a deadline, much later."""
-    machine = start()
-    client, watcher = clients(machine), clients(machine)
-    client.good()
-    with machine.control.gate("kernel"):
-        client.launch("spin_forever", stream=0)
-        client.launch("spin_forever", stream=1, deadline_ms=86400000)
-        machine.wait(lambda: machine.control.waiting("kernel") == 2)
-        started = time.monotonic()
-        client.connection.close()
-        watcher.wait_running(0)
-        assert time.monotonic() - started > 0.9  # until then it may end by itself
-
-
 def test_work_that_ends_by_itself_is_left_alone(start: Start, clients: Clients) -> None:
     machine = start(faults=1)
     client, other = clients(machine), clients(machine)
@@ -226,19 +210,7 @@ def test_a_shutdown_ends_kernels(start: Start, clients: Clients) -> None:
 
 # ---- the watchdog ----
 
-SOON = {"faults": 0, "more": "[server]\njob_timeout_s = 1\n"}
 LATER = {"faults": 0, "more": "[server]\njob_timeout_s = 2\n"}  # the test does something meanwhile
-
-
-def test_the_watchdog_ends_the_kernel_alone(start: Start, clients: Clients) -> None:
-    machine = start(**SOON)
-    client, other = clients(machine), clients(machine)
-    error = client.bad("spin_forever")
-    assert error.code == "job_timeout" and error.detail == {"timeout_s": 1, "daemon": "goes_on"}
-    assert "it alone was ended" in error.message
-    assert "event=job_timeout" in machine.daemon.log() and "action=end_job" in machine.daemon.log()
-    client.good()
-    other.good()
 
 
 @pytest.mark.parametrize("waits_for_longer", [False, True])
@@ -376,14 +348,3 @@ def test_it_asks_before_its_first_compile(client: Client) -> None:
     error = client.connection.error("hello", {"isolate": "connection"})
     assert error.code == "invalid_argument" and error.key == "isolate" and "first compile" in error.message
     assert client.connection.call("hello")["isolation"] == "user"
-
-
-def test_a_connection_apart_is_not_hit(start: Start, clients: Clients) -> None:
-    machine = start(faults=0)
-    client, apart = clients(machine), clients(machine, isolate="connection")
-    apart.connection.call("hello", {"isolate": "connection"})
-    waits = apart.launch("spin_forever")
-    client.wait_running(1)
-    client.launch("spin_forever", deadline_ms=SHORT)
-    client.connection.close()
-    assert apart.connection.alive() and waits not in apart.connection.replies

@@ -161,24 +161,6 @@ def test_stats_tell_who_refers_to_what(daemon: Daemon, connection: raw.Connectio
         assert type(row["open"]) is bool and row["idle_s"] >= 0
 
 
-def test_stats_while_mappings_come_and_go(connect: Callable[..., raw.Connection]) -> None:
-    """Mappings are closed on other threads; listing them meanwhile reads nothing that is gone (ask a sanitizer)."""
-    busy, watcher = connect(), connect()
-    shared = memfd.Shared(1 << 20)
-    for _ in range(30):
-        register = [
-            busy.request("register", {"kind": "memfd", "size": 1 << 20, "fd": 0}, [shared.fd]) for _ in range(20)
-        ]
-        buffers = [busy.reply(msgid).get()["buffer"] for msgid in register]
-        releases = [raw.pack_request(10_000_000 + b, "release", {"buffer": b}) for b in buffers]
-        watcher.send(b"".join(raw.pack_request(20_000_000 + i, "stats", {}) for i in range(5)))
-        busy.send(b"".join(releases))
-        for i in range(5):
-            assert all(m["size"] > 0 for m in watcher.reply(20_000_000 + i).get()["mappings"])
-        for buffer in buffers:
-            busy.reply(10_000_000 + buffer).get()
-
-
 def test_stats_rows_are_bounded(connection: raw.Connection, daemon: Daemon) -> None:
     """As many shapes as one likes: the oldest rows go, and are counted."""
     vectors = Vectors(connection, 2, 5000)

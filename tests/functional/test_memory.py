@@ -105,28 +105,6 @@ def test_mapping_goes_with_its_last_use(connection: raw.Connection, daemon: Any)
     proc.eventually(lambda: proc.memfd_bytes(daemon.pid) == before, "the mapping is closed")
 
 
-def test_release_of_an_unknown_handle(connection: raw.Connection) -> None:
-    error = connection.error("release", {"ipc": bytes(64)})
-    assert (error.code, error.key) == ("unknown_buffer", "ipc")
-
-
-def test_holes_punched_under_a_run(connection: raw.Connection) -> None:
-    """A client that gives pages back while a run uses them harms itself at most."""
-    work = LongRun(connection)
-    for _ in range(50):
-        memfd.punch_hole(work.vectors.shared.fd, 0, work.vectors.shared.size)
-    connection.call("cancel", {"msgid": work.msgid})
-    assert connection.reply_error(work.msgid).code in ("cancelled", "memory_fault")
-    assert connection.alive()
-
-
-def test_empty_tensors_need_no_buffer(connection: raw.Connection) -> None:
-    result = connection.run("add", [tensor(None, [0, 3]), tensor(None, [0, 1])], [tensor(None, [0, 3])])
-    assert set(result) >= {"timings", "device", "variant"}
-    result = connection.run("gemm", [tensor(None, [0, 4]), tensor(None, [4, 0])], [tensor(None, [0, 0])])
-    assert result["timings"]["total_us"] > 0
-
-
 def test_beta_zero_does_not_read_the_output(connection: raw.Connection) -> None:
     vectors = Vectors(connection, 3, 4)
     vectors[0][:] = vectors[1][:] = 1

@@ -15,7 +15,6 @@ from arrays import LongRun, Vectors
 from prometheus import Family
 from support import backends, memfd, proc, raw, users
 from support.daemon import Daemon
-from support.ring import Ring
 from support.users import STRANGER, as_root
 
 CONFIG = backends.config(backends.HOST)
@@ -200,48 +199,6 @@ def test_names_that_come_out_alike(names: tuple[bytes, ...], shown: str, daemon:
     assert read(made[0])["kopsd_client_connections"].value(client=shown) == len(names)
     for connection in made:
         connection.close()
-
-
-def test_newcomers_turned_away() -> None:
-    with Daemon(config=CONFIG + "[server]\nmax_connections = 2\n[quota]\nconnections = 0\n") as daemon:
-        with daemon.connect() as one, daemon.connect() as two:
-            assert one.alive() and two.alive()
-            for _ in range(3):
-                with daemon.connect() as third:
-                    assert third.wait_closed()["code"] == "quota_exceeded"
-            families = read(one)
-            assert families["kopsd_connections_turned_away_total"].value() == 3
-            assert families["kopsd_connections"].value() == families["kopsd_connections_total"].value() == 2
-
-
-def test_through_the_ring(connection: raw.Connection) -> None:
-    """The three of them, whatever the way; what is too long for the ring comes over the socket."""
-    ring = Ring(connection)
-    vectors = Vectors(connection, 2, 100)
-    for dtype in ("f32", "f16", "bf16"):
-        t = [raw.tensor(vectors.buffer, [10], dtype, offset=80 * i) for i in range(2)]
-        connection.run("square", t[:1], t[1:])
-    text = ring.call("metrics")["text"]
-    assert prometheus.parse(text)["kopsd_op_total_seconds"].value("_count", op="square", dtype="bf16", device="0") >= 1
-    (row,) = [c for c in ring.call("clients")["clients"] if c["shm"]]
-    assert row["inflight"] == 1
-    assert ring.call("drain", {"resume": True})["drained"] is True
-    ring.close()
-
-
-def test_many_at_once_hold_up_nobody(connect: Callable[..., raw.Connection]) -> None:
-    """Long answers come as the client reads them; who asks for little meanwhile gets it."""
-    greedy, modest = connect(receive_buffer=4096), connect()
-    asked = range(1000, 2000)
-    greedy.send(b"".join(raw.pack_request(msgid, ("metrics", "clients")[msgid % 2], {}) for msgid in asked))
-    for _ in range(20):
-        assert modest.alive()
-        rows = modest.call("clients")["clients"]
-        assert max(row["output_bytes"] for row in rows) < 1 << 20, "not all of the answers are made at once"
-    assert prometheus.parse(modest.call("metrics")["text"])
-    for msgid in asked:
-        greedy.reply(msgid).get()
-    assert greedy.alive()
 
 
 @pytest.mark.parametrize("first", ["name 0", "(other)"])

@@ -96,29 +96,6 @@ def test_words_that_were_reached_before(connection: raw.Connection, memory: tupl
         assert second.done(0) == i
 
 
-def test_many_in_flight(connection: raw.Connection, exporter: Exporter) -> None:
-    """x ← x + y and y ← y + x in turn, each when the stream has come to it; so many that the daemon tries another of its
-    queues, and settles for one."""
-    page = Timelines(connection)
-    x, y = (vector(exporter.alloc(4 * N), np.ones(N, np.float32)) for _ in range(2))
-    pair = [x.inline([N]), y.inline([N])]
-    ids = []
-    for i in range(180):
-        ids.append(
-            connection.request("run", {"op": "add", "in": pair, "out": [pair[i % 2]], "ready": i + 1, "done": i + 1, "timing": False})
-        )
-    for i in range(180):
-        assert page.done(0) <= i
-        page.reach(0, i + 1)
-        page.wait_done(0, i + 1)
-    for msgid in ids:
-        connection.reply(msgid).get()
-    want = [np.float32(1), np.float32(1)]
-    for i in range(180):
-        want[i % 2] = np.float32(want[0] + want[1])
-    assert (values(x) == want[0]).all() and (values(y) == want[1]).all()
-
-
 def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
 ) -> None:
@@ -364,37 +341,6 @@ def test_nothing_begins_because_its_connection_ends(
     one.close()
     proc.eventually(lambda: page.done(0) == FAR_END, "the connection has ended")
     assert machine.row.calls("cuLaunchKernel") == before and (values(memory[1]) == -1).all()
-
-
-@pytest.mark.parametrize("reached", [0, 1, 2], ids=["before", "between", "after"])
-def test_a_client_killed(machine: Machine, exporter: Exporter, reached: int) -> None:
-    """Before its streams have come to its ops, between two of them, and after: nothing is left."""
-    memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    ready, told = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            client = machine.daemon.connect()
-            page = Timelines(client)
-            for i in (1, 2):
-                client.request("run", square(*memory, ready=i, done=i))
-            assert client.alive()
-            page.reach(0, reached)
-            if reached:
-                page.wait_done(0, reached)
-            os.write(told, b"x")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(told)
-    assert os.read(ready, 1) == b"x"
-    os.close(ready)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    with machine.daemon.connect() as other:
-        other.call("run", square(*memory))
-        stats = other.call("stats")["counters"]
-        assert stats["connections"] >= 1
 
 
 def test_stopped_clients_stop_nobody(machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]) -> None:

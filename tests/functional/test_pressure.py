@@ -261,34 +261,6 @@ def test_waiting_costs_nothing() -> None:
         assert proc.context_switches(daemon.pid) - before < 10 or thread_sanitized()
 
 
-@pytest.mark.parametrize("path", ["socket", "ring"])
-def test_inflight_credit_comes_back(path: str, connection: raw.Connection, limits: dict[str, int]) -> None:
-    vectors = Vectors(connection, 2, 10)
-    vectors[0][:] = 3
-    params = run_params("square", [vectors.tensor(0)], vectors.tensor(1))
-    way = Ring(connection) if path == "ring" else connection
-    ids = []
-    for _ in range(5 * limits["inflight"]):
-        ids.append(way.request("run", params))
-        if len(ids) >= limits["inflight"]:
-            way.reply(ids.pop(0)).get()
-    for msgid in ids:
-        way.reply(msgid).get()
-    if way is not connection:
-        way.close()
-
-
-@pytest.mark.parametrize("method", ["ping", "no_such_method"])
-def test_flood_of_notifications(method: str, connection: raw.Connection, daemon: Daemon) -> None:
-    """They are never answered, so they never fill anything."""
-    before = proc.status(daemon.pid, "VmRSS")
-    data = raw.pack([2, method, [{"x": bytes(900)}]]) * 100
-    for _ in range(100):
-        connection.send(data)
-    assert connection.alive()
-    assert proc.status(daemon.pid, "VmRSS") - before < 32 << 10
-
-
 def test_notifications_of_long_runs_are_bounded(connection: raw.Connection, daemon: Daemon) -> None:
     """A run as a notification takes credit like any other."""
     work = LongRun(connection)

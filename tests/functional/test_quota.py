@@ -13,7 +13,7 @@ import pytest
 from arrays import LongRun, Vectors
 from gpu_machine import Machine, N, only_with_the_standin, square, vector
 from quotas import HOST, check, daemons, eventually_accepted, large_code, refusals, register, register_error
-from support import memfd, proc, raw, users
+from support import memfd, raw, users
 from support.daemon import Daemon
 from support.users import as_root
 from user_kernels import ARCH, compile_source, declare, only_with_nvrtc
@@ -302,35 +302,6 @@ def test_what_a_connection_may_have_is_in_the_log_too(start: Callable[[str], Dae
         check(register_error(connection, 4096), "buffers", 1, 1)
     (line,) = refusals(daemon, "limits")
     assert f"pid={os.getpid()} uid={os.getuid()} current=1 limit=1" in line
-
-
-def test_the_accounts_are_empty_in_the_end(start: Callable[[str], Daemon]) -> None:
-    """Of every kind a little, ended in every way; Daemon.stop() looks for what was left."""
-    daemon = start("")
-    for how in ("release", "close", "half"):
-        connection = daemon.connect()
-        vectors = Vectors(connection, 2, 1000)
-        allocated = connection.call("alloc", {"size": 4096})
-        tensors = [vectors.tensor(0), vectors.tensor(1)]
-        program = connection.call("program", {"tensors": tensors, "ops": [{"op": "square", "in": [0], "out": [1]}]})
-        connection.call("run_program", {"program": program["program"]})
-        reply = connection.reply(connection.request("hello", {"shm": True}))
-        for fd in reply.fds:
-            os.close(fd)
-        LongRun(connection)
-        for _ in range(10):
-            connection.request("alloc", {"size": 4096})
-        if how == "release":
-            connection.call("release", {"program": program["program"]})
-            connection.call("release", {"buffer": allocated["buffer"]})
-            connection.call("release", {"buffer": vectors.buffer})
-        elif how == "half":
-            connection.send(b"\x94")
-        connection.close()
-    proc.eventually(
-        lambda: proc.fds(daemon.pid)["socket"] == proc.own_sockets(daemon.pid),
-        "only its own sockets are left",
-    )
 
 
 # ---- kernels ----

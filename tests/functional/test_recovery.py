@@ -4,10 +4,8 @@ that says what to do. With the real daemon, on a socket that the test keeps, as 
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import os
-import select
 import signal
 import socket
 import sys
@@ -18,7 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_the_standin, vector
+from gpu_machine import (
+    DEVICE_LOST_STATUS,
+    ILLEGAL_ADDRESS,
+    UNKNOWN,
+    Machine,
+    N,
+    only_with_the_standin,
+    vector,
+)
 from support import backends, proc, raw
 from support.daemon import ROOT, Daemon, thread_sanitized
 from support.raw import tensor
@@ -105,43 +111,6 @@ def test_killed_between_calls(service: Service, k: kops.Client) -> None:
     assert np.array_equal(a, np.arange(100) + 3) and k.info.instance != instance
 
 
-def test_killed_and_nobody_there_for_a_while(service: Service, k: kops.Client) -> None:
-    """The socket keeps the connect waiting."""
-    a = k.array(np.arange(100, dtype="f4"))
-    k.square(a)
-    service.kill()
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(k.square(a)))
-    thread.start()
-    proc.eventually(lambda: waiting(service.listener), "the client waits in the socket's queue")
-    service.start()
-    thread.join()
-    assert np.array_equal(answers[0], a * a)
-
-
-def waiting(listener: socket.socket) -> bool:
-    """Somebody has connected whom nobody has accepted."""
-    return bool(select.select([listener], [], [], 0)[0])
-
-
-def test_a_daemon_that_is_told_to_end(service: Service, k: kops.Client) -> None:
-    a = k.array(np.arange(100, dtype="f4"))
-    k.square(a)
-    for _ in range(3):
-        service.daemon.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
-        starter = threading.Thread(target=lambda: (service.daemon.wait(), service.start()))
-        starter.start()
-        before = a.copy()
-        try:
-            k.add(a, 1, out=a)
-        except kops.ConnectionLost:  # read, and not answered any more
-            pass
-        else:
-            assert np.array_equal(a, before + 1)
-        starter.join()
-        assert np.array_equal(k.square(a), a * a)
-
-
 # During a call
 
 
@@ -168,55 +137,6 @@ def test_killed_during_a_call_that_must_not_run_twice(service: Service, k: kops.
     c[:] = 1
     small = k.array(np.ones((4, 4), "f4"))
     assert np.array_equal(k.gemm(small, small, out=c[:4, :4], beta=1.0), np.full((4, 4), 5))
-
-
-def test_threads_share_a_client(service: Service, k: kops.Client) -> None:
-    """Each answer is right, whatever the daemon was doing when it was killed."""
-    arrays = [k.array(np.full(1000, i, "f4")) for i in range(6)]
-    done, wrong = [0] * 6, []
-    enough = threading.Event()
-
-    def work(i: int) -> None:
-        while not enough.is_set():
-            got = k.add(arrays[i], done[i])
-            if not np.array_equal(got, arrays[i] + np.float32(done[i])):
-                wrong.append(i)
-            done[i] += 1
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for _ in range(4):
-        before = list(done)
-        proc.eventually(lambda: all(now > then for now, then in zip(done, before, strict=True)), "all go on")  # noqa: B023
-        service.replace()
-    enough.set()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_asyncio(service: Service) -> None:
-    async def work(k: kops.AsyncClient, i: int, enough: asyncio.Event, done: list[int]) -> None:
-        a = k.array(np.full(1000, i, "f4"))
-        while not enough.is_set():
-            assert np.array_equal(await k.add(a, done[i]), a + np.float32(done[i]))
-            done[i] += 1
-
-    async def main() -> None:
-        async with kops.connect_async(service.path, reconnect_timeout=raw.PATIENCE) as k:
-            enough, done = asyncio.Event(), [0] * 4
-            tasks = [asyncio.create_task(work(k, i, enough, done)) for i in range(4)]
-            for _ in range(3):
-                before = list(done)
-                while not all(now > then for now, then in zip(done, before, strict=True)):
-                    await asyncio.sleep(0.001)
-                    assert not any(task.done() for task in tasks), tasks
-                await asyncio.to_thread(service.replace)
-            enough.set()
-            await asyncio.gather(*tasks)
-
-    asyncio.run(main())
 
 
 # Draining

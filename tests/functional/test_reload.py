@@ -101,30 +101,6 @@ def test_what_is_given_otherwise_stays() -> None:
         assert (limits["inflight"], limits["buffers"]) == (11, 12)
 
 
-def test_again_and_again() -> None:
-    """Under work, and without a trace."""
-    with Daemon(config=CONFIG, manager=True) as daemon, daemon.connect() as connection:
-        vectors = Vectors(connection, 2, 1000)
-        vectors[0][:] = 3
-        reload(daemon, CONFIG + "[limits]\ninflight = 20\n[access]\ndeny = 4000001, 4000002\n")
-        before = daemon.holdings()
-        for i in range(30):
-            reload(daemon, CONFIG + f"[limits]\ninflight = {20 + i}\n[access]\ndeny = {4000001 + i}\n")
-            vectors[1][:] = 0
-            connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-            assert (vectors[1] == 9).all()
-        daemon.wait_holdings(before)
-
-
-def test_many_at_once() -> None:
-    """Signals that come while the settings are being read are one more reading, not an end."""
-    with Daemon(config=CONFIG, manager=True) as daemon, daemon.connect() as connection:
-        for _ in range(100):
-            os.kill(daemon.pid, signal.SIGHUP)
-        daemon.heard("READY=1")
-        assert connection.alive()
-
-
 def test_while_it_starts() -> None:
     """The settings may have been read already, so they are read again as soon as there is a server."""
     told_at_once = (

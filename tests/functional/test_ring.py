@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import random
 import select
 import signal
 import socket
@@ -19,11 +18,11 @@ from typing import Any
 import golden
 import pytest
 from arrays import LongRun, Vectors, run_params
-from children import Spawn, child_with, kill
+from children import Spawn
 from support import backends, memfd, proc, raw
 from support.daemon import Daemon, sanitized
 from support.idle import assert_idle
-from support.ring import CONSUMER_SLEEPS, HEAD, PAGE, PRODUCER_SLEEPS, REPLY, TAIL, Ring
+from support.ring import CONSUMER_SLEEPS, HEAD, PRODUCER_SLEEPS, REPLY, TAIL, Ring
 
 CONFIG = backends.config(backends.HOST)
 SOME = ("never_used", "top_empty", "request_three", "response_to_daemon", "depth_17", "announced_map", "kind_three", "fds_claimed_none")
@@ -99,32 +98,6 @@ def test_notification_makes_none(connection: raw.Connection, daemon: Daemon) -> 
 # ---- using it ----
 
 
-def test_many_calls_each_after_a_sleep(ring: Ring) -> None:
-    """No bell is lost: the client sleeps before every reply."""
-    for i in range(3000):
-        assert ring.call("ping", {"i": i}) == {"i": i}
-
-
-def test_errors_come_back_the_same_way(ring: Ring) -> None:
-    for method, params, code in (
-        ("no_such_method", {}, "unknown_method"),
-        ("cancel", {}, "missing_key"),
-        ("release", {"buffer": 12345}, "unknown_buffer"),
-    ):
-        msgid = ring.request(method, params)
-        error = ring.reply(msgid).error
-        assert error is not None and error["code"] == code
-        assert not ring.connection.readable(0)
-
-
-def test_requests_in_pieces(ring: Ring) -> None:
-    """A ring is a stream: where one publication ends means nothing."""
-    data = b"".join(raw.pack_request(i, "ping", {"n": i, "x": bytes(i)}) for i in range(50))
-    for i in range(0, len(data), 7):
-        ring.send(data[i : i + 7])
-    assert [ring.reply(i).get() for i in range(50)] == [{"n": i, "x": bytes(i)} for i in range(50)]
-
-
 def largest_ping(ring: Ring) -> dict[str, bytes]:
     """Whose request is half a ring."""
     shell = len(raw.pack_request(1, "ping", {"x": bytes(70000)})) - 70000
@@ -140,13 +113,6 @@ def test_largest_message(ring: Ring) -> None:
         assert ring.call("ping", params) == params
     ring.send(raw.pack_request(1, "ping", {"x": params["x"] + b"x"}))
     expect_closed(ring)
-
-
-def test_both_paths_at_once(ring: Ring) -> None:
-    pairs = [(ring.request("ping", {"r": i}), ring.connection.request("ping", {"s": i})) for i in range(100)]
-    for i, (by_ring, by_socket) in enumerate(pairs):
-        assert ring.reply(by_ring).get() == {"r": i}
-        assert ring.reply(by_socket).get() == {"s": i}
 
 
 def test_reply_with_a_descriptor_comes_over_the_socket(ring: Ring) -> None:
@@ -211,17 +177,6 @@ def test_inflight_limit_counts_both_paths(ring: Ring, daemon: Daemon) -> None:
     del work
 
 
-def test_many_rings(daemon: Daemon) -> None:
-    rings = [Ring(daemon.connect()) for _ in range(50)]
-    for round_ in range(20):
-        ids = [ring.request("ping", {"x": [i, round_]}) for i, ring in enumerate(rings)]
-        for i, (ring, msgid) in enumerate(zip(rings, ids, strict=True)):
-            assert ring.reply(msgid).get() == {"x": [i, round_]}
-    for ring in rings:
-        ring.close()
-        ring.connection.close()
-
-
 # ---- back-pressure ----
 
 WHILE_S = 0.2  # in which a daemon that reads on has made room, where no other work keeps it from that
@@ -252,19 +207,6 @@ def test_flood_that_nobody_reads(ring: Ring, daemon: Daemon) -> None:
     with daemon.connect() as other:
         assert other.alive()
     assert_idle(daemon)
-
-
-def test_flooder_that_reads_again_is_served(ring: Ring) -> None:
-    """Paused, not broken: every request is answered, in order."""
-    count = 0
-    while ring.room() > 2000 or count * 900 <= ring.request_bytes + ring.reply_bytes:
-        proc.eventually(lambda: ring.room() > 2000, "what the rings have room for is taken")
-        ring.put(raw.pack_request(count, "ping", {"n": count, "x": bytes(900)}))
-        ring.publish()
-        count += 1
-    for i in range(count):
-        assert ring.reply(i).get()["n"] == i
-    assert ring.call("ping", {"after": 1}) == {"after": 1}
 
 
 # ---- sleeping ----
@@ -313,62 +255,6 @@ def test_end_of_the_daemon_answers_first() -> None:
         ring.close()
 
 
-def with_ring(work: Callable[[Ring], object]) -> Callable[[raw.Connection], object]:
-    def on_connection(connection: raw.Connection) -> object:
-        ring = Ring(connection)
-        return ring, work(ring)
-
-    return on_connection
-
-
-def in_flight(ring: Ring) -> object:
-    work = LongRun(ring.connection)
-    for stream in range(20):
-        ring.request("run", run_params("square", [work.vectors.tensor(0)], work.vectors.tensor(1), stream=stream))
-    return work
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda ring: ring.call("ping"),
-        lambda ring: ring.send(raw.pack_request(1, "ping", {"x": bytes(1000)})[:500]),
-        lambda ring: flood(ring, raw.pack_request(1, "ping", {"x": bytes(985)})),
-        in_flight,
-    ],
-    ids=["idle", "in_a_message", "paused", "in_flight"],
-)
-def test_killed(work: Callable[[Ring], object], daemon: Daemon, spawn: Spawn) -> None:
-    before = daemon.holdings()
-    pid = child_with(daemon, with_ring(work), spawn)
-    assert daemon.holdings()["memfd maps"] > before["memfd maps"]
-    kill(pid)
-    daemon.wait_holdings(before)
-
-
-def test_forked_child_keeps_nothing_alive(daemon: Daemon, spawn: Spawn) -> None:
-    """The process that connected counts; a child with its socket and memory does not."""
-    before = daemon.holdings()
-    told, tell = os.pipe()
-
-    def work(ring: Ring) -> Ring:
-        child = os.fork()
-        if not child:
-            signal.pause()
-        os.write(tell, child.to_bytes(4, "little"))
-        return ring
-
-    pid = child_with(daemon, with_ring(work), spawn)
-    child = int.from_bytes(os.read(told, 4), "little")
-    kill(pid)
-    try:
-        daemon.wait_holdings(before)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.close(told)
-        os.close(tell)
-
-
 # ---- a client that means harm. tests/fuzz/ring.c tries what nobody thought of ----
 
 
@@ -376,13 +262,6 @@ def test_forked_child_keeps_nothing_alive(daemon: Daemon, spawn: Spawn) -> None:
 def test_violations(vector: dict[str, Any], ring: Ring) -> None:
     ring.send(vector["bytes"])
     expect_closed(ring)
-
-
-def test_good_requests_before_garbage_are_answered(ring: Ring) -> None:
-    ring.send(b"".join(raw.pack_request(i, "ping", {"n": i}) for i in range(5)) + b"\xc1")
-    expect_closed(ring)
-    ring.take()
-    assert [ring.connection.replies[i].result for i in range(5)] == [{"n": i} for i in range(5)]
 
 
 def test_descriptors_on_the_socket_are_no_ring_messages(ring: Ring) -> None:
@@ -444,31 +323,6 @@ def test_words_of_the_daemon_are_its_own(ring: Ring) -> None:
     assert ring.reply(101).get() == {"x": 2}
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_scribbles(seed: int, daemon: Daemon) -> None:
-    """Noise over words and bytes, with requests in between."""
-    rng = random.Random(seed)
-    with daemon.connect() as connection:
-        ring = Ring(connection)
-        for _ in range(rng.randrange(1, 30)):
-            match rng.randrange(5):
-                case 0:
-                    word = rng.choice((0, REPLY)) + rng.choice(WORDS)
-                    ring.set(word, (ring.get(word) + rng.randrange(-300, 300)) % (1 << 64))
-                case 1:
-                    at = rng.randrange(PAGE, ring.size - 4096)
-                    ring.memory[at : at + 4096] = rng.randbytes(4096)
-                case 2:
-                    ring.set(HEAD, rng.getrandbits(64))
-                case 3:
-                    ring.memory[:512] = rng.randbytes(512)
-                case 4:
-                    ring.put(raw.pack_request(rng.randrange(1000), "ping", {"x": rng.randbytes(300)}))
-                    ring.publish()
-            ring.ring()
-        ring.close()
-
-
 def both_paths_are_served(daemon: Daemon, others: list[int]) -> None:
     """While other processes do what they do; then these are killed."""
     with daemon.connect() as connection:
@@ -479,26 +333,6 @@ def both_paths_are_served(daemon: Daemon, others: list[int]) -> None:
         ring.close()
     for pid in others:
         os.kill(pid, signal.SIGKILL)
-
-
-def test_scribbles_while_the_daemon_reads(daemon: Daemon, spawn: Spawn) -> None:
-    """Several processes that do nothing but change their memory under the daemon's eyes."""
-
-    def scribble() -> None:
-        rng = random.Random(os.getpid())
-        while True:
-            with daemon.connect() as connection:
-                ring = Ring(connection)
-                request = raw.pack_request(7, "ping", {"x": bytes(200)})
-                for _ in range(200):
-                    ring.put(request)
-                    ring.set(HEAD, ring.head)
-                    at = PAGE + rng.randrange(len(request))
-                    ring.memory[at] = rng.randrange(256)
-                    ring.ring()
-                ring.close()
-
-    both_paths_are_served(daemon, [spawn(scribble) for _ in range(3)])
 
 
 # ---- bells ----

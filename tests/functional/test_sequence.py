@@ -31,16 +31,6 @@ def tensors(vectors: Vectors) -> list[dict[str, Any]]:
     return [vectors.tensor(i) for i in range(vectors.count)]
 
 
-def test_ops_run_in_order(connection: raw.Connection, vectors: Vectors) -> None:
-    a, b = vectors[0].copy(), vectors[1].copy()
-    ops = [op("add", [0, 1], 2), op("square", [2], 3), op("add", [3, 0], 3), op("add", [3, 3], 4)]
-    result = connection.call("sequence", {"tensors": tensors(vectors), "ops": ops})
-    assert np.array_equal(vectors[4], 2 * ((a + b) ** 2 + a))
-    assert len(result["variants"]) == 4 and all(result["variants"])
-    assert result["timings"]["total_us"] > 0
-    assert ("gpu_us" in result["timings"]) != ("host_us" in result["timings"])
-
-
 def test_repeats_time_the_whole(connection: raw.Connection, vectors: Vectors) -> None:
     ops = [op("add", [0, 1], 2), op("square", [2], 3)]
     want = (vectors[0] + vectors[1]) ** 2
@@ -124,17 +114,6 @@ def test_a_program_may_be_repeated_for_ever(connection: raw.Connection) -> None:
         connection.call("run_program", {"program": program, "repeat": 2})
 
 
-def test_sequences_and_runs_keep_their_order(connection: raw.Connection, vectors: Vectors) -> None:
-    vectors[0][:] = 1
-    ids = []
-    for _ in range(10):
-        ids.append(connection.request("sequence", {"tensors": tensors(vectors), "ops": [op("add", [0, 0], 1)]}))
-        ids.append(connection.request("run", run_params("add", [vectors.tensor(1)] * 2, vectors.tensor(0))))
-    for msgid in ids:
-        connection.reply(msgid).get()
-    assert (vectors[0] == 2.0**20).all()
-
-
 @pytest.mark.parametrize(
     ("change", "code", "key"),
     [
@@ -216,34 +195,6 @@ def test_low_work_waits_for_other_work(connect: Any) -> None:
 
 def define(connection: raw.Connection, vectors: Vectors, ops: list[dict[str, Any]]) -> int:
     return connection.call("program", {"tensors": tensors(vectors), "ops": ops})["program"]
-
-
-def test_a_program_runs_again_and_again(connection: raw.Connection, vectors: Vectors) -> None:
-    program = define(connection, vectors, [op("add", [0, 1], 2), op("square", [2], 3)])
-    for k in range(1, 5):
-        vectors[0][:] = k
-        result = connection.call("run_program", {"program": program})
-        assert np.array_equal(vectors[3], (k + vectors[1]) ** 2)
-        assert result["timings"]["total_us"] > 0
-    ids = [connection.request("run_program", {"program": program}) for _ in range(100)]
-    for msgid in ids:
-        connection.reply(msgid).get()
-
-
-def test_binding_other_memory(connection: raw.Connection, vectors: Vectors) -> None:
-    program = define(connection, vectors, [op("add", [0, 1], 2), op("square", [2], 3)])
-    other = Vectors(connection, 3, N)
-    other[1][:], other[2][:] = 5, POISON
-    bind = [
-        {"index": 1, "buffer": other.buffer, "offset": 4 * N},
-        {"index": 3, "buffer": other.buffer, "offset": 8 * N},
-    ]
-    vectors[3][:] = POISON
-    connection.call("run_program", {"program": program, "bind": bind})
-    assert np.array_equal(other[2], (vectors[0] + 5) ** 2)
-    assert (vectors[3] == POISON).all()
-    connection.call("run_program", {"program": program})
-    assert np.array_equal(vectors[3], (vectors[0] + vectors[1]) ** 2), "bindings hold for one run"
 
 
 @pytest.mark.parametrize(

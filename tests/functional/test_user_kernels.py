@@ -236,38 +236,6 @@ def test_release(connection: raw.Connection, vectors: list[Memory]) -> None:
 # ---- sequences and programs ----
 
 
-def test_kernels_and_ops_in_one_sequence(connection: raw.Connection, vectors: list[Memory]) -> None:
-    a, b = values(vectors[1]).copy(), values(vectors[2]).copy()
-    ops = [
-        {"kernel": add_kernel(connection), "args": [0, 1, 2, N]},
-        {"op": "add", "in": [0, 1], "out": [3]},
-        {"kernel": custom_kernel(connection), "args": [0, 3, N]},
-    ]
-    tensors = [v.inline([N]) for v in vectors]
-    result = connection.call("sequence", {"tensors": tensors, "ops": ops})
-    assert np.array_equal(values(vectors[0]), 2 * (a + b + a))
-    assert result["variants"][0] == result["variants"][2] == "user"
-
-
-def test_a_program_with_kernels_runs_again_on_other_memory(connection: raw.Connection, vectors: list[Memory]) -> None:
-    a, b = values(vectors[1]).copy(), values(vectors[2]).copy()
-    kernel = custom_kernel(connection)
-    buffers = [connection.call("register", v.register_params())["buffer"] for v in vectors]
-    ops = [{"kernel": add_kernel(connection), "args": [0, 1, 2, N]}, {"kernel": kernel, "args": [1, 0, N]}]
-    program = connection.call("program", {"tensors": [tensor(i, [N]) for i in buffers[:3]], "ops": ops})["program"]
-    connection.call("release", {"kernel": kernel})  # the program keeps it
-    for _ in range(3):
-        connection.call("run_program", {"program": program})
-    a3 = a
-    for _ in range(3):
-        c = a3 + b
-        a3 = 2 * c
-    assert np.array_equal(values(vectors[0]), c) and np.array_equal(values(vectors[1]), a3)
-    bind = [{"index": 0, "buffer": buffers[3]}]
-    connection.call("run_program", {"program": program, "bind": bind})
-    assert np.array_equal(values(vectors[3]), a3 + b)
-
-
 @pytest.mark.parametrize(
     "change, code, key",
     [
@@ -306,9 +274,6 @@ def test_stats_know_user_kernels(connection: raw.Connection, vectors: list[Memor
     assert rows[0]["count"] >= 3 and rows[0]["bytes"] == 2 * 4 * N and "operations" not in rows[0]
     assert stats["kernels"]["launches"] == before + 3
     assert connection.error("stats", {"op": "never_launched"}).code == "unknown_op"
-
-
-# ---- what goes wrong on the device ----
 
 
 # ---- traces ----

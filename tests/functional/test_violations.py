@@ -40,12 +40,6 @@ def test_longest_message(connection: raw.Connection, limits: dict[str, int]) -> 
     expect_closed(connection)
 
 
-def test_good_requests_before_garbage_are_answered(connection: raw.Connection) -> None:
-    connection.send(b"".join(raw.pack_request(i, "ping", {"n": i}) for i in range(5)) + b"\xc1")
-    expect_closed(connection)
-    assert [connection.replies[i].result for i in range(5)] == [{"n": i} for i in range(5)]
-
-
 def noise(rng: random.Random) -> bytes:
     return rng.randbytes(rng.randrange(1, 5000))
 
@@ -118,20 +112,6 @@ def test_descriptors_that_are_taken(connection: raw.Connection, fd: int) -> None
     connection.send(data, [fd])
     assert connection.reply(101).result == {}
     assert connection.reply(102).result["size"] == 4096
-
-
-def test_glued_sends(connection: raw.Connection, fd: int) -> None:
-    """A request without descriptors, then one with: the kernel hands both to one recvmsg."""
-    work = LongRun(connection)  # keeps the daemon's attention elsewhere now and then
-    ids = []
-    for _ in range(50):
-        ids.append(connection.request("ping", {"a": 1}))
-        ids.append(connection.request("register", REGISTER, [fd]))
-        ids.append(connection.request("ping", {"b": 2}))
-        for msgid in ids:
-            connection.reply(msgid).get()
-        ids.clear()
-    connection.call("cancel", {"msgid": work.msgid})
 
 
 def test_descriptors_without_a_message(connect: Callable[..., raw.Connection], fd: int) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import kops
-import numpy as np
 import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
-from kops.judge import _carrier, _draws, _gpu, _judge, _machine, _pool, _runner, _solution, _unseen, _verdict
+from kops.judge import _carrier, _draws, _gpu, _judge, _machine, _pool, _runner, _solution, _verdict
 from material import FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
 
 from support.daemon import Daemon  # isort: skip
@@ -91,15 +89,6 @@ def test_what_cannot_be_overwritten_nobody_gets(daemon: Daemon, monkeypatch: pyt
         assert not free(made) and carrier_of(made)._made == 0
 
 
-def test_how_much_is_kept(daemon: Daemon, rooms: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_carrier, "KEPT_BYTES", 16 << 20)
-    with judge_of(daemon, time=False) as made:
-        for n in (1000, 300_000, 700_000, 1000):
-            assert made.judge(task(cases=[{"n": n}]), add()).right
-            assert carrier_of(made)._made <= 16 << 20
-            assert carrier_of(made)._made == sum(room.nbytes for room in free(made))
-
-
 def test_there_is_no_memory_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept makes room for what is needed."""
     new, failed = _carrier.Carrier._new, []
@@ -114,19 +103,6 @@ def test_there_is_no_memory_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch
         assert made.judge(task(), add()).right
         monkeypatch.setattr(_carrier.Carrier, "_new", spent)
         assert made.judge(task(cases=[{"n": 600_000}]), add()).right and failed
-
-
-def test_launches_get_memory_of_others_in_turns(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    places: list[int] = []
-
-    def note(made: Any, runner: Any, plan: Any, memory: Any, timed: bool = False) -> None:
-        if timed:
-            places.append(id(memory["c"].room))
-
-    spy(monkeypatch, _gpu.GpuRunner, "launched", note)
-    with judge_of(daemon, limits=LIMITS._replace(until=1e-9, at_most=60, launches=20)) as made:
-        assert made.judge(task(), add()).right
-    assert len(places) >= 14 and len(set(places)) >= _gpu.VARIETY
 
 
 def test_strict_with_the_next_process_ready(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,22 +125,6 @@ def test_a_spare_outlives_what_is_wrong(daemon: Daemon, bad: judge.Solution) -> 
         one = task()
         futures = [made.submit(one, add(prelude=f"// {i}") if i % 2 else bad) for i in range(4)]
         assert [future.result().kind == "right" for future in futures] == [False, True] * 2
-
-
-def test_draws_for_times_make_room_first() -> None:
-    """They take what room there is, never that of draws of other tasks; and a task that comes later gets theirs."""
-    first, second, third = (task(cases=[{"n": 1000}]) for _ in range(3))
-    of_one = _draws.draw(first, first.timed_case, 1).nbytes
-    kept = _pool.Pool(19 * of_one)  # six of each task, one of them with exchanged elements, and one more
-    draws = {one: kept.take(one, one.timed_case, 5).draws for one in (first, second)}
-    for one in (first, second):
-        for number in range(9):
-            kept.keep(one, _draws.changed(one, draws[one][0], number, 100 + number))
-    assert [len(kept.variants(one)) for one in (first, second)] == [3, 3]  # a fifth of all, at most
-    last = kept.take(third, third.timed_case, 5).draws
-    kept.keep(third, _draws.changed(third, last[0], 1, 100))
-    assert [len(kept.variants(one)) for one in (first, second, third)] == [0, 1, 0]
-    assert [kept.take(one, one.timed_case, 5).draws for one in (first, second)] == [draws[first], draws[second]]
 
 
 def bytes_of(kept: _pool.Pool) -> list[int]:
@@ -200,63 +160,6 @@ def test_draws_that_are_made_ahead() -> None:
         assert kept.take(one, one.timed_case, 5).draws
         kept.make_variants(other, 1000, 1000.0, crew)
         assert len(kept.variants(other)) == 20 and not any(bytes_of(kept)), "a fifth of all"
-
-
-def test_draws_are_made_ahead_for_many_tasks_at_once() -> None:
-    several = [task(cases=[{"n": 1000}]) for _ in range(16)]
-    kept = _pool.Pool(10_000 * _draws.draw(several[0], several[0].timed_case, 1).nbytes)
-
-    def ahead(one: judge.Task) -> int:
-        kept.take(one, one.timed_case, 5)
-        for count in range(1, 30):
-            kept.make_variants(one, count, 1000.0, crew)
-            kept.take(one, one.timed_case, 5)
-        return len(kept.variants(one))
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads change places wherever they can
-    try:
-        with ThreadPoolExecutor(2) as crew, ThreadPoolExecutor(8) as several_at_once:
-            assert set(several_at_once.map(ahead, several)) == {29 - _pool.VARIANTS_GO * (30 // _pool.REFRESH)}
-    finally:
-        sys.setswitchinterval(before)
-    assert not any(bytes_of(kept))
-
-
-def test_what_others_kept_is_seen_in_times(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launch of one solution sees inputs twice, and later solutions need few new ones."""
-    seen: list[bytes] = []
-    made: list[Any] = []
-    for module in (_unseen, _pool):
-        spy(monkeypatch, module, "draw", lambda draw, *_: made.append(draw))
-    spy(monkeypatch, _carrier.Carrier, "stage", lambda staged, carrier, plan, draw, seed: seen.append(draw.tensors["a"].data.tobytes()))
-    counts = []
-    with judge_of(daemon) as judging:
-        one = task(cases=[{"n": 3001}])
-        for i in range(4):
-            seen.clear()
-            made.clear()
-            assert judging.judge(one, add(prelude=f"// {i}")).right
-            counts.append(len(made))
-            assert len(seen[5:]) == len(set(seen[5:]))  # behind those of the check, which come twice
-    assert counts[0] > 10 > counts[-1]
-
-
-def test_the_inputs_fill_memory_to_its_ends(daemon: Daemon) -> None:
-    with judge_of(daemon) as made:
-        assert made.judge(task(), add()).right
-        carrier = carrier_of(made)
-        rooms = [carrier.take(carrier.key_of(4004, side)) for side in ("end", "start")]
-        blocks = [carrier.block((1001,), "f32", room) for room in rooms]
-        for block in blocks:
-            values = np.arange(1001, dtype="f4")
-            images = {"x": np.zeros(block.room.whole.size, "u1")}
-            images["x"][block.before : block.before + 4004] = values.view("u1")
-            carrier.up({"x": block}, images).wait()
-            copies = carrier.down({"x": block})
-            copies.wait()
-            assert np.array_equal(block.tensor.get(), values) and np.array_equal(copies.images["x"], images["x"])
-        carrier.give(rooms)
 
 
 @pytest.mark.parametrize("guarded", [True, False])

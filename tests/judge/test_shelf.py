@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from kops import Client, judge
 from kops._base.errors import BY_CODE
-from kops.judge import _carrier, _draws, _gpu, _machine, _runner, _shelf, _timed, _unseen, _values
+from kops.judge import _draws, _gpu, _runner, _shelf, _timed, _unseen, _values
 from material import FAULT, SIGNATURE, VECTOR, add, confined, spy, task
 from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
@@ -111,33 +110,6 @@ def test_a_draw_is_carried_once_and_overwritten_when_it_goes(shelved: Numpy, jud
     shelf.clear()
     assert not shelf._draws and not shelf._bytes
     assert not any(whole.get().any() for whole in wholes)
-
-
-def test_memory_is_used_again(shelved: Numpy, judge_of: Make) -> None:
-    """By draws of the same size, before others have to go; then those go first that were not used for the longest time."""
-    made = judge_of(time=False)
-    one = task(**SMALL)
-    assert made.judge(one, add()).right and made._machine is not None and made._machine.shelf is not None
-    shelf = made._machine.shelf
-    shelf.clear()
-    shelf._most = 3 * (16 << 21)
-    draws = [_draws.draw(one, one.timed_case, seed) for seed in range(40)]
-    for drawn in draws[:32]:
-        shelf._kept(drawn, None)
-    assert shelf._bytes == 32 << 21 and all(shelf.has(drawn) for drawn in draws[:32])
-    last = draws[0]
-    del draws[0], drawn
-    shelf._kept(draws[31], None)
-    assert shelf._bytes == 48 << 21 and shelf.has(last)
-    other = _draws.draw(large := task(cases=[{"n": 150_000}]), large.timed_case, 1)
-    assert 1 << 21 < other.nbytes and shelf.takes(other)
-    shelf._used.add(weakref.ref(last))
-    shelf._kept(other, None)
-    assert shelf.has(last) and shelf.has(other) and shelf._bytes > shelf._most, "what is in use stays"
-    shelf.begin()
-    shelf._give_up(shelf._draws[weakref.ref(other)].whole.size)
-    shelf._kept(other, None)
-    assert not any(shelf.has(drawn) for drawn in draws) and shelf.has(other) and shelf._bytes <= shelf._most
 
 
 @pytest.mark.parametrize("size", [None, 150_000])
@@ -244,51 +216,11 @@ def test_large_draws_stay_on_the_host(shelved: Numpy, judge_of: Make) -> None:
     assert set(shelved.runs) <= {"put_rubbish"}, "what the solution before had is overwritten, but nothing is looked at"
 
 
-def test_memory_is_overwritten_by_few_requests(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the judge's own kernels; by copies, where these are refused. Where the daemon does not say that it is done nobody gets it."""
-    made = judge_of(time=False)
-    copied: list[int] = []
-
-    def failing(code: str) -> Any:
-        def fails(*_: Any, **__: Any) -> Any:
-            raise BY_CODE[code]("it does not run")
-
-        return fails
-
-    spy(monkeypatch, _carrier.Carrier, "_copy_zeros", lambda made, carrier, several: copied.append(len(several)))
-    assert made.judge(task(**SMALL), add()).right and made._machine is not None and made._machine.carrier is not None
-    carrier = made._machine.carrier
-    rooms: list[Any] = []
-    for code in ("", "quota_exceeded", "device_lost"):
-        if code:
-            monkeypatch.setattr(shelved, "sequence", failing(code))
-            carrier.give(rooms)
-            copied.clear()
-        carrier.settle()
-        assert bool(copied) == (code == "quota_exceeded")
-        rooms = [carrier.take(key) for key in [key for key, free in carrier._free.items() for _ in free]]
-        assert bool(rooms) == (code != "device_lost") and not any(room.reach.get().any() for room in rooms)
-        for room in rooms:
-            room.reach.set(np.ones(room.reach.shape, "u8"))
-
-
 def test_where_the_kernels_do_not_run(daemon: Daemon, judge_of: Make) -> None:
     """The stand-in runs none that it does not know: all is compared on the host."""
     made = judge_of()
     assert made.judge(task(**SMALL), add()).right
     assert made._machine is not None and made._machine.shelf is None and made._machine._no_shelf
-
-
-def test_where_the_daemon_runs_no_kernels_for_a_while(judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = judge_of(time=False)
-    machine = made._machine
-    assert machine is not None
-
-    def refused(*_: Any) -> Any:
-        raise BY_CODE["quota_exceeded"]("faults")
-
-    monkeypatch.setattr(_machine, "Shelf", refused)
-    assert machine._shelf() is None and not machine._no_shelf, "it is tried again"
 
 
 def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

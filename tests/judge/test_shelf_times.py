@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from kops import Timings, judge
 from kops.judge import _gpu, _shelf, _timed, _unseen
-from kops.judge._draws import draw
 from material import SIGNATURE, add, spy, task
 from shelves import SMALL, WIDE, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
@@ -143,21 +142,6 @@ def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Ma
     monkeypatch.setattr(_unseen.Unseen, "held", spent)
     verdict = judge_of().judge(task(**SMALL), add())
     assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
-
-
-def test_images_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, one = _shelf.Images(), task(cases=[{"n": 1000}])
-    draws = [draw(one, one.all_cases[0], seed, seed) for seed in range(4)]
-    for each in draws:
-        images.make(each)
-    assert len(images) == 4 and images.take(draws[0]) is not None and images.take(draws[0]) is None and not images.has(draws[0])
-    monkeypatch.setattr(_shelf, "IMAGES_BYTES", 1)
-    images.make(draws[0])
-    assert len(images) == 1 and images.has(draws[0]), "the oldest go"
-    del draws, each
-    gc.collect()
-    images.make(again := draw(one, one.all_cases[0], 5, 5))
-    assert len(images) == 1 and images.has(again), "those whose draws are gone, too"
 
 
 def test_requests_have_no_more_tensors_than_the_daemon_takes(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:

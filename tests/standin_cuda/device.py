@@ -19,7 +19,6 @@ from . import dlpack
 from .structs import AccessDescription, AllocationProperties, CUdeviceptr, IpcHandle, Location, PoolPointer, PoolProperties
 
 BUFFER_ID = 7
-IS_LEGACY_CUDA_IPC_CAPABLE = 14
 POSIX_FD = 1
 
 
@@ -167,13 +166,6 @@ class Driver:
 
     def stream_synchronize(self, stream: int = 0) -> None:
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
-
-    def stream_wait_value(self, stream: int, address: int, value: int) -> None:
-        """Holds the stream's later work until the 64-bit word at `address` has reached the value."""
-        self.call("cuStreamWaitValue64_v2", ctypes.c_void_p(stream), CUdeviceptr(address), ctypes.c_uint64(value), ctypes.c_uint(0))
-
-    def stream_write_value(self, stream: int, address: int, value: int) -> None:
-        self.call("cuStreamWriteValue64_v2", ctypes.c_void_p(stream), CUdeviceptr(address), ctypes.c_uint64(value), ctypes.c_uint(0))
 
     # ---- VMM: what torch's expandable segments are made of, and what a daemon's `alloc` returns ----
 

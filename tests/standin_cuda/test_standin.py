@@ -123,3 +123,25 @@ print(child)
     assert control.row(living.pid).live_allocation_bytes == 8
     assert len(control.misuses()) == 1 and control.row(culprit.pid).misuse == 1
     assert len(list(control.rows())) == 64
+
+
+def test_misuse_is_reported(peers: Callable[..., Peer], control: Control) -> None:
+    """The tests on this driver count on it, and on nothing that is right being taken for one."""
+    peer = peers()
+    a = peer.alloc(4096)
+    for wrong, what in ((lambda: peer.free(a + 1), "cuMemFree"), (lambda: peer.ipc_close(a), "cuIpcCloseMemHandle")):
+        with pytest.raises(CudaError):
+            wrong()
+        assert what in control.misuses()[-1]
+    module, stream = peer.module_load(CODE), peer.stream_create()
+    with control.gate("kernel") as gate:
+        peer.launch(module, "read_range", struct.pack("<QQi", a, a, 16), stream)
+        control.wait_for(lambda: control.waiting("kernel") == 1)
+        peer.start("free", a)  # which waits for the kernel
+        control.wait_for(lambda: "still queued" in control.misuses()[-1])
+        gate.open()
+        peer.finish()
+    peer.synchronize()
+    with pytest.raises(CudaError):
+        peer.free(a)
+    assert control.row(peer.pid).misuse == 4 and control.row(peer.pid).live_allocations == 0
