@@ -260,6 +260,7 @@ int executor_main(int argc, char **argv, const struct gpu_backend *local)
 {
     struct serving *p = calloc(1, sizeof(*p));
     struct backend_config config = {0};
+    const struct timespec nap = {.tv_nsec = 100000};
     struct error said = {.code = ERROR_NONE}, e;
     int status = 0;
 
@@ -295,7 +296,8 @@ int executor_main(int argc, char **argv, const struct gpu_backend *local)
         serve(p);
         /* Under MPS the end of a process in the middle of its work would break the other clients. */
         for (uint64_t end_ns = clock_now_ns() + LAST_JOBS_NS; p->unfinished && clock_now_ns() < end_ns;)
-            jobs_turn(p);
+            if (!jobs_turn(p))
+                nanosleep(&nap, NULL);
     }
     /* Threads may be in calls of the driver, for which exit() would wait. */
     _exit(status);
