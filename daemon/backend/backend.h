@@ -83,18 +83,16 @@ struct backend_host {
 
 /* Settings that concern backends; strings live as long as the daemon. Zero or NULL: the backend's default. */
 struct backend_config {
-    unsigned host_threads;         /* worker threads of the host device; 0: one a core that the process may use */
-    const char *host_blas;         /* "auto", "none", or a library's path */
-    const char *host_onednn;       /* "auto", "none", or a path of oneDNN */
-    bool host_first_variant;       /* the host runs gemm's first variant; false: the fastest one, as measured in use */
-    const char *cuda_driver;       /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
-    const char *cuda_blaslt;       /* path of cuBLASLt, "none" to do without; NULL: the usual names */
-    const char *cuda_cupti;        /* path of CUPTI, "off" to do without; NULL: the usual names and places */
-    bool cuda_cupti_early;         /* start CUPTI with a context, not for the first work that it may time */
-    const char *cuda_nvml;         /* path of NVML, "none" to do without; NULL: libnvidia-ml.so.1 */
-    bool cuda_blaslt_late;         /* load cuBLASLt for the first gemm only; variants() names it all the same */
-    uint64_t cuda_workspace_bytes; /* scratch for cuBLASLt, a stream; 0: 32 MiB */
-    uint64_t cuda_repack_bytes;    /* scratch for copies of gemm's operands, on each device; 0: none is copied */
+    unsigned host_threads;      /* worker threads of the host device; 0: one a core that the process may use */
+    const char *host_blas;      /* "auto", "none", or a library's path */
+    const char *host_onednn;    /* "auto", "none", or a path of oneDNN */
+    bool host_first_variant;    /* the host runs gemm's first variant; false: the fastest one, as measured in use */
+    const char *cuda_driver;    /* path of libcuda, "none" to do without; NULL: libcuda.so.1 */
+    const char *cuda_blaslt;    /* path of cuBLASLt, "none" to do without; NULL: the usual names */
+    const char *cuda_cupti;     /* path of CUPTI, "off" to do without; NULL: the usual names and places */
+    bool cuda_cupti_early;      /* start CUPTI with a context, not for the first work that it may time */
+    bool cuda_blaslt_late;      /* load cuBLASLt for the first gemm only; variants() names it all the same */
+    uint64_t cuda_repack_bytes; /* scratch for copies of gemm's operands, on each device; 0: none is copied */
     const struct tuning_table *tuning; /* choices of tuning; NULL: nothing is looked up */
     int tuning_fd;                     /* the table's descriptor, for executors; meaningless where `tuning` is NULL */
     uint64_t spin_us;                  /* time that an executor polls before it sleeps */

@@ -46,30 +46,21 @@ struct gpu {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
-static const char *library_path;
 static char why_not[128]; /* reason why the library cannot be loaded; "": it can, or was not tried */
 static bool begun;        /* nvmlInit has succeeded */
 static struct gpu gpus[BACKEND_MAX_DEVICES];
 static unsigned n_gpus;
 
-void nvml_choose(const char *path)
-{
-    pthread_mutex_lock(&lock);
-    library_path = path;
-    pthread_mutex_unlock(&lock);
-}
-
 /* ---- the library ---- */
 
-static int load(const char *path)
+static const char name_of_nvml[] = "libnvidia-ml.so.1"; /* it comes with the driver, and lies beside it */
+
+static int load(void)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
+    void *library = dlopen(name_of_nvml, RTLD_NOW | RTLD_LOCAL), *symbol;
 
     if (!library) {
-        if (strchr(path, '/'))
-            snprintf(why_not, sizeof(why_not), "no NVML: %s", dlerror());
-        else
-            snprintf(why_not, sizeof(why_not), "no %s", path);
+        snprintf(why_not, sizeof(why_not), "no %s", name_of_nvml);
         return -1;
     }
 #define X(result, Name, name, parameters)                                                                              \
@@ -78,7 +69,7 @@ static int load(const char *path)
     NVML_FUNCTIONS(X)
 #undef X
     if (!nvml.Init || !nvml.ErrorString || !nvml.HandleByUUID) {
-        snprintf(why_not, sizeof(why_not), "%s is no NVML, or a very old one", path);
+        snprintf(why_not, sizeof(why_not), "%s is no NVML, or a very old one", name_of_nvml);
         dlclose(library);
         return -1;
     }
@@ -88,14 +79,11 @@ static int load(const char *path)
 /* Begins NVML. A missing library is remembered; a driver that does not begin is tried again by the next question. */
 static int begin(struct backend_conditions *ret)
 {
-    const char *path = library_path ? library_path : "libnvidia-ml.so.1";
     int r;
 
     if (begun)
         return 0;
-    if (strcmp(path, "none") == 0)
-        snprintf(why_not, sizeof(why_not), "cuda.nvml is none");
-    if (*why_not || (!nvml.Init && load(path) < 0)) {
+    if (*why_not || (!nvml.Init && load() < 0)) {
         conditions_miss(ret, "%s", why_not);
         return -1;
     }

@@ -10,10 +10,6 @@
 
 struct backend_device;
 
-/* Chooses the library to load: a path, "none" to do without, NULL for the usual name. The text must live as long as the
- * process. Call it before the first question, in every backend that asks. */
-void nvml_choose(const char *path);
-
 /* Reads the conditions of the GPU with device->info.uuid; backend->conditions() of the backends for GPUs. */
 void nvml_conditions(struct backend_device *device, struct backend_conditions *ret);
 

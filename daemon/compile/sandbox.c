@@ -18,13 +18,13 @@ bool sandbox_available(struct error *e)
         error_set(
             e, ERROR_UNSUPPORTED,
             "compiling is switched off: this kernel has no Landlock (%s), which keeps sources from reading files; "
-            "enable it (lsm=landlock,…), or set kernels.sandbox to best_effort",
+            "enable it (lsm=landlock,…), or set server.sandbox to best_effort",
             strerror(errno));
         return false;
     }
     if (!calls_available()) {
         error_set(e, ERROR_UNSUPPORTED,
-                  "compiling is switched off: this kernel has no seccomp filters; set kernels.sandbox to best_effort");
+                  "compiling is switched off: this kernel has no seccomp filters; set server.sandbox to best_effort");
         return false;
     }
     return true;
@@ -32,13 +32,13 @@ bool sandbox_available(struct error *e)
 
 static int failed(struct error *e)
 {
-    return error_prefix(e, "no sandbox for the compiler (kernels.sandbox): ");
+    return error_prefix(e, "no sandbox for the compiler (server.sandbox): ");
 }
 
 int sandbox_drop_privileges(const char *user, int parent, struct error *e)
 {
     if (user && geteuid() == 0 && process_become(user, false, e) < 0)
-        return error_prefix(e, "the compiler cannot change its user (kernels.user): ");
+        return error_prefix(e, "the compiler cannot change its user: ");
     if ((user && process_drop_capabilities(e) < 0) || process_refuse_privileges(e) < 0)
         return failed(e);
     if (process_bind_to_parent(parent) < 0)

@@ -257,7 +257,7 @@ static int check_entry(const char *path, const struct stat *s, struct error *e)
     if (!S_ISREG(s->st_mode) && !S_ISDIR(s->st_mode) && !S_ISLNK(s->st_mode))
         return refuse(path, "is no file, folder or link", e);
     if (geteuid() == 0 && !S_ISLNK(s->st_mode) && (s->st_mode & needed) != needed)
-        return refuse(path, "cannot be read by the compiler's user (kernels.user): `chmod -R go+rX` the tree", e);
+        return refuse(path, "cannot be read by the compiler's user: `chmod -R go+rX` the tree", e);
     if (s->st_uid != 0 && s->st_uid != geteuid())
         return refuse(path, "belongs to another user than root or the daemon's: `chown -R root` the tree", e);
     if (!S_ISLNK(s->st_mode) && (s->st_mode & (S_IWGRP | S_IWOTH)))

@@ -338,7 +338,7 @@ static int lack(struct confinement *c, const struct error *why, struct error *e)
 {
     if (c->mode == EXECUTOR_SANDBOX_REQUIRED) {
         *e = *why;
-        return error_prefix(e, "no sandbox for an executor (executors.sandbox): ");
+        return error_prefix(e, "no sandbox for an executor (server.sandbox): ");
     }
     if (!c->lacks.code)
         c->lacks = *why;

@@ -21,7 +21,7 @@ enum {
     LINE_MAX_BYTES = 900 /* bytes of a line in the log */,
     LINES_A_SECOND = 20,
     VARIABLE_BYTES = 128,
-    CONFIG_ARGUMENTS = 6,
+    CONFIG_ARGUMENTS = 5,
     OWN_MAX = 3, /* see confine_spawn() */
     ARGUMENT_BYTES = PATH_MAX + 32
 };
@@ -100,9 +100,8 @@ static void write_config(const struct backend_config *config, char texts[CONFIG_
     snprintf(texts[0], ARGUMENT_BYTES, "driver=%s", config->cuda_driver ? config->cuda_driver : "");
     snprintf(texts[1], ARGUMENT_BYTES, "blaslt=%s", config->cuda_blaslt ? config->cuda_blaslt : "");
     snprintf(texts[2], ARGUMENT_BYTES, "cupti=%s", config->cuda_cupti ? config->cuda_cupti : "");
-    snprintf(texts[3], ARGUMENT_BYTES, "workspace=%llu", (unsigned long long)config->cuda_workspace_bytes);
-    snprintf(texts[4], ARGUMENT_BYTES, "repack=%llu", (unsigned long long)config->cuda_repack_bytes);
-    snprintf(texts[5], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
+    snprintf(texts[3], ARGUMENT_BYTES, "repack=%llu", (unsigned long long)config->cuda_repack_bytes);
+    snprintf(texts[4], ARGUMENT_BYTES, "debug=%d", log_enabled(LOG_LEVEL_DEBUG));
 }
 
 const char *confine_argument(char *argument, struct backend_config *config)
@@ -118,8 +117,6 @@ const char *confine_argument(char *argument, struct backend_config *config)
         config->cuda_blaslt = *value ? value : NULL;
     else if (!strcmp(argument, "cupti"))
         config->cuda_cupti = *value ? value : NULL;
-    else if (!strcmp(argument, "workspace"))
-        config->cuda_workspace_bytes = strtoull(value, NULL, 10);
     else if (!strcmp(argument, "repack"))
         config->cuda_repack_bytes = strtoull(value, NULL, 10);
     else if (!strcmp(argument, "debug"))

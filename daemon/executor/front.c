@@ -175,7 +175,6 @@ static int front_open(const struct backend_config *config, const struct backend_
 
     if (!f)
         return -1;
-    nvml_choose(config->cuda_nvml);
     if (start_common(f, &x, e) < 0)
         goto free_front;
     wanted = x->n_described < max ? x->n_described : max;

@@ -130,9 +130,7 @@ int config_init(struct config *c, struct error *e)
     c->polling_clients = usable_cores() >= 6 ? usable_cores() / 2 - 2 : 1;
     c->helpers = usable_cores() > 0 ? (uint64_t)usable_cores() : 1;
     config_init_shares(c);
-    c->any_socket.mode = CONFIG_UNSAID;
-    for (unsigned i = 0; i < SOCKET_QUOTAS; i++)
-        c->any_socket.quotas[i] = CONFIG_UNSAID;
+    config_init_socket(&c->any_socket, NULL);
     for (unsigned i = 0; i < n_settings; i++)
         if (settings[i].fallback && config_apply(c, &settings[i], settings[i].fallback, e) < 0)
             return -1;
@@ -162,12 +160,13 @@ static const struct setting *find(const char *section, size_t length, const char
 int config_set(struct config *c, const char *name, const char *value, struct error *e)
 {
     const char *dot = strchr(name, '.');
-    const struct setting *s = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL;
-
-    const struct setting *nearest;
+    const struct setting *s = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL, *nearest;
+    const char *instead = config_gone(name);
 
     if (s)
         return config_apply(c, s, value, e);
+    if (instead)
+        return error_set(e, ERROR_UNKNOWN_KEY, "%s is no setting any more: take it out; %s", name, instead);
     if (dot && config_is_socket(name, (size_t)(strrchr(name, '.') - name)))
         return config_set_socket(c, name, value, e);
     nearest = config_nearest(name);
@@ -404,7 +403,10 @@ void config_print(const struct config *config, FILE *to)
         if (strcmp(section, s->section) != 0)
             fprintf(to, "%s[%s]\n", *section ? "\n" : "", s->section);
         section = s->section;
-        print_comment(s->doc, to);
+        if (!s->doc && *number_at(c, s) == CONFIG_UNSAID)
+            continue;
+        if (s->doc)
+            print_comment(s->doc, to);
         switch (s->type) {
         case TEXT:
         case LIST:

@@ -16,47 +16,52 @@
 
 struct setting;
 
+/* [quota], what one user may have: each may be set for a socket as quota_NAME, see QUOTAS in settings.c. */
+struct quota_settings {
+    uint64_t connections, buffers, mappings, mapped_mib, allocated_mib, host_mib, daemon_mib, inflight, fds,
+        messages_per_s, device_share;
+};
+
 /* [socket NAME], the socket of an identity, or [socket *], whose settings hold where a section leaves them out and for
  * the folders that its path stands for. NULL and CONFIG_UNSAID: left out. */
-enum { SOCKET_QUOTAS = 13, SOCKET_SECTIONS_MAX = 1024, SOCKET_PATH_BYTES = 108 /* size of sun_path */ };
+enum { SOCKET_SECTIONS_MAX = 1024, SOCKET_PATH_BYTES = 108 /* size of sun_path */ };
 #define CONFIG_UNSAID UINT64_MAX
 struct socket_section {
     char *name; /* name of the identity; NULL: [socket *] */
     char *path, *group, *classes, *isolate, *user_kernels, *hand_out;
-    uint64_t mode, quotas[SOCKET_QUOTAS];
+    uint64_t mode;
+    struct quota_settings quota;
 };
 
 struct config {
     bool root; /* the process was root's when it began: where things are by default */
     /* server */
     char *socket, *socket_group, *log_level, *default_device;
-    char *user, *group;
+    char *user, *sandbox, *backend;
     long polling_clients; /* no setting: of the machine */
-    uint64_t socket_mode, backlog, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s,
-        idle_exit_s, log_kib;
+    uint64_t socket_mode, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s, idle_exit_s,
+        log_kib;
     /* limits */
     uint64_t tuning_idle_runs, tuning_budget_ms;
     bool tuning_ready;
-    uint64_t message_bytes, inflight, buffers, programs, inline_mappings, output_bytes, stuck_reader_s,
-        partial_message_s, idle_close_s;
+    uint64_t message_bytes, inflight, peer_timeout_s, idle_close_s;
     /* host */
-    bool host_enabled, host_choose;
+    bool host_choose;
     uint64_t host_threads;
     char *host_blas, *host_onednn;
     /* cuda */
-    bool cuda_enabled;
     bool executors_counters_privileged;
-    char *cuda_driver, *cuda_blaslt, *cuda_nvml;
-    char *executors_isolate, *executors_sandbox, *executors_user, *executors_cupti;
+    char *cuda_driver, *cuda_blaslt;
+    char *executors_isolate, *executors_user, *executors_cupti;
     uint64_t executors_max, executors_active, executors_exclusive_ms, executors_late_ms, executors_longest_s,
-        executors_spares, executors_faults, executors_spin_us;
-    uint64_t cuda_workspace_bytes, cuda_repack_bytes;
+        executors_spares, executors_faults;
+    uint64_t cuda_repack_bytes;
     /* kernels */
-    uint64_t kernels, source_bytes, job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
-    char *user_kernels, *user_kernels_group, *hand_out, *nvrtc, *include, *include_extra, *sandbox, *compile_user;
+    uint64_t job_timeout_s, helpers, compile_memory_mib, compile_time_s, compile_keep_s;
+    char *user_kernels, *hand_out, *nvrtc, *include, *include_extra;
     /* cache */
     char *cache_directory; /* "": none */
-    uint64_t cache_disk_mib, cache_memory_mib;
+    uint64_t cache_disk_mib;
     char *cache_remote, *cache_remote_trust, *cache_remote_key, *cache_remote_credentials, *cache_remote_ca,
         *cache_remote_helper;
     uint64_t cache_remote_wait_ms, cache_remote_timeout_ms, cache_remote_max_days;
@@ -66,17 +71,17 @@ struct config {
     char *access_allow, *access_deny, *access_tune, *access_administer;
     struct access_policy access;
     /* quota */
-    uint64_t quota_connections, quota_buffers, quota_mappings, quota_mapped_mib, quota_allocated_mib, quota_host_mib,
-        quota_host_all_mib, quota_program_mib, quota_waiting_mib, quota_inflight, quota_fds, quota_kernel_mib,
-        quota_messages_per_s, quota_device_share;
+    struct quota_settings quota;
+    uint64_t quota_host_all_mib;
     /* sockets */
     uint64_t sockets_max;
     struct socket_section any_socket, *sockets;
     unsigned n_sockets;
     /* Made from texts by config_finish(): enum user_kernels twice, compiler_sandbox, isolation, executor_sandbox; the
      * group. */
+    bool has_host, has_cuda; /* of backend */
     unsigned policy, hand_out_policy, sandbox_mode, isolate, executors_sandbox_mode;
-    gid_t kernels_gid;
+    gid_t user_kernels_gid, hand_out_gid; /* of a policy that is a group */
     /* Made from settings and files by config_finish_remote(). */
     struct signed_trust remote_trust;
     struct signing_key remote_key;
@@ -134,7 +139,10 @@ int config_check_trust(int fd, const char *path, bool root, struct error *e);
 /* Checks the files that settings of root's daemon name: an error, or a line in the log, where other users may change
  * them. */
 int config_check_named(const struct config *c, struct error *e);
-/* config_nearest.c: returns the setting that a misspelt name, "section.key" or SECTION_KEY, may mean; NULL: none. */
+/* config_nearest.c: returns what there is instead of the setting "section.key" or SECTION_KEY that older versions had;
+ * NULL: there was none. */
+const char *config_gone(const char *name);
+/* Returns the setting that a misspelt name, "section.key" or SECTION_KEY, may mean; NULL: none. */
 const struct setting *config_nearest(const char *name);
 /* config_remote.c: reads the files of the remote cache's settings, for config_finish(). */
 int config_finish_remote(struct config *c, struct error *e);
@@ -145,6 +153,8 @@ struct code_remote_config;
 void config_remote(const struct config *c, struct code_remote_config *ret);
 /* config_sockets.c: the sections of sockets. `name` is "socket NAME" of `length` bytes. */
 bool config_is_socket(const char *name, size_t length);
+/* Makes a section that says nothing, and takes over the name. */
+void config_init_socket(struct socket_section *s, char *name);
 /* Adds the section "socket NAME" where there is none. */
 int config_add_socket(struct config *c, const char *section, struct error *e);
 /* Sets "socket NAME.key"; adds the section where there is none. */

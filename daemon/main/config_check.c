@@ -82,45 +82,74 @@ int config_find_group(const char *name, gid_t *ret)
     return 0;
 }
 
-static int check_kernels(struct config *c, struct error *e)
+/* Policies are names, or @GROUP, which config_resolve_names() looks up. */
+static int find_policy(const char *setting, const char *value, unsigned n, unsigned *ret, struct error *e)
 {
-    static const char *const sandboxes[] = {[COMPILER_SANDBOX_REQUIRED] = "required",
-                                            [COMPILER_SANDBOX_BEST_EFFORT] = "best_effort",
-                                            [COMPILER_SANDBOX_OFF] = "off"};
-    enum { AUTO = USER_KERNELS_COUNT };
-    const char *group = c->user_kernels_group, *policies[AUTO + 1] = {[AUTO] = "auto"};
+    const char *names[USER_KERNELS_COUNT + 1];
 
-    memcpy(policies, user_kernels_names, sizeof(user_kernels_names));
-    if (find_choice("kernels.user_kernels", c->user_kernels, policies, AUTO + 1, &c->policy, e) < 0 ||
-        find_choice("kernels.hand_out", c->hand_out, user_kernels_names, USER_KERNELS_COUNT, &c->hand_out_policy, e) <
-            0 ||
-        find_choice("kernels.sandbox", c->sandbox, sandboxes, 3, &c->sandbox_mode, e) < 0)
-        return -1;
-    if (c->policy == AUTO)
-        c->policy = c->isolate == ISOLATE_NONE ? USER_KERNELS_OWNER : USER_KERNELS_ALL;
-    if (c->policy == USER_KERNELS_GROUP && !group)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels = group needs kernels.user_kernels_group");
-    if (c->hand_out_policy == USER_KERNELS_GROUP && !group)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.hand_out = group needs kernels.user_kernels_group");
+    memcpy(names, user_kernels_names, sizeof(user_kernels_names));
+    names[USER_KERNELS_GROUP] = "@GROUP";
+    names[USER_KERNELS_COUNT] = "auto";
+    if (*value != '@')
+        return find_choice(setting, value, names, n, ret, e);
+    *ret = USER_KERNELS_GROUP;
     return 0;
 }
 
-static int check_executors(struct config *c, struct error *e)
+static int check_kernels(struct config *c, struct error *e)
 {
-    static const char *const sandboxes[] = {
-        [EXECUTOR_SANDBOX_AUTO] = "auto", [EXECUTOR_SANDBOX_REQUIRED] = "required", [EXECUTOR_SANDBOX_OFF] = "off"};
+    enum { AUTO = USER_KERNELS_COUNT };
 
-    if (find_choice("executors.isolate", c->executors_isolate, isolation_names, ISOLATE_COUNT, &c->isolate, e) < 0)
+    if (find_choice("executors.isolate", c->executors_isolate, isolation_names, ISOLATE_COUNT, &c->isolate, e) < 0 ||
+        find_policy("kernels.user_kernels", c->user_kernels, AUTO + 1, &c->policy, e) < 0 ||
+        find_policy("kernels.hand_out", c->hand_out, AUTO, &c->hand_out_policy, e) < 0)
         return -1;
-    return find_choice("executors.sandbox", c->executors_sandbox, sandboxes, 3, &c->executors_sandbox_mode, e);
+    if (c->policy == AUTO)
+        c->policy = c->isolate == ISOLATE_NONE ? USER_KERNELS_OWNER : USER_KERNELS_ALL;
+    return 0;
+}
+
+static int check_backend(struct config *c, struct error *e)
+{
+    enum { AUTO, HOST, CUDA };
+    static const char *const names[] = {"auto", "host", "cuda"};
+    unsigned i;
+
+    if (find_choice("server.backend", c->backend, names, 3, &i, e) < 0)
+        return -1;
+    c->has_host = i != CUDA;
+    c->has_cuda = i != HOST;
+    return 0;
+}
+
+static int check_sandbox(struct config *c, struct error *e)
+{
+    static const char *const names[] = {"auto", "required", "best_effort", "off"};
+    static const enum compiler_sandbox of_compilers[] = {COMPILER_SANDBOX_REQUIRED, COMPILER_SANDBOX_REQUIRED,
+                                                         COMPILER_SANDBOX_BEST_EFFORT, COMPILER_SANDBOX_OFF};
+    static const unsigned of_executors[] = {EXECUTOR_SANDBOX_AUTO, EXECUTOR_SANDBOX_REQUIRED, EXECUTOR_SANDBOX_AUTO,
+                                            EXECUTOR_SANDBOX_OFF};
+    unsigned i;
+
+    if (find_choice("server.sandbox", c->sandbox, names, 4, &i, e) < 0)
+        return -1;
+    c->sandbox_mode = of_compilers[i];
+    c->executors_sandbox_mode = of_executors[i];
+    return 0;
+}
+
+static int find_policy_group(const char *setting, const char *value, gid_t *ret, struct error *e)
+{
+    if (*value != '@' || config_find_group(value + 1, ret) == 0)
+        return 0;
+    return error_set(e, ERROR_INVALID_ARGUMENT, "%s: there is no group \"%.40s\"", setting, value + 1);
 }
 
 int config_resolve_names(struct config *c, struct error *e)
 {
-    const char *group = c->user_kernels_group;
-
-    if (group && config_find_group(group, &c->kernels_gid) < 0)
-        return error_set(e, ERROR_INVALID_ARGUMENT, "kernels.user_kernels_group: there is no group \"%.40s\"", group);
+    if (find_policy_group("kernels.user_kernels", c->user_kernels, &c->user_kernels_gid, e) < 0 ||
+        find_policy_group("kernels.hand_out", c->hand_out, &c->hand_out_gid, e) < 0)
+        return -1;
     subordinates_free(&c->subordinates);
     if (strcmp(c->subuid, "none") != 0 && subordinates_read(&c->subordinates, c->subuid) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
@@ -131,7 +160,8 @@ int config_finish(struct config *c, struct error *e)
 {
     enum log_level level;
 
-    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_executors(c, e) < 0 || check_kernels(c, e) < 0)
+    if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || check_sandbox(c, e) < 0 ||
+        check_backend(c, e) < 0)
         return -1;
     if (config_check_named(c, e) < 0 || config_finish_remote(c, e) < 0)
         return -1;

@@ -32,9 +32,14 @@ static bool is_setting(const char *variable, size_t length)
 static int unknown(const char *variable, size_t length, struct error *e)
 {
     const struct setting *nearest;
+    const char *instead;
     char given[128], name[64];
 
     snprintf(given, sizeof(given), "%.*s", (int)(length < 100 ? length : 100), variable);
+    instead = config_gone(given + strlen(prefix));
+    if (instead)
+        return error_set(e, ERROR_UNKNOWN_KEY, "the environment has %s, which is no setting any more: unset it; %s",
+                         given, instead);
     nearest = config_nearest(given + strlen(prefix));
     if (nearest && strchr(nearest->section, '*')) /* no variable names such a section */
         nearest = NULL;

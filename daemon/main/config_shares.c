@@ -13,8 +13,6 @@ enum { PART = 4, LARGE_PART = 2, FDS_MOST = 16384 };
 /* Descriptors that are not for users: the daemon's own, and 16 for each executor. */
 enum { OWN_PART = 4, OWN_MOST = 1024 };
 
-static const uint64_t UNSAID = UINT64_MAX;
-
 struct share {
     const char *setting;
     uint64_t all, *quota, most; /* most: the largest default; 0: any */
@@ -37,9 +35,9 @@ uint64_t config_descriptors(void)
 static void list_shares(struct config *c, struct share into[N_SHARES])
 {
     const struct share all[N_SHARES] = {
-        {"quota.connections", c->max_connections, &c->quota_connections, 0},
-        {"quota.mappings", MAPPINGS_MAX, &c->quota_mappings, 0},
-        {"quota.fds", config_descriptors(), &c->quota_fds, FDS_MOST},
+        {"quota.connections", c->max_connections, &c->quota.connections, 0},
+        {"quota.mappings", MAPPINGS_MAX, &c->quota.mappings, 0},
+        {"quota.fds", config_descriptors(), &c->quota.fds, FDS_MOST},
     };
 
     for (unsigned i = 0; i < N_SHARES; i++)
@@ -52,8 +50,8 @@ void config_init_shares(struct config *c)
 
     list_shares(c, shares);
     for (unsigned i = 0; i < N_SHARES; i++)
-        *shares[i].quota = UNSAID;
-    c->quota_host_mib = c->quota_host_all_mib = UNSAID;
+        *shares[i].quota = CONFIG_UNSAID;
+    c->quota.host_mib = c->quota_host_all_mib = c->quota.daemon_mib = CONFIG_UNSAID;
 }
 
 /* The kernel counts pages as the daemon's when it touches them first, so all mapped memory must fit beside the daemon's
@@ -62,9 +60,9 @@ static void find_host_memory(struct config *c)
 {
     const uint64_t mib = host_memory_total() >> 20;
 
-    if (c->quota_host_mib == UNSAID)
-        c->quota_host_mib = mib / 2 ? mib / 2 : 1;
-    if (c->quota_host_all_mib == UNSAID)
+    if (c->quota.host_mib == CONFIG_UNSAID)
+        c->quota.host_mib = mib / 2 ? mib / 2 : 1;
+    if (c->quota_host_all_mib == CONFIG_UNSAID)
         c->quota_host_all_mib = mib - mib / 4;
 }
 
@@ -77,7 +75,7 @@ void config_finish_shares(struct config *c)
     for (unsigned i = 0; i < N_SHARES; i++) {
         const struct share *s = &shares[i];
 
-        if (*s->quota != UNSAID)
+        if (*s->quota != CONFIG_UNSAID)
             continue;
         *s->quota = s->all / PART ? s->all / PART : 1; /* 0 is no limit */
         if (s->most && *s->quota > s->most)

@@ -8,17 +8,6 @@
 
 static const char prefix[] = "socket ", of_all[] = "socket *";
 
-/* The settings of [quota] that an identity may have values of its own for, in the order of socket_section.quotas. */
-static const size_t quota_offsets[SOCKET_QUOTAS] = {
-    offsetof(struct config, quota_connections),   offsetof(struct config, quota_buffers),
-    offsetof(struct config, quota_mappings),      offsetof(struct config, quota_mapped_mib),
-    offsetof(struct config, quota_allocated_mib), offsetof(struct config, quota_host_mib),
-    offsetof(struct config, quota_program_mib),   offsetof(struct config, quota_waiting_mib),
-    offsetof(struct config, quota_inflight),      offsetof(struct config, quota_fds),
-    offsetof(struct config, quota_kernel_mib),    offsetof(struct config, quota_messages_per_s),
-    offsetof(struct config, quota_device_share),
-};
-
 /* ---- sections ---- */
 
 bool config_is_socket(const char *name, size_t length)
@@ -55,17 +44,20 @@ static struct socket_section *find_or_add(struct config *c, const char *name, st
     if (more)
         c->sockets = more;
     section = more ? &more[c->n_sockets] : NULL;
-    if (section) {
-        *section = (struct socket_section){.name = strdup(name), .mode = CONFIG_UNSAID};
-        for (unsigned i = 0; i < SOCKET_QUOTAS; i++)
-            section->quotas[i] = CONFIG_UNSAID;
-    }
+    if (section)
+        config_init_socket(section, strdup(name));
     if (!section || !section->name) {
         error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
         return NULL;
     }
     c->n_sockets++;
     return section;
+}
+
+void config_init_socket(struct socket_section *s, char *name)
+{
+    *s = (struct socket_section){.name = name, .mode = CONFIG_UNSAID};
+    memset(&s->quota, 0xff, sizeof(s->quota)); /* CONFIG_UNSAID each */
 }
 
 int config_add_socket(struct config *c, const char *section, struct error *e)
@@ -273,19 +265,27 @@ int config_socket(const struct config *c, const char *name, struct socket_settin
     return find_rights(c, name, own, &ret->rights, e);
 }
 
+/* Takes over the quotas that are said. */
+static void take_quotas(struct quota_settings *into, const struct quota_settings *said)
+{
+    uint64_t from[sizeof(*said) / sizeof(uint64_t)], to[sizeof(*said) / sizeof(uint64_t)];
+
+    memcpy(from, said, sizeof(from));
+    memcpy(to, into, sizeof(to));
+    for (unsigned i = 0; i < sizeof(from) / sizeof(from[0]); i++)
+        if (from[i] != CONFIG_UNSAID)
+            to[i] = from[i];
+    memcpy(into, to, sizeof(to));
+}
+
 void config_with_quotas(const struct config *c, const char *name, struct config *ret)
 {
     const struct socket_section *own = find(c, name);
 
     *ret = *c;
-    for (unsigned i = 0; i < SOCKET_QUOTAS; i++) {
-        uint64_t value = own ? own->quotas[i] : CONFIG_UNSAID;
-
-        if (value == CONFIG_UNSAID)
-            value = c->any_socket.quotas[i];
-        if (value != CONFIG_UNSAID)
-            memcpy((char *)ret + quota_offsets[i], &value, sizeof(value));
-    }
+    take_quotas(&ret->quota, &c->any_socket.quota);
+    if (own)
+        take_quotas(&ret->quota, &own->quota);
 }
 
 /* `paths`: those of the sections before number `i`; its own is added. */

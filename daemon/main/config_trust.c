@@ -60,7 +60,6 @@ int config_check_named(const struct config *c, struct error *e)
         {"host.onednn: ", c->host_onednn, true},
         {"cuda.driver: ", c->cuda_driver, true},
         {"cuda.blaslt: ", c->cuda_blaslt, true},
-        {"cuda.nvml: ", c->cuda_nvml, true},
         {"kernels.nvrtc: ", c->nvrtc, true},
         {"executors.cupti: ", c->executors_cupti, true},
     };

@@ -46,20 +46,6 @@ static int remember(struct flags *f, const char *name, const char *value)
     return 0;
 }
 
-static int remember_backend(struct flags *f, const char *name)
-{
-    bool host = !strcmp(name, "host"), cuda = !strcmp(name, "cuda");
-
-    if (!host && !cuda && strcmp(name, "auto") != 0) {
-        fprintf(stderr, "kopsd: --backend is host, cuda or auto, not \"%s\"\n", name);
-        return -1;
-    }
-    return remember(f, "host.enabled", cuda ? "false" : "true") < 0 ||
-                   remember(f, "cuda.enabled", host ? "false" : "true") < 0
-               ? -1
-               : 0;
-}
-
 static int remember_setting(struct flags *f, const char *text)
 {
     const char *equals = strchr(text, '=');
@@ -96,7 +82,7 @@ int flags_parse(int argc, char **argv, struct flags *f)
             f->file = optarg;
             break;
         case 'b':
-            r = remember_backend(f, optarg);
+            r = remember(f, "server.backend", optarg);
             break;
         case 'l':
             r = remember(f, "server.log_level", optarg);

@@ -244,6 +244,9 @@ static int own_file(const struct listener_place *place, const struct privileges 
 
 /* Nobody connects before listen(), so that the file may have another mode until then: one that fewer may use. The umask
  * stays, because other threads may make files at this time. */
+/* Connections that may wait to be accepted; the system's net.core.somaxconn may be less. */
+enum { BACKLOG = 4096 };
+
 static int bind_and_listen(const struct listener_place *place, const struct privileges *owner, struct listener *l,
                            struct error *e)
 {
@@ -261,7 +264,7 @@ static int bind_and_listen(const struct listener_place *place, const struct priv
         unlinkat(l->directory_fd, file_name(l->path), 0);
         return -1;
     }
-    if (listen(l->fd, (int)place->backlog) < 0)
+    if (listen(l->fd, BACKLOG) < 0)
         return error_set(e, ERROR_INTERNAL, "listening on %s: %s", l->path, strerror(errno));
     return 0;
 }
@@ -290,10 +293,8 @@ int listener_change(struct listener *l, const struct listener_place *place, cons
 int listener_open(const struct config *config, const struct privileges *owner, struct listener *ret_listener,
                   struct error *e)
 {
-    const struct listener_place place = {.path = config->socket,
-                                         .group = config->socket_group,
-                                         .mode = (mode_t)config->socket_mode,
-                                         .backlog = (unsigned)config->backlog};
+    const struct listener_place place = {
+        .path = config->socket, .group = config->socket_group, .mode = (mode_t)config->socket_mode};
     struct listener l = {.fd = -1, .lock_fd = -1, .directory_fd = -1};
 
     if (inherited_socket(&l.fd, e) < 0)

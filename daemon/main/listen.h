@@ -27,7 +27,6 @@ int listener_open(const struct config *config, const struct privileges *owner, s
 struct listener_place {
     const char *path, *group;
     mode_t mode;
-    unsigned backlog;
 };
 int listener_make(const struct listener_place *place, const struct privileges *owner, struct listener *ret_listener,
                   struct error *e);

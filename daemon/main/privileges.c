@@ -52,17 +52,11 @@ static int find_user(const char *name, struct privileges *p, struct error *e)
 int privileges_find(const struct config *config, struct privileges *ret, struct error *e)
 {
     struct privileges p = {.uid = geteuid(), .gid = getegid()};
-    const bool user = config->user && *config->user, group = config->group && *config->group;
+    const bool user = config->user && *config->user;
 
-    if (user && find_user(config->user, &p, e) < 0)
-        goto free_names;
-    if (group && !user) {
-        error_set(e, ERROR_INVALID_ARGUMENT, "server.group needs server.user");
-        goto free_names;
-    }
-    if (group && config_find_group(config->group, &p.gid) < 0) {
-        error_set(e, ERROR_INVALID_ARGUMENT, "server.group: there is no group \"%.40s\"", config->group);
-        goto free_names;
+    if (user && find_user(config->user, &p, e) < 0) {
+        privileges_free(&p);
+        return -1;
     }
     p.drop = user && p.uid != 0 && geteuid() == 0;
     if (user && geteuid() != 0 && p.uid != geteuid())
@@ -73,10 +67,6 @@ int privileges_find(const struct config *config, struct privileges *ret, struct 
     }
     *ret = p;
     return 0;
-
-free_names:
-    privileges_free(&p);
-    return -1;
 }
 
 void privileges_free(struct privileges *p)

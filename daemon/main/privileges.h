@@ -15,8 +15,7 @@ struct privileges {
     char *name, *home; /* owned; NULL where the user has no entry */
 };
 
-/* Looks up server.user and server.group. Only root can become another user: for others the settings are ignored with a
- * line in the log. */
+/* Looks up server.user. Only root can become another user: for others the setting is ignored with a line in the log. */
 int privileges_find(const struct config *config, struct privileges *ret, struct error *e);
 void privileges_free(struct privileges *p);
 

@@ -3,6 +3,28 @@
 #include "backend/mapping.h"
 #include "executor/executor.h"
 
+/* What a connection may have: nobody needs other values, as its user has quotas. */
+enum {
+    BUFFERS_MAX = 8192,
+    PROGRAMS_MAX = 1024,
+    KERNELS_MAX = 4096,
+    INLINE_MAPPINGS_MAX = 1024,
+    OUTPUT_BYTES_MAX = 262144
+};
+
+/* How long an executor polls for work, and for its end, before it sleeps: also where server.spin_us is 0, since a
+ * GPU's user has a core to spare. */
+enum { EXECUTOR_SPIN_US = 100 };
+
+/* Of a source with its files: what else is in its request has the rest. */
+static uint64_t source_bytes_of(const struct config *c)
+{
+    return c->message_bytes * 15625 / 16384; /* 1000000 by default */
+}
+
+/* Compiled code that is kept in memory. */
+enum { CODE_IN_MEMORY = 256 << 20 };
+
 /* How kernels of users are compiled and kept. */
 static struct code_service_config code_config_of(const struct config *c)
 {
@@ -16,7 +38,7 @@ static struct code_service_config code_config_of(const struct config *c)
                                         .compiler = {.nvrtc = off ? "none" : c->nvrtc,
                                                      .include = c->include,
                                                      .include_extra = off ? NULL : c->include_extra,
-                                                     .user = c->compile_user,
+                                                     .user = "nobody",
                                                      .sandbox = (enum compiler_sandbox)c->sandbox_mode,
                                                      .helpers = (unsigned)c->helpers,
                                                      .memory_mib = (unsigned)c->compile_memory_mib,
@@ -24,30 +46,36 @@ static struct code_service_config code_config_of(const struct config *c)
                                                      .keep_s = (unsigned)c->compile_keep_s},
                                         .directory = off || !*c->cache_directory ? NULL : c->cache_directory,
                                         .disk_bytes = c->cache_disk_mib << 20,
-                                        .memory_bytes = c->cache_memory_mib << 20,
-                                        .source_bytes = c->source_bytes};
+                                        .memory_bytes = CODE_IN_MEMORY,
+                                        .source_bytes = source_bytes_of(c)};
+}
+
+/* quota.daemon_mib, for a kind with its own default. */
+static uint64_t daemon_mib(const struct config *c, uint64_t by_default)
+{
+    return c->quota.daemon_mib == CONFIG_UNSAID ? by_default : c->quota.daemon_mib;
 }
 
 struct quota_limits quota_limits_of(const struct config *c)
 {
     return (struct quota_limits){.subordinates = c->subordinates,
-                                 .of = {[QUOTA_CONNECTIONS] = c->quota_connections,
-                                        [QUOTA_BUFFERS] = c->quota_buffers,
-                                        [QUOTA_MAPPINGS] = c->quota_mappings,
-                                        [QUOTA_MAPPED] = c->quota_mapped_mib << 20,
-                                        [QUOTA_ALLOCATED] = c->quota_allocated_mib << 20,
-                                        [QUOTA_HOST] = c->quota_host_mib << 20,
-                                        [QUOTA_PROGRAMS] = c->quota_program_mib << 20,
-                                        [QUOTA_WAITING] = c->quota_waiting_mib << 20,
-                                        [QUOTA_INFLIGHT] = c->quota_inflight,
-                                        [QUOTA_FDS] = c->quota_fds,
-                                        [QUOTA_KERNEL] = c->quota_kernel_mib << 20},
+                                 .of = {[QUOTA_CONNECTIONS] = c->quota.connections,
+                                        [QUOTA_BUFFERS] = c->quota.buffers,
+                                        [QUOTA_MAPPINGS] = c->quota.mappings,
+                                        [QUOTA_MAPPED] = c->quota.mapped_mib << 20,
+                                        [QUOTA_ALLOCATED] = c->quota.allocated_mib << 20,
+                                        [QUOTA_HOST] = c->quota.host_mib << 20,
+                                        [QUOTA_PROGRAMS] = daemon_mib(c, 256) << 20,
+                                        [QUOTA_WAITING] = daemon_mib(c, 64) << 20,
+                                        [QUOTA_INFLIGHT] = c->quota.inflight,
+                                        [QUOTA_FDS] = c->quota.fds,
+                                        [QUOTA_KERNEL] = daemon_mib(c, 1024) << 20},
                                  .of_all = {[QUOTA_CONNECTIONS] = c->max_connections,
                                             [QUOTA_MAPPINGS] = MAPPINGS_MAX,
                                             [QUOTA_HOST] = c->quota_host_all_mib << 20,
                                             [QUOTA_FDS] = config_descriptors()},
-                                 .messages_per_s = c->quota_messages_per_s,
-                                 .device_share = c->quota_device_share,
+                                 .messages_per_s = c->quota.messages_per_s,
+                                 .device_share = c->quota.device_share,
                                  .faults = c->executors_faults};
 }
 
@@ -58,13 +86,12 @@ struct server_config server_config_of(const struct config *c)
         .max_connections = c->max_connections,
         .message_bytes = c->message_bytes,
         .inflight = c->inflight,
-        .buffers = c->buffers,
-        .programs = c->programs,
+        .buffers = BUFFERS_MAX,
+        .programs = PROGRAMS_MAX,
         .stall_timeout_ms = c->stall_timeout_ms,
-        .inline_mappings = c->inline_mappings,
-        .output_bytes = c->output_bytes,
-        .stuck_reader_s = c->stuck_reader_s,
-        .partial_message_s = c->partial_message_s,
+        .inline_mappings = INLINE_MAPPINGS_MAX,
+        .output_bytes = OUTPUT_BYTES_MAX,
+        .peer_timeout_s = c->peer_timeout_s,
         .spin_us = c->spin_us,
         .polling_clients = (unsigned)c->polling_clients,
         .idle_close_s = c->idle_close_s,
@@ -75,11 +102,12 @@ struct server_config server_config_of(const struct config *c)
         .job_timeout_s = c->job_timeout_s,
         .loop_timeout_s = c->loop_timeout_s,
         .idle_exit_s = c->idle_exit_s,
-        .kernels = c->kernels,
+        .kernels = KERNELS_MAX,
         .isolation = (enum isolation)c->isolate,
         .user_kernels = (enum user_kernels)c->policy,
         .hand_out = (enum user_kernels)c->hand_out_policy,
-        .user_kernels_group = c->kernels_gid,
+        .user_kernels_group = c->user_kernels_gid,
+        .hand_out_group = c->hand_out_gid,
         .access = c->access,
         .quota = quota_limits_of(c),
         .code = code_config_of(c),
@@ -90,10 +118,8 @@ struct server_config server_config_of(const struct config *c)
                            .cuda_driver = c->cuda_driver,
                            .cuda_blaslt = c->cuda_blaslt,
                            .cuda_cupti = c->executors_cupti,
-                           .cuda_nvml = c->cuda_nvml,
-                           .cuda_workspace_bytes = c->cuda_workspace_bytes,
                            .cuda_repack_bytes = c->cuda_repack_bytes,
-                           .spin_us = c->executors_spin_us,
+                           .spin_us = EXECUTOR_SPIN_US,
                            .may_poll = c->spin_us != 0,
                            .executors_max = (unsigned)c->executors_max,
                            .executors_active = (unsigned)c->executors_active,
@@ -108,10 +134,10 @@ struct server_config server_config_of(const struct config *c)
     unsigned n = 0;
 
 #ifdef KOPS_HAVE_CUDA
-    if (c->cuda_enabled)
+    if (c->has_cuda)
         s.backends[n++] = executor_backend(&cuda_backend);
 #endif
-    if (c->host_enabled)
+    if (c->has_host)
         s.backends[n++] = &host_backend;
     return s;
 }

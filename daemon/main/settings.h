@@ -17,8 +17,8 @@ struct setting {
     size_t offset; /* in struct config: a char *, a uint64_t or a bool */
     const char *fallback;
     uint64_t min, max;
-    bool live; /* a reload takes a change over; else it needs a restart */
-    const char *doc;
+    bool live;       /* a reload takes a change over; else it needs a restart */
+    const char *doc; /* NULL: another row tells of this one, which is printed only where it is set */
 };
 
 extern const struct setting settings[];

@@ -173,10 +173,8 @@ static void settle(struct due *d, const char *name, const struct config *c)
     if (config_socket(c, name, &d->settings, &d->error) < 0)
         return;
     d->error.code = ERROR_NONE;
-    d->place = (struct listener_place){.path = d->settings.path,
-                                       .group = d->settings.group,
-                                       .mode = (mode_t)d->settings.mode,
-                                       .backlog = (unsigned)c->backlog};
+    d->place =
+        (struct listener_place){.path = d->settings.path, .group = d->settings.group, .mode = (mode_t)d->settings.mode};
 }
 
 /* Moves what goes on as it is into `new`. Its mode may change. */

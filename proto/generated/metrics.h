@@ -12,7 +12,7 @@
     X(client_connections, "kopsd_client_connections", "gauge", "Open connections by the name that clients give in hello; at most 32 names, the rest together as (other).") \
     X(connections_total, "kopsd_connections_total", "counter", "Connections accepted.") \
     X(connections_turned_away_total, "kopsd_connections_turned_away_total", "counter", "New connections refused because there were too many or no descriptors.") \
-    X(clients_dropped_total, "kopsd_clients_dropped_total", "counter", "Clients dropped after limits.stuck_reader_s and limits.partial_message_s.") \
+    X(clients_dropped_total, "kopsd_clients_dropped_total", "counter", "Clients dropped after limits.peer_timeout_s.") \
     X(requests_total, "kopsd_requests_total", "counter", "Requests and notifications received; method is unknown for a name that no method has.") \
     X(replies_total, "kopsd_replies_total", "counter", "Replies written, errors too.") \
     X(errors_total, "kopsd_errors_total", "counter", "Requests that ended with an error.") \

@@ -41,7 +41,7 @@ def environment() -> dict[str, str]:
     """Of Ray's processes, and of the daemons that workers start."""
     return {
         "PYTHONPATH": f"{ROOT / 'client_py'}:{ROOT / 'tests'}", "KOPSD": str(binary()),
-        "KOPS_NATIVE": str(NATIVE) if NATIVE.exists() else "0", "KOPSD_CUDA_ENABLED": "false", "KOPSD_EXECUTORS_SPARES": "0",
+        "KOPS_NATIVE": str(NATIVE) if NATIVE.exists() else "0", "KOPSD_SERVER_BACKEND": "host", "KOPSD_EXECUTORS_SPARES": "0",
         "KOPSD_KERNELS_HELPERS": "1", **RAYS_OWN,
     }  # fmt: skip
 
@@ -50,7 +50,7 @@ def standin(gpus: int, **more: str) -> dict[str, str]:
     """Of a node with so many GPUs of the stand-in driver's."""
     driver = str(backends.standin_driver())
     return {
-        "KOPS_CUDA_DRIVER": driver, "KOPSD_CUDA_DRIVER": driver, "KOPSD_CUDA_ENABLED": "true", "KOPSD_CUDA_BLASLT": "none",
+        "KOPS_CUDA_DRIVER": driver, "KOPSD_CUDA_DRIVER": driver, "KOPSD_SERVER_BACKEND": "auto", "KOPSD_CUDA_BLASLT": "none",
         "KOPS_STANDIN_DEVICES": str(gpus), **Control().env, **more,
     }  # fmt: skip
 

@@ -24,7 +24,7 @@ def nvml(tmp_path: Path) -> Nvml:
 
 @pytest.fixture
 def gpu(nvml: Nvml) -> Iterator[Ctl]:
-    with Daemon(config=nvml.config, env=nvml.env, program="kopsd_fake_gpu") as daemon:
+    with Daemon(env=nvml.env, program="kopsd_fake_gpu") as daemon:
         yield Ctl(daemon.socket_path)
 
 
@@ -44,12 +44,13 @@ def test_run(gpu: Ctl, nvml: Nvml) -> None:
     assert nvml.readings == read, "one execution is no measurement"
 
 
-def test_what_is_missing(nvml: Nvml) -> None:
-    with Daemon(config="[cuda]\nnvml = none\n", env=nvml.env, program="kopsd_fake_gpu") as daemon:
+def test_what_is_missing(nvml: Nvml, tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    with Daemon(env={**nvml.env, "LD_LIBRARY_PATH": str(tmp_path)}, program="kopsd_fake_gpu") as daemon:
         ctl = Ctl(daemon.socket_path)
-        assert ctl(*SQUARE).stdout.splitlines()[-1] == "clocks and temperature are not known: cuda.nvml is none"
-        assert "device 0: clocks and temperature are not known: cuda.nvml is none" in ctl("info").stdout
-        assert json.loads(ctl("info", "--json").stdout)["devices"][0]["conditions"] == {"missing": "cuda.nvml is none"}
+        assert ctl(*SQUARE).stdout.splitlines()[-1] == "clocks and temperature are not known: no libnvidia-ml.so.1"
+        assert "device 0: clocks and temperature are not known: no libnvidia-ml.so.1" in ctl("info").stdout
+        assert json.loads(ctl("info", "--json").stdout)["devices"][0]["conditions"] == {"missing": "no libnvidia-ml.so.1"}
 
 
 def test_info_and_top(gpu: Ctl, nvml: Nvml) -> None:

@@ -47,7 +47,7 @@ def activated(tmp_path: Path) -> Iterator[Activated]:
     environment = {
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
         "CACHE_DIRECTORY": str(tmp_path / "cache"),
-        "KOPSD_CUDA_ENABLED": "false",
+        "KOPSD_SERVER_BACKEND": "host",
     }
     for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
         if name in os.environ:

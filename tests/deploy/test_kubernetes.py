@@ -267,7 +267,7 @@ class Node(Daemon):
     def __init__(self) -> None:
         (_, *arguments) = container("kopsd")["args"]
         super().__init__(*arguments, config="", give_socket=False, start=False)
-        text = settings().replace("/run/kopsd", str(self.folder)) + "[cuda]\nenabled = false\n"
+        text = settings().replace("/run/kopsd", str(self.folder)) + "[server]\nbackend = host\n"
         (self.folder / "kopsd.conf").write_text(text, encoding="utf-8")
         (self.folder / "namespaces").mkdir()
         (self.folder / "empty").mkdir()

@@ -56,7 +56,7 @@ def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    yield {**wheels.environment(tmp_path), "KOPSD_EXECUTORS_SPARES": "0", "KOPSD_CUDA_ENABLED": "false"}
+    yield {**wheels.environment(tmp_path), "KOPSD_EXECUTORS_SPARES": "0", "KOPSD_SERVER_BACKEND": "host"}
     wheels.await_end(tmp_path)
 
 

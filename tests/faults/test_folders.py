@@ -86,7 +86,7 @@ def compiled(connection: raw.Connection, name: str) -> str:
 @pytest.mark.parametrize(("nth", "how"), FAILURES)
 def test_a_cache_that_cannot_be_read_is_not_listed_in_part(nth: int, how: int) -> None:
     # What stands in front of the system calls is not what the sandbox expects of a build with a sanitizer.
-    with FaultyDaemon("--set", "kernels.sandbox=off") as daemon, daemon.connect() as connection:
+    with FaultyDaemon("--set", "server.sandbox=off") as daemon, daemon.connect() as connection:
         names = [f"{i}" for i in range(4)]
         assert [compiled(connection, name) for name in names] == ["no"] * 4
 
@@ -109,7 +109,7 @@ def test_a_cache_that_cannot_be_read_is_not_listed_in_part(nth: int, how: int) -
 @only_with_nvrtc
 def test_a_compiler_whose_folders_cannot_be_read_is_not_used(tmp_path: Path) -> None:
     """Their names are part of the keys of compiled code."""
-    daemon = FaultyDaemon("--set", "kernels.sandbox=off", start=False)
+    daemon = FaultyDaemon("--set", "server.sandbox=off", start=False)
     try:
         assert start(daemon, "none", 1, 0) is None
         calls = daemon.faults.disarm()["folder"]

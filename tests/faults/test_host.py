@@ -112,7 +112,7 @@ def test_no_memory_to_watch_a_compiler(nth: int) -> None:
     are served, and nothing is left."""
     sources = (ADD + f"// {n}\n" for n in itertools.count())
     # What stands in front of the system calls is not what the sandbox expects of a build with a sanitizer.
-    with FaultyDaemon("--set", "kernels.keep_s=1", "--set", "kernels.sandbox=off") as daemon:
+    with FaultyDaemon("--set", "kernels.keep_s=1", "--set", "server.sandbox=off") as daemon:
         before = daemon.holdings()
         with daemon.connect() as connection:
 

@@ -90,7 +90,9 @@ class Executors(Base):
             return
         reply = self.ask(client, "launch", {"kernel": self.kernels(client)["fault_kernel"], "args": [views[0].wire()]})
         assert reply is not None and reply.error is not None
-        self.refused(reply.error, "device_fault")
+        # Killed while the daemon did not know of it: what came of the kernel is not known.
+        self.refused(reply.error, "device_fault", *(["device_lost"] if self.killed else []))
+        self.killed = False
         views[0].memory.check()
 
     @precondition(lambda self: OWN_EXECUTORS and not self.draining)

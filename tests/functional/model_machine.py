@@ -18,10 +18,8 @@ from support import proc, raw
 from support.cuda_exporter import Exporter
 from support.daemon import Daemon
 
-BUFFERS, PROGRAMS, CONNECTIONS, ALLOCATED_MIB = 12, 4, 6, 8
-CONFIG = f"""[limits]
-programs = {PROGRAMS}
-[quota]
+BUFFERS, CONNECTIONS, ALLOCATED_MIB = 12, 6, 8
+CONFIG = f"""[quota]
 buffers = {BUFFERS}
 connections = {CONNECTIONS}
 allocated_mib = {ALLOCATED_MIB}

@@ -10,7 +10,7 @@ from support import memfd, proc, raw, users
 from support.daemon import Daemon
 from support.kernels import ADD
 
-HOST = "[cuda]\nenabled = false\n"
+HOST = "[server]\nbackend = host\n"
 
 
 def daemons() -> Iterator[Callable[[str], Daemon]]:

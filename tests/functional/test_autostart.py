@@ -51,7 +51,7 @@ class Place:
         self.env = {
             **kept, "XDG_RUNTIME_DIR": str(self.run), "HOME": str(self.home), "PYTHONPATH": str(ROOT / "client_py"),
             "KOPSD": str(binary()), "CACHE_DIRECTORY": str(folder / "cache"), "KOPSD_EXECUTORS_SPARES": "0",
-            "KOPSD_CUDA_ENABLED": "false", "KOPSD_KERNELS_HELPERS": "1",
+            "KOPSD_SERVER_BACKEND": "host", "KOPSD_KERNELS_HELPERS": "1",
         }  # fmt: skip
 
     def command(self, client: str, *args: str) -> list[str]:
@@ -202,7 +202,7 @@ def test_a_daemon_of_another_protocol_is_there(place: Place, client: str) -> Non
     ("variables", "whys"),
     [
         ({"KOPSD_SERVER_DEFAULT_DEVICE": "77"}, ['no device "77" here', "has ended", "kopsd.log"]),
-        ({"KOPSD_SERVER_BAKLOG": "77"}, ["KOPSD_SERVER_BACKLOG"]),
+        ({"KOPSD_SERVER_LOG_KB": "77"}, ["KOPSD_SERVER_LOG_KIB"]),
         ({"KOPSD": "/nonexistent/kopsd"}, ["/nonexistent/kopsd", "No such file"]),
         ({"KOPSD": "/bin/true"}, ["without a word"]),
     ],

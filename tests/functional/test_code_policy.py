@@ -99,12 +99,12 @@ def test_nobody_compiles_where_it_is_off(start: Callable[[str], Daemon]) -> None
 @as_root
 @pytest.mark.parametrize(
     "policy, groups, allowed",
-    [("owner", [], False), ("group", [], False), ("group", [CLUB], True), ("all", [], True)],
+    [("owner", [], False), (f"@{CLUB}", [], False), (f"@{CLUB}", [CLUB], True), ("all", [], True)],
 )
 def test_others_compile_by_policy(
     start: Callable[[str], Daemon], policy: str, groups: list[int], allowed: bool
 ) -> None:
-    more = f"[kernels]\nuser_kernels = {policy}\n" + (f"user_kernels_group = {CLUB}\n" if policy == "group" else "")
+    more = f"[kernels]\nuser_kernels = {policy}\n"
     daemon = start(HOST + OPEN + more)
     expect(daemon, True)
     as_user(STRANGER, groups, lambda: expect(daemon, allowed))
@@ -123,7 +123,7 @@ def test_without_a_compiler_it_is_said(start: Callable[[str], Daemon], arch: dic
 
 @pytest.mark.parametrize(
     "setting",
-    ["user_kernels = some", "sandbox = maybe", "user_kernels = group", "user_kernels_group = no-such-group-here"],
+    ["user_kernels = some", "user_kernels = group", "user_kernels = @no-such-group-here", "hand_out = @no-such-group", "hand_out = auto"],
 )
 def test_a_wrong_setting_is_refused_at_start(setting: str, tmp_path: Path) -> None:
     path = tmp_path / "kopsd.conf"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,8 @@ def nvml(tmp_path: Path) -> Nvml:
     return Nvml(tmp_path)
 
 
-def daemon_of(nvml: Nvml, config: str | None = None) -> Daemon:
-    return Daemon(config=nvml.config if config is None else config, env=nvml.env, program="kopsd_fake_gpu")
+def daemon_of(nvml: Nvml) -> Daemon:
+    return Daemon(env=nvml.env, program="kopsd_fake_gpu")
 
 
 def gpu(connection: raw.Connection) -> dict[str, Any]:
@@ -54,11 +56,9 @@ def test_what_a_gpu_does_not_tell_is_absent(nvml: Nvml) -> None:
         assert not {"power_w", "thermal_slowed_us", "memory_clock_max_mhz", "missing"} & gpu(connection).keys()
 
 
-MISSING = {
-    "none": ("[cuda]\nnvml = none\n", {}, "cuda.nvml is none"),
-    "library": ("[cuda]\nnvml = libthere-is-none.so.1\n", {}, "no libthere-is-none.so.1"),
-    "file": ("[cuda]\nnvml = /nonexistent/libnvml.so\n", {}, "no NVML: /nonexistent/libnvml.so: cannot open"),
-    "other": ("[cuda]\nnvml = libm.so.6\n", {}, "libm.so.6 is no NVML"),
+MISSING = {  # what lies in the place of the library, what it answers, and what is said
+    "library": (os.devnull, {}, "no libnvidia-ml.so.1"),
+    "other": ("libc.so.6", {}, "libnvidia-ml.so.1 is no NVML"),
     "begin": (None, {"init": 9}, "NVML: Stand-in Error"),
     "unknown": (None, {"gpu": "GPU-another"}, "NVML does not know this GPU: Not Found"),
     "instance": (None, {"gpu": "GPU-another", "instance": FAKE_GPU.replace("GPU", "MIG")}, "not of a MIG instance"),
@@ -67,10 +67,14 @@ MISSING = {
 
 
 @pytest.mark.parametrize("case", MISSING)
-def test_what_is_missing_is_said(nvml: Nvml, case: str) -> None:
-    config, answers, why = MISSING[case]
+def test_what_is_missing_is_said(nvml: Nvml, case: str, tmp_path: Path) -> None:
+    other, answers, why = MISSING[case]
     nvml.answer(**answers)
-    with daemon_of(nvml, config) as daemon, daemon.connect() as connection:
+    if other:
+        loaded = re.search(rf"/\S+/{other}$", Path("/proc/self/maps").read_text(encoding="utf-8"), re.MULTILINE)
+        (tmp_path / "libnvidia-ml.so.1").symlink_to(loaded[0] if loaded else other)
+        nvml.env["LD_LIBRARY_PATH"] = str(tmp_path)
+    with daemon_of(nvml) as daemon, daemon.connect() as connection:
         conditions = gpu(connection)
         assert conditions.keys() == {"missing"}
         assert why in conditions["missing"]

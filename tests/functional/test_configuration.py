@@ -27,10 +27,12 @@ def reachable() -> Iterator[Path]:
 
 # ---- bad files ----
 
-BACKLOG = 'server.backlog: "{}" is no number from 1 to 65535'
+CONNECTIONS = 'server.max_connections: "{}" is no number from 1 to 1000000'
 BAD = {  # name: (the file's text, the number of the line that is refused, part of the reason)
     "unknown_key": (b"[cuda]\ndriver = none\n\ncolour = red\n", 4, ""),
     "nearly_a_key": (b"[host]\nthread = 1\n", 2, 'no setting "host.thread"; did you mean host.threads?'),
+    "gone": (b"[limits]\nstuck_reader_s = 9\n", 2, "limits.stuck_reader_s is no setting any more: take it out; set limits.peer_timeout_s"),
+    "gone_of_a_socket": (b"[socket a]\nquota_kernel_mib = 9\n", 2, "socket a.quota_kernel_mib is no setting any more: take it out; "),
     "wrong_section": (b"[cuda]\ndriver = none\n[kernels]\nx = 1\n", 4, ""),
     "unknown_section": (b"[cuda]\ndriver = none\n[limit] ; s\n\n[kernels]\n", 3, ""),
     "unknown_section_at_the_end": (b"[limits]\n\n [limit]", 3, ""),
@@ -39,12 +41,12 @@ BAD = {  # name: (the file's text, the number of the line that is refused, part 
     "no_section": (b"driver = none\n", 1, ""),
     "syntax": (b"[limits]\ninflight\n", 2, ""),
     "long_line": (b"[cuda]\ndriver = " + b"x" * 400 + b"\n", 2, ""),
-    "no_number": (b"; first\n[server]\nbacklog = many\n", 3, BACKLOG.format("many")),
-    "negative": (b"[server]\nbacklog = -1\n", 2, BACKLOG.format("-1")),
-    "zero": (b"[server]\nbacklog = 0\n", 2, BACKLOG.format("0")),
-    "one_too_many": (b"[server]\n\n\nbacklog = 65536\n", 4, BACKLOG.format("65536")),
-    "too_large": (b"[server]\nbacklog = 18446744073709551616\n", 2, BACKLOG.format("18446744073709551616")),
-    "trailing": (b"[server]\nbacklog = 4096x\n", 2, BACKLOG.format("4096x")),
+    "no_number": (b"; first\n[server]\nmax_connections = many\n", 3, CONNECTIONS.format("many")),
+    "negative": (b"[server]\nmax_connections = -1\n", 2, CONNECTIONS.format("-1")),
+    "zero": (b"[server]\nmax_connections = 0\n", 2, CONNECTIONS.format("0")),
+    "one_too_many": (b"[server]\n\n\nmax_connections = 1000001\n", 4, CONNECTIONS.format("1000001")),
+    "too_large": (b"[server]\nmax_connections = 18446744073709551616\n", 2, CONNECTIONS.format("18446744073709551616")),
+    "trailing": (b"[server]\nmax_connections = 4096x\n", 2, CONNECTIONS.format("4096x")),
     "zero_byte_at_the_start": (b"[access]\nallow = *\n\0deny = bob\n", 3, "a zero byte"),
     "zero_byte_in_a_key": (b"[access]\nde\0ny = bob\n", 2, "a zero byte"),
     "zero_byte_in_a_value": (b"[access]\ndeny = alice,\0bob\n", 2, "a zero byte"),
@@ -158,6 +160,14 @@ def test_an_unknown_variable_is_refused_with_what_was_meant(name: str, meant: st
     done = check_config(path, env={name: "1"})
     assert done.returncode == 2, done.stderr
     assert f"{name}, which is no setting; did you mean {meant}?" in done.stderr
+
+
+def test_a_variable_of_an_older_version(tmp_path: Path) -> None:
+    path = tmp_path / "empty.conf"
+    path.write_text("")
+    done = check_config(path, env={"KOPSD_EXECUTORS_SPIN_US": "1"})
+    assert done.returncode == 2, done.stderr
+    assert "KOPSD_EXECUTORS_SPIN_US, which is no setting any more: unset it; executors poll for 100 microseconds" in done.stderr
 
 
 def test_a_variable_that_is_like_no_setting(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Machine:
         self.open.mkdir()
         self.open.chmod(0o777)
         config = f"[cuda]\ndriver = {folder}/libcuda_hostile.so\nblaslt = none\n[executors]\nisolate = none\n{more}"
-        env = {**self.control.env, "KOPSD_EXECUTORS_SANDBOX": sandbox, "HOSTILE_SECRET": "told"}
+        env = {**self.control.env, "KOPSD_SERVER_SANDBOX": sandbox, "HOSTILE_SECRET": "told"}
         self.daemon = Daemon(config=config, env=env, user=user)
 
     @property
@@ -138,13 +138,13 @@ def test_without_a_sandbox_the_attacks_work(user: int | None) -> None:
         assert any(line.startswith("level=error event=forged") for line in machine.daemon.log().splitlines())
 
 
-NOBODY = "isolate = none\nsandbox = {}\nuser = no-such-user\n"
+NOBODY = "isolate = none\nuser = no-such-user\n[server]\nsandbox = {}\n"
 
 
 @pytest.mark.parametrize(
     ("settings", "status", "why"),
     [
-        pytest.param("sandbox = perhaps\n", 2, 'executors.sandbox: "perhaps" is none of auto, required, off', id="mode"),
+        pytest.param("[server]\nsandbox = perhaps\n", 2, '"perhaps" is none of auto, required, best_effort, off', id="mode"),
         pytest.param(NOBODY.format("auto"), 1, "the user no-such-user is not known", id="auto", marks=as_root),
         pytest.param(NOBODY.format("required"), 1, "the user no-such-user is not known", id="required", marks=as_root),
     ],

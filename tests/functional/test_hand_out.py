@@ -137,10 +137,11 @@ def test_a_client_that_ends_meanwhile(daemon: Daemon, file: NewFile) -> None:
 @as_root
 @pytest.mark.parametrize(
     ("policy", "groups", "allowed"),
-    [("off", [], False), ("owner", [], False), ("group", [], False), ("group", [CLUB], True), ("all", [], True)],
+    [("off", [], False), ("owner", [], False), (f"@{CLUB}", [], False), (f"@{CLUB}", [CLUB], True), ("all", [], True)],
 )
 def test_who_may_have_code(policy: str, groups: list[int], allowed: bool) -> None:
-    more = f"[kernels]\nuser_kernels = all\nhand_out = {policy}\n" + (f"user_kernels_group = {CLUB}\n" if policy == "group" else "")
+    more = f"[kernels]\nuser_kernels = all\nhand_out = {policy}\n"
+    why = f"kernels.hand_out is {'group' if policy[0] == '@' else policy}"
     with Daemon(config=HOST + OPEN + more) as daemon:
         os.chmod(daemon.folder, 0o755)
 
@@ -153,7 +154,7 @@ def test_who_may_have_code(policy: str, groups: list[int], allowed: bool) -> Non
                     ask(connection, compiled["module"], fd)
                 else:
                     error = connection.error("code", {"module": compiled["module"], "fd": 0}, [fd])
-                    assert error.code == "permission_denied" and f"kernels.hand_out is {policy}" in error.message
+                    assert error.code == "permission_denied" and why in error.message
                 os.close(fd)
 
         look(policy != "off")

@@ -248,7 +248,7 @@ def resident(daemon: Daemon) -> int:
 
 
 def test_programs_are_bounded_per_user_and_given_back(start: Start) -> None:
-    daemon = start("[quota]\nprogram_mib = 64\n")
+    daemon = start("[quota]\ndaemon_mib = 64\n")
     with daemon.connect() as probe:
         assert probe.alive()
         before = resident(daemon)
@@ -280,7 +280,7 @@ def test_programs_are_bounded_per_user_and_given_back(start: Start) -> None:
 @as_root
 def test_messages_of_which_a_part_has_come(start: Start) -> None:
     """Of many connections together they take no more than the quota, and all come to their end."""
-    daemon = start("[quota]\nwaiting_mib = 8\n[limits]\nmessage_bytes = 1048576\n")
+    daemon = start("[quota]\ndaemon_mib = 8\n[limits]\nmessage_bytes = 1048576\n")
     message = raw.pack_request(1, "ping", {"x": bytes(1000000)})
     with daemon.connect() as probe:
         assert probe.alive()
@@ -331,7 +331,7 @@ def receive_some(connection: raw.Connection) -> int:
 
 def test_replies_that_are_not_read_take_no_more_than_the_quota(start: Start) -> None:
     """A `ping` needs no credit, so nothing but what waits for the user bounds what is answered."""
-    daemon = start("[quota]\nwaiting_mib = 4\n")
+    daemon = start("[quota]\ndaemon_mib = 4\n")
     message = raw.pack_request(1, "ping", {"x": bytes(1000000)})
     with daemon.connect() as probe:
         assert probe.alive()

@@ -76,7 +76,7 @@ def test_one_user_does_not_take_all_mappings(start: Callable[[str], Daemon]) -> 
         taken, refused = 0, None
         while connections and refused is None:
             connection = connections.pop()
-            for _ in range(8192):  # limits.buffers
+            for _ in range(8192):  # of a connection
                 reply = connection.reply(connection.request("register", REGISTER, [fd]))
                 refused = refused or reply.error
                 if refused:
@@ -296,12 +296,15 @@ def test_quotas_are_read_again(start: Callable[[str], Daemon]) -> None:
 
 
 def test_what_a_connection_may_have_is_in_the_log_too(start: Callable[[str], Daemon]) -> None:
-    daemon = start("[limits]\nbuffers = 1\n")
+    daemon = start("")
     with daemon.connect() as connection:
-        register(connection, 4096)
-        check(register_error(connection, 4096), "buffers", 1, 1)
+        most = connection.call("hello")["limits"]["buffers"]
+        shared = memfd.Shared(4096)
+        for _ in range(most):
+            connection.register(shared)
+        check(register_error(connection, 4096), "buffers", most, most)
     (line,) = refusals(daemon, "limits")
-    assert f"pid={os.getpid()} uid={os.getuid()} current=1 limit=1" in line
+    assert f"pid={os.getpid()} uid={os.getuid()} current={most} limit={most}" in line
 
 
 # ---- kernels ----
@@ -309,7 +312,7 @@ def test_what_a_connection_may_have_is_in_the_log_too(start: Callable[[str], Dae
 
 @only_with_nvrtc
 def test_compiled_code(start: Callable[[str], Daemon]) -> None:
-    daemon = start("[quota]\nkernel_mib = 1\n")
+    daemon = start("[quota]\ndaemon_mib = 1\n")
     one_of, another = ({"source": large_code(i), "entries": ["add2_kernel"], "arch": ARCH} for i in (1, 2))
     with daemon.connect() as one, daemon.connect() as other:
         first = one.call("compile", one_of)
@@ -479,7 +482,7 @@ def test_descriptors_of_allocated_memory(gpu: Callable[[str], Machine]) -> None:
 @only_with_nvrtc
 def test_a_kernel_keeps_its_code(gpu: Callable[[str], Machine]) -> None:
     """Also when its module has been released."""
-    machine = gpu("[quota]\nkernel_mib = 1\n")
+    machine = gpu("[quota]\ndaemon_mib = 1\n")
     with machine.daemon.connect() as connection:
         made = compile_source(connection, large_code(1))
         kernel = declare(connection, made["module"])

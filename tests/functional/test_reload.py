@@ -25,10 +25,9 @@ def reload(daemon: Daemon, text: str) -> list[str]:
 def test_a_limit_changes() -> None:
     with Daemon(config=CONFIG, manager=True) as daemon, daemon.connect() as old:
         assert old.call("hello")["limits"]["inflight"] == 256
-        reload(daemon, CONFIG + "[limits]\ninflight = 3\nbuffers = 2\n")
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\n[quota]\nbuffers = 2\n")
         with daemon.connect() as new:
-            limits = new.call("hello")["limits"]
-            assert (limits["inflight"], limits["buffers"]) == (3, 2)
+            assert new.call("hello")["limits"]["inflight"] == 3
         # … and for who was there before.
         for _ in range(2):
             old.register(memfd.Shared(4096))
@@ -93,12 +92,13 @@ def test_what_needs_a_restart_is_said() -> None:
 
 def test_what_is_given_otherwise_stays() -> None:
     """The environment and the flags come after the file, the second time too."""
+    size = 1 << 19
     env = {"KOPSD_LIMITS_INFLIGHT": "11"}
-    with Daemon("--set", "limits.buffers=12", config=CONFIG, env=env, manager=True) as daemon:
-        reload(daemon, CONFIG + "[limits]\ninflight = 3\nbuffers = 3\nprograms = 3\n")
+    with Daemon("--set", f"limits.message_bytes={size}", config=CONFIG, env=env, manager=True) as daemon:
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\nmessage_bytes = 8192\n")
         with daemon.connect() as connection:
             limits = connection.call("hello")["limits"]
-        assert (limits["inflight"], limits["buffers"]) == (11, 12)
+        assert (limits["inflight"], limits["message_bytes"]) == (11, size)
 
 
 def test_while_it_starts() -> None:

@@ -197,6 +197,14 @@ def define(connection: raw.Connection, vectors: Vectors, ops: list[dict[str, Any
     return connection.call("program", {"tensors": tensors(vectors), "ops": ops})["program"]
 
 
+def test_programs_of_a_connection_are_limited(connection: raw.Connection, vectors: Vectors) -> None:
+    programs = [define(connection, vectors, [op("square", [0], 1)]) for _ in range(1024)]
+    error = connection.error("program", {"tensors": tensors(vectors), "ops": [op("square", [0], 1)]})
+    assert (error.code, error.detail) == ("quota_exceeded", {"quota": "programs", "current": 1024, "limit": 1024})
+    connection.call("release", {"program": programs[0]})
+    define(connection, vectors, [op("square", [0], 1)])
+
+
 @pytest.mark.parametrize(
     ("bind", "code", "key"),
     [

@@ -227,7 +227,7 @@ def test_root_s_rights_are_given_up(public: Path) -> None:
     """User, groups, capabilities, and the way back; then it serves, and cleans up after itself where it may."""
     os.chmod(public, 0o1777)
     path = str(public / "kopsd.sock")
-    with Daemon(config=CONFIG + "[server]\nuser = nobody\ngroup = 4000001\n") as daemon:
+    with Daemon(config=CONFIG + "[server]\nuser = 4000001\n") as daemon:
         assert words(daemon.pid, "Gid") == ["4000001"] * 4
     with Daemon(config=CONFIG + "[server]\nuser = nobody\n", socket_path=path) as daemon:
         pid = daemon.pid

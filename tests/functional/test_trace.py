@@ -201,7 +201,7 @@ def test_others_work_is_for_administrators() -> None:
 
 
 def test_a_trace_without_room_leaves_the_one_before() -> None:
-    with Daemon(config=CONFIG + "[quota]\nwaiting_mib = 3\n") as daemon, daemon.connect() as connection:
+    with Daemon(config=CONFIG + "[quota]\ndaemon_mib = 3\n") as daemon, daemon.connect() as connection:
         trace = Trace(connection, events=1000)
         vectors = Vectors(connection, 2, 10)
         connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])

@@ -134,7 +134,7 @@ def test_by_a_privilege(tmp_path: Path) -> None:
     """As where the driver lets only administrators read counters, whatever this one does: CUPTI works in a process that enabled
     its profiler before, on a thread with the capability, and no thread of CUPTI's or the driver's has kept it."""
     (tmp_path / "params").write_text("RmProfilingAdminOnly: 1\n")
-    config = "[executors]\ncounters_privileged = true\nsandbox = auto\n"
+    config = "[executors]\ncounters_privileged = true\n"
     with Daemon(config=config, env={"KOPS_STANDIN_PARAMETERS": str(tmp_path / "params")}) as daemon:
         one = Counting(daemon)
         try:

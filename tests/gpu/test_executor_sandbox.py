@@ -23,7 +23,7 @@ USERS = ["none", *(["nobody"] if os.getuid() == 0 else [])]
 
 
 def confined(user: str = "none", sandbox: str = "auto") -> Daemon:
-    config = f"[executors]\nisolate = none\nsandbox = {sandbox}\nuser = {user}\n"
+    config = f"[server]\nsandbox = {sandbox}\n[executors]\nisolate = none\nuser = {user}\n"
     return Daemon(config=config, env={"KOPSD_EXECUTORS_ISOLATE": "none"})
 
 

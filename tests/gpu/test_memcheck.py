@@ -98,7 +98,7 @@ def test_memcheck(torch: Any, tmp_path: Path) -> None:
     # The sanitizer would follow the compilers, too, so code comes from the cache of a daemon without it.
     # Nor does it get into an executor's sandbox, or beside another user of CUPTI.
     env = {
-        "CACHE_DIRECTORY": str(tmp_path / "cache"), "KOPSD_EXECUTORS_ISOLATE": "none", "KOPSD_EXECUTORS_SANDBOX": "off",
+        "CACHE_DIRECTORY": str(tmp_path / "cache"), "KOPSD_EXECUTORS_ISOLATE": "none", "KOPSD_SERVER_SANDBOX": "off",
         "KOPSD_EXECUTORS_CUPTI": "off",
     }  # fmt: skip
     with Daemon(env=env) as plain, kops.connect(plain.socket_path) as k:

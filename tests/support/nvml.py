@@ -8,7 +8,6 @@ from pathlib import Path
 from .daemon import build_folder
 
 FOLDER = build_folder() / "lib" / "nvml_standin"
-LIBRARY = FOLDER / "libnvidia-ml.so.1"
 FAKE_GPU = "GPU-00000000-0000-0000-0000-00000000fa4e"  # of tests/fake_gpu
 CALM = {
     "clock": 1980, "memory_clock": 3201, "clock_max": 1980, "memory_clock_max": 3201, "temperature": 36, "power_mw": 79200,
@@ -17,13 +16,12 @@ CALM = {
 
 
 class Nvml:
-    """Answers in a file. `config` and `env` are for a daemon that asks."""
+    """Answers in a file. `env` is for a daemon that asks."""
 
     def __init__(self, folder: Path, gpu: str = FAKE_GPU) -> None:
         self.path = folder / "nvml"
         self.gpu = gpu
-        self.env = {"KOPS_STANDIN_NVML": str(self.path)}
-        self.config = f"[cuda]\nnvml = {LIBRARY}\n"
+        self.env = {"KOPS_STANDIN_NVML": str(self.path), "LD_LIBRARY_PATH": str(FOLDER)}
         self.answer()
 
     def answer(self, **changed: object) -> None:

@@ -49,7 +49,7 @@ def _once(wheel: Path, program: str, on_gpu: bool) -> tuple[float, float]:
         if on_gpu:
             _bring_nvrtc(venv)
         else:
-            environment["KOPSD_CUDA_ENABLED"] = "false"
+            environment["KOPSD_SERVER_BACKEND"] = "host"
         start = time.monotonic()
         wheels.install(pip, wheel)
         installed = time.monotonic()

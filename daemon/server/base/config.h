@@ -43,19 +43,18 @@ extern const char *const isolation_names[ISOLATE_COUNT];
 struct server_config {
     const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
-    uint64_t message_bytes;     /* bytes of one request */
-    uint64_t inflight;          /* unanswered requests a connection */
-    uint64_t buffers;           /* a connection */
-    uint64_t programs;          /* a connection */
-    uint64_t kernels;           /* a connection, and as many modules */
-    uint64_t inline_mappings;   /* a connection */
-    uint64_t output_bytes;      /* waiting replies of a connection, beyond which it is not read … */
-    uint64_t stuck_reader_s;    /* … and time after which it is dropped as a stuck reader; 0: never */
-    uint64_t partial_message_s; /* time for the rest of a partial message; 0: for ever */
-    uint64_t spin_us;           /* busy poll before the loop sleeps */
-    unsigned polling_clients;   /* clients that the processors bear polling: with more runs under way clients sleep */
-    uint64_t idle_close_s;      /* time after which unused mappings are closed; 0: never */
-    uint64_t stall_timeout_ms;  /* time an ordered op waits for its stream; 0: for ever */
+    uint64_t message_bytes;    /* bytes of one request */
+    uint64_t inflight;         /* unanswered requests a connection */
+    uint64_t buffers;          /* a connection */
+    uint64_t programs;         /* a connection */
+    uint64_t kernels;          /* a connection, and as many modules */
+    uint64_t inline_mappings;  /* a connection */
+    uint64_t output_bytes;     /* waiting replies of a connection, beyond which it is not read */
+    uint64_t peer_timeout_s;   /* time for a stuck reader, and for the rest of a partial message; 0: for ever */
+    uint64_t spin_us;          /* busy poll before the loop sleeps */
+    unsigned polling_clients;  /* clients that the processors bear polling: with more runs under way clients sleep */
+    uint64_t idle_close_s;     /* time after which unused mappings are closed; 0: never */
+    uint64_t stall_timeout_ms; /* time an ordered op waits for its stream; 0: for ever */
     uint64_t shutdown_grace_ms;
     uint64_t tuning_idle_runs; /* runs of a problem before it is tuned while nothing else runs; 0: never */
     uint64_t tuning_budget_ms; /* from when a tuning is asked for to its last measurement */
@@ -66,7 +65,7 @@ struct server_config {
     uint64_t watchdog_us;      /* how often the service manager wants a sign of life; 0: it wants none */
     enum isolation isolation;
     enum user_kernels user_kernels, hand_out;
-    gid_t user_kernels_group;
+    gid_t user_kernels_group, hand_out_group;
     struct access_policy access;
     struct quota_limits quota; /* limits of each user */
     struct code_service_config code;

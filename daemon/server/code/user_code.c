@@ -21,9 +21,8 @@ const char *const isolation_names[ISOLATE_COUNT] = {
     [ISOLATE_CONNECTION] = "connection",
 };
 
-static bool is_among(const struct connection *c, enum user_kernels policy)
+static bool is_among(const struct connection *c, enum user_kernels policy, gid_t group)
 {
-    const struct server_config *config = &c->server->config;
     const bool owner = access_is_owner(c);
 
     switch (policy) {
@@ -32,7 +31,7 @@ static bool is_among(const struct connection *c, enum user_kernels policy)
     case USER_KERNELS_OWNER:
         return owner;
     case USER_KERNELS_GROUP:
-        return owner || access_in_group(c, config->user_kernels_group);
+        return owner || access_in_group(c, group);
     case USER_KERNELS_ALL:
         return true;
     case USER_KERNELS_COUNT:
@@ -61,12 +60,12 @@ static enum user_kernels codes_policy(const struct connection *c)
 
 static bool is_allowed(const struct connection *c)
 {
-    return is_among(c, kernels_policy(c));
+    return is_among(c, kernels_policy(c), c->server->config.user_kernels_group);
 }
 
 bool user_code_hands_out(const struct connection *c)
 {
-    return is_among(c, codes_policy(c));
+    return is_among(c, codes_policy(c), c->server->config.hand_out_group);
 }
 
 int user_code_check_hand_out(const struct connection *c, struct error *e)

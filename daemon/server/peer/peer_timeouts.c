@@ -20,9 +20,8 @@ static uint64_t limit_ns(const struct server *s, enum peer_timeout what)
 {
     switch (what) {
     case PEER_TIMEOUT_READER:
-        return s->config.stuck_reader_s * UINT64_C(1000000000);
     case PEER_TIMEOUT_MESSAGE:
-        return s->config.partial_message_s * UINT64_C(1000000000);
+        return s->config.peer_timeout_s * UINT64_C(1000000000);
     default:
         return AGAIN_MS * UINT64_C(1000000);
     }
@@ -90,7 +89,7 @@ static int64_t taken(const struct connection *c)
 /* Whether the client has read enough in its present time, or all replies that waited when that time began. */
 static bool has_read(const struct connection *c)
 {
-    const uint64_t least = c->server->config.stuck_reader_s * LEAST_BYTES_A_SECOND;
+    const uint64_t least = c->server->config.peer_timeout_s * LEAST_BYTES_A_SECOND;
 
     return taken(c) - c->read_from >= (int64_t)(least < c->read_waiting ? least : c->read_waiting);
 }
@@ -151,7 +150,7 @@ static void drop(struct connection *c, enum peer_timeout what)
         return;
     }
     error_set(&e, ERROR_PROTOCOL_ERROR, "the rest of a message did not come within %llu s",
-              (unsigned long long)s->config.partial_message_s);
+              (unsigned long long)s->config.peer_timeout_s);
     connection_fail(c, &e, why[what]);
 }
 

@@ -1,6 +1,6 @@
-/* Peer timeouts, for slow peers: a stuck reader (limits.stuck_reader_s) does not read the replies that pause it; a
- * partial message (limits.partial_message_s) lacks its rest; a socket lacks memory of the kernel's and is tried again.
- * Each kind has a list in the order of time. One timer runs only while a list has connections. Thread: loop. */
+/* Peer timeouts, for slow peers (limits.peer_timeout_s): a stuck reader does not read the replies that pause it; a
+ * partial message lacks its rest. A socket that lacks memory of the kernel's is tried again. Each kind has a list in
+ * the order of time. One timer runs only while a list has connections. Thread: loop. */
 #ifndef KOPS_SERVER_PEER_PEER_TIMEOUTS_H
 #define KOPS_SERVER_PEER_PEER_TIMEOUTS_H
 

@@ -146,13 +146,11 @@ enum { WORKSPACE_BYTES = 32 << 20 /* as much as cuBLASLt's best algorithms use o
 void cuda_kernels_describe(struct cuda_kernels *k, struct cuda_device *d, bool have_blaslt,
                            const struct backend_config *config)
 {
-    const uint64_t workspace_bytes = config->cuda_workspace_bytes;
-
     k->device = d;
     k->tuning = config->tuning;
     find_limits(d, &k->limits);
     if (d->has_pools)
-        k->workspace_bytes = workspace_bytes ? workspace_bytes : WORKSPACE_BYTES;
+        k->workspace_bytes = WORKSPACE_BYTES;
     k->blaslt = have_blaslt ? blaslt_new(d, k->workspace_bytes) : NULL;
     init_variants(&k->variants, cuda_embedded_device(&d->base.info).level, k->blaslt != NULL, d->repack_bytes != 0);
 }
