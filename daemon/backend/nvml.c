@@ -53,7 +53,7 @@ static unsigned n_gpus;
 
 /* ---- the library ---- */
 
-static const char name_of_nvml[] = "libnvidia-ml.so.1"; /* it comes with the driver, and lies beside it */
+static const char name_of_nvml[] = "libnvidia-ml.so.1"; /* the library comes with the driver, and lies beside it */
 
 static int load(void)
 {

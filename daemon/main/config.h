@@ -79,9 +79,9 @@ struct config {
     unsigned n_sockets;
     /* Made from texts by config_finish(): enum user_kernels twice, compiler_sandbox, isolation, executor_sandbox; the
      * group. */
-    bool has_host, has_cuda; /* of backend */
+    bool has_host, has_cuda; /* `backend` names the device */
     unsigned policy, hand_out_policy, sandbox_mode, isolate, executors_sandbox_mode;
-    gid_t user_kernels_gid, hand_out_gid; /* of a policy that is a group */
+    gid_t user_kernels_gid, hand_out_gid; /* where the policy is a group */
     /* Made from settings and files by config_finish_remote(). */
     struct signed_trust remote_trust;
     struct signing_key remote_key;

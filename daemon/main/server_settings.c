@@ -3,7 +3,7 @@
 #include "backend/mapping.h"
 #include "executor/executor.h"
 
-/* What a connection may have: nobody needs other values, as its user has quotas. */
+/* Bounds of a connection. Nobody needs other values, as quotas bound its user, too. */
 enum {
     BUFFERS_MAX = 8192,
     PROGRAMS_MAX = 1024,
@@ -16,7 +16,7 @@ enum {
  * GPU's user has a core to spare. */
 enum { EXECUTOR_SPIN_US = 100 };
 
-/* Of a source with its files: what else is in its request has the rest. */
+/* Bytes of a source with its files. Everything else in its request has the rest. */
 static uint64_t source_bytes_of(const struct config *c)
 {
     return c->message_bytes * 15625 / 16384; /* 1000000 by default */
