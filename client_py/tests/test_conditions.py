@@ -24,7 +24,7 @@ def nvml(tmp_path: Path) -> Nvml:
 
 @pytest.fixture
 def real(nvml: Nvml) -> Iterator[Daemon]:
-    with Daemon(config=nvml.config, env=nvml.env, program="kopsd_fake_gpu") as running:
+    with Daemon(env=nvml.env, program="kopsd_fake_gpu") as running:
         yield running
 
 
