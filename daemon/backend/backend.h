@@ -330,10 +330,13 @@ static inline void backend_job_blame(const struct backend_job *job, unsigned ste
 /* ---- the functions ---- */
 
 struct backend {
-    unsigned abi;              /* BACKEND_ABI */
-    const char *name;          /* "host", "cuda": hello's `backend` */
-    bool host_memory;          /* memory_alloc() makes the host's memory */
-    bool keeps_fds;            /* device memory keeps a copy of each descriptor that it was opened with */
+    unsigned abi;     /* BACKEND_ABI */
+    const char *name; /* "host", "cuda": hello's `backend` */
+    bool host_memory; /* memory_alloc() makes the host's memory */
+    bool keeps_fds;   /* device memory keeps a copy of each descriptor that it was opened with */
+    /* The first thread, while it is alone: sets variables of the environment that libraries read. NULL: there are
+     * none. */
+    void (*prepare_process)(void);
     const char *execution_key; /* name of the time of one execution: "host_us", "gpu_us" */
 
     /* any. Finds and opens every device; fills `ret_devices` (room for `max`). A missing driver or device is no error:

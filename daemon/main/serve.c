@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backend/backend.h"
 #include "main/listen.h"
 #include "main/notify.h"
 #include "main/server_settings.h"
@@ -49,6 +50,7 @@ static void prepare_process(void)
         setrlimit(RLIMIT_NOFILE, &files);
     }
     setenv("UV_THREADPOOL_SIZE", "8", 0); /* opens, copies and allocations that may all block */
+    host_backend.prepare_process();
 }
 
 /* ---- hooks ---- */

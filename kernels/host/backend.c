@@ -124,6 +124,7 @@ static void host_arm(struct backend_device *device)
 const struct backend host_backend = {
     .abi = BACKEND_ABI,
     .name = "host",
+    .prepare_process = blas_prepare_process,
     .host_memory = true,
     .execution_key = "host_us",
     .times_always = true,

@@ -29,6 +29,10 @@ void blas_init(struct blas *blas, const char *setting)
     if (!blas->library.path[0])
         return;
     blas->name = name_of(blas->library.path);
+}
+
+void blas_prepare_process(void)
+{
     /* OpenBLAS does not recognise AVX-512 on several processors (Zen 4, models newer than the library). */
     if (cpu_has(CPU_AVX512))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);

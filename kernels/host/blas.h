@@ -23,8 +23,11 @@ struct blas {
     void (*set_openmp_threads)(int threads);    /* for the calling thread, where the library uses OpenMP */
 };
 
-/* Finds the library, without loading it, and prepares the environment for it. `setting`: a path; "none"; "auto" or
- * NULL: the usual names. Call while no other thread reads the environment. */
+/* Sets variables that OpenBLAS reads when it is loaded. Call before the process has other threads, which may read the
+ * environment at any time. */
+void blas_prepare_process(void);
+
+/* Finds the library, without loading it. `setting`: a path; "none"; "auto" or NULL: the usual names. */
 void blas_init(struct blas *blas, const char *setting);
 void blas_deinit(struct blas *blas);
 

@@ -235,6 +235,7 @@ struct fixture fixture_open(const struct backend_config *config)
     unsigned count;
     struct error e;
 
+    host_backend.prepare_process();
     assert_int_equal(host_backend.open(config, &host, &f.device, 1, &count, &e), 0);
     opened(f.device, device_close);
     assert_int_equal(count, 1);
