@@ -295,7 +295,7 @@ int main(int argc, char **argv)
     }
     if (!options.socket)
         errx(2, "usage: watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--last yes]");
-    expect_open(small_quotas);
+    expect_open(small_quotas, false);
     while (kops_connect(&options, &client, &e) && ++tries < CONNECT_TRIES)
         usleep(CONNECT_PAUSE_US); /* it may not have begun yet */
     if (!client)

@@ -23,8 +23,9 @@ struct expect {
     uint64_t begun[HAPPENED_KINDS], over[HAPPENED_KINDS], ns;
 };
 
-/* `small_quotas`: others may have all of a quota. */
-void expect_open(bool small_quotas);
+/* `small_quotas`: others may have all of a quota. `slow_starts`: of executors, for which a daemon waits at its start.
+ */
+void expect_open(bool small_quotas, bool slow_starts);
 struct expect expect_now(void);
 
 /* How often it has happened since then, or had in the time before it that is given, or was going on then. */

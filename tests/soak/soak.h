@@ -26,6 +26,7 @@ struct soak {
     kops_kernel *kernel;   /* the same */
     bool kernels, forks, threads, streams;
     double think_s;        /* the longest pause between bursts of work; 0: none */
+    int timeout_s;         /* of each call */
     struct stream *stream; /* NULL: no CUDA stream of its own */
 
     struct expect since;     /* the begin of the turn, or of a call */

@@ -19,14 +19,16 @@
 
 #include "soak.h"
 
-enum { TIMEOUT_MS = 300000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000, LONG_PAUSES = 4000 };
+enum { TIMEOUT_S = 300, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000, LONG_PAUSES = 4000 };
 
 /* ---- begin and end ---- */
 
 void soak_begin(struct soak *s)
 {
-    const struct kops_connect_options options = {
-        .socket = s->socket, .name = "soak in C", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
+    const struct kops_connect_options options = {.socket = s->socket,
+                                                 .name = "soak in C",
+                                                 .timeout_ms = s->timeout_s * 1000,
+                                                 .connect_timeout_ms = s->timeout_s * 1000};
     const useconds_t pause_us =
         CONNECT_PAUSE_US * (useconds_t)(s->think_s < LONG_PAUSES ? 1 + s->think_s : LONG_PAUSES);
     unsigned tries = 0;
@@ -108,16 +110,19 @@ int main(int argc, char **argv)
                                             {"stream", no_argument, NULL, 'u'},
                                             {"think", required_argument, NULL, 'i'},
                                             {"small-quotas", no_argument, NULL, 'q'},
+                                            {"slow-starts", no_argument, NULL, 'l'},
+                                            {"timeout", required_argument, NULL, 'm'},
                                             {NULL, 0, NULL, 0}};
     struct soak *s = calloc(1, sizeof(*s));
     const char *socket = NULL;
     uint64_t requests = 0;
     double seconds = 0, end;
-    bool small_quotas = false;
+    bool small_quotas = false, slow_starts = false;
     int option, status;
 
     if (!s)
         errx(EXIT_FAILURE, "no memory");
+    s->timeout_s = TIMEOUT_S;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option == 's')
             socket = optarg;
@@ -139,13 +144,17 @@ int main(int argc, char **argv)
             s->think_s = strtod(optarg, NULL);
         else if (option == 'q')
             small_quotas = true;
+        else if (option == 'l')
+            slow_starts = true;
+        else if (option == 'm')
+            s->timeout_s = (int)strtol(optarg, NULL, 10);
         else
             return 2;
     }
     if (!socket || optind != argc || (!requests && seconds <= 0))
         errx(2, "usage: kops_soak_client --socket PATH --seed N --requests N [--seconds S] [--kernels] [--forks] "
-                "[--threads] [--stream] [--think S] [--small-quotas]");
-    expect_open(small_quotas);
+                "[--threads] [--stream] [--think S] [--small-quotas] [--slow-starts] [--timeout S]");
+    expect_open(small_quotas, slow_starts);
     end = now_us() + seconds * 1e6;
     s->socket = socket;
     soak_begin(s);
