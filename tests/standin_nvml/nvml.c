@@ -1,6 +1,15 @@
-/* NVML without a GPU. The file that KOPS_STANDIN_NVML names has its answers, a key and a value a line; it is read at
- * each call, so a test changes an answer by writing the file anew. README.md has the keys. What a confined process
- * asks, which can read no such file, is in the environment. */
+/* NVML without a GPU: the functions that the daemon uses. The file that KOPS_STANDIN_NVML names has the answers, a key
+ * and a value a line; each call reads it, so a test changes an answer by writing the file anew. An absent key is the
+ * answer "Not Supported"; without a file every GPU is known. A confined process can read no such file: the number of a
+ * GPU's processes is in KOPS_STANDIN_PROCESSES. Each reading adds a line to the file's neighbour `….readings`.
+ *
+ * - gpu, instance: the UUID of a GPU, and of an instance of a divided one; others are "Not Found"
+ * - clock, memory_clock, clock_max, memory_clock_max: MHz
+ * - temperature: degrees Celsius; power_mw, power_limit_mw: mW
+ * - reasons: the bits of the clocks' event reasons
+ * - power_slowed_ns, thermal_slowed_ns: what nvmlDeviceGetViolationStatus says, in ns
+ * - init: what nvmlInit_v2 returns
+ * - block: while it is there, readings of the clock do not return */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
