@@ -16,6 +16,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/path_trust.h"
+#include "util/shortage.h"
 
 struct cache_disk {
     int directory; /* owned: all names are relative to it */
@@ -469,7 +470,10 @@ int cache_disk_list(struct cache_disk *d, struct cache_disk_file **ret_files, un
     int r = 0;
 
     if (!stream) {
-        error_set(e, ERROR_INTERNAL, "the cache directory cannot be read: %s", strerror(errno));
+        if (errno == EMFILE || errno == ENFILE)
+            error_shortage(e, errno, "the list of the cache");
+        else
+            error_set(e, ERROR_INTERNAL, "the cache directory cannot be read: %s", strerror(errno));
         if (fd >= 0)
             close(fd);
         return -1;
