@@ -180,8 +180,8 @@ struct backend_memory {
     int fd;                        /* MEMORY_MEMFD: a descriptor of it where executors need one (memfd.h); else -1 */
     uint64_t file;                 /* MEMORY_MEMFD: number of its file, which all its mappings share; else 0 */
     bool address_taken;            /* MEMORY_MEMFD: a device could not release `host`; set by memory_detach() */
-    /* MEMORY_MEMFD: data that a device's backend keeps for it (pinning), by device index. Made in prepare(), under the
-     * backend's own lock; given back by memory_detach(). */
+    /* MEMORY_MEMFD: data that a device's backend keeps for it (pinning), by device index. Made when a job is prepared,
+     * under the backend's own lock; given back by memory_detach(). */
     void *attached[BACKEND_MAX_DEVICES];
 };
 
@@ -291,7 +291,7 @@ struct backend_job {
     double wall_us; /* time on this process's clock from handing the job to another process until its end was seen; NAN:
                        this process did the work, or the time is not known */
 
-    /* The backend's own, from submit() (or prepare()) until done(). */
+    /* The backend's own, from submit() until done(). */
     struct list link;
     void *impl;
     unsigned begun_anew; /* times that the job was begun anew, because its process was lost */

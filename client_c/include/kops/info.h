@@ -54,8 +54,9 @@ struct kops_op_in_dtypes {
 /** An op. Every list is NULL-terminated. */
 struct kops_op {
     const char *name, *summary, *doc;
-    const char *const *inputs, *const *outputs, *const *dtypes; /**< dtypes: the inputs', but for in_dtypes */
-    const struct kops_op_out_dtypes *const *out_dtypes;         /**< without an entry the outputs' are the inputs' */
+    const char *const *inputs, *const *outputs,
+                                   *const *dtypes;      /**< dtypes of the inputs that in_dtypes does not name */
+    const struct kops_op_out_dtypes *const *out_dtypes; /**< without an entry the outputs' are the inputs' */
     const struct kops_op_attr *const *attrs;
     const struct kops_op_variants *const *variants;
     const struct kops_op_in_dtypes *const *in_dtypes; /**< NULL: the daemon has no such inputs */

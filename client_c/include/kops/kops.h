@@ -49,8 +49,8 @@
  * - A blocking call that an ending daemon refused (KOPS_ERR_SHUTTING_DOWN) is made again until a daemon takes it.
  * - A blocking call whose reply did not come, or was KOPS_ERR_DEVICE_LOST, is made again once where that does no harm:
  *   a built-in op whose outputs overlap no input and are not read (beta = 0), a sequence or program of such ops in
- *   which no op reads another's output, and calls that only ask or define. For this reason, too, nobody may write the
- *   inputs of a call that is under way.
+ *   which no op reads another's output, and calls that only ask or define. The second try reads the inputs again, so
+ *   nobody may write them while the call is under way.
  * - KOPS_ERR_DEVICE_LOST or KOPS_ERR_JOB_TIMEOUT with the detail `daemon` = "goes_on" is a different case: the process
  *   that did the work was lost, and the daemon goes on with another one. Nothing is repeated or connected anew.
  * - Every other call fails with KOPS_ERR_DEVICE_LOST when the daemon said that (an op may have done it: suspect kernels

@@ -17,7 +17,7 @@ struct cuda_executor {
     struct cuda_capture capture;    /* thread-safe */
     struct cuda_job_pool job_pool;  /* thread-safe */
     atomic_uint unfinished;         /* submitted jobs before done(); written by the loop */
-    atomic_bool records_are_wanted; /* prepare() starts CUPTI */
+    atomic_bool records_are_wanted; /* cuda_prepare() starts CUPTI */
 
     /* The members below belong to the loop. */
     struct cuda_streams streams;
