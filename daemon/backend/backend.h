@@ -263,6 +263,12 @@ struct backend_job {
     struct backend_counters *counters;
     bool exclusive; /* keep all other jobs off the device, for a bounded time. Only where device->ends */
     void (*done)(struct backend_job *job); /* called once, on the loop thread, from poll() */
+    /* Both on the loop thread, from poll(); not called where backend->withdraw is NULL. go_on(): submit() may take the
+     * job now, which it refused or gave back. again(): the backend gives a job back that it took; the job goes to the
+     * head of its queue. The jobs of a stream come back from the last to the first. With `failed`, the job is not
+     * submitted again: it ends with `error`, after the jobs before it. */
+    void (*go_on)(struct backend_job *job);
+    void (*again)(struct backend_job *job);
 
     /* Set by the server at any time, read by any thread: start nothing more of this job, end it soon. */
     atomic_bool cancel;
@@ -270,8 +276,7 @@ struct backend_job {
      * `cancel`, or later: then backend->cancel() is called once more. */
     atomic_bool end_now;
 
-    /* Set by submit() where a device has the job: the window in which its end is likely. Otherwise, and where nothing
-     * is known, 0. */
+    /* Set by submit(): the window in which the job's end is likely; 0: nothing is known. */
     struct wait_window window;
 
     /* Set by the backend before done(). */
@@ -291,11 +296,10 @@ struct backend_job {
     double wall_us; /* time on this process's clock from handing the job to another process until its end was seen; NAN:
                        this process did the work, or the time is not known */
 
-    /* The backend's own, from submit() until done(). */
+    /* The backend's own, from submit() until done() or withdraw(). */
     struct list link;
     void *impl;
     unsigned begun_anew; /* times that the job was begun anew, because its process was lost */
-    bool waits;          /* the job waits for a process that starts: it has not begun */
 };
 
 /* Clears what a backend sets: once, before submit(). */
@@ -308,7 +312,6 @@ static inline void backend_job_begin(struct backend_job *job)
     job->h2d_us = job->d2h_us = job->wall_us = NAN;
     job->window = (struct wait_window){0};
     job->begun_anew = 0;
-    job->waits = false;
 }
 
 /* True when no step has anything to write. */
@@ -377,8 +380,13 @@ struct backend {
      * asks no driver. NULL: nothing to check. */
     int (*check)(struct backend_device *device, const struct step *step, struct error *e);
 
-    /* loop. Queues the job behind the stream's earlier jobs; never fails: errors come through done(). */
-    void (*submit)(struct backend_stream *stream, struct backend_job *job);
+    /* loop. Takes the job, which runs behind the stream's earlier jobs; never fails: errors come through done(). False:
+     * not now. The job stays at the head of the caller's queue, to be submitted again after job->go_on(), or after the
+     * end of a job of the stream. */
+    bool (*submit)(struct backend_stream *stream, struct backend_job *job);
+    /* loop. Told that a job that submit() refused, or that came back, will not be submitted. NULL: submit() takes every
+     * job. */
+    void (*withdraw)(struct backend_job *job);
 
     /* loop. Told that job->cancel or job->end_now of a submitted job was set. NULL: the backend reads the flags in time
      * by itself. */

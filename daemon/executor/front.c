@@ -114,7 +114,7 @@ struct front *front_new(const struct backend_config *config, const struct backen
     list_init(&f->domains);
     list_init(&f->new_domains);
     list_init(&f->objects);
-    list_init(&f->prepared);
+    list_init(&f->opened);
     list_init(&f->worked);
     list_init(&f->programs);
     list_init(&f->busy);
@@ -331,6 +331,7 @@ static struct backend table = {
     .stream_new = front_stream_new,
     .stream_free = front_stream_free,
     .submit = front_submit,
+    .withdraw = front_withdraw,
     .cancel = front_cancel,
     .program_free = front_program_free,
     .poll = front_poll,

@@ -33,8 +33,9 @@ struct front_device {
     const char *variants[OP_COUNT][EXECUTOR_DTYPES][BACKEND_MAX_VARIANTS + 1];
 };
 
+/* The server has the queue of a stream. The front knows the jobs that an executor has, and the next one. */
 struct front_stream {
-    struct list link;    /* in front.busy, while it has jobs */
+    struct list link;    /* in front.busy, while it has jobs or a next one */
     struct list on_link; /* in on->streams */
     struct list blocked_link;
     struct front_device *device;
@@ -42,21 +43,19 @@ struct front_stream {
     enum backend_priority priority;
     struct front_domain *domain; /* domain of the next job, or of the last; NULL: there was no job */
     struct executor *on;         /* the executor that knows the stream; NULL: none */
-    struct list jobs;            /* struct backend_job.link, in submission order, until done */
-    struct list *unsent;         /* the first job that the executor does not have; &jobs: none */
-    unsigned sent;               /* jobs before it */
+    struct list jobs;            /* struct backend_job.link: those that the executor has, in order */
+    unsigned sent;               /* their number */
     uint64_t likely_ns;          /* time when the last sent job is likely to end; 0: not known */
-    /* While the keeper opens objects that the first unsent job needs: */
-    struct front_task prepare;
-    struct list prepared_link; /* in front.prepared; under front.lock */
-    bool preparing;
-    struct backend_job *prepare_job;
-    uint64_t end_ns;    /* the executor is to end if it is not done by then; 0: no haste */
-    bool prepared_late; /* the executor was lost meanwhile */
-    int prepared;       /* 0, or negative: prepare_error */
-    bool refused;       /* the first unsent job ends with prepare_error */
-    struct error prepare_error;
-    /* While its first unsent job waits to be alone on the GPU: */
+    struct backend_job *next;    /* the job that waits to be submitted again, or whose objects are opened; NULL: none */
+    /* While the keeper opens objects that the next job needs, which the front has taken: */
+    struct front_task open;
+    struct list opened_link; /* in front.opened; under front.lock */
+    bool opening;
+    uint64_t end_ns;  /* the executor is to end if it is not done by then; 0: no haste */
+    bool opened_late; /* the executor was lost meanwhile */
+    int opened;       /* 0, or negative: open_error */
+    struct error open_error;
+    /* While its next job waits to be alone on the GPU: */
     struct list alone_link; /* in front_hold.alone */
     uint64_t alone_ns;      /* begin of the wait */
     bool beside;            /* the job has waited long enough, and runs beside others */
@@ -76,9 +75,9 @@ struct front {
     struct front_domain *common;
     struct list objects;                  /* under lock: struct front_object.link */
     struct ids handles, codes, functions; /* under lock */
-    struct list prepared;                 /* under lock: struct front_stream.prepared_link */
+    struct list opened;                   /* under lock: struct front_stream.opened_link */
     struct list worked;                   /* under lock: work of domains that has ended */
-    atomic_bool news;                     /* for the loop: states, prepared streams, domains that are wanted */
+    atomic_bool news;                     /* for the loop: states, opened objects, domains that are wanted */
     atomic_uint used;                     /* devices that were ever needed, a bit each */
     bool ending;                          /* under lock: no executor is started for a domain any more */
     bool closing;                         /* under lock: no executor is started any more */
@@ -86,9 +85,9 @@ struct front {
 
     struct ids stream_ids, program_ids;
     struct list programs; /* struct front_program.link */
-    struct list busy;     /* struct front_stream.link: streams with jobs */
+    struct list busy;     /* struct front_stream.link: streams with jobs, or a next one */
     struct list failed;   /* struct backend_job.link: ended by the front; done() comes from poll() */
-    unsigned unfinished;  /* jobs, sent or not */
+    unsigned unfinished;  /* jobs that submit() has taken */
     uint64_t last_start_ns;
     bool slept;           /* the loop has, since the last look */
     unsigned polls;       /* counted, to look after executors now and then */
@@ -123,7 +122,8 @@ void front_set_timer(struct front *f, uint64_t at_ns);
 int front_stream_new(struct backend_device *device, enum backend_priority priority, struct backend_stream **ret_stream,
                      struct error *e);
 void front_stream_free(struct backend_stream *stream);
-void front_submit(struct backend_stream *stream, struct backend_job *job);
+bool front_submit(struct backend_stream *stream, struct backend_job *job);
+void front_withdraw(struct backend_job *job);
 void front_cancel(struct backend_job *job);
 /* NULL: no executor has the job. */
 struct front_job *front_job_of(const struct backend_job *job);
@@ -131,27 +131,28 @@ static inline struct backend_job *front_job_at(struct list *node)
 {
     return list_entry(node, struct backend_job, link);
 }
-/* The stream's first job, where an executor has it; else NULL. */
+/* The first job that an executor has of the stream; NULL: none. */
 struct front_job *front_first_of(const struct front_stream *s);
 
-/* Sends the stream's jobs in order, as many as may go now; the stream waits where it must. */
+/* Has the stream's next job submitted again. */
 void front_advance(struct front_stream *s);
 /* Advances the streams that wait for the domain, on one GPU or on all. */
 void front_advance_on(struct front_domain *d, const struct front_device *gpu);
 void front_advance_domain(const struct front *f, struct front_domain *d);
 bool front_is_blocked(const struct front *f, const struct front_domain *d);
 void front_stream_leave(struct front_stream *s);
-/* Ends a job that no executor has: takes it off its stream. done() comes from poll(). `why` it failed; NULL: it was
- * done. */
-void front_end(struct front_stream *s, struct backend_job *job, const struct error *why);
-/* The executor no longer has the job, the first of its stream: frees its slot. The job stays on its stream. */
+/* The executor no longer has the job, the first of its stream: frees its slot, and takes it off the stream. */
 void front_take_back(struct front_job *own);
-/* Takes the job, which no executor has, off its stream for done(). */
-void front_leave_stream(struct front_stream *s, struct backend_job *job);
+/* Ends a job of the stream that no executor has. done() comes from poll(). `why` it failed; NULL: it was done. */
+void front_end(const struct front_stream *s, struct backend_job *job, const struct error *why);
+/* Gives a job that no executor has back to the server's queue: see backend_job.again. */
+void front_give_back(struct front_stream *s, struct backend_job *job);
 
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
+/* Goes on with the jobs for which keepers have opened what they need. */
+void front_take_opened(struct front *f);
 void front_arm(struct backend_device *device);
 bool front_ends_soon(const struct backend_device *device, uint64_t now_ns);
 void front_take_rest(struct executor *x);
@@ -162,7 +163,7 @@ void front_take_rest(struct executor *x);
 void front_recover(struct executor *x, struct list *ret_streams);
 /* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
 void front_end_soon(struct front *f, struct front_job *own);
-/* Ends the executor soon where the keeper opens what the stream's next job needs. */
+/* Ends the executor soon whose keeper opens what the stream's next job needs. */
 void front_end_opening(struct front_stream *s);
 /* Kills the executor where the first job of a stream has run for longer since others wait (`since_ns`). `gpu`: of one
  * of its streams; NULL: of any. */

@@ -154,7 +154,7 @@ bool front_hold_is_wanted(const struct front_stream *s, const struct backend_job
 bool front_hold_take(struct front_stream *s, const struct backend_job *job, uint32_t gpus);
 void front_hold_sent(const struct front_stream *s, struct front_job *own);
 void front_hold_took_back(const struct front_job *own);
-/* Forgets the stream's first unsent job, which ends, or goes. */
+/* Forgets the stream's next job, which ends without an executor. */
 void front_hold_forget(struct front_stream *s);
 /* Ends holds that are over, or last too long. */
 void front_hold_turn(struct front *f);

@@ -514,6 +514,7 @@ static void note_end(struct executor *x)
     }
     if (started && d && !x->useful && !x->broke && !x->culprit && !x->stop)
         note_delay(d, f, &x->why); /* the executor ended before it did anything: so may the next one */
+    front_take_opened(f);          /* the keeper has ended: no stream of the executor has something opened any more */
     front_recover(x, &streams);
     front_domain_lose(x);
     front_executor_join(x);

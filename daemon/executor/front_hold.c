@@ -55,7 +55,7 @@ static struct front_stream *choose(const struct front_hold *h)
     unsigned n = 0;
 
     list_each (struct front_stream, s, alone_link, &h->alone) {
-        const uint64_t last_ns = can_begin(s) ? last_of(h, front_job_at(s->unsent)->owner) : UINT64_MAX;
+        const uint64_t last_ns = can_begin(s) ? last_of(h, s->next->owner) : UINT64_MAX;
 
         if (last_ns < least_ns) {
             next = s;
@@ -402,7 +402,7 @@ void front_hold_end(const struct executor *x)
 static int device_of_next(const struct front *f, const struct front_domain *d)
 {
     list_each (struct front_stream, s, link, &f->busy) {
-        if (s->domain == d && s->unsent != &s->jobs)
+        if (s->domain == d && s->next)
             return (int)s->device->number;
     }
     return -1;

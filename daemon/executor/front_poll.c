@@ -199,11 +199,8 @@ static void end_job(struct front_job *own)
 
     s->on->useful = true;
     front_take_back(own);
-    front_leave_stream(s, job);
     if (f->wants_room && !s->sent && job->domain != DOMAIN_COMMON)
         front_tell(f);
-    if (!s->sent)
-        front_advance(s);
     f->unfinished--;
     job->done(job);
 }
@@ -294,14 +291,13 @@ static void take_record(struct executor *x, const unsigned char *from, uint32_t 
 static void note_progress(struct front *f)
 {
     list_each (struct front_stream, s, link, &f->busy) {
-        struct backend_job *job = front_job_at(list_first(&s->jobs));
-        const struct front_job *own = front_job_of(job);
+        const struct front_job *own = front_first_of(s);
         const unsigned ended = own ? atomic_load_explicit(&s->on->region->ended[own->slot], memory_order_relaxed) : 0;
 
         /* The number only grows, up to the executions that there are: else a job that hangs could look alive for ever.
          */
-        if (own && ended > job->ended && ended <= job->warmup + job->repeat)
-            job->ended = ended;
+        if (own && ended > own->job->ended && ended <= own->job->warmup + own->job->repeat)
+            own->job->ended = ended;
     }
 }
 
@@ -377,28 +373,6 @@ static void look_after(struct front *f)
             atomic_store(&x->region->daemon_sleeps, 0);
 }
 
-static void take_prepared(struct front *f)
-{
-    struct list prepared, *node;
-
-    pthread_mutex_lock(&f->lock);
-    list_take(&prepared, &f->prepared);
-    pthread_mutex_unlock(&f->lock);
-    while ((node = list_pop(&prepared))) {
-        struct front_stream *s = list_entry(node, struct front_stream, prepared_link);
-
-        s->preparing = false;
-        s->refused = s->prepared < 0 && &s->prepare_job->link == s->unsent;
-        /* The end of an executor is no fault of the job's, unless it happens again and again. */
-        if (s->refused && s->prepared_late) {
-            s->refused = ++s->prepare_job->begun_anew >= FRONT_REPEATS_MAX;
-            error_set(&s->prepare_error, ERROR_DEVICE_LOST,
-                      "the GPU's process ended whenever it opened what this work needs");
-        }
-        front_advance(s);
-    }
-}
-
 /* Whether the timer is due. Disarms it then: its descriptor would stay readable, and the loop would never sleep. */
 static bool read_timer(struct front *f)
 {
@@ -421,7 +395,7 @@ static void turn(struct front *f)
         list_each (struct executor, x, link, &f->executors)
             if (atomic_load(&x->broken)) /* a thread tells of a call that failed on its way */
                 front_check(x);
-        take_prepared(f);
+        front_take_opened(f);
         front_domains_turn(f);
         front_work_done(f);
     }
@@ -459,7 +433,7 @@ enum { STREAMS_LOOKED_AT = 16 }; /* streams to check for jobs that end soon: bou
 
 static const struct wait_window *first_window(const struct front_stream *s)
 {
-    return s->sent ? &front_job_at(s->jobs.next)->window : NULL;
+    return s->sent ? &front_job_at(list_first(&s->jobs))->window : NULL;
 }
 
 bool front_ends_soon(const struct backend_device *device, uint64_t now_ns)

@@ -397,36 +397,40 @@ static void explain(const struct executor *x, const struct front_job *own, bool 
 
 static void recover_stream(struct executor *x, struct front_stream *s, unsigned suspects, unsigned *steps)
 {
-    struct list *node = list_first(&s->jobs);
-    bool first = true, waits = false;
+    bool first = true, stays = false;
+    struct list back, *node;
 
     choose_again(s, x->culprit, steps);
-    s->refused = false;
-    /* Jobs that stay are sent again, before those that were not sent. */
-    s->unsent = &s->jobs;
-    for (struct list *after; s->sent; node = after, first = false) {
+    list_init(&back);
+    for (; (node = list_first(&s->jobs)); first = false) {
         struct backend_job *job = front_job_at(node);
         struct front_job *own = front_job_of(job);
         const bool again = own->again;
         struct error e;
 
-        after = node->next;
         if (!again)
             explain(x, own, first && may_have_run(own), suspects, &e);
         front_take_back(own);
+        stays = stays || again;
+        if (!stays) {
+            front_end(s, job, &e);
+            continue;
+        }
         if (again) {
             job->started_ns = 0;
             job->ended = job->n_samples = 0;
             job->begun_anew++;
-        } else if (waits) { /* the job ends after the jobs before it */
+        } else { /* the job ends after the jobs before it */
             job->failed = true;
             job->error = e;
-        } else {
-            front_end(s, job, &e);
         }
-        waits = waits || again;
+        list_append(&back, &job->link);
     }
-    s->unsent = list_empty(&s->jobs) ? &s->jobs : list_first(&s->jobs);
+    while (!list_empty(&back)) {
+        node = back.prev;
+        list_remove(node);
+        front_give_back(s, front_job_at(node));
+    }
     list_remove(&s->on_link);
     s->on = NULL;
 }
@@ -537,7 +541,7 @@ static struct front_job *find_due(struct executor *x, uint64_t now_ns, uint64_t 
 static void end_openings(struct front *f, uint64_t now_ns, uint64_t *next_ns)
 {
     list_each (struct front_stream, s, link, &f->busy) {
-        struct executor *x = s->preparing && s->end_ns && s->domain ? s->domain->executor : NULL;
+        struct executor *x = s->opening && s->end_ns && s->domain ? s->domain->executor : NULL;
         struct error e;
 
         if (!x || atomic_load(&x->gone))
@@ -547,7 +551,7 @@ static void end_openings(struct front *f, uint64_t now_ns, uint64_t *next_ns)
             continue;
         }
         error_set(&e, ERROR_DEVICE_LOST, "the driver took too long to open what a cancelled job needs");
-        s->prepare_job->forced = true;
+        s->next->forced = true;
         x->abandoned = true;
         front_kill(x, &e);
     }

@@ -6,10 +6,16 @@
 #include "executor/front.h"
 #include "util/clock.h"
 
-/* backend_job.impl is a struct front_job while an executor has the job; else its stream's address plus one. */
+/* backend_job.impl is a struct front_job while an executor has the job; else its stream's address plus one. NULL once
+ * the job has ended. */
 static void set_stream(struct backend_job *job, struct front_stream *s)
 {
     job->impl = (char *)s + 1;
+}
+
+static struct front_stream *stream_of(const struct backend_job *job)
+{
+    return (struct front_stream *)(void *)((char *)job->impl - 1);
 }
 
 struct front_job *front_job_of(const struct backend_job *job)
@@ -43,9 +49,8 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
     list_init(&s->link);
     list_init(&s->on_link);
     list_init(&s->blocked_link);
-    list_init(&s->prepared_link);
+    list_init(&s->opened_link);
     list_init(&s->alone_link);
-    s->unsent = &s->jobs;
     *ret_stream = (struct backend_stream *)(void *)s;
     return 0;
 }
@@ -164,6 +169,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job, uint32_t g
     own->submitted_ns = clock_now_ns();
     own->first_ns = s->sent ? 0 : own->submitted_ns;
     job->impl = own;
+    list_append(&s->jobs, &job->link);
     front_hold_sent(s, own);
     forecast(s, own, program);
     job->started_ns = own->first_ns; /* until the executor says it better */
@@ -199,125 +205,7 @@ static bool send_job(struct front_stream *s, struct backend_job *job, uint32_t g
 
 /* ---- what goes next ---- */
 
-/* The stream waits for the domain. Returns false. */
-static bool wait_for(struct front_stream *s, struct front_domain *d)
-{
-    if (list_empty(&s->blocked_link))
-        list_append(&d->turns[s->device->number].blocked, &s->blocked_link);
-    return false;
-}
-
-void front_leave_stream(struct front_stream *s, struct backend_job *job)
-{
-    if (s->unsent == &job->link) {
-        s->unsent = job->link.next;
-        front_hold_forget(s);
-    }
-    if (s->prepare_job == job)
-        s->refused = false;
-    list_remove(&job->link);
-    if (list_empty(&s->jobs))
-        list_remove(&s->link);
-    job->impl = NULL;
-}
-
-void front_end(struct front_stream *s, struct backend_job *job, const struct error *why)
-{
-    struct front *f = s->device->front;
-
-    front_leave_stream(s, job);
-    job->failed = why != NULL;
-    if (why)
-        job->error = *why;
-    list_append(&f->failed, &job->link);
-    front_tell(f);
-}
-
-static void run_prepare(struct executor *x, struct front_task *task)
-{
-    struct front_stream *s = list_entry(task, struct front_stream, prepare);
-    struct front *f = x->front;
-
-    s->prepared = front_open_all(s->device, s->prepare_job, x, &s->prepare_error);
-    s->prepared_late = front_is_lost(x);
-    pthread_mutex_lock(&f->lock);
-    list_append(&f->prepared, &s->prepared_link);
-    pthread_mutex_unlock(&f->lock);
-    front_tell(f);
-}
-
-/* The executor's keeper opens what the stream's next job needs. False: the executor is about to end; the stream goes on
- * when it has. */
-static bool prepare(struct front_stream *s, struct executor *x)
-{
-    struct front *f = s->device->front;
-
-    s->prepare.run = run_prepare;
-    s->end_ns = 0;
-    s->prepare_job = front_job_at(s->unsent);
-    pthread_mutex_lock(&f->lock);
-    s->preparing = front_task_add(x, &s->prepare);
-    pthread_mutex_unlock(&f->lock);
-    return s->preparing;
-}
-
-/* Ends the stream's next job, once the jobs before it have ended. False: it must wait for them. */
-static bool end_next(struct front_stream *s, struct backend_job *job, const struct error *why)
-{
-    if (s->sent)
-        return false;
-    front_end(s, job, why);
-    return true;
-}
-
-/* Sends the stream's next job, or ends it. False: the stream waits. */
-static bool advance_one(struct front_stream *s, struct backend_job *job, struct front_domain *d)
-{
-    struct front *f = s->device->front;
-    struct executor *x;
-    uint32_t gpus;
-    struct error e;
-
-    if (atomic_load_explicit(&job->cancel, memory_order_relaxed)) {
-        error_set(&e, ERROR_CANCELLED, "the job was cancelled before it began");
-        front_hold_forget(s);
-        return end_next(s, job, &e);
-    }
-    if (job->failed) { /* with an executor that had it */
-        e = job->error;
-        return end_next(s, job, &e);
-    }
-    if (s->refused) {
-        s->refused = !end_next(s, job, &s->prepare_error);
-        return !s->refused;
-    }
-    if (front_domain_serve(d, f, &e) < 0)
-        return end_next(s, job, &e);
-    x = d->executor;
-    if (s->on != x && s->sent)
-        return false; /* two executors have no order: the earlier jobs end first */
-    job->waits = !x || !x->ready || atomic_load(&x->gone);
-    if (job->waits || !list_empty(&x->overflow))
-        return wait_for(s, d);
-    /* A job that is alone needs no turn. */
-    if (front_hold_is_wanted(s, job) ? d->leaving_ns && !job->counters : !front_turn_take(s->device, d))
-        return wait_for(s, d);
-    if (!front_has_all(s->device, job, x))
-        return prepare(s, x) ? false : wait_for(s, d);
-    gpus = front_load_gpus(s->device, job);
-    job->waits = !front_hold_take(s, job, gpus);
-    if (job->waits)
-        return wait_for(s, d);
-    if (s->on != x)
-        join(s, x);
-    if (!list_empty(&x->overflow) || !send_job(s, job, gpus))
-        return wait_for(s, d);
-    s->unsent = s->unsent->next;
-    s->beside = false;
-    return true;
-}
-
-/* A stream is of the domain of its first unsent job, or else of the last one's. */
+/* A stream is of the domain of its next job, or else of its last one. */
 static void enter(struct front_stream *s, struct front_domain *d)
 {
     if (s->domain == d)
@@ -329,33 +217,197 @@ static void enter(struct front_stream *s, struct front_domain *d)
         d->streams++;
 }
 
-void front_advance(struct front_stream *s)
+static void set_next(struct front_stream *s, struct backend_job *job)
 {
+    struct front *f = s->device->front;
+
+    if (s->next && s->next != job) /* an earlier job came back, and goes before it */
+        front_hold_forget(s);
+    s->next = job;
+    if (list_empty(&s->link))
+        list_append(&f->busy, &s->link);
+}
+
+/* The stream is no longer busy, where it has no job. */
+static void settle(struct front_stream *s)
+{
+    if (s->sent || s->next)
+        return;
+    list_remove(&s->link);
+    enter(s, NULL);
+}
+
+/* The stream waits for the domain. Returns false. */
+static bool wait_for(struct front_stream *s, struct front_domain *d)
+{
+    list_append(&d->turns[s->device->number].blocked, &s->blocked_link);
+    return false;
+}
+
+void front_end(const struct front_stream *s, struct backend_job *job, const struct error *why)
+{
+    struct front *f = s->device->front;
+
+    job->impl = NULL;
+    job->failed = why != NULL;
+    if (why)
+        job->error = *why;
+    list_append(&f->failed, &job->link);
+    front_tell(f);
+}
+
+void front_give_back(struct front_stream *s, struct backend_job *job)
+{
+    set_stream(job, s);
+    set_next(s, job);
+    s->device->front->unfinished--;
+    job->again(job);
+}
+
+/* Takes the stream's next job and ends it, once the jobs before it have ended. False: it must wait for them. */
+static bool end_next(struct front_stream *s, const struct error *why)
+{
+    struct backend_job *job = s->next;
+
+    if (s->sent)
+        return false;
+    s->next = NULL;
+    front_hold_forget(s);
+    s->device->front->unfinished++;
+    front_end(s, job, why);
+    settle(s);
+    return true;
+}
+
+static void run_open(struct executor *x, struct front_task *task)
+{
+    struct front_stream *s = list_entry(task, struct front_stream, open);
+    struct front *f = x->front;
+
+    s->opened = front_open_all(s->device, s->next, x, &s->open_error);
+    s->opened_late = front_is_lost(x);
+    pthread_mutex_lock(&f->lock);
+    list_append(&f->opened, &s->opened_link);
+    pthread_mutex_unlock(&f->lock);
+    front_tell(f);
+}
+
+/* Takes the stream's next job, and has the executor's keeper open what it needs. The job goes back to its queue then,
+ * and is submitted again. False: the executor is about to end. */
+static bool open_for(struct front_stream *s, struct executor *x)
+{
+    struct front *f = s->device->front;
+
+    s->open.run = run_open;
+    s->end_ns = 0;
+    pthread_mutex_lock(&f->lock);
+    s->opening = front_task_add(x, &s->open);
+    pthread_mutex_unlock(&f->lock);
+    f->unfinished += s->opening;
+    return s->opening;
+}
+
+void front_take_opened(struct front *f)
+{
+    struct list opened, *node;
+
+    pthread_mutex_lock(&f->lock);
+    list_take(&opened, &f->opened);
+    pthread_mutex_unlock(&f->lock);
+    while ((node = list_pop(&opened))) {
+        struct front_stream *s = list_entry(node, struct front_stream, opened_link);
+        struct backend_job *job = s->next;
+
+        s->opening = false;
+        if (s->opened < 0 && !s->opened_late) {
+            job->failed = true;
+            job->error = s->open_error;
+        } else if (s->opened < 0) { /* no fault of the job's, unless it happens again and again */
+            job->failed = ++job->begun_anew >= FRONT_REPEATS_MAX;
+            error_set(&job->error, ERROR_DEVICE_LOST,
+                      "the GPU's process ended whenever it opened what this work needs");
+        }
+        front_give_back(s, job);
+        front_advance(s);
+    }
+}
+
+/* Sends the stream's next job, has opened what it needs, or ends it. False: it waits. */
+static bool take_next(struct front_stream *s, struct front_domain *d)
+{
+    struct front *f = s->device->front;
+    struct backend_job *job = s->next;
+    struct executor *x;
+    uint32_t gpus;
     struct error e;
 
-    if (s->preparing || !list_empty(&s->blocked_link))
-        return;
-    while (s->unsent != &s->jobs) {
-        struct backend_job *job = front_job_at(s->unsent);
-        struct front_domain *d = s->domain;
+    if (front_domain_serve(d, f, &e) < 0)
+        return end_next(s, &e);
+    x = d->executor;
+    if (s->on != x && s->sent)
+        return false; /* two executors have no order: the earlier jobs end first */
+    if (!x || !x->ready || atomic_load(&x->gone) || !list_empty(&x->overflow))
+        return wait_for(s, d);
+    /* A job that is alone needs no turn. */
+    if (front_hold_is_wanted(s, job) ? d->leaving_ns && !job->counters : !front_turn_take(s->device, d))
+        return wait_for(s, d);
+    if (!front_has_all(s->device, job, x))
+        return open_for(s, x) || wait_for(s, d);
+    gpus = front_load_gpus(s->device, job);
+    if (!front_hold_take(s, job, gpus))
+        return wait_for(s, d);
+    if (s->on != x)
+        join(s, x);
+    if (!list_empty(&x->overflow) || !send_job(s, job, gpus))
+        return wait_for(s, d);
+    f->unfinished++;
+    s->next = NULL;
+    s->beside = false;
+    return true;
+}
 
-        if (!d || d->key != job->domain) {
-            pthread_mutex_lock(&s->device->front->lock);
-            d = front_domain_get(s->device->front, job->domain);
-            pthread_mutex_unlock(&s->device->front->lock);
-        }
-        if (!d) {
-            error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a domain");
-            if (!end_next(s, job, &e))
-                return;
-            continue;
-        }
-        enter(s, d);
-        if (!advance_one(s, job, d))
-            return;
+bool front_submit(struct backend_stream *stream, struct backend_job *job)
+{
+    struct front_stream *s = (struct front_stream *)(void *)stream;
+    struct front *f = s->device->front;
+    struct front_domain *d = s->domain;
+    struct error e;
+
+    set_stream(job, s);
+    if (s->opening || (s->next == job && !list_empty(&s->blocked_link)))
+        return false; /* go_on() follows */
+    list_remove(&s->blocked_link);
+    set_next(s, job);
+    if (!d || d->key != job->domain) {
+        pthread_mutex_lock(&f->lock);
+        d = front_domain_get(f, job->domain);
+        pthread_mutex_unlock(&f->lock);
     }
-    if (list_empty(&s->jobs))
-        enter(s, NULL);
+    if (!d) {
+        error_set(&e, ERROR_OUT_OF_MEMORY, "no memory for a domain");
+        return end_next(s, &e);
+    }
+    enter(s, d);
+    return take_next(s, d);
+}
+
+void front_withdraw(struct backend_job *job)
+{
+    struct front_stream *s = stream_of(job);
+
+    job->impl = NULL;
+    if (s->next != job)
+        return;
+    s->next = NULL;
+    list_remove(&s->blocked_link);
+    front_hold_forget(s);
+    settle(s);
+}
+
+void front_advance(struct front_stream *s)
+{
+    if (s->next && !s->opening)
+        s->next->go_on(s->next);
 }
 
 void front_advance_on(struct front_domain *d, const struct front_device *gpu)
@@ -382,60 +434,39 @@ bool front_is_blocked(const struct front *f, const struct front_domain *d)
     return false;
 }
 
-void front_submit(struct backend_stream *stream, struct backend_job *job)
-{
-    struct front_stream *s = (struct front_stream *)(void *)stream;
-    struct front *f = s->device->front;
-
-    set_stream(job, s);
-    if (list_empty(&s->jobs))
-        list_append(&f->busy, &s->link);
-    list_append(&s->jobs, &job->link);
-    if (s->unsent == &s->jobs)
-        s->unsent = &job->link;
-    f->unfinished++;
-    if (s->unsent == &job->link)
-        front_advance(s);
-}
-
 void front_cancel(struct backend_job *job)
 {
     struct front_job *own = front_job_of(job);
-    struct front_stream *s;
 
     if (!job->impl) /* the job has ended: done() follows */
         return;
-    s = own ? own->stream : (struct front_stream *)(void *)((char *)job->impl - 1);
-    if (!own) { /* the job ends when those before it have ended */
-        if (s->preparing && s->prepare_job == job && atomic_load(&job->end_now) && job->domain != DOMAIN_COMMON)
-            front_end_opening(s);
-        list_remove(&s->blocked_link);
-        front_advance(s);
+    if (own)
+        front_send_number(own->stream->on, RECORD_CANCEL, own->slot, own->serial);
+    if (!atomic_load(&job->end_now) || job->domain == DOMAIN_COMMON)
         return;
-    }
-    front_send_number(s->on, RECORD_CANCEL, own->slot, own->serial);
-    if (atomic_load(&job->end_now) && job->domain != DOMAIN_COMMON)
-        front_end_soon(s->device->front, own);
+    if (own)
+        front_end_soon(own->stream->device->front, own);
+    else
+        front_end_opening(stream_of(job));
 }
 
 void front_take_back(struct front_job *own)
 {
     struct front_stream *s = own->stream;
     struct executor *x = s->on;
-    struct list *next;
 
     own->job->was_alone = own->alone;
     front_hold_took_back(own);
-    set_stream(own->job, s);
-    next = own->job->link.next;
+    list_remove(&own->job->link);
+    own->job->impl = NULL;
     own->job = NULL;
     ids_give(&x->slots, own->slot);
     s->sent--;
-    if (s->sent && next != &s->jobs) { /* the next one is the first now */
-        struct backend_job *first = front_job_at(next);
+    if (s->sent) { /* the next one is the first now */
+        struct front_job *first = front_first_of(s);
 
-        if (front_job_of(first))
-            first->started_ns = front_job_of(first)->first_ns = clock_now_ns();
+        first->job->started_ns = first->first_ns = clock_now_ns();
     }
     front_load_remove(x, own);
+    settle(s);
 }

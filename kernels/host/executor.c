@@ -190,7 +190,7 @@ static void *worker_main(void *argument)
 
 /* ---- the loop's side ---- */
 
-void executor_submit(struct backend_stream *s, struct backend_job *job)
+bool executor_submit(struct backend_stream *s, struct backend_job *job)
 {
     struct executor *x = s->executor;
     bool idle, failed;
@@ -205,7 +205,7 @@ void executor_submit(struct backend_stream *s, struct backend_job *job)
         pthread_mutex_unlock(&x->lock);
         if (failed)
             notify(x);
-        return;
+        return true;
     }
     pthread_mutex_unlock(&x->lock);
     progress_run(x->device, &s->progress, job, &x->inline_context, NULL);
@@ -214,6 +214,7 @@ void executor_submit(struct backend_stream *s, struct backend_job *job)
     list_append(&x->finished, &job->link);
     pthread_mutex_unlock(&x->lock);
     notify(x);
+    return true;
 }
 
 unsigned executor_poll(struct executor *x)

@@ -26,7 +26,7 @@ struct executor *executor_free(struct executor *x);
 
 int executor_stream_new(struct executor *x, struct backend_stream **ret_stream, struct error *e);
 void executor_stream_free(struct backend_stream *stream);
-void executor_submit(struct backend_stream *stream, struct backend_job *job);
+bool executor_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned executor_poll(struct executor *x);
 
 #endif

@@ -239,7 +239,7 @@ static unsigned fake_poll(struct backend_device *base)
     return d->unfinished;
 }
 
-static void fake_submit(struct backend_stream *stream, struct backend_job *job)
+static bool fake_submit(struct backend_stream *stream, struct backend_job *job)
 {
     struct fake_device *d = stream->device;
     const struct backend_job *first = first_of(stream);
@@ -251,6 +251,7 @@ static void fake_submit(struct backend_stream *stream, struct backend_job *job)
     list_append(&stream->jobs, &job->link);
     d->unfinished++;
     d->host.wake(d->host.context);
+    return true;
 }
 
 /* ---- devices ---- */

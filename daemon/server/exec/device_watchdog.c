@@ -26,12 +26,8 @@ void device_watchdog_note(struct server *s, unsigned device, uint64_t received_n
 /* The stream's first run, when it is on a device; NULL otherwise. */
 static struct run *first_on_device(const struct stream *stream)
 {
-    struct run *run;
-
-    if (!stream || !stream->submitted || list_empty(&stream->given))
-        return NULL;
-    run = list_entry(list_first(&stream->given), struct run, queue_link);
-    return run->state == RUN_SUBMITTED ? run : NULL;
+    return !stream || list_empty(&stream->given) ? NULL
+                                                 : list_entry(list_first(&stream->given), struct run, queue_link);
 }
 
 /* Whether the run has not progressed since the last tick. */
@@ -50,13 +46,13 @@ static bool is_still(struct server *s, struct stream *stream, const struct run *
 }
 
 /* Whether the run has stood still for several ticks in which no job progressed that it may wait for: an earlier one,
- * or, while its domain waits for its turn, any. A process that starts gets ready, or ends what waits for it. */
+ * or, while a process opens what it needs, any. */
 static bool is_stuck(const struct server *s, struct stream *stream, const struct run *run)
 {
     const uint64_t progress_ns = s->exec->progress_of_ns[run->device->index];
     const bool waits = run_can_end_now(run) && !run->job.started_ns;
 
-    if (run->job.waits || progress_ns < (waits ? UINT64_MAX : request_of(run)->received_ns))
+    if (progress_ns < (waits ? UINT64_MAX : request_of(run)->received_ns))
         stream->watched_ticks = 0;
     else
         stream->watched_ticks++;

@@ -10,7 +10,7 @@ void run_cancel_job(struct run *run)
 
 bool run_can_end_now(const struct run *run)
 {
-    return run->state != RUN_QUEUED && run->device->ends && run->job.domain != DOMAIN_COMMON;
+    return run->state == RUN_SUBMITTED && run->device->ends && run->job.domain != DOMAIN_COMMON;
 }
 
 bool run_end_now(struct run *run)

@@ -43,6 +43,32 @@ static void note_fault(struct server *s, struct run *run)
         account_note_fault(run->stream->connection->account, s->exec->polls, clock_now_ns());
 }
 
+static void fail_run(struct run *run, const struct error *e)
+{
+    if (!run->failed) {
+        run->failed = true;
+        run->error = *e;
+    }
+}
+
+static void job_may_go_on(struct backend_job *job)
+{
+    stream_advance(list_entry(job, struct run, job)->stream);
+}
+
+/* The device gives the job back: it begins again, or ends in its turn. */
+static void job_came_back(struct backend_job *job)
+{
+    struct run *run = list_entry(job, struct run, job);
+
+    note_fault(run->stream->connection->server, run);
+    if (job->failed)
+        fail_run(run, &job->error);
+    if (run->stop != RUN_GOES_ON)
+        run->failed = true;
+    stream_take_back(run);
+}
+
 /* Ends the job's run, and charges its user with the loop's time: a fixed amount for a few steps, the measured time for
  * many. */
 static void job_done(struct backend_job *job)
@@ -61,14 +87,6 @@ static void job_done(struct backend_job *job)
         timeline_write_done(run);
     run_finish(run);
     schedule_charge(&account->turns, before ? clock_thread_ns() - before : OF_FEW_NS);
-}
-
-static void fail_run(struct run *run, const struct error *e)
-{
-    if (!run->failed) {
-        run->failed = true;
-        run->error = *e;
-    }
 }
 
 static void note_short(struct run *run, const struct step_operand *operand, uint64_t size)
@@ -283,6 +301,8 @@ void run_begin(struct run *run, const struct run_options *o)
     if (run->done)
         timeline_set_signal(run);
     run->job.done = job_done;
+    run->job.go_on = job_may_go_on;
+    run->job.again = job_came_back;
     run->job.owner = c->uid;
     choose_domain(c, run);
     sample_some(c->server, run);
@@ -335,7 +355,7 @@ void run_stop(struct run *run, enum run_stop why)
     if (!can_stop(run, why))
         return;
     run->stop = why;
-    if (run->state != RUN_QUEUED) {
+    if (run->state == RUN_SUBMITTED) {
         run_cancel_job(run);
         if (why == RUN_ABANDONED && run_can_end_now(run))
             deadline_set(run, clock_now_ns() + ABANDONED_NS);
@@ -357,7 +377,7 @@ void run_deadline(struct run *run)
         if (run_end_now(run))
             return;
     }
-    if (run->state == RUN_QUEUED) {
+    if (run->state != RUN_SUBMITTED) {
         run_stop(run, RUN_DEADLINE);
         return;
     }

@@ -10,7 +10,8 @@
 /* Reasons why a run ends early. */
 enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
 
-enum run_state { RUN_QUEUED, RUN_SUBMITTED };
+/* An offered run is still queued: the first of its stream, which its device does not take yet, or gave back. */
+enum run_state { RUN_QUEUED, RUN_OFFERED, RUN_SUBMITTED };
 
 struct run_options {
     uint64_t stream, warmup, repeat;
@@ -64,8 +65,8 @@ struct run_observer {
 void run_begin(struct run *run, const struct run_options *o);
 /* Refuses a run: answers with the error, for ordered work in its turn. Gives everything back. */
 void run_refuse(struct run *run, const struct run_options *o, const struct error *e);
-/* Stops a run, unless it was stopped before. A queued run ends at once. A submitted one ends when the device lets go of
- * it. */
+/* Stops a run, unless it was stopped before. A run that no device has ends at once. A submitted one ends when the
+ * device lets go of it. */
 void run_stop(struct run *run, enum run_stop why);
 /* The run's deadline has passed. Where run_end_now() ends it now, it is answered then. Otherwise it is answered first,
  * and ends when the device lets go of it. */
@@ -100,7 +101,7 @@ void run_free_counters(struct run *run);
 /* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct run *run);
 
-/* end_now.c: the run is no longer queued. The device, or its preparation, lets the job end when it can. */
+/* end_now.c: tells the device that has the run to let the job end when it can. */
 void run_cancel_job(struct run *run);
 /* Whether run_end_now() ends it: a run of a domain, on a device whose executors can be ended. */
 bool run_can_end_now(const struct run *run);

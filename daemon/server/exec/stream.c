@@ -75,12 +75,29 @@ void stream_remove(struct run *run)
     struct stream *stream = run->stream;
 
     list_remove(&run->queue_link);
-    stream->connection->exec->queued -= run->state != RUN_SUBMITTED;
-    if (run->state != RUN_QUEUED) {
+    if (run->state == RUN_SUBMITTED) {
         stream->submitted--;
         stream->repeating -= repeats(run);
+    } else {
+        stream->connection->exec->queued--;
+    }
+    if (run->state == RUN_OFFERED) {
+        run->device->backend->withdraw(&run->job);
+        device_work_ended(stream->connection->server, run);
     }
     stream_end_next(stream);
+}
+
+void stream_take_back(struct run *run)
+{
+    struct stream *stream = run->stream;
+
+    list_remove(&run->queue_link);
+    list_append(stream->queue.next, &run->queue_link);
+    run->state = RUN_OFFERED;
+    stream->submitted--;
+    stream->repeating -= repeats(run);
+    stream->connection->exec->queued++;
 }
 
 static struct backend_stream *queue_of(const struct run *run)
@@ -98,26 +115,26 @@ static void tell_client(const struct run *run)
         rpc_channel_expect(c->channel, crowded ? (struct wait_window){.to_ns = WAIT_CROWDED} : run->job.window);
 }
 
-static void submit(struct run *run)
+/* Offers the run to its device. False: the device does not take it yet. */
+static bool submit(struct stream *stream, struct run *run)
 {
-    struct connection *c = run->stream->connection;
+    struct connection *c = stream->connection;
+    const bool first = run->state == RUN_QUEUED, taken = run->device->backend->submit(queue_of(run), &run->job);
 
-    run->state = RUN_SUBMITTED;
-    c->exec->queued--;
-    run->device->backend->submit(queue_of(run), &run->job);
-    tell_client(run);
-    device_work_submitted(c->server, run); /* only now: a job that submit() waited for was an earlier one */
-}
-
-static void start(struct stream *stream, struct run *run)
-{
-    list_remove(&run->queue_link);
-    list_append(&stream->given, &run->queue_link);
-    stream->device = run->device;
-    stream->priority = run->priority;
-    stream->submitted++;
-    stream->repeating += repeats(run);
-    submit(run);
+    run->state = taken ? RUN_SUBMITTED : RUN_OFFERED;
+    if (taken) {
+        list_remove(&run->queue_link);
+        list_append(&stream->given, &run->queue_link);
+        stream->device = run->device;
+        stream->priority = run->priority;
+        stream->submitted++;
+        stream->repeating += repeats(run);
+        c->exec->queued--;
+        tell_client(run);
+    }
+    if (first)
+        device_work_submitted(c->server, run); /* only now: a job that submit() waited for was an earlier one */
+    return taken;
 }
 
 /* Whether the run, of low priority, waits for other work of its device. */
@@ -172,9 +189,9 @@ static bool advance_one(struct stream *stream, struct run *run)
         run->error = e;
         return true;
     }
-    queue_probe_note(stream, run);
-    start(stream, run);
-    return true;
+    if (run->state == RUN_QUEUED)
+        queue_probe_note(stream, run);
+    return submit(stream, run);
 }
 
 void stream_advance(struct stream *stream)

@@ -12,7 +12,7 @@ struct run;
 struct stream {
     struct connection *connection;
     unsigned number;
-    struct list given, queue; /* struct run by queue_link: submitted; behind those */
+    struct list given, queue; /* struct run by queue_link: those that a device has; behind those */
     unsigned submitted;
     unsigned repeating;               /* submitted runs of several executions */
     struct backend_device *device;    /* device of the submitted runs */
@@ -39,6 +39,8 @@ void stream_enqueue(struct stream *stream, struct run *run);
 /* Lets the stream's queued runs go on as far as they can. */
 void stream_advance(struct stream *stream);
 void stream_remove(struct run *run);
+/* The device gives the run back, which is the first of the queue now. */
+void stream_take_back(struct run *run);
 /* Gives the device queues back to the server's pool. NULL is allowed; returns NULL. */
 struct stream *stream_free(struct stream *stream);
 /* Lets runs of low priority go on whose device has no other work any more. Called while streams yield. */

@@ -41,7 +41,7 @@ int cuda_executor_open(struct cuda_executor *x, struct cuda_device *d, const str
 void cuda_executor_close(struct cuda_executor *x);
 
 /* Functions of struct backend: */
-void cuda_submit(struct backend_stream *stream, struct backend_job *job);
+bool cuda_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned cuda_poll(struct cuda_executor *x);
 void cuda_arm(struct cuda_executor *x);
 

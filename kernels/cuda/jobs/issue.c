@@ -411,7 +411,7 @@ void cuda_stream_issue(struct cuda_stream *s)
     }
 }
 
-void cuda_submit(struct backend_stream *stream, struct backend_job *base)
+bool cuda_submit(struct backend_stream *stream, struct backend_job *base)
 {
     struct cuda_stream *s = cuda_stream(stream);
     struct cuda_executor *x = s->executor;
@@ -430,4 +430,5 @@ void cuda_submit(struct backend_stream *stream, struct backend_job *base)
     /* On a broken device poll() fails the job. */
     if (cuda_enter(x->device, &ignored) == 0)
         cuda_stream_issue(s);
+    return true;
 }

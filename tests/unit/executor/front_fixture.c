@@ -13,13 +13,72 @@ static void wake(void *context)
     (void)context;
 }
 
-static void done(struct backend_job *job)
-{
-    const unsigned i = (unsigned)(job - now->jobs);
+/* ---- the server's part: the queues ---- */
 
+static void note_end(unsigned i)
+{
     now->done[i]++;
     if (now->n_done < JOBS)
         now->order[now->n_done++] = i;
+}
+
+/* Gives the stream's queued jobs as far as they are taken. One that came back as failed ends when those before it have.
+ */
+static void advance(unsigned stream)
+{
+    unsigned *queue = now->queue[stream];
+
+    while (now->n_queued[stream]) {
+        const unsigned i = queue[0];
+        struct backend_job *job = &now->jobs[i];
+        const bool came_back = job->failed;
+
+        if (came_back ? now->n_given[stream] != 0 : !front_submit(now->streams[stream], job))
+            return;
+        memmove(queue, queue + 1, --now->n_queued[stream] * sizeof(*queue));
+        if (!came_back) {
+            now->n_given[stream]++;
+            continue;
+        }
+        front_withdraw(job);
+        note_end(i);
+    }
+}
+
+static void done(struct backend_job *job)
+{
+    const unsigned i = (unsigned)(job - now->jobs), stream = now->stream_of[i];
+
+    now->n_given[stream]--;
+    note_end(i);
+    advance(stream);
+}
+
+static void again(struct backend_job *job)
+{
+    const unsigned i = (unsigned)(job - now->jobs), stream = now->stream_of[i];
+    unsigned *queue = now->queue[stream];
+
+    memmove(queue + 1, queue, now->n_queued[stream]++ * sizeof(*queue));
+    queue[0] = i;
+    now->n_given[stream]--;
+}
+
+void front_fixture_withdraw(struct front_fixture *f, unsigned i)
+{
+    const unsigned stream = f->stream_of[i];
+    unsigned *queue = f->queue[stream], at = 0;
+
+    while (queue[at] != i)
+        at++;
+    memmove(queue + at, queue + at + 1, (--f->n_queued[stream] - at) * sizeof(*queue));
+    front_withdraw(&f->jobs[i]);
+    advance(stream);
+}
+
+static void go_on(struct backend_job *job)
+{
+    advance(now->stream_of[job - now->jobs]);
 }
 
 static void *keep(void *argument)
@@ -198,10 +257,14 @@ void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream)
                                 .timing = true,
                                 .samples = f->samples[i],
                                 .done = done,
+                                .go_on = go_on,
+                                .again = again,
                                 .owner = f->exclusive[i],
                                 .exclusive = f->exclusive[i] != 0};
     backend_job_begin(job);
-    front_submit(f->streams[stream], job);
+    f->stream_of[i] = stream;
+    f->queue[stream][f->n_queued[stream]++] = i;
+    advance(stream);
     if (f->x)
         front_fixture_take(f);
 }

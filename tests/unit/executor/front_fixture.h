@@ -20,8 +20,12 @@ struct front_fixture {
     struct record_submit sent[JOBS]; /* as the executor got it; kind is not RECORD_SUBMIT: never */
     unsigned done[JOBS];             /* how often done() came */
     unsigned order[JOBS], n_done;    /* the first JOBS ends */
-    struct ring in, out;             /* the executor's ends */
-    int other, bell;                 /* the executor's ends of the control socket and of the bell */
+    /* The server's part: jobs that wait in each stream's queue, the first one first, and the number that it has given.
+     */
+    unsigned queue[STREAMS][JOBS], n_queued[STREAMS], n_given[STREAMS];
+    unsigned stream_of[JOBS];
+    struct ring in, out; /* the executor's ends */
+    int other, bell;     /* the executor's ends of the control socket and of the bell */
 };
 
 /* One at a time. Ends the process where something cannot be made. */
@@ -31,6 +35,8 @@ void front_fixture_free(struct front_fixture *f);
 /* Submits job `i`, of one step (steps[i]; an op without memory where that has no output) with REPEAT timed executions,
  * and takes it as the executor does. */
 void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
+/* Job `i`, which waits, ends without the executor. */
+void front_fixture_withdraw(struct front_fixture *f, unsigned i);
 /* Takes what the daemon has sent. */
 void front_fixture_take(struct front_fixture *f);
 /* Writes a record as the executor does; what finds no room is left out. */

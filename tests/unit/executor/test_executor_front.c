@@ -265,19 +265,37 @@ FRONT(test_an_executor_that_always_issues)
     assert_in_range(polls, 2, 10000);
 }
 
-/* Several may cancel a job that waits in the daemon, also when it has ended and its done() has yet to come. */
-FRONT(test_a_waiting_job_is_cancelled_twice)
+/* A job that waits for the executor ends; the next one of its stream goes on in its place. */
+FRONT(test_a_waiting_job_is_withdrawn)
 {
-    f->x->ready = false; /* so the job waits for it */
+    f->x->ready = false;
     front_fixture_submit(f, 0, 0);
-    assert_int_not_equal(f->sent[0].kind, RECORD_SUBMIT);
-    atomic_store(&f->jobs[0].cancel, true);
-    front_cancel(&f->jobs[0]);
-    front_cancel(&f->jobs[0]);
+    front_fixture_submit(f, 1, 0);
+    front_fixture_withdraw(f, 0);
     f->x->ready = true;
     front_fixture_poll(f);
-    assert_int_equal(f->done[0], 1);
-    assert_true(f->jobs[0].failed);
+    assert_true(!is_sent(f, 0) && is_sent(f, 1));
+    front_fixture_put_done(f, 1, 0);
+    front_fixture_poll(f);
+    assert_true(!f->done[0] && f->done[1] == 1);
+}
+
+/* The last job of a stream that waits ends: the front does not remember it. */
+FRONT(test_a_withdrawn_exclusive_job_holds_nobody)
+{
+    submit(f, 0, 0);
+    f->exclusive[1] = 1;
+    front_fixture_submit(f, 1, 1);
+    front_fixture_submit(f, 2, 2);
+    assert_false(is_sent(f, 1) || is_sent(f, 2));
+    front_fixture_withdraw(f, 1);
+    front_fixture_poll(f);
+    assert_true(is_sent(f, 2));
+    front_fixture_put_done(f, 0, 0);
+    front_fixture_put_done(f, 2, 0);
+    front_fixture_poll(f);
+    assert_int_equal(f->device.hold.holder != NULL || !list_empty(&f->device.hold.alone), 0);
+    assert_null(((struct front_stream *)(void *)f->streams[1])->domain);
 }
 
 /* Behind a job that the executor has lost no other can have ended well. */
