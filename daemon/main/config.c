@@ -11,6 +11,108 @@
 #include "main/settings.h"
 #include "util/log.h"
 
+/* ---- names of settings that are not there ---- */
+
+enum { NAME_MAX_LENGTH = 80 };
+
+/* Settings of older files, and what there is instead. */
+static const struct {
+    const char *name, *instead;
+} gone[] = {
+    {"server.group", "the group is that of server.user"},
+    {"server.backlog", "up to 4096 connections wait to be accepted, as far as net.core.somaxconn allows"},
+    {"limits.stuck_reader_s", "set limits.peer_timeout_s"},
+    {"limits.partial_message_s", "set limits.peer_timeout_s"},
+    {"limits.buffers", "set quota.buffers, for all connections of a user"},
+    {"limits.programs", "a connection has at most 1024"},
+    {"limits.kernels", "a connection has at most 4096; set quota.daemon_mib, for all connections of a user"},
+    {"limits.source_bytes", "set limits.message_bytes, of which a source may have 95 percent"},
+    {"limits.inline_mappings", "a connection keeps 1024; set quota.mappings, for all connections of a user"},
+    {"limits.output_bytes", "set quota.daemon_mib, for all connections of a user"},
+    {"cuda.workspace_bytes", "a stream has 32 MiB"},
+    {"executors.spin_us", "executors poll for 100 microseconds"},
+    {"host.enabled", "set server.backend"},
+    {"cuda.enabled", "set server.backend"},
+    {"cuda.nvml", "it is libnvidia-ml.so.1, where the system or LD_LIBRARY_PATH has it"},
+    {"cache.memory_mib", "256 MiB are kept in memory"},
+    {"kernels.user", "compilers of root's daemon run as nobody"},
+    {"kernels.user_kernels_group", "set kernels.user_kernels, and kernels.hand_out, to @GROUP"},
+    {"quota.program_mib", "the quota daemon_mib is for that"},
+    {"quota.waiting_mib", "the quota daemon_mib is for that"},
+    {"quota.kernel_mib", "the quota daemon_mib is for that"},
+    {"kernels.sandbox", "set server.sandbox"},
+    {"executors.sandbox", "set server.sandbox"},
+};
+
+/* Case does not count, and "." is "_", so that names in the environment are compared, too. */
+static int plain(char c)
+{
+    return c == '.' ? '_' : tolower((unsigned char)c);
+}
+
+/* How many characters must be put in, left out or replaced to make one name of the other; both have at most
+ * NAME_MAX_LENGTH. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[NAME_MAX_LENGTH + 1];
+    const size_t length = strlen(b);
+
+    for (size_t j = 0; j <= length; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 0; a[i]; i++) {
+        unsigned diagonal = row[0];
+
+        row[0]++;
+        for (size_t j = 0; j < length; j++) {
+            const unsigned replaced = diagonal + (plain(a[i]) != plain(b[j]));
+            const unsigned other = (row[j] < row[j + 1] ? row[j] : row[j + 1]) + 1;
+
+            diagonal = row[j + 1];
+            row[j + 1] = replaced < other ? replaced : other;
+        }
+    }
+    return row[length];
+}
+
+/* Returns what there is instead of the setting "section.key" or SECTION_KEY that older versions had; NULL: there was
+ * none. */
+static const char *instead_of(const char *name)
+{
+    const char *quota = strstr(name, ".quota_"); /* a socket's */
+    char own[NAME_MAX_LENGTH + 1];
+
+    if (quota) {
+        snprintf(own, sizeof(own), "quota.%s", quota + strlen(".quota_"));
+        name = own;
+    }
+    for (unsigned i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+        if (strlen(name) == strlen(gone[i].name) && !distance(name, gone[i].name))
+            return gone[i].instead;
+    return NULL;
+}
+
+/* Returns the setting that a misspelt name, "section.key" or SECTION_KEY, may mean; NULL: none. */
+static const struct setting *nearest_to(const char *name)
+{
+    const struct setting *nearest = NULL;
+    unsigned least = (unsigned)strlen(name) / 3 + 1;
+
+    if (strlen(name) > NAME_MAX_LENGTH)
+        return NULL;
+    for (unsigned i = 0; i < n_settings; i++) {
+        char full[NAME_MAX_LENGTH + 1];
+        unsigned d;
+
+        snprintf(full, sizeof(full), "%s.%s", settings[i].section, settings[i].key);
+        d = distance(name, full);
+        if (d < least) {
+            least = d;
+            nearest = &settings[i];
+        }
+    }
+    return nearest;
+}
+
 enum { LISTS_MAX = 16 };
 
 static char **text_at(void *base, const struct setting *s)
@@ -161,7 +263,7 @@ int config_set(struct config *c, const char *name, const char *value, struct err
 {
     const char *dot = strchr(name, '.');
     const struct setting *s = dot ? find(name, (size_t)(dot - name), dot + 1) : NULL, *nearest;
-    const char *instead = config_gone(name);
+    const char *instead = instead_of(name);
 
     if (s)
         return config_apply(c, s, value, e);
@@ -169,7 +271,7 @@ int config_set(struct config *c, const char *name, const char *value, struct err
         return error_set(e, ERROR_UNKNOWN_KEY, "%s is no setting any more: take it out; %s", name, instead);
     if (dot && config_is_socket(name, (size_t)(strrchr(name, '.') - name)))
         return config_set_socket(c, name, value, e);
-    nearest = config_nearest(name);
+    nearest = nearest_to(name);
     if (nearest)
         return error_set(e, ERROR_UNKNOWN_KEY,
                          "no setting \"%.80s\"; did you mean %s.%s? kopsd --print-config lists them", name,
@@ -433,4 +535,73 @@ void config_print(const struct config *config, FILE *to)
         }
     }
     config_print_sockets(c, to);
+}
+
+/* ---- settings from the environment ---- */
+
+static const char prefix[] = "KOPSD_";
+
+/* KOPSD_<SECTION>_<KEY> */
+static void variable_of(const struct setting *s, char name[64])
+{
+    snprintf(name, 64, "%s%s_%s", prefix, s->section, s->key);
+    for (char *p = name; *p; p++)
+        *p = (char)toupper((unsigned char)*p);
+}
+
+static bool is_setting(const char *variable, size_t length)
+{
+    char name[64];
+
+    for (unsigned i = 0; i < n_settings; i++) {
+        variable_of(&settings[i], name);
+        if (strlen(name) == length && !strncmp(name, variable, length))
+            return true;
+    }
+    return false;
+}
+
+static int unknown(const char *variable, size_t length, struct error *e)
+{
+    const struct setting *nearest;
+    const char *instead;
+    char given[128], name[64];
+
+    snprintf(given, sizeof(given), "%.*s", (int)(length < 100 ? length : 100), variable);
+    instead = instead_of(given + strlen(prefix));
+    if (instead)
+        return error_set(e, ERROR_UNKNOWN_KEY, "the environment has %s, which is no setting any more: unset it; %s",
+                         given, instead);
+    nearest = nearest_to(given + strlen(prefix));
+    if (nearest && strchr(nearest->section, '*')) /* no variable names such a section */
+        nearest = NULL;
+    if (nearest)
+        variable_of(nearest, name);
+    return error_set(e, ERROR_UNKNOWN_KEY,
+                     "the environment has %s, which is no setting; %s%s%sunset it, or see kopsd --print-config", given,
+                     nearest ? "did you mean " : "", nearest ? name : "", nearest ? "? Otherwise " : "");
+}
+
+int config_read_environment(struct config *c, struct error *e)
+{
+    const char *value = getenv("KOPS_SOCKET");
+
+    if (value && *value && config_set(c, "server.socket", value, e) < 0)
+        return -1;
+    for (char **at = environ; at && *at; at++) {
+        const size_t length = strcspn(*at, "=");
+
+        if (!strncmp(*at, prefix, strlen(prefix)) && !is_setting(*at, length))
+            return unknown(*at, length, e);
+    }
+    for (unsigned i = 0; i < n_settings; i++) {
+        char variable[64], name[64];
+
+        variable_of(&settings[i], variable);
+        snprintf(name, sizeof(name), "%s.%s", settings[i].section, settings[i].key);
+        value = getenv(variable);
+        if (value && config_set(c, name, value, e) < 0)
+            return -1;
+    }
+    return 0;
 }

@@ -139,11 +139,6 @@ int config_check_trust(int fd, const char *path, bool root, struct error *e);
 /* Checks the files that settings of root's daemon name: an error, or a line in the log, where other users may change
  * them. */
 int config_check_named(const struct config *c, struct error *e);
-/* config_nearest.c: returns what there is instead of the setting "section.key" or SECTION_KEY that older versions had;
- * NULL: there was none. */
-const char *config_gone(const char *name);
-/* Returns the setting that a misspelt name, "section.key" or SECTION_KEY, may mean; NULL: none. */
-const struct setting *config_nearest(const char *name);
 /* config_remote.c: reads the files of the remote cache's settings, for config_finish(). */
 int config_finish_remote(struct config *c, struct error *e);
 /* Takes over the settings that a reload may change, before texts are replaced. */
@@ -172,8 +167,6 @@ struct socket_settings {
 int config_socket(const struct config *c, const char *name, struct socket_settings *ret, struct error *e);
 /* Makes *ret a copy of *c, which shares its texts, with the quotas of that identity. */
 void config_with_quotas(const struct config *c, const char *name, struct config *ret);
-/* config_lists.c: looks up the users and groups of [access]. */
-int config_resolve_access(struct config *c, struct error *e);
 
 /* Prints every setting with its value, default and meaning, as a file that config_read_file() reads. */
 void config_print(const struct config *c, FILE *to);

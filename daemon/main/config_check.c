@@ -145,6 +145,27 @@ static int find_policy_group(const char *setting, const char *value, gid_t *ret,
     return error_set(e, ERROR_INVALID_ARGUMENT, "%s: there is no group \"%.40s\"", setting, value + 1);
 }
 
+/* Looks up the users and groups of [access]. */
+static int resolve_access(struct config *c, struct error *e)
+{
+    struct access_policy policy;
+    const struct {
+        const char *name, *text;
+        struct access_list *into;
+    } lists[] = {
+        {"access.allow", c->access_allow, &policy.allow},
+        {"access.deny", c->access_deny, &policy.deny},
+        {"access.tune", c->access_tune, &policy.tune},
+        {"access.administer", c->access_administer, &policy.administer},
+    };
+
+    for (unsigned i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        if (access_list_parse(lists[i].name, lists[i].text, lists[i].into, e) < 0)
+            return -1;
+    c->access = policy;
+    return 0;
+}
+
 int config_resolve_names(struct config *c, struct error *e)
 {
     if (find_policy_group("kernels.user_kernels", c->user_kernels, &c->user_kernels_gid, e) < 0 ||
@@ -153,7 +174,7 @@ int config_resolve_names(struct config *c, struct error *e)
     subordinates_free(&c->subordinates);
     if (strcmp(c->subuid, "none") != 0 && subordinates_read(&c->subordinates, c->subuid) < 0)
         return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for the configuration");
-    return config_resolve_access(c, e);
+    return resolve_access(c, e);
 }
 
 int config_finish(struct config *c, struct error *e)

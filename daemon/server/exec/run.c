@@ -4,7 +4,6 @@
 
 #include "server/code/code.h"
 #include "server/exec/device_watchdog.h"
-#include "server/exec/device_work.h"
 #include "server/exec/exec.h"
 #include "server/exec/program.h"
 #include "server/exec/room.h"
@@ -79,7 +78,6 @@ static void job_done(struct backend_job *job)
     struct account *account = run->stream->connection->account;
     const uint64_t before = run->commands.n_steps > FEW ? clock_thread_ns() : 0;
 
-    device_work_ended(s, run);
     device_watchdog_note(s, run->device->index, request_of(run)->received_ns);
     note_fault(s, run);
     /* A lost device, or a job without memory, has not written the done word. */
@@ -343,6 +341,29 @@ void run_finish(struct run *run)
 }
 
 /* ---- stopping ---- */
+
+void run_cancel_job(struct run *run)
+{
+    atomic_store(&run->job.cancel, true);
+    if (run->state == RUN_SUBMITTED && run->device->backend->cancel)
+        run->device->backend->cancel(&run->job);
+}
+
+bool run_can_end_now(const struct run *run)
+{
+    return run->state == RUN_SUBMITTED && run->device->ends && run->job.domain != DOMAIN_COMMON;
+}
+
+bool run_end_now(struct run *run)
+{
+    const bool first = list_first(&run->stream->given) == &run->queue_link;
+
+    run->must_end = true;
+    if (first)
+        atomic_store(&run->job.end_now, true);
+    run_cancel_job(run);
+    return first;
+}
 
 /* The first reason stays, since the client may have been told of it. The end of the connection overrides it. */
 static bool can_stop(const struct run *run, enum run_stop why)

@@ -101,16 +101,14 @@ void run_free_counters(struct run *run);
 /* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct run *run);
 
-/* end_now.c: tells the device that has the run to let the job end when it can. */
+/* Tells the device that has the run to let the job end when it can. */
 void run_cancel_job(struct run *run);
 /* Whether run_end_now() ends it: a run of a domain, on a device whose executors can be ended. */
 bool run_can_end_now(const struct run *run);
 /* The run's job ends soon, even while a kernel of it runs. Its executor may end with it, which costs other runs of the
  * domain their results. A run behind another one of its stream is only cancelled at first, since its end would be the
- * other's: false. It ends when it is the first one, see stream_end_next(). */
+ * other's: false. It ends when it is the first one. */
 bool run_end_now(struct run *run);
-/* The stream's first run has ended: ends the next one, where that must end. */
-void stream_end_next(struct stream *stream);
 
 /* run_deadline() is called at `at_ns`, or earlier where the run has an earlier deadline. */
 void deadline_set(struct run *run, uint64_t at_ns);

@@ -1,7 +1,7 @@
 #include <stdlib.h>
 
 #include "server/exec/device_queues.h"
-#include "server/exec/device_work.h"
+#include "server/exec/device_watchdog.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/exec/timeline.h"
@@ -32,6 +32,33 @@ struct stream *stream_free(struct stream *stream)
             device_queue_give(stream->connection->server, stream->backends[i][j]);
     free(stream);
     return NULL;
+}
+
+/* ---- how many jobs each device has ---- */
+
+/* The run is offered to its device for the first time. */
+static void note_offered(struct server *s, const struct run *run)
+{
+    const unsigned device = run->device->index;
+
+    s->exec->urgent_running[device] += run->priority != PRIORITY_LOW;
+    s->exec->jobs_running[device]++;
+    s->exec->jobs_begun[device]++;
+    s->exec->n_jobs_running++;
+    s->active = true;
+    if (!uv_is_active((uv_handle_t *)&s->exec->device_watchdog_timer))
+        device_watchdog_watch(s);
+}
+
+/* An offered run ends. */
+static void note_ended(struct server *s, const struct run *run)
+{
+    const unsigned device = run->device->index;
+
+    s->exec->urgent_running[device] -= run->priority != PRIORITY_LOW;
+    s->exec->jobs_running[device]--;
+    s->exec->n_jobs_running--;
+    s->active = true;
 }
 
 /* ---- the queue ---- */
@@ -70,6 +97,16 @@ void stream_enqueue(struct stream *stream, struct run *run)
     list_append(&stream->queue, &run->queue_link);
 }
 
+/* Ends the stream's first run, where it must end, and could not while another one was before it. */
+static void end_next(struct stream *stream)
+{
+    struct list *node = list_first(&stream->given);
+    struct run *run = node ? list_entry(node, struct run, queue_link) : NULL;
+
+    if (run && run->must_end && !atomic_load(&run->job.end_now))
+        run_end_now(run);
+}
+
 void stream_remove(struct run *run)
 {
     struct stream *stream = run->stream;
@@ -81,11 +118,11 @@ void stream_remove(struct run *run)
     } else {
         stream->connection->exec->queued--;
     }
-    if (run->state == RUN_OFFERED) {
+    if (run->state == RUN_OFFERED)
         run->device->backend->withdraw(&run->job);
-        device_work_ended(stream->connection->server, run);
-    }
-    stream_end_next(stream);
+    if (run->state != RUN_QUEUED)
+        note_ended(stream->connection->server, run);
+    end_next(stream);
 }
 
 void stream_take_back(struct run *run)
@@ -133,7 +170,7 @@ static bool submit(struct stream *stream, struct run *run)
         tell_client(run);
     }
     if (first)
-        device_work_submitted(c->server, run); /* only now: a job that submit() waited for was an earlier one */
+        note_offered(c->server, run); /* only now: a job that submit() waited for was an earlier one */
     return taken;
 }
 
