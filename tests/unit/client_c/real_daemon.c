@@ -1,11 +1,13 @@
 #include "real_daemon.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -63,18 +65,25 @@ static void become_kopsd(const struct real_daemon *d)
     _exit(127);
 }
 
+/* Fails where the daemon ends before it is ready. */
 static void wait_ready(const struct real_daemon *d)
 {
+    struct pollfd watched[] = {{.fd = d->notifications, .events = POLLIN},
+                               {.fd = (int)syscall(SYS_pidfd_open, d->pid, 0), .events = POLLIN}};
     char text[512];
 
+    must(watched[1].fd >= 0);
     for (;;) {
-        ssize_t n = recv(d->notifications, text, sizeof(text) - 1, 0);
+        ssize_t n;
 
+        must(poll(watched, 2, -1) > 0 && watched[0].revents);
+        n = recv(d->notifications, text, sizeof(text) - 1, 0);
         must(n >= 0);
         text[n] = 0;
         if (strstr(text, "READY=1"))
-            return;
+            break;
     }
+    close(watched[1].fd);
 }
 
 void real_daemon_start(struct real_daemon *d)
