@@ -35,10 +35,12 @@ bool explained(enum kops_code code)
 static void count_error(struct soak *s, const char *what, const struct kops_error *e)
 {
     s->errors[(unsigned)e->code < CODES ? e->code : 0]++;
-    if (e->code == KOPS_ERR_TIMEOUT)
-        s->lost++;
-    else if (!explained(e->code))
+    if (e->code == KOPS_ERR_TIMEOUT) {
+        if (s->lost++ < TOLD)
+            warnx("%s: %s", what, e->message);
+    } else if (!explained(e->code)) {
         complain(s, what, e->message);
+    }
     s->spoiled |= e->code != KOPS_ERR_CANCELLED;
 }
 
