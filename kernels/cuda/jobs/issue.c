@@ -350,7 +350,10 @@ static bool is_prepared(struct cuda_stream *s, struct backend_job *base, struct 
         take_answer(s, base, job);
         return true;
     }
-    if (atomic_load_explicit(&base->cancel, memory_order_relaxed) || !cuda_needs_prepare(s->executor, base))
+    if (atomic_load_explicit(&base->cancel, memory_order_relaxed))
+        return true;
+    /* Asked once: a job of many steps that waits is looked at in every poll. */
+    if (job->state != JOB_WAITING && !cuda_needs_prepare(s->executor, base))
         return true;
     job->state = JOB_WAITING;
     if (s->jobs.next != &base->link)
