@@ -211,10 +211,12 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* The lock, not the socket, says whether a daemon is alive: it goes with the process, however that ends. */
+/* The lock, not the socket, says whether a daemon is alive: it goes with the process, however that ends. A process that
+ * the daemon was just starting has the lock, too, until it runs its own program: it is given a moment. */
 static int take_lock(const struct privileges *owner, struct listener *l, struct error *e)
 {
     char lock[sizeof(l->path) + 8];
+    unsigned tries = 0;
     struct stat st;
     int fd;
 
@@ -228,7 +230,11 @@ static int take_lock(const struct privileges *owner, struct listener *l, struct 
                   l->path);
         goto close_fd;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (tries++ < STALE_TRIES) {
+            poll(NULL, 0, STALE_WAIT_MS);
+            continue;
+        }
         error_set(e, ERROR_PERMISSION_DENIED, "another kopsd listens on %s; stop it, or choose another --socket",
                   l->path);
         goto close_fd;
