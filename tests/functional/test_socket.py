@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -121,6 +122,26 @@ def test_of_many_that_start_at_once_one_serves(tmp_path: Path) -> None:
         assert winner.wait(raw.PATIENCE) == 0
     finally:
         for daemon in daemons:
+            if daemon.poll() is None:
+                daemon.kill()
+                daemon.wait()
+
+
+def test_a_lock_that_is_about_to_go_is_waited_for(tmp_path: Path) -> None:
+    """A process that a killed daemon was starting holds it until it runs its own program."""
+    path, lock = tmp_path / "kopsd.sock", tmp_path / "kopsd.sock.lock"
+    env = {**os.environ, "CACHE_DIRECTORY": str(tmp_path / "cache")}
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [str(binary()), "--config", "/dev/null", "--set", "cuda.driver=none", "--socket", str(path)]
+        daemon = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+        try:
+            proc.eventually(lambda: str(lock) in proc.fds(daemon.pid), "it has opened the lock")
+            fcntl.flock(held, fcntl.LOCK_UN)
+            proc.eventually(lambda: path.is_socket() or daemon.poll() is not None, "it has a socket")
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(raw.PATIENCE) == 0
+        finally:
             if daemon.poll() is None:
                 daemon.kill()
                 daemon.wait()
