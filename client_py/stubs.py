@@ -128,7 +128,8 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
     lines = [
         NOTE + "from typing import Any, Literal, TypeVar, overload",
         "",
-        "from .._base.results import Device, Timings",
+        "from .._base.records import Device",
+        "from .._base.results import Timings",
         "",
         'T = TypeVar("T")',
         "",

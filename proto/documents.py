@@ -74,6 +74,11 @@ def result_list(fields: list[dict]) -> str:
     return fields_list([(f["key"], result_type(f), f.get("doc", "")) for f in fields])
 
 
+def columns_section(declared: dict) -> str:
+    lines = [f"- `{c['key']}`" + (f": {c['doc']}" if c.get("doc") else "") for c in declared["columns"]]
+    return "\n".join([declared["doc"], "", *lines])
+
+
 def methods_section(methods: list[dict], maps: list[dict]) -> str:
     out = []
     for m in methods + maps:
@@ -179,12 +184,13 @@ def fill_markers(path: Path, sections: dict[str, str]) -> str:
 
 
 def sections(
-    *, methods: list[dict], maps: list[dict], results: list[dict], ops: list[dict], errors: list[dict], dtypes: list[dict],
+    *, methods: list[dict], maps: list[dict], results: list[dict], lists: list[dict], ops: list[dict], errors: list[dict], dtypes: list[dict],
     metrics: list[dict], kernels: dict,
 ) -> dict[str, str]:  # fmt: skip
-    """The sections by name. `maps` are those that methods.json has, `results` those of results.json."""
+    """The sections by name. `maps` are those that methods.json has, `results` those of results.json, `lists` its columns."""
     return {"methods": methods_section(methods, maps), "ops": ops_section(ops), "ops-summary": ops_summary(ops),
             **{f"result-{m['name']}": result_list(m["fields"]) for m in results},
+            **{f"columns-{m['name']}": columns_section(m) for m in lists},
             "errors": errors_section(errors), "metrics": metrics_section(metrics),
             "kernel-limits": "\n".join(f"- `{k['name']}` ({k['value']}): {k['doc']}" for k in kernels["limits"] if not k.get("internal")),
             "dtypes": dtypes_section(dtypes)}

@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 
 import documents
+import records
 
 PROTO = Path(__file__).resolve().parent
 ROOT = PROTO.parent
@@ -104,7 +105,8 @@ def declared_params(method: dict) -> list[dict]:
 
 def methods_header(methods: list[dict], maps: list[dict]) -> str:
     out = ["/* KOPS_METHODS: X(NAME, name, CLASS); who may call it, see Access in PROTOCOL.md.",
-           " * KOPS_CLASS_<NAME>: that class. KOPS_FLAGS_<NAME>: X(flag), how it is dispatched, see methods.json.", " * KOPS_PARAMS_<NAME>: X(key, TYPE, required, min, max, default); an absent bound is the type's own. */"]
+           " * KOPS_CLASS_<NAME>: that class. KOPS_FLAGS_<NAME>: X(flag), how it is dispatched, see methods.json.", " * KOPS_PARAMS_<NAME>: X(key, TYPE, required, min, max, default); an absent bound is the type's own.",
+           " * <NAME>_<key>: place of a key in a handler's `args`; <NAME>_KEYS: their number. */"]
     out.append(x_macro("KOPS_METHODS", [f"X({m['name'].upper()}, {m['name']}, {m['class'].upper()})" for m in methods]))
     for m in methods:
         out += [f"#define KOPS_CLASS_{m['name'].upper()} {m['class'].upper()}",
@@ -119,6 +121,8 @@ def methods_header(methods: list[dict], maps: list[dict]) -> str:
             rows.append(f"X({p['key']}, {p['type'].upper()}, {required}, UINT64_C({low}), UINT64_C({high}), {default})")
         out.append(x_macro(f"KOPS_PARAMS_{m['name'].upper()}", rows))
         out += [f"#define KOPS_MAX_{m['name'].upper()}_{p['key'].upper()} {p['max']}" for p in params if "max" in p]
+        places = [f"{m['name'].upper()}_{key}" for key in [*(p["key"] for p in params), "KEYS"]]
+        out.append(f"enum {{ {', '.join(places)} }};\n")
     return c_header("KOPS_GENERATED_METHODS_H", "\n".join(out))
 
 
@@ -150,11 +154,12 @@ def result_kind(field: dict, names: set[str]) -> str:
     return field["type"].upper()
 
 
-def results_header(methods: list[dict], maps: list[dict]) -> str:
+def results_header(methods: list[dict], maps: list[dict], lists: list[dict]) -> str:
     """Rows of the results' tables. The daemon's are all of them; libkops has no use for those in Y."""
     out = ["/* KOPS_RESULT_<METHOD>, KOPS_MAP_<NAME>: rows (record, \"key\", member, TYPE, needed, unset, record of the map or of the list's maps).",
            " * needed: a client refuses a result without the key. unset: where the key is absent, a member is all ones, or NULL.",
-           " * Y: a key that libkops reads elsewhere, or not at all. */"]
+           " * Y: a key that libkops reads elsewhere, or not at all.",
+           " * KOPS_COLUMNS_<NAME>: X(column) for each number of a list, in order. */"]
     names = {m["name"] for m in maps}
     for m in [m for m in methods if m["result"] != "any"] + maps:
         record = f"{m['name']}_reply" if "result" in m else f"{m['name']}_map"
@@ -165,6 +170,7 @@ def results_header(methods: list[dict], maps: list[dict]) -> str:
                         f"{int(f.get('needed', False))}, {int('absent' in f)}, {f'{of}_map' if isinstance(of, str) and of in names else 'none'})")
         prefix = "RESULT" if "result" in m else "MAP"
         out.append(x_macro(f"KOPS_{prefix}_{m['name'].upper()}", rows).replace("(X)", "(X, Y)", 1))
+    out += [x_macro(f"KOPS_COLUMNS_{m['name'].upper()}", [f"X({c['key']})" for c in m["columns"]]) for m in lists]
     return c_header("KOPS_GENERATED_RESULTS_H", "\n".join(out))
 
 
@@ -374,6 +380,8 @@ def check_results(methods: list[dict], maps: list[dict]) -> None:
     for m in [m for m in methods if m["result"] != "any"] + maps:
         fields = m["result"] if "result" in m else m["fields"]
         check_unique(m["name"], fields, "key")
+        if len(fields) > 64:
+            raise SystemExit(f"generate.py: {m['name']}: a record has 64 fields at most")
         for f in fields:
             where = f"result {m['name']}.{f['key']}"
             if f["type"] not in documents.TYPES or (f["type"] in ("list", "map")) != ("of" in f or "values" in f):
@@ -391,7 +399,8 @@ def outputs() -> dict[Path, str]:
     check_unique("errors.json", errors, "name", "value")
     check_unique("dtypes.json", dtypes, "name", "value")
     check_unique("methods.json", methods, "name")
-    results = load("results.json")["maps"]
+    declared_results = load("results.json")
+    results, lists = declared_results["maps"], declared_results["columns"]
     check_unique("results.json", results, "name")
     check_results(methods, results)
     check_unique("metrics.json", metrics, "name")
@@ -406,7 +415,9 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/dtypes.h": dtypes_header(dtypes),
         PROTO / "generated/methods.h": methods_header(methods, maps),
         PROTO / "generated/writers.h": writers_header(methods, maps),
-        PROTO / "generated/results.h": results_header(methods, results),
+        PROTO / "generated/results.h": results_header(methods, results, lists),
+        PROTO / "generated/records.h": c_header("KOPS_GENERATED_RECORDS_H", records.structs(methods, results)),
+        PROTO / "generated/record_tables.h": c_header("KOPS_GENERATED_RECORD_TABLES_H", records.tables(methods, results)),
         PROTO / "generated/metrics.h": metrics_header(metrics),
         PROTO / "generated/kernels.h": kernels_header(kernels),
         PROTO / "generated/op_ids.h": op_ids_header(ops),
@@ -415,8 +426,9 @@ def outputs() -> dict[Path, str]:
         PROTO / "generated/cuda_ops_layout.h": layout_header(ops),
         ROOT / "client_c/include/kops/declarations.h": public_header(errors, dtypes),
         ROOT / "client_py/kops/_base/declarations.py": python_module(errors, dtypes, ops, methods, kernels),
+        ROOT / "client_py/kops/_base/records.py": f'"""{NOTE}\n\nSections that are named are those of PROTOCOL.md."""\n\n' + records.python_module(methods, results),
     }
-    tables = documents.sections(methods=methods, maps=maps, results=results, ops=ops, errors=errors, dtypes=dtypes,
+    tables = documents.sections(methods=methods, maps=maps, results=results, lists=lists, ops=ops, errors=errors, dtypes=dtypes,
                                 metrics=metrics, kernels=kernels)
     for doc in (PROTO / "PROTOCOL.md", ROOT / "docs/ops.md", ROOT / "docs/stats.md"):
         if doc.exists():

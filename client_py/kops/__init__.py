@@ -17,18 +17,33 @@ from ._base.compiled import why_not as why_not_compiled
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
 from ._base.log import TurnsWarning
-from ._base.results import Attr, Candidate, Choice, Comparison, Conditions, Counters, Device, Info, Op, Profile, Reading, Timings, Tuned
-from ._base.stats import ExecutorStats, MappingStats, OpStats, Spread, Stats
+from ._base.records import (
+    Attr,
+    Candidate,
+    Choice,
+    ClientInfo,
+    Device,
+    Drained,
+    Entry,
+    ExecutorStats,
+    Latency,
+    MappingStats,
+    OpStats,
+    Quantiles,
+    Spread,
+    UserInfo,
+)  # fmt: skip
+from ._base.results import Comparison, Conditions, Counters, Info, Op, Profile, Reading, Timings, Tuned
+from ._base.stats import Stats
 from ._calls.calls import Batch
 from ._calls.contexts import Place
 from ._calls.pending import Pending
 from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
-from ._clients.admin import ClientInfo, Clients, DeviceLoad, Drained, Latency, Quantiles, UserInfo
+from ._clients.admin import Clients, DeviceLoad
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
 from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
 from ._clients.raw import RawKernel, RawModule
-from ._kernels.code import Entry
 from ._kernels.elementwise import AsyncElementwise, Elementwise
 from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module

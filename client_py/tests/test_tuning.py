@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kops._base.results import choice_of, tuned_of
+from kops._base.records import Choice
+from kops._base.results import tuned_of
 
 
 def reply(**more: Any) -> dict[str, Any]:
@@ -34,5 +35,6 @@ def test_an_older_daemon() -> None:
     old = tuned_of(reply())
     assert old.tried is None and not old.goes_on and "so far" not in str(old)
     row = {"machine": "m", "problem": "p", "variant": "tiled", "what": "tiled", "us": 2.0, "usual": "cublaslt 1", "noise": 0.0, "at": 1.0}
-    assert choice_of(row).tried is None
-    assert (choice_of({**row, "tried": 3, "candidates": 28}).tried, choice_of({**row, "tried": 3, "candidates": 28}).candidates) == (3, 28)
+    assert Choice.read(row).tried is None
+    later = Choice.read({**row, "tried": 3, "candidates": 28})
+    assert (later.tried, later.candidates) == (3, 28)

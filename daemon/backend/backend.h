@@ -340,7 +340,6 @@ struct backend {
     /* The first thread, while it is alone: sets variables of the environment that libraries read. NULL: there are
      * none. */
     void (*prepare_process)(void);
-    const char *execution_key; /* name of the time of one execution: "host_us", "gpu_us" */
 
     /* any. Finds and opens every device; fills `ret_devices` (room for `max`). A missing driver or device is no error:
      * 0 devices. See activate(). */

@@ -5,18 +5,8 @@
 #include <string.h>
 
 static const struct rpc_field param_fields[] = {KOPS_PARAMS_PARAM(RPC_FIELD)};
-enum { N_PARAM_FIELDS = sizeof(param_fields) / sizeof(param_fields[0]), PATH_MAX_LENGTH = 32 };
-
-#define X(key, ...) PARAM_##key,
-enum { KOPS_PARAMS_PARAM(X) };
-#undef X
-
 static const struct rpc_field map_fields[] = {KOPS_PARAMS_TENSOR_MAP(RPC_FIELD)};
-enum { N_MAP_FIELDS = sizeof(map_fields) / sizeof(map_fields[0]) };
-
-#define X(key, ...) MAP_##key,
-enum { KOPS_PARAMS_TENSOR_MAP(X) };
-#undef X
+enum { PATH_MAX_LENGTH = 32 };
 
 int dtype_decode(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e)
 {
@@ -92,33 +82,33 @@ static int decode_kind(const struct rpc_arg *arg, const char *path, enum kernel_
 static int decode_map(const struct rpc_value *value, const char *path, struct kernel_map_declaration *ret,
                       struct error *e)
 {
-    struct rpc_arg args[N_MAP_FIELDS];
+    struct rpc_arg args[TENSOR_MAP_KEYS];
     char dotted[PATH_MAX_LENGTH + sizeof("map.")];
 
     snprintf(dotted, sizeof(dotted), "%smap.", path);
-    if (rpc_decode_map(value, map_fields, N_MAP_FIELDS, dotted, args, e) < 0 ||
-        decode_values(&args[MAP_box], dotted, "box", PLAN_MAP_RANK, false, ret->box, e) < 0)
+    if (rpc_decode_map(value, map_fields, TENSOR_MAP_KEYS, dotted, args, e) < 0 ||
+        decode_values(&args[TENSOR_MAP_box], dotted, "box", PLAN_MAP_RANK, false, ret->box, e) < 0)
         return -1;
-    ret->n_box = args[MAP_box].length;
-    if (args[MAP_steps].present && args[MAP_steps].length != ret->n_box)
+    ret->n_box = args[TENSOR_MAP_box].length;
+    if (args[TENSOR_MAP_steps].present && args[TENSOR_MAP_steps].length != ret->n_box)
         return error_at(e, ERROR_INVALID_ARGUMENT, dotted, "steps", "has as many numbers as box");
-    ret->n_steps = args[MAP_steps].present ? args[MAP_steps].length : 0;
-    ret->swizzle = args[MAP_swizzle].u;
-    ret->interleave = args[MAP_interleave].u;
-    ret->l2 = args[MAP_l2].u;
-    ret->nan = args[MAP_nan].b;
-    ret->tf32 = args[MAP_tf32].b;
-    return ret->n_steps ? rpc_decode_ints(&args[MAP_steps], dotted, "steps", ret->steps, e) : 0;
+    ret->n_steps = args[TENSOR_MAP_steps].present ? args[TENSOR_MAP_steps].length : 0;
+    ret->swizzle = args[TENSOR_MAP_swizzle].u;
+    ret->interleave = args[TENSOR_MAP_interleave].u;
+    ret->l2 = args[TENSOR_MAP_l2].u;
+    ret->nan = args[TENSOR_MAP_nan].b;
+    ret->tf32 = args[TENSOR_MAP_tf32].b;
+    return ret->n_steps ? rpc_decode_ints(&args[TENSOR_MAP_steps], dotted, "steps", ret->steps, e) : 0;
 }
 
 static int decode_param(const struct rpc_value *value, const char *path, struct kernel_param_declaration *ret,
                         struct error *e)
 {
-    struct rpc_arg args[N_PARAM_FIELDS];
+    struct rpc_arg args[PARAM_KEYS];
     char dotted[PATH_MAX_LENGTH + 1];
 
     snprintf(dotted, sizeof(dotted), "%s.", path);
-    if (rpc_decode_map(value, param_fields, N_PARAM_FIELDS, dotted, args, e) < 0)
+    if (rpc_decode_map(value, param_fields, PARAM_KEYS, dotted, args, e) < 0)
         return -1;
     *ret = (struct kernel_param_declaration){
         .name = args[PARAM_name].text,

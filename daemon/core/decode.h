@@ -9,11 +9,6 @@
 #include "proto/generated/methods.h"
 #include "rpc/value.h"
 
-/* The places of `kernel`'s params in `args`. */
-#define X(key, ...) KERNEL_##key,
-enum { KOPS_PARAMS_KERNEL(X) };
-#undef X
-
 /* Finds a dtype by its name; `path` comes before "dtype" in errors. */
 int dtype_decode(const struct rpc_arg *name, const char *path, enum dtype *ret, struct error *e);
 

@@ -353,7 +353,6 @@ const struct backend *executor_backend(const struct gpu_backend *gpus)
     const struct backend *local = &gpus->base;
 
     table.name = local->name;
-    table.execution_key = local->execution_key;
     table.times_always = local->times_always;
     table.host_memory = local->host_memory;
     table.spin = local->spin;

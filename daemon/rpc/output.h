@@ -55,27 +55,11 @@ void rpc_write_any_text(struct rpc_output *out, const char *text);
 void rpc_write_array(struct rpc_output *out, uint32_t count);
 void rpc_write_map(struct rpc_output *out, uint32_t count);
 
-/* Begins an array of unknown length. Returns its place, for rpc_patch_array_head(). Nothing may be flushed before that.
- */
-size_t rpc_write_array_head(struct rpc_output *out);
+/* Sets the length of an array of UINT32_MAX values, whose head ended where buffer_length(&out->bytes) was `at`. Nothing
+ * may have been flushed since. */
 void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n);
 /* Writes a value by its bytes, which were scanned. */
 void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length);
-
-/* Writes key and value of a map's entry. */
-void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text);
-void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t value);
-void rpc_write_entry_double(struct rpc_output *out, const char *key, double value);
-void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value);
-
-struct rpc_number {
-    const char *key;
-    double value; /* NAN: there is none, and the entry is left out */
-};
-
-/* Writes an entry whose value is a map of these numbers; `more` other entries must follow. */
-void rpc_write_entry_numbers(struct rpc_output *out, const char *key, const struct rpc_number *numbers, unsigned n,
-                             unsigned more);
 
 /* Writes `[1, msgid, nil,`; the result must follow. */
 void rpc_write_result(struct rpc_output *out, uint32_t msgid);

@@ -1,5 +1,4 @@
 /* The writing half of output.h: values as MessagePack, each in its shortest form. */
-#include <math.h>
 #include <string.h>
 
 #include "codec/write.h"
@@ -58,21 +57,13 @@ void rpc_write_map(struct rpc_output *out, uint32_t count)
     WRITE(out, CODEC_HEAD_MAX, codec_write_map(&at, count));
 }
 
-size_t rpc_write_array_head(struct rpc_output *out)
-{
-    static const unsigned char head[5] = {0xdd};
-
-    buffer_append(&out->bytes, head, sizeof(head));
-    return buffer_length(&out->bytes) - 4;
-}
-
 void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n)
 {
     unsigned char *p;
 
     if (out->bytes.failed)
         return;
-    p = out->bytes.data + out->bytes.start + at;
+    p = out->bytes.data + out->bytes.start + at - 4;
     for (unsigned i = 0; i < 4; i++)
         p[i] = (unsigned char)(n >> (24 - 8 * i));
 }
@@ -80,59 +71,6 @@ void rpc_patch_array_head(struct rpc_output *out, size_t at, uint32_t n)
 void rpc_write_raw(struct rpc_output *out, const void *bytes, size_t length)
 {
     buffer_append(&out->bytes, bytes, length);
-}
-
-/* A key, and the value behind it, which takes CODEC_HEAD_MAX and `length` bytes at most. */
-#define WRITE_ENTRY(out, key, length, write)                                                                           \
-    do {                                                                                                               \
-        const size_t key_length = strlen(key);                                                                         \
-                                                                                                                       \
-        WRITE((out), 2 * CODEC_HEAD_MAX + key_length + (length), codec_write_text(&at, (key), key_length); write);     \
-    } while (0)
-
-void rpc_write_entry_text(struct rpc_output *out, const char *key, const char *text)
-{
-    const size_t length = strlen(text);
-
-    WRITE_ENTRY(out, key, length, codec_write_text(&at, text, length));
-}
-
-void rpc_write_entry_uint(struct rpc_output *out, const char *key, uint64_t value)
-{
-    WRITE_ENTRY(out, key, 0, codec_write_uint64(&at, value));
-}
-
-void rpc_write_entry_double(struct rpc_output *out, const char *key, double value)
-{
-    WRITE_ENTRY(out, key, 0, codec_write_double(&at, value));
-}
-
-void rpc_write_entry_bool(struct rpc_output *out, const char *key, bool value)
-{
-    WRITE_ENTRY(out, key, 0, codec_write_bool(&at, value));
-}
-
-static void write_numbers(unsigned char **at, const struct rpc_number *numbers, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        if (!isnan(numbers[i].value)) {
-            codec_write_text(at, numbers[i].key, strlen(numbers[i].key));
-            codec_write_double(at, numbers[i].value);
-        }
-}
-
-void rpc_write_entry_numbers(struct rpc_output *out, const char *key, const struct rpc_number *numbers, unsigned n,
-                             unsigned more)
-{
-    uint32_t entries = more;
-    size_t length = 0;
-
-    for (unsigned i = 0; i < n; i++)
-        if (!isnan(numbers[i].value)) {
-            entries++;
-            length += 2 * CODEC_HEAD_MAX + strlen(numbers[i].key);
-        }
-    WRITE_ENTRY(out, key, length, codec_write_map(&at, entries); write_numbers(&at, numbers, n));
 }
 
 /* `[1, msgid,` */
@@ -174,7 +112,7 @@ static unsigned utf8_length(const unsigned char *p)
 void rpc_make_text(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p;) {
-        unsigned n = utf8_length(p);
+        const unsigned n = *p < 0x80 ? 1 : utf8_length(p);
 
         if (!n)
             *p = '?';
@@ -184,23 +122,20 @@ void rpc_make_text(char *text)
 
 void rpc_write_any_text(struct rpc_output *out, const char *text)
 {
-    char *copy = strdup(text);
+    const size_t length = strlen(text);
 
-    if (!copy) {
-        out->bytes.failed = true;
-        return;
-    }
-    rpc_make_text(copy);
-    rpc_write_text(out, copy);
-    free(copy);
+    WRITE(out, CODEC_HEAD_MAX + length, codec_write_text(&at, text, length); *at = 0;
+          rpc_make_text((char *)at - length));
 }
 
 /* `reason` and `log` may be NULL. */
 static void write_error_map(struct rpc_output *out, const struct error *e, const char *reason, const char *log)
 {
     rpc_write_map(out, 3);
-    rpc_write_entry_text(out, "code", error_code_name(e->code));
-    rpc_write_entry_text(out, "message", e->message);
+    rpc_write_text(out, "code");
+    rpc_write_text(out, error_code_name(e->code));
+    rpc_write_text(out, "message");
+    rpc_write_text(out, e->message);
     rpc_write_text(out, "detail");
     rpc_write_map(out, e->n_details + (reason ? 1U : 0) + (log ? 1U : 0));
     for (unsigned i = 0; i < e->n_details; i++) {
@@ -212,8 +147,10 @@ static void write_error_map(struct rpc_output *out, const struct error *e, const
         else
             rpc_write_int(out, e->details[i].number);
     }
-    if (reason)
-        rpc_write_entry_text(out, "reason", reason);
+    if (reason) {
+        rpc_write_text(out, "reason");
+        rpc_write_text(out, reason);
+    }
     if (log) {
         rpc_write_text(out, "log");
         rpc_write_any_text(out, log);

@@ -198,7 +198,6 @@ const struct gpu_backend cuda_backend = {
         {
             .abi = BACKEND_ABI,
             .name = "cuda",
-            .execution_key = "gpu_us",
             .spin = true,
             .open = gpu_open_all,
             .close = gpu_close,

@@ -126,7 +126,6 @@ const struct backend host_backend = {
     .name = "host",
     .prepare_process = blas_prepare_process,
     .host_memory = true,
-    .execution_key = "host_us",
     .times_always = true,
     .open = host_open,
     .close = host_close,

@@ -4,7 +4,8 @@
 
 /* KOPS_RESULT_<METHOD>, KOPS_MAP_<NAME>: rows (record, "key", member, TYPE, needed, unset, record of the map or of the list's maps).
  * needed: a client refuses a result without the key. unset: where the key is absent, a member is all ones, or NULL.
- * Y: a key that libkops reads elsewhere, or not at all. */
+ * Y: a key that libkops reads elsewhere, or not at all.
+ * KOPS_COLUMNS_<NAME>: X(column) for each number of a list, in order. */
 #define KOPS_RESULT_HELLO(X, Y) \
     X(hello_reply, "server", server, STR, 0, 0, none) \
     X(hello_reply, "instance", instance, STR, 0, 0, none) \
@@ -127,18 +128,18 @@
     X(stats_reply, "uptime_s", uptime_s, FLOAT, 0, 0, none) \
     X(stats_reply, "counters", counters, COUNTERS, 0, 0, counters_map) \
     X(stats_reply, "ops", rows, LIST, 0, 0, row_map) \
-    X(stats_reply, "mappings", mappings, LIST, 0, 0, mapping_map) \
     Y(stats_reply, "mappings_all", mappings_all_, UINT, 0, 0, none) \
     X(stats_reply, "kernels", kernels, COUNTERS, 0, 0, kernel_counters_map) \
     X(stats_reply, "executors", executors, LIST, 0, 0, executor_map) \
-    X(stats_reply, "executor_counts", executor_counts, COUNTERS, 0, 0, executor_counters_map)
+    X(stats_reply, "executor_counts", executor_counts, COUNTERS, 0, 0, executor_counters_map) \
+    X(stats_reply, "mappings", mappings, LIST, 0, 0, mapping_map)
 
 #define KOPS_RESULT_CLIENTS(X, Y) \
-    X(clients_reply, "clients", clients, LIST, 0, 0, client_map) \
     X(clients_reply, "users", users, LIST, 0, 0, user_map) \
     X(clients_reply, "devices", devices, LIST, 0, 0, load_map) \
     X(clients_reply, "state", state, STR, 0, 0, none) \
-    X(clients_reply, "uptime_s", uptime_s, FLOAT, 0, 0, none)
+    X(clients_reply, "uptime_s", uptime_s, FLOAT, 0, 0, none) \
+    X(clients_reply, "clients", clients, LIST, 0, 0, client_map)
 
 #define KOPS_RESULT_CONDITIONS(X, Y) \
     Y(conditions_reply, "device", device_, STR, 0, 0, none) \
@@ -509,5 +510,20 @@
     X(conditions_map, "power_slowed_us", power_slowed_us, FLOAT, 0, 0, none) \
     X(conditions_map, "thermal_slowed_us", thermal_slowed_us, FLOAT, 0, 0, none) \
     X(conditions_map, "reasons", reasons, TEXTS, 0, 0, none)
+
+#define KOPS_COLUMNS_TRACE_EVENT(X) \
+    X(kind) \
+    X(client) \
+    X(call) \
+    X(stream) \
+    X(received) \
+    X(ready) \
+    X(started) \
+    X(ended) \
+    X(busy) \
+    X(executions) \
+    X(failed) \
+    X(began) \
+    X(finished)
 
 #endif

@@ -13,7 +13,7 @@ import kops
 import kops.ray
 import numpy as np
 import pytest
-from kops._base.results import Device
+from kops._base.records import Device
 from kops.ray import _worker
 from machines import Machines, standin, wait_for
 from support import backends, chrome_trace, proc

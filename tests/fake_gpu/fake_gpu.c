@@ -451,7 +451,6 @@ static int fake_open(const struct backend_config *config, const struct backend_h
 static const struct backend fake_backend = {
     .abi = BACKEND_ABI,
     .name = "cuda",
-    .execution_key = "gpu_us",
     .open = fake_open,
     .close = fake_close,
     .variants = fake_variants,

@@ -160,10 +160,14 @@ static void register_two(int fd)
         rpc_write_text(&out, "register");
         rpc_write_array(&out, 1);
         rpc_write_map(&out, 4);
-        rpc_write_entry_text(&out, "kind", "memfd");
-        rpc_write_entry_uint(&out, "size", BUFFER_BYTES);
-        rpc_write_entry_uint(&out, "nfds", 1);
-        rpc_write_entry_uint(&out, "fd", 0);
+        rpc_write_text(&out, "kind");
+        rpc_write_text(&out, "memfd");
+        rpc_write_text(&out, "size");
+        rpc_write_uint(&out, BUFFER_BYTES);
+        rpc_write_text(&out, "nfds");
+        rpc_write_uint(&out, 1);
+        rpc_write_text(&out, "fd");
+        rpc_write_uint(&out, 0);
         give(fd, out.bytes.data, buffer_length(&out.bytes), 1);
         rpc_output_free(&out);
     }

@@ -405,26 +405,23 @@ DECODES_WITH_ARENA(tuning, tuning_reply)
 
 /* ---- trace ---- */
 
-enum { COLUMNS_LEAST = 11, COLUMNS = 13 };
+enum { COLUMNS_LEAST = 11 };
 
 /* Reads an event. An older daemon sends fewer columns, a newer one may append some. */
 static bool read_event(const unsigned char *value, struct kops_trace_event *event)
 {
-    uint64_t failed;
-    uint64_t *const columns[COLUMNS] = {&event->kind,     &event->client,     &event->call,    &event->stream,
-                                        &event->received, &event->ready,      &event->started, &event->ended,
-                                        &event->busy,     &event->executions, &failed,         &event->began,
-                                        &event->finished};
+#define X(column) 0,
+    uint64_t numbers[] = {KOPS_COLUMNS_TRACE_EVENT(X)}, *next = numbers;
+#undef X
     const uint32_t n = wire_elements(value, &value);
 
-    if (n < COLUMNS_LEAST)
-        return false;
-    event->began = event->finished = 0;
-    for (unsigned i = 0; i < COLUMNS && i < n; i++, value = codec_skip(value))
-        if (!wire_get_uint(value, columns[i]))
+    for (uint32_t i = 0; i < n && i < sizeof(numbers) / sizeof(numbers[0]); i++, value = codec_skip(value))
+        if (!wire_get_uint(value, &numbers[i]))
             return false;
-    event->failed = failed != 0;
-    return true;
+#define X(column) event->column = *next++;
+    KOPS_COLUMNS_TRACE_EVENT(X)
+#undef X
+    return n >= COLUMNS_LEAST;
 }
 
 static bool finish_trace(struct arena *a, const unsigned char *map, void *into)

@@ -14,13 +14,15 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from . import intervals, table
+from .record import Record, known, several
+from .records import Candidate, CountersBase, Device, OpBase
 
 SLOWING = ("power_cap", "hw_slowdown", "thermal", "hw_thermal", "power_brake")  # reasons that a measurement should not have
 SAME = 0.02  # clocks that differ by less are the same
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Record):
     """A device at one time. None: the device does not tell; `missing` says why nothing is known, else it is empty.
 
     `clock_mhz` is of a GPU's multiprocessors, or of the host's fastest processor. `power_slowed_us` and `thermal_slowed_us`
@@ -40,18 +42,15 @@ class Reading:
     power_slowed_us: float | None = None
     thermal_slowed_us: float | None = None
     reasons: tuple[str, ...] = ()
+    _converted = {"reasons": tuple}
 
     @classmethod
     def of(cls, map_: Mapping[str, Any], device: str = "") -> Reading:
-        """From the conditions map of the wire; keys that are not known here are left out."""
-        known = {key: value for key, value in map_.items() if key in _MEMBERS}
-        return cls(**{**known, "device": device, "reasons": tuple(known.get("reasons", ()))})
+        """From the conditions map of the wire."""
+        return cls.read({**map_, "device": device})
 
     def __str__(self) -> str:
         return str(Conditions(self, self))
-
-
-_MEMBERS = {f.name for f in fields(Reading)}
 
 
 def _whole(value: float) -> str:
@@ -153,51 +152,19 @@ CACHES = ("cold", "warm")  # the L2 cache is flushed before the execution that i
 
 
 @dataclass(frozen=True)
-class Launch:
-    """How a kernel was launched, and what that costs."""
-
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    registers: int  # registers of a thread
-    static_shared: int  # bytes of a block
-    dynamic_shared: int
-    local_bytes: int  # local memory of a thread: spilled registers, and arrays
-    limiter: str  # resource that keeps more warps out: "warps", "blocks", "registers" or "shared_memory"
-    occupancy_pct: float | None = None  # occupancy that the launch allows
-
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Launch:
-        known = {key: value for key, value in reply.items() if key in cls.__dataclass_fields__}
-        return cls(**{**known, "grid": tuple(reply["grid"]), "block": tuple(reply["block"])})
-
-
-@dataclass(frozen=True)
-class Counters:
+class Counters(CountersBase):
     """One execution of a kernel by the GPU's counters; `print` shows all of it.
 
-    `verdict` is "memory", "compute" or "latency", and `why` the reason. `values` has the figures by name (PROTOCOL.md, Counters),
+    `verdict` is "memory", "compute" or "latency", and `why` the reason. `kernel` is the driver's name; one execution launches
+    `kernels` of them, and the figures describe the longest one. `values` has the figures by name (PROTOCOL.md, Counters),
     `counters["dram_pct"]` is one of them, None where the device does not count it. `stalls`: what warps wait for, in percent of
-    their time."""
+    their time. `others`: processes of others that have a context on the device; None: not known."""
 
-    verdict: str
-    why: str
-    kernel: str  # the driver's name of the kernel; empty where it tells none
-    values: Mapping[str, float]
-    stalls: Mapping[str, float]
-    kernels: int = 1  # kernels that one execution launches; the figures describe the longest one
-    passes: int = 0
-    copied_bytes: int = 0
-    device: str = ""
-    variant: str = ""
-    launch: Launch | None = None
-    others: int | None = None  # processes of others that have a context on the device; None: not known
     cache: str = CACHES[0]
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], cache: str) -> Counters:
-        known = {key: value for key, value in reply.items() if key in cls.__dataclass_fields__}
-        launch = reply.get("launch")
-        return cls(**{**known, "launch": Launch.of(launch) if launch else None, "cache": cache})
+        return cls.read({**reply, "cache": cache})
 
     def __getitem__(self, name: str) -> float | None:
         return self.values.get(name)
@@ -255,18 +222,6 @@ _LINES = (
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """What can run an op. `us` is the median time of an execution in microseconds; None: not measured. `state` is "measured",
-    "slower" (left behind after one measurement), "left_out" (not measured in this tuning, for want of time) or "unfit" (it cannot
-    run this)."""
-
-    variant: str
-    what: str
-    state: str
-    us: float | None = None
-
-
-@dataclass(frozen=True)
 class Tuned:
     """The result of `Client.tune`. `best` runs from now on, for every client; `before` ran until now, and is `best` where nothing
     is faster beyond noise; `usual` runs where nothing was tuned. `noise` is the wider of the spreads of `best` and `before`, as a
@@ -307,43 +262,15 @@ class Tuned:
         return "\n".join([head, table.layout([["candidate", "us", "state", ""], *rows], "lrll")])
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A choice that was made. `us` is its time then, `usual_us` that of what would run without it; None: that cannot run. `at`:
-    when, in seconds since 1970. It is the best of `tried` of `candidates`; None: an older daemon has chosen it."""
-
-    machine: str
-    problem: str
-    variant: str
-    what: str
-    us: float
-    usual: str
-    noise: float
-    at: float
-    usual_us: float | None = None
-    tried: int | None = None
-    candidates: int | None = None
-
-
 def tuned_of(reply: Mapping[str, Any]) -> Tuned:
-    candidates = tuple(Candidate(**known(Candidate, c)) for c in reply["candidates"])
+    candidates = tuple(map(Candidate.read, reply["candidates"]))
     members = known(Tuned, reply)
     chosen = {name: candidates[members[name]] for name in ("best", "before", "usual")}
     return Tuned(**{**members, "candidates": candidates, **chosen})
 
 
-def choice_of(reply: Mapping[str, Any]) -> Choice:
-    return Choice(**known(Choice, reply))
-
-
 Timing: TypeAlias = bool | Literal["exact"]
 """How a call is timed: not at all, by the best that is there when it has ended, or by the driver's records of its kernels."""
-
-
-def known(cls: Any, reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a reply that a dataclass has; those of a newer daemon are left out."""
-    names = {f.name for f in fields(cls)}
-    return {key: value for key, value in reply.items() if key in names}
 
 
 @dataclass(frozen=True)
@@ -618,46 +545,9 @@ class Comparison:
         return line if self.conditions is None or self.conditions.missing else f"{line}\n{self.conditions}"
 
 
-@dataclass(frozen=True)
-class Device:
-    """A device that the daemon runs ops on."""
-
-    index: int
-    name: str
-    uuid: str
-    backend: str
-    memory_bytes: int = 0
-    compute_units: int = 0
-    arch: str = ""
-    default: bool = False
-    mps: bool = False  # shared by CUDA's Multi-Process Service: a fault of any process there ends all
-
-
-@dataclass(frozen=True)
-class Attr:
-    """An attribute of an op."""
-
-    name: str
-    type: str
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    doc: str = ""
-
-
 @dataclass(frozen=True, repr=False)
-class Op:
+class Op(OpBase):
     """An op that the daemon runs."""
-
-    name: str
-    summary: str = ""
-    doc: str = ""
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    in_dtypes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    out_dtypes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    attrs: tuple[Attr, ...] = ()
-    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         taken = [*self.inputs, *(f"{attr.name}={attr.default!r}" for attr in self.attrs)]
@@ -665,22 +555,23 @@ class Op:
 
 
 @dataclass(frozen=True, repr=False)
-class Info:
+class Info(Record):
     """The answer to `hello`. `print(k.info)` lists it."""
 
-    server: str
-    protocol: int
-    protocol_min: int
-    pid: int
-    devices: tuple[Device, ...]
-    ops: dict[str, Op]
-    limits: dict[str, int]
-    features: tuple[str, ...]
+    server: str = ""
+    protocol: int = 1
+    protocol_min: int = 1
+    pid: int = 0
+    devices: tuple[Device, ...] = ()
+    ops: dict[str, Op] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
     kernels: dict[str, Any] = field(default_factory=dict)  # users' kernels: `compiler`, `arch`, `policy`, `allowed`
     instance: str = ""  # 32 random digits that name this start of the daemon
     connection: int = 0  # number of this client's connection; 0: the daemon is too old to tell
     isolation: str = ""  # work that shares a process with the client's kernels: "none", "user", "connection"; "" from an older daemon
     identity: str = ""  # the identity socket that the client connected to: limits count for it, not for the user; "": none
+    _converted = {"devices": several(Device.read), "ops": lambda ops: {op["name"]: Op.read(op) for op in ops}, "features": tuple}
 
     def __repr__(self) -> str:
         devices = ", ".join(device.name for device in self.devices)
@@ -696,31 +587,3 @@ class Info:
         lines += [f"isolation: {self.isolation}"] if self.isolation else []
         lines += [f"identity: {self.identity}"] if self.identity else []
         return "\n".join(lines)
-
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Info:
-        return cls(
-            server=reply.get("server", ""),
-            protocol=reply.get("protocol", 1),
-            protocol_min=reply.get("protocol_min", 1),
-            pid=reply.get("pid", 0),
-            devices=tuple(Device(**known(Device, device)) for device in reply.get("devices", ())),
-            ops={op["name"]: _op(op) for op in reply.get("ops", ())},
-            limits=dict(reply.get("limits", {})),
-            features=tuple(reply.get("features", ())),
-            kernels=dict(reply.get("kernels", {})),
-            instance=reply.get("instance", ""),
-            isolation=reply.get("isolation", ""),
-            identity=reply.get("identity", ""),
-            connection=reply.get("connection", 0),
-        )
-
-
-def _op(reply: Mapping[str, Any]) -> Op:
-    members = known(Op, reply)
-    for key in ("inputs", "outputs", "dtypes"):
-        members[key] = tuple(members.get(key, ()))
-    members["attrs"] = tuple(Attr(**{**known(Attr, attr), "choices": tuple(attr.get("choices", ()))}) for attr in reply.get("attrs", ()))
-    for key in ("variants", "in_dtypes", "out_dtypes"):
-        members[key] = {name: tuple(names) for name, names in reply.get(key, {}).items()}
-    return Op(**members)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import pwd
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import table
 from .errors import BadArgument
+from .records import ExecutorStats, MappingStats, OpStats
 
 Row = Mapping[str, Any]  # a row of `stats.ops`; a daemon of another version may leave keys out
 
@@ -175,88 +176,6 @@ def text(rows: Sequence[Row], sort_by: str, group_by: str | Sequence[str], limit
     if not rows:
         return ""
     return table.layout(grid, align) + (f"\nand {more} more" if more else "")
-
-
-class Spread(TypedDict):
-    """A distribution in microseconds."""
-
-    min: float
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    p999: float
-    max: float
-
-
-class _Measured(TypedDict, total=False):
-    bytes: int
-    operations: int
-    queue_us: Spread
-    exec_us: Spread
-    total_us: Spread
-
-
-class _OfAnIdentity(TypedDict, total=False):
-    identity: str
-
-
-class OpStats(_Measured, _OfAnIdentity):
-    """One op, or kernel of a user's, on one device with one variant, dtype and shapes (inputs, then outputs).
-
-    `count` executions, each with `bytes` of its tensors' elements and, where the op declares them, floating-point
-    `operations`; `queue_us` from ready to run until given to the device, `exec_us`
-    device time of one execution, `total_us` from the request's decoding to the reply's encoding. One that was never
-    measured is not there. `uid` is the user's; where there is an `identity`, it is a number of the daemon's own for that.
-    """
-
-    op: str
-    uid: int
-    device: str
-    variant: str
-    dtype: str
-    shapes: list[list[int]]
-    count: int
-    errors: int
-
-
-class _OnADevice(TypedDict, total=False):
-    device: str
-
-
-class MappingStats(_OnADevice):
-    """Memory of a client's process that the daemon has mapped: `size` in bytes, `users` buffers that refer to it, `idle_s`
-    seconds without a use."""
-
-    kind: str
-    size: int
-    open: bool
-    users: int
-    pids: list[int]
-    idle_s: float
-
-
-class _Domain(TypedDict, total=False):
-    domain: str
-    uid: int
-    identity: str
-    connection: int
-    client_pid: int
-
-
-class ExecutorStats(_Domain):
-    """A process that does GPU work for the daemon. `state` is "starting", "spare" (ready, and serves nobody yet), "serving"
-    or "ending"; `jobs` it has now; `device_us` is the time in which it had work on a GPU, in the `uptime_s` since its start.
-
-    `domain` is whose jobs it runs: "common", "user" (`uid`) or "connection" (its number; while it is open also the client's
-    `uid` and process, `client_pid`). Of an `identity` the `uid` is a number of the daemon's own.
-    """
-
-    pid: int
-    state: str
-    jobs: int
-    uptime_s: float
-    device_us: float
 
 
 class Stats(dict[str, Any]):

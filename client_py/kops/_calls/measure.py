@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from .._base.errors import BadArgument, KopsError, Unsupported
 from .._base.intervals import Goal
-from .._base.results import CACHES, Choice, Conditions, Counters, Profile, Reading, Timings, choice_of, tuned_of
+from .._base.records import Choice
+from .._base.results import CACHES, Conditions, Counters, Profile, Reading, Timings, tuned_of
 from .._memory.exports import Allocation
 from .._session.link import Call, Link
 from .._session.recovery import LOSSES
@@ -325,6 +326,6 @@ def tuning(connection: Link, clear: bool) -> Plan:
     while True:
         reply = yield Call("tuning", {"from": len(choices), **({"clear": True} if clear else {})})
         clear = False
-        choices += [choice_of(row) for row in reply["choices"]]
+        choices += map(Choice.read, reply["choices"])
         if not reply["choices"] or len(choices) >= reply["total"]:
             return choices

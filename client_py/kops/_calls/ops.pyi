@@ -1,7 +1,8 @@
 # Written by client_py/stubs.py from the declarations; run that to change it.
 from typing import Any, Literal, TypeVar, overload
 
-from .._base.results import Device, Timings
+from .._base.records import Device
+from .._base.results import Timings
 
 T = TypeVar("T")
 

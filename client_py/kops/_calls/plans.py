@@ -30,7 +30,8 @@ from .._base.errors import (
     Unsupported,
     WrongType,
 )
-from .._base.results import Device, Timing, Timings
+from .._base.records import Device
+from .._base.results import Timing, Timings
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._memory import device_pool

@@ -3,96 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .._base.errors import BadArgument, UnknownMethod, Unsupported
-from .._base.results import Reading, known
+from .._base.record import Record
+from .._base.records import ClientInfo, Drained, UserInfo
+from .._base.results import Reading
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls.plans import Plan
 from .._session.link import Call
 
 
 @dataclass(frozen=True)
-class Quantiles:
-    """A distribution in microseconds; None where nothing was measured."""
-
-    count: int = 0
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    p999: float | None = None
-    max: float | None = None
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Where the time of runs went: from arrival until a device had them, on the device, from arrival to the reply."""
-
-    queue: Quantiles = Quantiles()
-    device: Quantiles = Quantiles()
-    total: Quantiles = Quantiles()
-
-
-@dataclass(frozen=True)
-class ClientInfo:
-    """One connection to the daemon. Counts are since it was made, `…_bytes` is memory, except `output_bytes`: replies
-    that it has not read; `client` is its own name for itself, `comm` its process's name."""
-
-    pid: int
-    uid: int
-    gid: int = -1
-    client: str = ""
-    comm: str = ""
-    connected_s: float = 0.0
-    requests: int = 0
-    errors: int = 0
-    inflight: int = 0  # requests without an answer
-    queued: int = 0  # runs that no device has yet
-    buffers: int = 0
-    mapped_bytes: int = 0
-    allocated_bytes: int = 0
-    programs: int = 0
-    kernels: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    output_bytes: int = 0
-    paused: bool = False  # the daemon does not read its requests: a limit on requests in flight or unread replies is reached
-    shm: bool = False
-    device_us: float = 0.0
-    latency: Latency = Latency()
-    isolation: str = ""  # work that shares a GPU process with the client's kernels: "none", "user" or "connection"
-    executor: int | None = None  # pid of the process that runs the client's kernels; None: none at present
-    here: int = 0  # launches in the client's own CUDA context, as the client reports them
-    identity: str = ""  # the identity socket that the client connected to: limits count for it, not for `uid`; "": none
-
-
-@dataclass(frozen=True)
-class UserInfo:
-    """One user: all connections of a uid, or of an `identity`, together. `limits` has its limits by name. The `uid` of an
-    identity is a number of the daemon's own."""
-
-    uid: int
-    connections: int = 0
-    buffers: int = 0
-    mappings: int = 0
-    mapped_bytes: int = 0
-    allocated_bytes: int = 0
-    host_bytes: int = 0
-    program_bytes: int = 0
-    waiting_bytes: int = 0
-    inflight: int = 0
-    fds: int = 0
-    kernel_bytes: int = 0
-    requests: int = 0
-    refused: int = 0  # requests refused because of a limit
-    device_us: float = 0.0
-    limits: Mapping[str, int] = field(default_factory=dict)
-    identity: str = ""  # "": a user
-
-
-@dataclass(frozen=True)
-class DeviceLoad:
+class DeviceLoad(Record):
     """How busy a device is: `busy_us` for this daemon's clients since its start, `running` jobs. Memory in bytes, None
     where it is not known."""
 
@@ -104,6 +28,12 @@ class DeviceLoad:
     memory_total: int | None = None
     memory_free: int | None = None
     conditions: Reading | None = None  # clocks, temperature, power; None: the daemon is older
+    _converted = {"conditions": Reading.read}
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> DeviceLoad:
+        conditions = reply.get("conditions")
+        return cls.read({**reply, "conditions": {**conditions, "device": reply.get("uuid", "")}} if conditions else reply)
 
 
 @dataclass(frozen=True)
@@ -117,30 +47,6 @@ class Clients:
     uptime_s: float
 
 
-@dataclass(frozen=True)
-class Drained:
-    """The work that is left: `drained` when no job is in flight."""
-
-    drained: bool
-    jobs: int
-    connections: int
-
-
-def _latency(reply: Mapping[str, Any]) -> Latency:
-    return Latency(**{key: Quantiles(**known(Quantiles, value)) for key, value in known(Latency, reply).items()})
-
-
-def _client(reply: Mapping[str, Any]) -> ClientInfo:
-    return ClientInfo(**{**known(ClientInfo, reply), "latency": _latency(reply.get("latency", {}))})
-
-
-def _device(reply: Mapping[str, Any]) -> DeviceLoad:
-    members = known(DeviceLoad, reply)
-    if "conditions" in members:
-        members["conditions"] = Reading.of(members["conditions"], reply.get("uuid", ""))
-    return DeviceLoad(**members)
-
-
 def _ask(method: str, params: dict[str, Any]) -> Plan:
     try:
         return (yield Call(method, params))
@@ -151,9 +57,9 @@ def _ask(method: str, params: dict[str, Any]) -> Plan:
 def clients() -> Plan:
     reply = yield from _ask("clients", {})
     return Clients(
-        clients=tuple(_client(c) for c in reply["clients"]),
-        users=tuple(UserInfo(**known(UserInfo, u)) for u in reply.get("users", ())),
-        devices=tuple(map(_device, reply.get("devices", ()))),
+        clients=tuple(map(ClientInfo.read, reply["clients"])),
+        users=tuple(map(UserInfo.read, reply.get("users", ()))),
+        devices=tuple(map(DeviceLoad.of, reply.get("devices", ()))),
         state=reply.get("state", ""),
         uptime_s=reply.get("uptime_s", 0.0),
     )
@@ -173,7 +79,7 @@ def drain(stop: bool, resume: bool, wait: float | None) -> Plan:
     if wait is not None:
         params["timeout_ms"] = max(1, round(wait * 1000))
     reply = yield from _ask("drain", params)
-    return Drained(**known(Drained, reply))
+    return Drained.read(reply)
 
 
 def drain_patience(wait: float | None, timeout: float | None) -> float | None:

@@ -20,7 +20,8 @@ from typing import Any
 from .._base.compiled import native, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError, Timeout, Unsupported
 from .._base.log import warn
-from .._base.results import Device, Info, Timing
+from .._base.records import Device
+from .._base.results import Info, Timing
 from .._base.stats import Stats
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls import plans

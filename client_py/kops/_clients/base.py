@@ -8,7 +8,8 @@ from typing import Any
 
 from .._base.errors import BadArgument
 from .._base.log import log
-from .._base.results import Device, Info, Op
+from .._base.records import Device
+from .._base.results import Info, Op
 from .._base.timeouts import DefaultTimeout
 from .._calls import plans
 from .._session.link import Link

@@ -13,7 +13,8 @@ from typing import Any
 from .._base.compiled import SWITCHED_OFF, native, why_not
 from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
 from .._base.log import uncollected, warn
-from .._base.results import Device, Info, Timing
+from .._base.records import Device
+from .._base.results import Info, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT

@@ -9,7 +9,8 @@ from typing import Any
 
 from .._base import intervals
 from .._base.errors import BadArgument
-from .._base.results import Choice, Comparison, Conditions, Device, Profile, Reading, Tuned
+from .._base.records import Choice, Device
+from .._base.results import Comparison, Conditions, Profile, Reading, Tuned
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._calls import measure, plans
 from .._calls.measure import caches_of

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import BadArgument, Unsupported
-from .._kernels.code import Code, Entry
+from .._base.records import Entry
+from .._kernels.code import Code
 from .._kernels.kernels import checked_fallback
 from .._kernels.untyped import Untyped
 from .._source.options import of_nvcc

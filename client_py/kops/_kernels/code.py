@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .._base.errors import BadArgument, InvalidArgument, MissingKey, Unsupported, WrongType
-from .._base.results import known
+from .._base.records import Compiled, Entry
 from .._calls.plans import Plan, device_ref
 from .._memory.pool import garbage, prune
 from .._session.link import Call, Link
@@ -18,50 +17,6 @@ from .._source.source import Scan, gather, names, scan
 
 DEFAULT_NAME = "kernel.cu"
 _OPTION = re.compile(r"options\[(\d+)\]")  # the key of an error
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One compiled kernel.
-
-    `registers` and `local_bytes` (spilled registers and arrays) are of a thread, `shared_bytes` (static) and `max_threads` of
-    a block, `const_bytes` of the kernel; `params` has the bytes of each parameter, `offsets` where it begins among those of all;
-    `lowered` is the name in the binary.
-    """
-
-    name: str
-    lowered: str = ""
-    registers: int = 0
-    shared_bytes: int = 0
-    local_bytes: int = 0
-    const_bytes: int = 0
-    max_threads: int = 0
-    params: tuple[int, ...] = ()
-    offsets: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Entry:
-        members = known(cls, reply)
-        return cls(**{**members, "params": tuple(members.get("params", ())), "offsets": tuple(members.get("offsets", ()))})
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The answer to `compile`."""
-
-    key: str = ""
-    arch: str = ""
-    compiler: str = ""
-    cached: str = "no"
-    compile_us: float = 0.0
-    log: str = ""
-    image_bytes: int = 0
-    entries: tuple[Entry, ...] = ()
-
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Compiled:
-        members = known(cls, reply)
-        return cls(**{**members, "entries": tuple(Entry.of(entry) for entry in members.get("entries", ()))})
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -166,7 +121,7 @@ class Code:
             if found is None or int(found[1]) >= len(self.options):
                 raise
             raise InvalidArgument(f"{self.options[int(found[1])]!r}: {error.message}", error.detail) from None
-        self.compiled = Compiled.of(reply)
+        self.compiled = Compiled.read(reply)
         known = self.ids.setdefault(connection.key, reply["module"])
         prune(self.ids)
         if known != reply["module"]:

@@ -12,6 +12,7 @@ from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
 from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, Unsupported
 from .._base.intervals import SECONDS_MOST, Goal
+from .._base.records import Entry
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
@@ -29,7 +30,7 @@ from .._source.signature import Param, parse
 from .._source.source import check
 from .._source.source import signature as signature_of
 from . import here
-from .code import Code, Entry, check_launches, launches_none, release
+from .code import Code, check_launches, launches_none, release
 
 
 class Bound:

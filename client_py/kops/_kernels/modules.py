@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, get_origin, overload
 
 from .._base.errors import BadArgument
+from .._base.records import Compiled, Entry
 from .._base.texts import closest_first
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._source.geometry import Geometry, Sizes
 from .._source.signature import Param, declarations
-from .code import Code, Compiled, Entry
+from .code import Code
 from .elementwise import AsyncElementwise, Elementwise
 from .kernels import AsyncKernel, BaseKernel, Kernel
 from .reduction import AsyncReduction, Reduction

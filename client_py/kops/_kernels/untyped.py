@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.errors import BadArgument, SignatureMismatch, WrongType
+from .._base.records import Entry
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
 from .._base.views import plain_view
@@ -22,7 +23,7 @@ from .._source.geometry import Geometry
 from .._source.signature import Declared, NotParsed, Param
 from .._source.source import parameters_found
 from .._tensors.adapters import adapter_of
-from .code import Code, Entry, launches_none
+from .code import Code, launches_none
 from .kernels import Kernel
 
 

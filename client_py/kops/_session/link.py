@@ -120,7 +120,7 @@ class Link:
 
     def greeted(self, reply: Any) -> None:
         """Stores the answer to `hello`."""
-        self.info = Info.of(reply)
+        self.info = Info.read(reply)
         self.message_bytes = self.info.limits.get("message_bytes", self.message_bytes)
 
     def need(self, feature: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from .._base.declarations import DTYPES
 from .._base.dtypes import NAMES, TYPESTRS
 from .._base.errors import BadArgument, NoCuda, ShapeMismatch, UnknownDevice, Unsupported, WrongType
-from .._base.results import Device
+from .._base.records import Device
 from .._memory.device_pool import DeviceSegment, pool_of
 from .._memory.mapping import pointer_of
 from .._memory.pool import pool

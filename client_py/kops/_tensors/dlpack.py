@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from .._base.dtypes import DLPACK
-from .._base.results import Device
+from .._base.records import Device
 from .._memory.mapping import place
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3

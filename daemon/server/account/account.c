@@ -13,14 +13,9 @@ static const uint64_t second_ns = UINT64_C(1000000000);
 /* A user over QUOTA_FDS may still have this many descriptors waiting to be closed. */
 enum { CLOSING_MAX = 256 };
 
-const char *const quota_names[QUOTA_COUNT] = {
-    [QUOTA_CONNECTIONS] = "connections",   [QUOTA_BUFFERS] = "buffers",
-    [QUOTA_MAPPINGS] = "mappings",         [QUOTA_MAPPED] = "mapped_bytes",
-    [QUOTA_ALLOCATED] = "allocated_bytes", [QUOTA_HOST] = "host_bytes",
-    [QUOTA_PROGRAMS] = "program_bytes",    [QUOTA_WAITING] = "waiting_bytes",
-    [QUOTA_INFLIGHT] = "inflight",         [QUOTA_FDS] = "fds",
-    [QUOTA_KERNEL] = "kernel_bytes",
-};
+#define X(NAME, name) [QUOTA_##NAME] = #name,
+const char *const quota_names[QUOTA_COUNT] = {QUOTA_KINDS(X)};
+#undef X
 
 /* ---- life ---- */
 

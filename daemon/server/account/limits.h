@@ -5,22 +5,32 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum quota {
-    QUOTA_CONNECTIONS,
-    QUOTA_BUFFERS,
-    QUOTA_MAPPINGS,  /* areas of memory that the user's mappings take: a part of MAPPINGS_MAX */
-    QUOTA_MAPPED,    /* bytes of other processes' memory that is registered or referred to, each mapping once */
-    QUOTA_ALLOCATED, /* bytes that alloc made, for as long as the daemon has them */
-    QUOTA_HOST, /* bytes of host memory that the daemon has mapped (registered, from alloc, of rings), each file once */
-    QUOTA_PROGRAMS, /* bytes of memory that programs take in the daemon */
-    QUOTA_WAITING, /* bytes that wait in the daemon: partial messages, command lists of runs, sources, unread replies */
-    QUOTA_INFLIGHT,
-    QUOTA_FDS,    /* descriptors that the daemon holds: sockets, pidfds, doorbells, kept memory, waiting replies */
-    QUOTA_KERNEL, /* bytes of modules and kernels, the binary of each module once */
-    QUOTA_COUNT
-};
+/* X(NAME, name): the name is the one in errors and in the log, and the key of `clients`. */
+#define QUOTA_KINDS(X)                                                                                                 \
+    X(CONNECTIONS, connections)                                                                                        \
+    X(BUFFERS, buffers)                                                                                                \
+    /* areas of memory that the user's mappings take: a part of MAPPINGS_MAX */                                        \
+    X(MAPPINGS, mappings)                                                                                              \
+    /* bytes of other processes' memory that is registered or referred to, each mapping once */                        \
+    X(MAPPED, mapped_bytes)                                                                                            \
+    /* bytes that alloc made, for as long as the daemon has them */                                                    \
+    X(ALLOCATED, allocated_bytes)                                                                                      \
+    /* bytes of host memory that the daemon has mapped (registered, from alloc, of rings), each file once */           \
+    X(HOST, host_bytes)                                                                                                \
+    /* bytes of memory that programs take in the daemon */                                                             \
+    X(PROGRAMS, program_bytes)                                                                                         \
+    /* bytes that wait in the daemon: partial messages, command lists of runs, sources, unread replies */              \
+    X(WAITING, waiting_bytes)                                                                                          \
+    X(INFLIGHT, inflight)                                                                                              \
+    /* descriptors that the daemon holds: sockets, pidfds, doorbells, kept memory, waiting replies */                  \
+    X(FDS, fds)                                                                                                        \
+    /* bytes of modules and kernels, the binary of each module once */                                                 \
+    X(KERNEL, kernel_bytes)
 
-/* The names in errors and in the log, and the keys of `clients`. */
+#define X(NAME, name) QUOTA_##NAME,
+enum quota { QUOTA_KINDS(X) QUOTA_COUNT };
+#undef X
+
 extern const char *const quota_names[QUOTA_COUNT];
 
 /* Subordinate users: /etc/subuid lets a user become them, so their charges go to the account of that user, the owner.

@@ -26,74 +26,41 @@ static struct cache_call *cache_of(const struct request *r)
     return request_state(r);
 }
 
-static void write_listed(struct rpc_output *out, const struct code_result *result)
+static void write_listed(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_map(out, 3);
-    rpc_write_entry_uint(out, "bytes", result->bytes);
-    rpc_write_entry_uint(out, "limit", result->limit);
-    rpc_write_text(out, "entries");
-    rpc_write_array(out, result->n_listed);
-    for (unsigned i = 0; i < result->n_listed; i++) {
-        const struct code_listed *l = &result->listed[i];
+    const struct code_listed *l = (const struct code_listed *)of + i;
 
-        rpc_write_map(out, 9);
-        rpc_write_entry_text(out, "key", l->key);
-        rpc_write_entry_text(out, "arch", l->arch);
-        rpc_write_entry_text(out, "compiler", l->compiler);
-        rpc_write_text(out, "names");
-        rpc_write_array(out, l->n_names);
-        for (unsigned j = 0; j < l->n_names; j++)
-            rpc_write_text(out, l->names[j]);
-        rpc_write_entry_uint(out, "bytes", l->bytes);
-        rpc_write_entry_double(out, "age_s", l->age_s);
-        rpc_write_entry_bool(out, "in_memory", l->loaded);
-        rpc_write_entry_bool(out, "on_disk", l->on_disk);
-        rpc_write_entry_text(out, "from", l->from);
-    }
-}
-
-static void write_exported(struct request *r, struct rpc_output *out, uint64_t start, struct code_result *result)
-{
-    rpc_write_map(out, 3);
-    rpc_write_entry_uint(out, "nfds", 1);
-    rpc_write_entry_uint(out, "fd", 0);
-    rpc_write_entry_uint(out, "bytes", result->bytes);
-    if (rpc_output_attach(&r->connection->output, start, result->fd) < 0)
-        out->bytes.failed = true;
-    result->fd = -1; /* taken */
+    rpc_write_record(out, RECORD(binary_map, .key = l->key, .arch = l->arch, .compiler = l->compiler,
+                                 .names = {l->n_names, rpc_each_text, l->names}, .bytes = l->bytes, .age_s = l->age_s,
+                                 .in_memory = l->loaded, .on_disk = l->on_disk, .from = l->from));
 }
 
 static void on_done(void *context, struct code_result *result, const struct error *e)
 {
     struct request *r = context;
-    uint64_t start = rpc_output_position(&r->connection->output);
-    struct rpc_output *out;
 
     if (!result) {
         request_end_error(r, e);
         return;
     }
-    out = request_result(r);
-    if (out) {
-        switch (cache_of(r)->action) {
-        case CACHE_LIST:
-            write_listed(out, result);
-            break;
-        case CACHE_CLEAR:
-            rpc_write_map(out, 1);
-            rpc_write_entry_uint(out, "removed", result->removed);
-            break;
-        case CACHE_EXPORT:
-            write_exported(r, out, start, result);
-            break;
-        case CACHE_IMPORT:
-            rpc_write_map(out, 2);
-            rpc_write_entry_uint(out, "imported", result->imported);
-            rpc_write_entry_uint(out, "skipped", result->skipped);
-            break;
-        }
+    switch (cache_of(r)->action) {
+    case CACHE_LIST:
+        request_end_record(r, RECORD(cache_reply, .entries = {result->n_listed, write_listed, result->listed},
+                                     .bytes = {true, result->bytes}, .limit = {true, result->limit}));
+        break;
+    case CACHE_CLEAR:
+        request_end_record(r, RECORD(cache_reply, .removed = {true, result->removed}));
+        break;
+    case CACHE_EXPORT:
+        request_end_fds(r, &result->fd, 1,
+                        RECORD(cache_reply, .bytes = {true, result->bytes}, .nfds = {true, 1}, .fd = {true, 0}));
+        result->fd = -1; /* taken */
+        break;
+    case CACHE_IMPORT:
+        request_end_record(
+            r, RECORD(cache_reply, .imported = {true, result->imported}, .skipped = {true, result->skipped}));
+        break;
     }
-    request_end(r);
 }
 
 static int decode_action(const struct connection *c, const struct rpc_arg *arg, enum cache_action *ret, struct error *e)

@@ -53,10 +53,14 @@ struct backend_device *user_code_device(const struct server *s);
 const struct backend *user_code_image_backend(const struct server *s);
 /* Whether the connection may compile, and a compiler was found. */
 bool user_code_compiles(const struct connection *c);
-/* Writes hello's `kernels`. */
-void user_code_write_hello(struct rpc_output *out, const struct connection *c);
-/* Writes `kernels` of stats. */
-void user_code_write_stats(struct rpc_output *out, const struct server *s, uint64_t launches);
+/* Texts that a struct kernels_map points to. */
+struct user_code_texts {
+    struct error why;
+    struct remote_report remote;
+};
+/* `kernels` of hello and of stats. */
+struct kernels_map user_code_hello(const struct connection *c, struct user_code_texts *texts);
+struct kernel_counters_map user_code_stats(const struct server *s, uint64_t launches);
 struct code_counters code_counters_of(const struct server *s);
 /* As code_service_remote(). */
 bool code_remote_of(const struct server *s, struct code_remote_counters *ret_counters,

@@ -212,56 +212,29 @@ static int choose_target(struct server *s, const struct rpc_arg *args, char arch
 
 /* ---- the answer ---- */
 
-static void write_entry(struct rpc_output *out, const struct compiled_entry *entry)
+static void write_entry(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_map(out, 9);
-    rpc_write_entry_text(out, "name", entry->name);
-    rpc_write_entry_text(out, "lowered", entry->lowered);
-    rpc_write_entry_uint(out, "registers", entry->registers);
-    rpc_write_entry_uint(out, "shared_bytes", entry->shared_bytes);
-    rpc_write_entry_uint(out, "local_bytes", entry->local_bytes);
-    rpc_write_entry_uint(out, "const_bytes", entry->const_bytes);
-    rpc_write_entry_uint(out, "max_threads", entry->max_threads);
-    rpc_write_text(out, "params");
-    rpc_write_array(out, entry->n_params);
-    for (unsigned i = 0; i < entry->n_params; i++)
-        rpc_write_uint(out, entry->param_sizes[i]);
-    rpc_write_text(out, "offsets");
-    rpc_write_array(out, entry->n_params);
-    for (unsigned i = 0; i < entry->n_params; i++)
-        rpc_write_uint(out, entry->param_offsets[i]);
-}
+    const struct compiled_entry *entry = (const struct compiled_entry *)of + i;
 
-static void write_key(struct rpc_output *out, const unsigned char *key)
-{
-    char hex[2 * KEY_BYTES + 1];
-
-    for (unsigned i = 0; i < KEY_BYTES; i++)
-        snprintf(hex + 2 * i, 3, "%02x", key[i]);
-    rpc_write_entry_text(out, "key", hex);
+    rpc_write_record(out,
+                     RECORD(entry_map, .name = entry->name, .lowered = entry->lowered, .registers = entry->registers,
+                            .shared_bytes = entry->shared_bytes, .local_bytes = entry->local_bytes,
+                            .const_bytes = entry->const_bytes, .max_threads = entry->max_threads,
+                            .params = {entry->n_params, rpc_each_u32, entry->param_sizes},
+                            .offsets = {entry->n_params, rpc_each_u32, entry->param_offsets}));
 }
 
 static void reply(struct request *r, const struct client_module *m)
 {
     const struct compiled *c = m->module->compiled;
-    struct rpc_output *out = request_result(r);
+    char key[2 * KEY_BYTES + 1];
 
-    if (!out)
-        return;
-    rpc_write_map(out, 9);
-    rpc_write_entry_uint(out, "module", m->id);
-    write_key(out, c->key);
-    rpc_write_entry_text(out, "arch", c->arch);
-    rpc_write_entry_text(out, "compiler", c->compiler);
-    rpc_write_entry_text(out, "cached", code_origin_name(compile_of(r)->origin));
-    rpc_write_entry_double(out, "compile_us", c->compile_us);
-    rpc_write_text(out, "log");
-    rpc_write_any_text(out, c->log);
-    rpc_write_entry_uint(out, "image_bytes", c->image_size);
-    rpc_write_text(out, "entries");
-    rpc_write_array(out, c->n_entries);
-    for (unsigned i = 0; i < c->n_entries; i++)
-        write_entry(out, &c->entries[i]);
+    for (unsigned i = 0; i < KEY_BYTES; i++)
+        snprintf(key + 2 * i, 3, "%02x", c->key[i]);
+    request_end_record(r, RECORD(compile_reply, .module = m->id, .key = key, .arch = c->arch, .compiler = c->compiler,
+                                 .cached = code_origin_name(compile_of(r)->origin), .compile_us = c->compile_us,
+                                 .log = c->log, .image_bytes = c->image_size,
+                                 .entries = {c->n_entries, write_entry, c->entries}));
 }
 
 static struct client_module *add_client_module(struct connection *c, struct module *module, struct error *e)
@@ -319,9 +292,8 @@ static void finish(struct request *r)
     if (m)
         reply(r, m);
     else
-        request_error(r, &e);
+        request_end_error(r, &e);
     module_unref(module);
-    request_end(r);
 }
 
 static void on_loaded(struct module_waiter *waiter)

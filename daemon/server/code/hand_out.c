@@ -104,15 +104,7 @@ static void hand_out_run(struct work *work)
 
 static void answer(struct request *r, const struct backend_image *image, bool has_layout)
 {
-    struct rpc_output *out = request_result(r);
-
-    if (out) {
-        rpc_write_map(out, has_layout ? 2 : 1);
-        rpc_write_entry_uint(out, "bytes", image->size);
-        if (has_layout)
-            rpc_write_entry_uint(out, "layout", image->layout);
-    }
-    request_end(r);
+    request_end_record(r, RECORD(code_reply, .bytes = image->size, .layout = {has_layout, image->layout}));
 }
 
 static void hand_out_done(struct work *work)

@@ -123,7 +123,6 @@ static int kernel_new(struct connection *c, const struct rpc_arg *args, struct k
 
 void handle_kernel(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
-    struct rpc_output *out;
     struct kernel *k;
     struct error e;
 
@@ -132,10 +131,5 @@ void handle_kernel(struct request *r, const struct rpc_arg *args, struct request
         request_end_error(r, &e);
         return;
     }
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, 1);
-        rpc_write_entry_uint(out, "kernel", k->id);
-    }
-    request_end(r);
+    request_end_record(r, RECORD(kernel_reply, .kernel = k->id));
 }

@@ -117,41 +117,38 @@ const struct backend *user_code_image_backend(const struct server *s)
     return NULL;
 }
 
-void user_code_write_hello(struct rpc_output *out, const struct connection *c)
+static void write_arch(struct rpc_output *out, const void *of, uint32_t i)
+{
+    const struct server *s = of;
+    char arch[COMPILED_ARCH_SIZE];
+
+    module_default_arch(s->devices.all[i], arch);
+    rpc_write_text(out, arch);
+}
+
+static void write_tree(struct rpc_output *out, const void *of, uint32_t i)
+{
+    rpc_write_any_text(out, compiler_tree(of, i));
+}
+
+struct kernels_map user_code_hello(const struct connection *c, struct user_code_texts *texts)
 {
     const struct server *s = c->server;
     const struct compiler *compiler = code_service_compiler(s->modules->service);
     const unsigned trees = compiler_trees(compiler);
-    char arch[COMPILED_ARCH_SIZE];
-    struct error why;
-    const bool usable = compiler_usable(compiler, &why);
     struct code_remote_counters counters;
-    struct remote_report remote;
-    const bool shared = code_service_remote(s->modules->service, &counters, &remote);
+    const bool shared = code_service_remote(s->modules->service, &counters, &texts->remote);
 
-    rpc_write_text(out, "kernels");
-    rpc_write_map(out, 4 + !usable + (trees > 0) + shared + (shared && *remote.why));
-    if (shared)
-        rpc_write_entry_text(out, "remote", remote_state_names[remote.state]);
-    if (shared && *remote.why)
-        rpc_write_entry_text(out, "remote_why", remote.why);
-    rpc_write_entry_text(out, "policy", user_kernels_names[kernels_policy(c)]);
-    rpc_write_entry_bool(out, "allowed", is_allowed(c));
-    rpc_write_entry_text(out, "compiler", compiler_name(compiler));
-    if (!usable)
-        rpc_write_entry_text(out, "compiler_why", why.message);
-    rpc_write_text(out, "arch");
-    rpc_write_array(out, s->devices.count);
-    for (unsigned i = 0; i < s->devices.count; i++) {
-        module_default_arch(s->devices.all[i], arch);
-        rpc_write_text(out, arch);
-    }
-    if (!trees)
-        return;
-    rpc_write_text(out, "include_extra");
-    rpc_write_array(out, trees);
-    for (unsigned i = 0; i < trees; i++)
-        rpc_write_text(out, compiler_tree(compiler, i));
+    return (struct kernels_map){
+        .compiler = compiler_name(compiler),
+        .compiler_why = compiler_usable(compiler, &texts->why) ? NULL : texts->why.message,
+        .arch = {s->devices.count, write_arch, s},
+        .policy = user_kernels_names[kernels_policy(c)],
+        .allowed = is_allowed(c),
+        .include_extra = {trees, trees ? write_tree : NULL, compiler},
+        .remote = shared ? remote_state_names[texts->remote.state] : NULL,
+        .remote_why = shared && *texts->remote.why ? texts->remote.why : NULL,
+    };
 }
 
 bool user_code_compiles(const struct connection *c)
@@ -159,30 +156,28 @@ bool user_code_compiles(const struct connection *c)
     return is_allowed(c) && compiler_usable(code_service_compiler(c->server->modules->service), NULL);
 }
 
-void user_code_write_stats(struct rpc_output *out, const struct server *s, uint64_t launches)
+struct kernel_counters_map user_code_stats(const struct server *s, uint64_t launches)
 {
     const struct code_counters n = code_service_counters(s->modules->service);
     struct code_remote_counters r;
     struct remote_report report;
     const bool shared = code_service_remote(s->modules->service, &r, &report);
 
-    rpc_write_text(out, "kernels");
-    rpc_write_map(out, shared ? 15 : 6);
-    rpc_write_entry_uint(out, "compiles", n.compiles);
-    rpc_write_entry_uint(out, "cache_memory_hits", n.memory_hits);
-    rpc_write_entry_uint(out, "cache_disk_hits", n.disk_hits);
-    rpc_write_entry_uint(out, "failures", n.failures);
-    rpc_write_entry_uint(out, "single_flight_joins", n.joins);
-    rpc_write_entry_uint(out, "launches", launches);
-    if (!shared)
-        return;
-    rpc_write_entry_uint(out, "cache_remote_hits", r.hits);
-    rpc_write_entry_uint(out, "remote_misses", r.misses);
-    rpc_write_entry_uint(out, "remote_late", r.late);
-    rpc_write_entry_uint(out, "remote_failures", r.failures);
-    rpc_write_entry_uint(out, "remote_rejected", r.rejected);
-    rpc_write_entry_uint(out, "remote_skipped", r.skipped);
-    rpc_write_entry_uint(out, "remote_uploads", r.uploads);
-    rpc_write_entry_uint(out, "remote_upload_failures", r.upload_failures);
-    rpc_write_entry_uint(out, "remote_upload_drops", r.upload_drops);
+    return (struct kernel_counters_map){
+        .compiles = n.compiles,
+        .cache_memory_hits = n.memory_hits,
+        .cache_disk_hits = n.disk_hits,
+        .failures = n.failures,
+        .single_flight_joins = n.joins,
+        .launches = launches,
+        .cache_remote_hits = {shared, r.hits},
+        .remote_misses = {shared, r.misses},
+        .remote_late = {shared, r.late},
+        .remote_failures = {shared, r.failures},
+        .remote_rejected = {shared, r.rejected},
+        .remote_skipped = {shared, r.skipped},
+        .remote_uploads = {shared, r.uploads},
+        .remote_upload_failures = {shared, r.upload_failures},
+        .remote_upload_drops = {shared, r.upload_drops},
+    };
 }

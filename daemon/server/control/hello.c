@@ -12,36 +12,22 @@
 
 enum { PROTOCOL = 1, PROTOCOL_MIN = 1 };
 
-static void write_devices(struct rpc_output *out, const struct server *s)
+static void write_device(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_text(out, "devices");
-    rpc_write_array(out, s->devices.count);
-    for (unsigned i = 0; i < s->devices.count; i++) {
-        const struct backend_device *d = s->devices.all[i];
+    const struct server *s = of;
+    const struct backend_device *d = s->devices.all[i];
 
-        rpc_write_map(out, 9);
-        rpc_write_entry_uint(out, "index", d->index);
-        rpc_write_entry_text(out, "name", d->info.name);
-        rpc_write_entry_text(out, "uuid", d->info.uuid);
-        rpc_write_entry_text(out, "backend", d->backend->name);
-        rpc_write_entry_uint(out, "memory_bytes", d->info.memory_bytes);
-        rpc_write_entry_uint(out, "compute_units", d->info.compute_units);
-        rpc_write_entry_text(out, "arch", d->info.arch);
-        rpc_write_entry_bool(out, "default", d == s->devices.fallback);
-        rpc_write_entry_bool(out, "mps", d->info.shared);
-    }
+    rpc_write_record(out, RECORD(device_info_map, .index = d->index, .name = d->info.name, .uuid = d->info.uuid,
+                                 .backend = d->backend->name, .memory_bytes = d->info.memory_bytes,
+                                 .compute_units = d->info.compute_units, .arch = d->info.arch,
+                                 .default_ = d == s->devices.fallback, .mps = d->info.shared));
 }
 
-static void write_attr(struct rpc_output *out, const struct op_attr *attr)
+static void write_default(struct rpc_output *out, const void *of, uint32_t i)
 {
-    static const char *const types[] = {
-        [OP_ATTR_BOOL] = "bool", [OP_ATTR_FLOAT] = "float", [OP_ATTR_INT] = "int", [OP_ATTR_CHOICE] = "choice"};
-    unsigned n = 0;
+    const struct op_attr *attr = of;
 
-    rpc_write_map(out, attr->type == OP_ATTR_CHOICE ? 5 : 4);
-    rpc_write_entry_text(out, "name", attr->name);
-    rpc_write_entry_text(out, "type", types[attr->type]);
-    rpc_write_text(out, "default");
+    (void)i;
     switch (attr->type) {
     case OP_ATTR_BOOL:
         rpc_write_bool(out, attr->fallback.b);
@@ -54,56 +40,67 @@ static void write_attr(struct rpc_output *out, const struct op_attr *attr)
         break;
     case OP_ATTR_CHOICE:
         rpc_write_text(out, attr->choices[attr->fallback.choice]);
-        while (attr->choices[n])
-            n++;
-        rpc_write_text(out, "choices");
-        rpc_write_array(out, n);
-        for (unsigned i = 0; i < n; i++)
-            rpc_write_text(out, attr->choices[i]);
         break;
     }
-    rpc_write_entry_text(out, "doc", attr->doc);
 }
 
-static void write_dtype_names(struct rpc_output *out, unsigned set)
+static void write_attr(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_array(out, (uint32_t)__builtin_popcount(set));
-#define X(NAME, name, value, size)                                                                                     \
-    if (set & DTYPE_BIT(DTYPE_##NAME))                                                                                 \
-        rpc_write_text(out, name);
-    KOPS_DTYPES(X)
-#undef X
+    static const char *const types[] = {
+        [OP_ATTR_BOOL] = "bool", [OP_ATTR_FLOAT] = "float", [OP_ATTR_INT] = "int", [OP_ATTR_CHOICE] = "choice"};
+    const struct op_attr *attr = (const struct op_attr *)of + i;
+    const bool choice = attr->type == OP_ATTR_CHOICE;
+    uint32_t n = 0;
+
+    while (choice && attr->choices[n])
+        n++;
+    rpc_write_record(out, RECORD(attr_map, .name = attr->name, .type = types[attr->type],
+                                 .default_ = {1, write_default, attr},
+                                 .choices = {n, choice ? rpc_each_text : NULL, attr->choices}, .doc = attr->doc));
 }
 
-static void write_out_dtypes(struct rpc_output *out, const struct op *op)
+static struct rpc_values dtype_names(unsigned set, const char *names[DTYPE_SLOTS])
 {
-    unsigned inputs = 0;
+    uint32_t n = 0;
+
+    for (; set; set &= set - 1)
+        names[n++] = dtype_name((enum dtype)__builtin_ctz(set));
+    return (struct rpc_values){n, rpc_each_text, names};
+}
+
+/* The dtypes of an input, or of the outputs for a dtype of the inputs. */
+struct named_dtypes {
+    const char *name;
+    unsigned set;
+};
+
+static void write_named_dtypes(struct rpc_output *out, const void *of, uint32_t i)
+{
+    const struct named_dtypes *one = (const struct named_dtypes *)of + i;
+    const char *names[DTYPE_SLOTS];
+
+    rpc_write_text(out, one->name);
+    rpc_write_list(out, dtype_names(one->set, names));
+}
+
+static struct rpc_values in_dtypes(const struct op *op, struct named_dtypes *ret)
+{
+    uint32_t n = 0;
+
+    for (unsigned i = 0; i < op->n_inputs; i++)
+        if (op->in_dtypes[i])
+            ret[n++] = (struct named_dtypes){op->inputs[i], op->in_dtypes[i]};
+    return (struct rpc_values){n, write_named_dtypes, ret};
+}
+
+static struct rpc_values out_dtypes(const struct op *op, struct named_dtypes *ret)
+{
+    uint32_t n = 0;
 
     for (unsigned d = 0; op->out_dtypes && d < DTYPE_SLOTS; d++)
-        inputs += op->out_dtypes[d] != 0;
-    rpc_write_text(out, "out_dtypes");
-    rpc_write_map(out, inputs);
-    for (unsigned d = 0; op->out_dtypes && d < DTYPE_SLOTS; d++) {
-        if (!op->out_dtypes[d])
-            continue;
-        rpc_write_text(out, dtype_name((enum dtype)d));
-        write_dtype_names(out, op->out_dtypes[d]);
-    }
-}
-
-static void write_in_dtypes(struct rpc_output *out, const struct op *op)
-{
-    unsigned own = 0;
-
-    for (unsigned i = 0; i < op->n_inputs; i++)
-        own += op->in_dtypes[i] != 0;
-    rpc_write_text(out, "in_dtypes");
-    rpc_write_map(out, own);
-    for (unsigned i = 0; i < op->n_inputs; i++)
-        if (op->in_dtypes[i]) {
-            rpc_write_text(out, op->inputs[i]);
-            write_dtype_names(out, op->in_dtypes[i]);
-        }
+        if (op->out_dtypes[d])
+            ret[n++] = (struct named_dtypes){dtype_name((enum dtype)d), op->out_dtypes[d]};
+    return (struct rpc_values){n, write_named_dtypes, ret};
 }
 
 enum { VARIANTS = 2 * BACKEND_MAX_VARIANTS };
@@ -122,74 +119,59 @@ static unsigned add_names(const char **names, unsigned n, const char *const *mor
     return n;
 }
 
+struct op_of {
+    const struct server *server;
+    const struct op *op;
+};
+
 /* Variants for any of the op's dtypes: in the order of the first one's list, then those that only others have. */
-static void write_variants(struct rpc_output *out, const struct server *s, const struct op *op)
+static void write_variants(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_text(out, "variants");
-    rpc_write_map(out, s->devices.count);
-    for (unsigned i = 0; i < s->devices.count; i++) {
-        struct backend_device *d = s->devices.all[i];
-        const char *names[VARIANTS];
-        unsigned n = 0;
+    const struct op_of *o = of;
+    struct backend_device *d = o->server->devices.all[i];
+    const char *names[VARIANTS];
+    unsigned n = 0;
 
-        for (unsigned dtypes = op->dtypes; dtypes; dtypes &= dtypes - 1)
-            n = add_names(names, n, d->backend->variants(d, op, (enum dtype)__builtin_ctz(dtypes)));
-        rpc_write_text(out, d->info.uuid);
-        rpc_write_array(out, n);
-        for (unsigned j = 0; j < n; j++)
-            rpc_write_text(out, names[j]);
-    }
+    for (unsigned dtypes = o->op->dtypes; dtypes; dtypes &= dtypes - 1)
+        n = add_names(names, n, d->backend->variants(d, o->op, (enum dtype)__builtin_ctz(dtypes)));
+    rpc_write_text(out, d->info.uuid);
+    rpc_write_list(out, (struct rpc_values){n, rpc_each_text, names});
 }
 
-static void write_ops(struct rpc_output *out, const struct server *s)
+static void write_op(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_text(out, "ops");
-    rpc_write_array(out, OP_COUNT);
-    for (unsigned i = 0; i < OP_COUNT; i++) {
-        const struct op *op = op_get((enum op_id)i);
+    const struct server *s = of;
+    const struct op *op = op_get((enum op_id)i);
+    const struct op_of self = {s, op};
+    struct named_dtypes in[OP_MAX_INPUTS], outs[DTYPE_SLOTS];
+    const char *names[DTYPE_SLOTS];
 
-        rpc_write_map(out, 10);
-        rpc_write_entry_text(out, "name", op->name);
-        rpc_write_entry_text(out, "summary", op->summary);
-        rpc_write_entry_text(out, "doc", op->doc);
-        rpc_write_text(out, "inputs");
-        rpc_write_array(out, op->n_inputs);
-        for (unsigned j = 0; j < op->n_inputs; j++)
-            rpc_write_text(out, op->inputs[j]);
-        rpc_write_text(out, "outputs");
-        rpc_write_array(out, op->n_outputs);
-        for (unsigned j = 0; j < op->n_outputs; j++)
-            rpc_write_text(out, op->outputs[j]);
-        rpc_write_text(out, "attrs");
-        rpc_write_array(out, op->n_attrs);
-        for (unsigned j = 0; j < op->n_attrs; j++)
-            write_attr(out, &op->attrs[j]);
-        rpc_write_text(out, "dtypes");
-        write_dtype_names(out, op->dtypes);
-        write_in_dtypes(out, op);
-        write_out_dtypes(out, op);
-        write_variants(out, s, op);
-    }
+    rpc_write_record(out, RECORD(op_map, .name = op->name, .summary = op->summary, .doc = op->doc,
+                                 .inputs = {op->n_inputs, rpc_each_text, op->inputs},
+                                 .outputs = {op->n_outputs, rpc_each_text, op->outputs},
+                                 .dtypes = dtype_names(op->dtypes, names), .in_dtypes = in_dtypes(op, in),
+                                 .out_dtypes = out_dtypes(op, outs), .attrs = {op->n_attrs, write_attr, op->attrs},
+                                 .variants = {s->devices.count, write_variants, &self}));
 }
 
-static void write_limits(struct rpc_output *out, const struct server *s)
+static struct limits_map limits_of(const struct server *s)
 {
-    rpc_write_text(out, "limits");
-    rpc_write_map(out, 14);
-    rpc_write_entry_uint(out, "message_bytes", s->config.message_bytes);
-    rpc_write_entry_uint(out, "message_values", RPC_MAX_VALUES);
-    rpc_write_entry_uint(out, "depth", RPC_MAX_DEPTH);
-    rpc_write_entry_uint(out, "nfds", RPC_MAX_FDS);
-    rpc_write_entry_uint(out, "inflight", s->config.inflight);
-    rpc_write_entry_uint(out, "buffers", s->config.buffers);
-    rpc_write_entry_uint(out, "streams", STREAMS_MAX);
-    rpc_write_entry_uint(out, "rank", TENSOR_MAX_RANK);
-    rpc_write_entry_uint(out, "repeat", KOPS_MAX_RUN_REPEAT);
-    rpc_write_entry_uint(out, "warmup", KOPS_MAX_RUN_WARMUP);
-    rpc_write_entry_uint(out, "inline_mappings", s->config.inline_mappings);
-    rpc_write_entry_uint(out, "sequence_ops", SEQUENCE_OPS_MAX);
-    rpc_write_entry_uint(out, "spin_us", s->config.spin_us);
-    rpc_write_entry_uint(out, "source_bytes", s->config.code.source_bytes);
+    return (struct limits_map){
+        .message_bytes = s->config.message_bytes,
+        .message_values = RPC_MAX_VALUES,
+        .depth = RPC_MAX_DEPTH,
+        .nfds = RPC_MAX_FDS,
+        .inflight = s->config.inflight,
+        .buffers = s->config.buffers,
+        .streams = STREAMS_MAX,
+        .rank = TENSOR_MAX_RANK,
+        .repeat = KOPS_MAX_RUN_REPEAT,
+        .warmup = KOPS_MAX_RUN_WARMUP,
+        .inline_mappings = s->config.inline_mappings,
+        .sequence_ops = SEQUENCE_OPS_MAX,
+        .source_bytes = s->config.code.source_bytes,
+        .spin_us = s->config.spin_us,
+    };
 }
 
 static bool has_peers(const struct server *s)
@@ -204,70 +186,55 @@ static bool has_peers(const struct server *s)
     return false;
 }
 
-static void write_features(struct rpc_output *out, const struct connection *c)
+enum { FEATURES_MAX = 32 };
+
+static struct rpc_values features_of(const struct connection *c, const char *names[FEATURES_MAX])
 {
     const struct server *s = c->server;
-    static const char *const always[] = {"memfd", "shm", "exact", "sequence", "program", "priority", "conditions"};
-    static const char *const memory[] = {
-        [MEMORY_CUDA_IPC] = "cuda_ipc", [MEMORY_CUDA_VMM] = "cuda_vmm", [MEMORY_CUDA_POOL] = "cuda_pool"};
-    const uint32_t n = sizeof(always) / sizeof(always[0]);
+    const bool compile = user_code_compiles(c), kernels = compile && user_code_device(s);
+    bool ordered = false, counts = false, ends = false;
     unsigned kinds = 0;
-    bool ordered = false, counters = false, exclusive = false, peers = has_peers(s), compile = user_code_compiles(c);
-    bool kernels = compile && user_code_device(s), code = compile && user_code_hands_out(c);
-    const bool tune = tune_is_there(s);
-    bool images = user_code_image_backend(s) && user_code_hands_out(c), guards;
+    uint32_t n = 0;
 
     for (unsigned i = 0; i < s->devices.count; i++) {
         struct backend_device *d = s->devices.all[i];
 
         kinds |= d->backend->memory_kinds ? d->backend->memory_kinds(d) : 0;
         ordered = ordered || d->signals;
-        counters = counters || d->counts;
-        exclusive = exclusive || d->ends;
+        counts = counts || d->counts;
+        ends = ends || d->ends;
     }
-    guards = (kinds & 1U << MEMORY_CUDA_VMM) != 0;
-    rpc_write_text(out, "features");
-    rpc_write_array(out, n + (unsigned)__builtin_popcount(kinds) + guards + ordered + counters + peers + compile +
-                             2 * kernels + code + images + tune + exclusive);
-    for (uint32_t i = 0; i < n; i++)
-        rpc_write_text(out, always[i]);
-    for (unsigned i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
-        if (kinds & 1U << i)
-            rpc_write_text(out, memory[i]);
-    if (guards)
-        rpc_write_text(out, "guards");
-    if (ordered)
-        rpc_write_text(out, "ordered");
-    if (counters)
-        rpc_write_text(out, "counters");
-    if (exclusive)
-        rpc_write_text(out, "exclusive");
-    if (peers)
-        rpc_write_text(out, "peer");
-    if (compile)
-        rpc_write_text(out, "compile");
-    if (kernels) {
-        rpc_write_text(out, "kernels");
-        rpc_write_text(out, "structures");
-    }
-    if (code)
-        rpc_write_text(out, "code");
-    if (images)
-        rpc_write_text(out, "images");
-    if (tune)
-        rpc_write_text(out, "tune");
-}
 
-static void write_shm(struct rpc_output *out)
-{
-    rpc_write_entry_uint(out, "nfds", CHANNEL_FDS);
-    rpc_write_text(out, "shm");
-    rpc_write_map(out, 5);
-    rpc_write_entry_uint(out, "fd", CHANNEL_MEMORY);
-    rpc_write_entry_uint(out, "doorbell", CHANNEL_DOORBELL);
-    rpc_write_entry_uint(out, "wake", CHANNEL_WAKE);
-    rpc_write_entry_uint(out, "request_bytes", RING_REQUEST_BYTES);
-    rpc_write_entry_uint(out, "reply_bytes", RING_REPLY_BYTES);
+    const struct {
+        const char *name;
+        bool here;
+    } features[] = {{"memfd", true},
+                    {"shm", true},
+                    {"exact", true},
+                    {"sequence", true},
+                    {"program", true},
+                    {"priority", true},
+                    {"conditions", true},
+                    {"cuda_ipc", kinds & 1U << MEMORY_CUDA_IPC},
+                    {"cuda_vmm", kinds & 1U << MEMORY_CUDA_VMM},
+                    {"cuda_pool", kinds & 1U << MEMORY_CUDA_POOL},
+                    {"guards", kinds & 1U << MEMORY_CUDA_VMM},
+                    {"ordered", ordered},
+                    {"counters", counts},
+                    {"exclusive", ends},
+                    {"peer", has_peers(s)},
+                    {"compile", compile},
+                    {"kernels", kernels},
+                    {"structures", kernels},
+                    {"code", compile && user_code_hands_out(c)},
+                    {"images", user_code_image_backend(s) && user_code_hands_out(c)},
+                    {"tune", tune_is_there(s)}};
+
+    _Static_assert(sizeof(features) / sizeof(features[0]) <= FEATURES_MAX, "names has room for all");
+    for (unsigned i = 0; i < sizeof(features) / sizeof(features[0]); i++)
+        if (features[i].here)
+            names[n++] = features[i].name;
+    return (struct rpc_values){n, rpc_each_text, names};
 }
 
 /* Gives the connection's kernels an executor of their own, if it asks for that. */
@@ -297,10 +264,16 @@ static int set_isolation(struct connection *c, const struct rpc_arg *wanted, str
 void handle_hello(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct connection *c = r->connection;
-    uint64_t start = rpc_output_position(&c->output);
-    bool shm = args[HELLO_shm].b && !r->notification;
+    const struct server *s = c->server;
+    static const struct shm_map channel = {.fd = CHANNEL_MEMORY,
+                                           .doorbell = CHANNEL_DOORBELL,
+                                           .wake = CHANNEL_WAKE,
+                                           .request_bytes = RING_REQUEST_BYTES,
+                                           .reply_bytes = RING_REPLY_BYTES};
+    const bool shm = args[HELLO_shm].b && !r->notification;
+    const char *features[FEATURES_MAX];
+    struct user_code_texts texts;
     int channel_fds[CHANNEL_FDS];
-    struct rpc_output *out;
     struct error e;
 
     (void)fds;
@@ -322,30 +295,14 @@ void handle_hello(struct request *r, const struct rpc_arg *args, struct request_
         request_end_error(r, &e);
         return;
     }
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, (shm ? 14U : 12U) + (c->identity != NULL));
-        rpc_write_entry_text(out, "server", "kopsd " KOPS_VERSION);
-        rpc_write_entry_text(out, "instance", c->server->instance);
-        rpc_write_entry_uint(out, "protocol", PROTOCOL);
-        rpc_write_entry_uint(out, "protocol_min", PROTOCOL_MIN);
-        rpc_write_entry_uint(out, "pid", (uint64_t)getpid());
-        write_devices(out, c->server);
-        write_ops(out, c->server);
-        write_limits(out, c->server);
-        write_features(out, c);
-        user_code_write_hello(out, c);
-        rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
-        rpc_write_entry_uint(out, "connection", c->number);
-        if (c->identity)
-            rpc_write_entry_text(out, "identity", c->identity->name);
-        if (shm)
-            write_shm(out);
-        for (unsigned i = 0; shm && i < CHANNEL_FDS; i++)
-            if (rpc_output_attach(out, start, channel_fds[i]) < 0)
-                out->bytes.failed = true;
-    }
-    request_end(r);
+    request_end_fds(r, channel_fds, shm ? CHANNEL_FDS : 0,
+                    RECORD(hello_reply, .server = "kopsd " KOPS_VERSION, .instance = s->instance, .protocol = PROTOCOL,
+                           .protocol_min = PROTOCOL_MIN, .pid = (uint64_t)getpid(),
+                           .devices = {s->devices.count, write_device, s}, .ops = {OP_COUNT, write_op, s},
+                           .limits = limits_of(s), .features = features_of(c, features),
+                           .kernels = user_code_hello(c, &texts), .isolation = isolation_names[c->isolation],
+                           .connection = {true, c->number}, .identity = c->identity ? c->identity->name : NULL,
+                           .nfds = {shm, CHANNEL_FDS}, .shm = shm ? &channel : NULL));
 }
 
 void handle_ping(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -83,10 +83,8 @@ void handle_cancel(struct request *r, const struct rpc_arg *args, struct request
     while (kind < n && !kinds[kind].can(target))
         kind++;
     /* The answer to cancel comes first. */
-    if (out) {
-        rpc_write_map(out, 1);
-        rpc_write_entry_bool(out, "cancelled", kind < n);
-    }
+    if (out)
+        rpc_write_record(out, RECORD(cancel_reply, .cancelled = kind < n));
     if (kind < n)
         kinds[kind].cancel(target);
     request_end(r);

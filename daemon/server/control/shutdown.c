@@ -207,15 +207,9 @@ void drain_close(struct server *s)
 static void answer(struct request *r)
 {
     const struct server *s = r->connection->server;
-    struct rpc_output *out = request_result(r);
 
-    if (out) {
-        rpc_write_map(out, 3);
-        rpc_write_entry_bool(out, "drained", s->admission.work == 0);
-        rpc_write_entry_uint(out, "jobs", s->admission.work);
-        rpc_write_entry_uint(out, "connections", peers_open_connections(s));
-    }
-    request_end(r);
+    request_end_record(r, RECORD(drain_reply, .drained = s->admission.work == 0, .jobs = s->admission.work,
+                                 .connections = peers_open_connections(s)));
 }
 
 static void answer_all(struct server *s)

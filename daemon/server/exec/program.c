@@ -12,7 +12,6 @@
 #include "server/peer/request.h"
 
 static const struct rpc_field binding_fields[] = {KOPS_PARAMS_BINDING(RPC_FIELD)};
-enum { N_BINDING_FIELDS = sizeof(binding_fields) / sizeof(binding_fields[0]) };
 
 enum { PATH_MAX_LENGTH = 32, SPARE_LISTS = 8 };
 
@@ -207,7 +206,6 @@ static int define(struct connection *c, const struct rpc_arg *args, struct progr
 void handle_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     struct program *p = NULL;
-    struct rpc_output *out;
     struct error e;
 
     (void)fds;
@@ -215,13 +213,7 @@ void handle_program(struct request *r, const struct rpc_arg *args, struct reques
         request_end_error(r, &e);
         return;
     }
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, 2);
-        rpc_write_entry_uint(out, "program", p->id);
-        rpc_write_entry_text(out, "device", p->device->info.uuid);
-    }
-    request_end(r);
+    request_end_record(r, RECORD(program_reply, .program = p->id, .device = p->device->info.uuid));
 }
 
 /* ---- running ---- */
@@ -288,7 +280,7 @@ static void binding_path(unsigned i, const char *after, char into[PATH_MAX_LENGT
 static int decode_binding(struct connection *c, struct command_list *commands, const struct rpc_value *value,
                           unsigned i, unsigned *ret_index, struct error *e)
 {
-    struct rpc_arg args[N_BINDING_FIELDS];
+    struct rpc_arg args[BINDING_KEYS];
     char path[PATH_MAX_LENGTH], dotted[PATH_MAX_LENGTH];
     struct operand_ref *ref;
     struct tensor *t;
@@ -296,7 +288,7 @@ static int decode_binding(struct connection *c, struct command_list *commands, c
 
     binding_path(i, "]", path);
     binding_path(i, "].", dotted);
-    if (rpc_decode_map(value, binding_fields, N_BINDING_FIELDS, dotted, args, e) < 0)
+    if (rpc_decode_map(value, binding_fields, BINDING_KEYS, dotted, args, e) < 0)
         return -1;
     if (args[BINDING_index].u >= commands->n_tensors || commands->refs[args[BINDING_index].u].mapping) {
         error_set(e, ERROR_INVALID_ARGUMENT, "index: %s",

@@ -74,60 +74,45 @@ static double *sort_samples(const double *samples, uint32_t n)
     return sorted;
 }
 
-static void write_timings(struct rpc_output *out, const struct request *r, const struct run *run, double total_us,
-                          uint64_t now_ns)
+/* `sorted`: the samples of several executions; else NULL. */
+static struct timings_map timings_of(const struct request *r, const struct run *run, const double *sorted,
+                                     double total_us, uint64_t now_ns)
 {
-    const uint64_t started_ns = run->job.started_ns;
-    const uint32_t n = run->sampled ? 0 : run->job.n_samples;
-    const bool asked = run->job.timing && !run->sampled, several = run->job.repeat > 1 && n, many = several && asked;
+    const struct backend_job *job = &run->job;
+    const uint64_t started_ns = job->started_ns;
+    const uint32_t n = run->sampled ? 0 : job->n_samples;
+    const bool asked = job->timing && !run->sampled, host = run->device->backend->times_always;
     /* The device's own clock names all parts of one execution, copies aside. The rest of the time is waiting,
      * also between two time slices of it. */
-    const bool told = n == 1 && run->job.repeat == 1 && !run->job.warmup && run->job.gpu_begin_ns && started_ns;
-    double *sorted = several ? sort_samples(run->samples, n) : NULL;
-    const double *all = many ? sorted : NULL, of_one = n ? run->samples[0] : NAN;
+    const bool told = n == 1 && job->repeat == 1 && !job->warmup && job->gpu_begin_ns && started_ns;
+    const double *all = asked ? sorted : NULL, of_one = sorted ? median(sorted, n) : n ? run->samples[0] : NAN;
     /* Where this process does the work itself, its clock is all there is. */
-    const double wall_us =
-        isnan(run->job.wall_us) && started_ns ? clock_us_between(started_ns, now_ns) : run->job.wall_us;
-    const struct rpc_number timings[] = {
-        {"recv_to_start_us", started_ns ? clock_us_between(r->received_ns, started_ns) : NAN},
-        {"queue_us", started_ns ? clock_us_between(run->ready_ns, started_ns) : NAN},
-        {"map_us", run->map_us},
-        {"h2d_us", run->sampled ? NAN : run->job.h2d_us},
-        {"d2h_us", run->sampled ? NAN : run->job.d2h_us},
-        {run->device->backend->execution_key, sorted ? median(sorted, n) : of_one},
-        {"min", all ? all[0] : NAN},
-        {"median", all ? median(all, n) : NAN},
-        {"p90", all ? percentile(all, n, 0.9) : NAN},
-        {"max", all ? all[n - 1] : NAN},
-        {"wait_us", told ? fmax(clock_us_between(started_ns, run->job.gpu_end_ns) - of_one, 0) : NAN},
-        {"end_us", told ? clock_us_between(run->job.gpu_end_ns, now_ns) : NAN},
-        {"total_us", total_us},
-        {"wall_us", asked ? wall_us : NAN},
-    };
+    const double wall_us = isnan(job->wall_us) && started_ns ? clock_us_between(started_ns, now_ns) : job->wall_us;
 
-    rpc_write_entry_numbers(out, "timings", timings, sizeof(timings) / sizeof(timings[0]), many + asked);
-    if (asked)
-        rpc_write_entry_uint(out, "received_ns", r->received_ns);
-    if (many) {
-        rpc_write_text(out, "samples");
-        rpc_write_array(out, n);
-        for (uint32_t i = 0; i < n; i++)
-            rpc_write_double(out, run->samples[i]);
-    }
-    free(sorted);
+    return (struct timings_map){
+        .received_ns = {asked, r->received_ns},
+        .recv_to_start_us = started_ns ? clock_us_between(r->received_ns, started_ns) : NAN,
+        .map_us = run->map_us,
+        .queue_us = started_ns ? clock_us_between(run->ready_ns, started_ns) : NAN,
+        .wait_us = told ? fmax(clock_us_between(started_ns, job->gpu_end_ns) - of_one, 0) : NAN,
+        .h2d_us = run->sampled ? NAN : job->h2d_us,
+        .d2h_us = run->sampled ? NAN : job->d2h_us,
+        .gpu_us = host ? NAN : of_one,
+        .host_us = host ? of_one : NAN,
+        .end_us = told ? clock_us_between(job->gpu_end_ns, now_ns) : NAN,
+        .total_us = total_us,
+        .wall_us = asked ? wall_us : NAN,
+        .min = all ? all[0] : NAN,
+        .median = all ? of_one : NAN,
+        .p90 = all ? percentile(all, n, 0.9) : NAN,
+        .max = all ? all[n - 1] : NAN,
+        .samples = {n, all ? rpc_each_double : NULL, run->samples},
+    };
 }
 
-/* The kernels used: `variant` of a single op, `variants` of several. */
-static void write_variants(struct rpc_output *out, const struct command_list *b, bool several)
+static void write_variant(struct rpc_output *out, const void *of, uint32_t i)
 {
-    if (!several) {
-        rpc_write_entry_text(out, "variant", b->steps[0].variant_used);
-        return;
-    }
-    rpc_write_text(out, "variants");
-    rpc_write_array(out, b->n_steps);
-    for (unsigned i = 0; i < b->n_steps; i++)
-        rpc_write_text(out, b->steps[i].variant_used);
+    rpc_write_text(out, ((const struct step *)of)[i].variant_used);
 }
 
 /* Names the timer that told the execution times; NULL: there are none. */
@@ -165,8 +150,13 @@ void run_reply(struct request *r, struct run *run)
     struct server *s = r->connection->server;
     const uint64_t now = clock_now_ns();
     const double total_us = clock_us_between(r->received_ns, now);
+    const bool several = run->job.repeat > 1 && run->job.n_samples && !run->sampled;
+    const struct rpc_maybe exclusive = {run->job.exclusive, run->job.was_alone};
+    const char *const uuid = run->device->info.uuid, *const timer = timer_of(run);
+    const struct command_list *const b = &run->commands;
+    struct timings_map timings;
     struct rpc_output *out;
-    const char *timer;
+    double *sorted;
     struct error e;
 
     s->exec->observer->ended(r, run, device_us(run, now), total_us, now);
@@ -186,14 +176,16 @@ void run_reply(struct request *r, struct run *run)
         run_write_counters(out, run);
         return;
     }
-    timer = timer_of(run);
-    rpc_write_map(out, 2 + !run->program + (timer != NULL) + run->job.exclusive);
-    write_timings(out, r, run, total_us, now);
-    rpc_write_entry_text(out, "device", run->device->info.uuid);
-    if (timer)
-        rpc_write_entry_text(out, "timer", timer);
-    if (run->job.exclusive)
-        rpc_write_entry_bool(out, "exclusive", run->job.was_alone);
-    if (!run->program)
-        write_variants(out, &run->commands, r->method == METHOD_SEQUENCE);
+    sorted = several ? sort_samples(run->samples, run->job.n_samples) : NULL;
+    timings = timings_of(r, run, sorted, total_us, now);
+    if (run->program)
+        rpc_write_record(
+            out, RECORD(run_program_reply, .timings = timings, .device = uuid, .timer = timer, .exclusive = exclusive));
+    else if (r->method == METHOD_SEQUENCE)
+        rpc_write_record(out, RECORD(sequence_reply, .timings = timings, .device = uuid, .timer = timer,
+                                     .exclusive = exclusive, .variants = {b->n_steps, write_variant, b->steps}));
+    else
+        rpc_write_record(out, RECORD(run_reply, .timings = timings, .device = uuid, .timer = timer,
+                                     .exclusive = exclusive, .variant = b->steps[0].variant_used));
+    free(sorted);
 }

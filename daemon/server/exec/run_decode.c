@@ -13,7 +13,7 @@
 #include "server/peer/request.h"
 
 static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(RPC_FIELD)};
-enum { N_OP_FIELDS = sizeof(op_fields) / sizeof(op_fields[0]), PATH_MAX_LENGTH = 32 };
+enum { PATH_MAX_LENGTH = 32 };
 
 static int unknown_op(struct error *e)
 {
@@ -120,10 +120,10 @@ static int decode_step(struct connection *c, struct command_list *commands, unsi
                        struct rpc_arg *ret_variant, struct error *e)
 {
     struct step *step = &commands->steps[i];
-    struct rpc_arg args[N_OP_FIELDS];
+    struct rpc_arg args[OP_KEYS];
     const struct op *op;
 
-    if (rpc_decode_map(value, op_fields, N_OP_FIELDS, "", args, e) < 0)
+    if (rpc_decode_map(value, op_fields, OP_KEYS, "", args, e) < 0)
         return -1;
     if (args[OP_kernel].present)
         return launch_decode_step(c, commands, i, args, e);

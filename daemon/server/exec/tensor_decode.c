@@ -12,7 +12,6 @@
 enum { PATH_MAX_LENGTH = 32 };
 
 static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(RPC_FIELD)};
-enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
 
 static int decode_dimensions(const struct rpc_arg *list, const char *key, const char *path, int64_t *into,
                              struct error *e)
@@ -135,12 +134,12 @@ int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struc
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *t,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e)
 {
-    struct rpc_arg args[N_TENSOR_FIELDS];
+    struct rpc_arg args[TENSOR_KEYS];
     char name[PATH_MAX_LENGTH];
     uint64_t size = 0;
 
     *ret_buffer = 0;
-    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0 ||
+    if (rpc_decode_map(value, tensor_fields, TENSOR_KEYS, path, args, e) < 0 ||
         tensor_decode_layout(args, path, t, e) < 0)
         return -1;
     if (tensor_measure(t, path, e) < 0)

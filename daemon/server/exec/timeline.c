@@ -97,31 +97,15 @@ static void attach(struct work *work)
 
 static void answer(struct request *r, const struct timelines *t)
 {
-    struct rpc_output *out;
+    const int fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
     struct error e;
-    uint64_t start;
-    int fd;
 
-    fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
         error_shortage(&e, errno, "giving you the page");
         request_end_error(r, &e);
         return;
     }
-    start = rpc_output_position(&r->connection->output);
-    out = request_result(r);
-    if (out) {
-        rpc_write_map(out, 4);
-        rpc_write_entry_uint(out, "nfds", 1);
-        rpc_write_entry_uint(out, "fd", 0);
-        rpc_write_entry_uint(out, "size", PAGE_BYTES);
-        rpc_write_entry_uint(out, "streams", STREAMS_MAX);
-        if (rpc_output_attach(out, start, fd) < 0)
-            out->bytes.failed = true;
-    } else {
-        close(fd);
-    }
-    request_end(r);
+    request_end_fds(r, &fd, 1, RECORD(timelines_reply, .nfds = 1, .fd = 0, .size = PAGE_BYTES, .streams = STREAMS_MAX));
 }
 
 static void attach_done(struct work *work)

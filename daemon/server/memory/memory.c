@@ -58,23 +58,9 @@ static void alloc_run(struct work *work)
 
 static void end_allocated(struct request *r, const struct buffer_ref *buffer)
 {
-    uint64_t start = rpc_output_position(&r->connection->output);
-    struct rpc_output *out = request_result(r);
-
-    if (!out) {
-        close(alloc_of(r)->fd);
-        request_end(r);
-        return;
-    }
-    rpc_write_map(out, 5);
-    rpc_write_entry_uint(out, "buffer", buffer->id);
-    rpc_write_entry_uint(out, "size", buffer->size);
-    rpc_write_entry_text(out, "kind", buffer->mapping->kind == MEMORY_MEMFD ? "memfd" : "cuda_vmm");
-    rpc_write_entry_uint(out, "nfds", 1);
-    rpc_write_entry_uint(out, "fd", 0);
-    if (rpc_output_attach(out, start, alloc_of(r)->fd) < 0)
-        out->bytes.failed = true;
-    request_end(r);
+    request_end_fds(r, &alloc_of(r)->fd, 1,
+                    RECORD(alloc_reply, .buffer = buffer->id, .size = buffer->size,
+                           .kind = buffer->mapping->kind == MEMORY_MEMFD ? "memfd" : "cuda_vmm", .nfds = 1, .fd = 0));
 }
 
 static void give_back(struct request *r)
@@ -230,14 +216,7 @@ static void trim_one(struct mapping *m, uint64_t *bytes, uint64_t *count)
 static void trim_done(struct mapping_flush *flush)
 {
     struct request *r = request_of(list_entry(flush, struct trim, flush));
-    struct rpc_output *out = request_result(r);
-
-    if (out) {
-        rpc_write_map(out, 2);
-        rpc_write_entry_uint(out, "unpinned", trim_of(r)->bytes);
-        rpc_write_entry_uint(out, "mappings", trim_of(r)->count);
-    }
-    request_end(r);
+    request_end_record(r, RECORD(trim_reply, .unpinned = trim_of(r)->bytes, .mappings = trim_of(r)->count));
 }
 
 static void trim_now(struct request *r)

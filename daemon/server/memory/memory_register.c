@@ -28,14 +28,7 @@ static int missing(struct error *e, const char *key, const char *why)
 
 static void end_registered(struct request *r, const struct buffer_ref *buffer)
 {
-    struct rpc_output *out = request_result(r);
-
-    if (out) {
-        rpc_write_map(out, 2);
-        rpc_write_entry_uint(out, "buffer", buffer->id);
-        rpc_write_entry_uint(out, "size", buffer->size);
-    }
-    request_end(r);
+    request_end_record(r, RECORD(register_reply, .buffer = buffer->id, .size = buffer->size));
 }
 
 /* ---- the descriptors that came with the request ---- */

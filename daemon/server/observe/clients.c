@@ -1,5 +1,6 @@
 #include "server/observe/clients.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,42 +32,27 @@ bool may_see_account(const struct connection *viewer, const struct account *a)
     return viewer->account == a || may_see(viewer, a->uid);
 }
 
-void write_identity(struct rpc_output *out, const struct server *s, uid_t number)
+const char *identity_of(const struct server *s, uid_t number)
 {
-    if (uid_is_identity(number))
-        rpc_write_entry_text(out, "identity", identities_name(&s->accounts.identities, number));
+    return uid_is_identity(number) ? identities_name(&s->accounts.identities, number) : NULL;
 }
 
 /* ---- the method ---- */
 
-static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
+static struct quantiles_map quantiles_of(const struct connection *c, enum latency_part part)
 {
     static const double ps[] = {0.50, 0.90, 0.99, 0.999};
-    const bool any = h && h->count;
-    double us[sizeof(ps) / sizeof(ps[0])];
+    const struct histogram *h = c->statistics->latencies ? &c->statistics->latencies->part[part] : NULL;
+    double us[] = {NAN, NAN, NAN, NAN};
 
-    rpc_write_text(out, key);
-    rpc_write_map(out, any ? 6 : 1);
-    rpc_write_entry_uint(out, "count", any ? h->count : 0);
-    if (!any)
-        return;
-    histogram_percentiles(h, sizeof(ps) / sizeof(ps[0]), ps, us);
-    rpc_write_entry_double(out, "p50", us[0]);
-    rpc_write_entry_double(out, "p90", us[1]);
-    rpc_write_entry_double(out, "p99", us[2]);
-    rpc_write_entry_double(out, "p999", us[3]);
-    rpc_write_entry_double(out, "max", h->max_us);
-}
-
-static void write_latency(struct rpc_output *out, const struct connection *c)
-{
-    static const char *const keys[LATENCY_PARTS] = {
-        [LATENCY_QUEUE] = "queue", [LATENCY_DEVICE] = "device", [LATENCY_TOTAL] = "total"};
-
-    rpc_write_text(out, "latency");
-    rpc_write_map(out, LATENCY_PARTS);
-    for (unsigned i = 0; i < LATENCY_PARTS; i++)
-        write_histogram(out, keys[i], c->statistics->latencies ? &c->statistics->latencies->part[i] : NULL);
+    if (h && h->count)
+        histogram_percentiles(h, sizeof(ps) / sizeof(ps[0]), ps, us);
+    return (struct quantiles_map){.count = h ? h->count : 0,
+                                  .p50 = us[0],
+                                  .p90 = us[1],
+                                  .p99 = us[2],
+                                  .p999 = us[3],
+                                  .max = h && h->count ? h->max_us : NAN};
 }
 
 static void write_client(struct rpc_output *out, struct connection *c, const struct executors *executors, uint64_t now)
@@ -74,126 +60,75 @@ static void write_client(struct rpc_output *out, struct connection *c, const str
     const int executor = executors_pid(executors, connection_domain(c));
 
     connection_name_process(c);
-    rpc_write_map(out, 24 + (executor != 0) + (c->identity != NULL));
-    rpc_write_entry_uint(out, "pid", (uint64_t)c->pid);
-    rpc_write_entry_uint(out, "uid", c->peer_uid);
-    write_identity(out, c->server, c->uid);
-    rpc_write_entry_uint(out, "gid", c->gid);
-    rpc_write_text(out, "client");
-    rpc_write_any_text(out, c->client);
-    rpc_write_text(out, "comm");
-    rpc_write_any_text(out, c->comm);
-    rpc_write_entry_double(out, "connected_s", clock_us_between(c->connected_ns, now) * 1e-6);
-    rpc_write_entry_uint(out, "requests", c->requests);
-    rpc_write_entry_uint(out, "errors", c->errors);
-    rpc_write_entry_uint(out, "inflight", c->inflight);
-    rpc_write_entry_uint(out, "queued", exec_queued(c));
-    rpc_write_entry_uint(out, "buffers", c->memory->buffers.used);
-    rpc_write_entry_uint(out, "mapped_bytes", c->memory->mapped_bytes);
-    rpc_write_entry_uint(out, "allocated_bytes", c->memory->allocated_bytes);
-    rpc_write_entry_uint(out, "programs", exec_programs(c));
-    rpc_write_entry_uint(out, "kernels", code_kernels(c));
-    rpc_write_entry_uint(out, "bytes_in", connection_bytes_in(c));
-    rpc_write_entry_uint(out, "bytes_out", connection_bytes_out(c));
-    rpc_write_entry_uint(out, "output_bytes",
-                         buffer_length(&c->output.bytes) + (c->channel ? rpc_channel_pending(c->channel) : 0));
-    rpc_write_entry_bool(out, "paused", !connection_may_read(c));
-    rpc_write_entry_bool(out, "shm", c->channel != NULL);
-    rpc_write_entry_double(out, "device_us", c->statistics->device_us);
-    rpc_write_entry_uint(out, "here", c->statistics->here);
-    rpc_write_entry_text(out, "isolation", isolation_names[c->isolation]);
-    if (executor)
-        rpc_write_entry_uint(out, "executor", (uint64_t)executor);
-    write_latency(out, c);
+    rpc_write_record(
+        out,
+        RECORD(client_map, .pid = (uint64_t)c->pid, .uid = c->peer_uid, .identity = identity_of(c->server, c->uid),
+               .gid = c->gid, .client = c->client, .comm = c->comm,
+               .connected_s = clock_us_between(c->connected_ns, now) * 1e-6, .requests = c->requests,
+               .errors = c->errors, .inflight = c->inflight, .queued = exec_queued(c),
+               .buffers = c->memory->buffers.used, .mapped_bytes = c->memory->mapped_bytes,
+               .allocated_bytes = c->memory->allocated_bytes, .programs = exec_programs(c), .kernels = code_kernels(c),
+               .bytes_in = connection_bytes_in(c), .bytes_out = connection_bytes_out(c),
+               .output_bytes = buffer_length(&c->output.bytes) + (c->channel ? rpc_channel_pending(c->channel) : 0),
+               .paused = !connection_may_read(c), .shm = c->channel != NULL, .device_us = c->statistics->device_us,
+               .here = {true, c->statistics->here}, .isolation = isolation_names[c->isolation],
+               .executor = {executor != 0, (uint64_t)executor},
+               .latency = {.queue = quantiles_of(c, LATENCY_QUEUE),
+                           .device = quantiles_of(c, LATENCY_DEVICE),
+                           .total = quantiles_of(c, LATENCY_TOTAL)}));
 }
 
-static void write_user_limits(struct rpc_output *out, const struct quota_limits *limits)
+static struct quotas_map limits_of(const struct quota_limits *limits)
 {
-    uint32_t n = (limits->messages_per_s != 0) + (limits->device_share != 0);
-
-    for (unsigned i = 0; i < QUOTA_COUNT; i++)
-        n += limits->of[i] != 0;
-    rpc_write_text(out, "limits");
-    rpc_write_map(out, n);
-    for (unsigned i = 0; i < QUOTA_COUNT; i++)
-        if (limits->of[i])
-            rpc_write_entry_uint(out, quota_names[i], limits->of[i]);
-    if (limits->messages_per_s)
-        rpc_write_entry_uint(out, "messages_per_s", limits->messages_per_s);
-    if (limits->device_share)
-        rpc_write_entry_uint(out, "device_share", limits->device_share);
+#define X(NAME, name) .name = {limits->of[QUOTA_##NAME] != 0, limits->of[QUOTA_##NAME]},
+    return (struct quotas_map){.messages_per_s = {limits->messages_per_s != 0, limits->messages_per_s},
+                               .device_share = {limits->device_share != 0, limits->device_share},
+                               QUOTA_KINDS(X)};
+#undef X
 }
 
-static void write_user(struct rpc_output *out, const struct server *s, const struct account *a)
+/* Users that hold something in the daemon: connections, or memory that outlives them. */
+struct users_walk {
+    const struct connection *viewer;
+    struct list **at;
+};
+
+static bool is_shown(const struct connection *viewer, const struct account *a)
 {
-    rpc_write_map(out, 5 + QUOTA_COUNT + uid_is_identity(a->uid));
-    rpc_write_entry_uint(out, "uid", a->uid);
-    write_identity(out, s, a->uid);
-    for (unsigned i = 0; i < QUOTA_COUNT; i++)
-        rpc_write_entry_uint(out, quota_names[i], a->used[i]);
-    rpc_write_entry_uint(out, "requests", a->requests);
-    rpc_write_entry_uint(out, "refused", a->refused);
-    rpc_write_entry_double(out, "device_us", a->device_us);
-    write_user_limits(out, a->limits);
+    return a->references && may_see_account(viewer, a);
 }
 
-/* Writes the users that hold something in the daemon: connections, or memory that outlives them. */
-static void write_users(struct rpc_output *out, const struct connection *viewer)
+static void write_user(struct rpc_output *out, const void *of, uint32_t i)
 {
-    struct list *const all = &viewer->server->accounts.all;
-    uint32_t n = 0;
+    const struct users_walk *walk = of;
+    const struct account *a;
 
-    list_for_each_safe (node, after, all) {
-        const struct account *a = list_entry(node, struct account, link);
-
-        n += a->references && may_see_account(viewer, a);
-    }
-    rpc_write_text(out, "users");
-    rpc_write_array(out, n);
-    list_for_each_safe (node, after, all) {
-        const struct account *a = list_entry(node, struct account, link);
-
-        if (a->references && may_see_account(viewer, a))
-            write_user(out, viewer->server, a);
-    }
+    (void)i;
+    do {
+        *walk->at = (*walk->at)->next;
+        a = list_entry(*walk->at, struct account, link);
+    } while (!is_shown(walk->viewer, a));
+#define X(NAME, name) .name = a->used[QUOTA_##NAME],
+    rpc_write_record(out, RECORD(user_map, .uid = a->uid, .identity = identity_of(walk->viewer->server, a->uid),
+                                 .requests = a->requests, .refused = a->refused, .device_us = a->device_us,
+                                 .limits = limits_of(a->limits), QUOTA_KINDS(X)));
+#undef X
 }
 
-static void write_devices(struct rpc_output *out, const struct server *s)
+static void write_device(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_text(out, "devices");
-    rpc_write_array(out, s->devices.count);
-    for (unsigned i = 0; i < s->devices.count; i++) {
-        const struct backend_device *d = s->devices.all[i];
-        const uint64_t unused = s->observe->sampling.memory_free[i];
+    const struct server *s = of;
+    const struct backend_device *d = s->devices.all[i];
+    const uint64_t unused = s->observe->sampling.memory_free[i];
+    const struct conditions_map conditions = conditions_reply(&s->observe->sampling.conditions[i]);
 
-        rpc_write_map(out, 7 + (unused != UINT64_MAX));
-        rpc_write_entry_uint(out, "index", d->index);
-        rpc_write_entry_text(out, "name", d->info.name);
-        rpc_write_entry_text(out, "uuid", d->info.uuid);
-        rpc_write_entry_double(out, "busy_us", s->totals.device_us[i]);
-        rpc_write_entry_uint(out, "running", exec_jobs_on(s, d));
-        rpc_write_entry_uint(out, "memory_total", d->info.memory_bytes);
-        if (unused != UINT64_MAX)
-            rpc_write_entry_uint(out, "memory_free", unused);
-        conditions_write(out, &s->observe->sampling.conditions[i]);
-    }
+    rpc_write_record(out, RECORD(load_map, .index = d->index, .name = d->info.name, .uuid = d->info.uuid,
+                                 .busy_us = s->totals.device_us[i], .running = exec_jobs_on(s, d),
+                                 .memory_total = {true, d->info.memory_bytes},
+                                 .memory_free = {unused != UINT64_MAX, unused}, .conditions = &conditions));
 }
 
-static bool clients_end(struct long_reply *reply)
-{
-    const struct server *s = reply->request->connection->server;
-    const struct clients_walk *walk = reply->state;
-    struct rpc_output *out = &reply->out;
-
-    rpc_patch_array_head(out, walk->count_at, walk->n_clients);
-    write_users(out, reply->request->connection);
-    rpc_write_entry_text(out, "state", server_state_names[server_state(s)]);
-    rpc_write_entry_double(out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
-    write_devices(out, s);
-    return true;
-}
-
-/* Writes some of the connections; the last piece has the rest of the answer. */
+/* Writes some of the connections. */
 static bool clients_next(struct long_reply *reply)
 {
     enum { CLIENTS_A_PIECE = 32, LOOKS_A_PIECE = 1024 };
@@ -216,7 +151,8 @@ static bool clients_next(struct long_reply *reply)
         written++;
         walk->n_clients++;
     }
-    return clients_end(reply);
+    rpc_patch_array_head(&reply->out, walk->count_at, walk->n_clients);
+    return true;
 }
 
 static void walk_free(void *state)
@@ -229,8 +165,12 @@ static void walk_free(void *state)
 
 static bool clients_begin(struct long_reply *reply)
 {
-    struct server *s = reply->request->connection->server;
+    const struct connection *viewer = reply->request->connection;
+    struct server *s = viewer->server;
     struct clients_walk *walk = calloc(1, sizeof(*walk));
+    struct list *at = &s->accounts.all;
+    const struct users_walk users = {viewer, &at};
+    uint32_t n_users = 0;
 
     if (!walk) {
         reply->failed = true;
@@ -238,9 +178,14 @@ static bool clients_begin(struct long_reply *reply)
     }
     reply->state = walk;
     reply->free_state = walk_free;
-    rpc_write_map(&reply->out, 5);
-    rpc_write_text(&reply->out, "clients");
-    walk->count_at = rpc_write_array_head(&reply->out);
+    list_for_each_safe (node, after, &s->accounts.all)
+        n_users += is_shown(viewer, list_entry(node, struct account, link));
+    rpc_write_record(&reply->out, RECORD(clients_reply, .users = {n_users, write_user, &users},
+                                         .devices = {s->devices.count, write_device, s},
+                                         .state = server_state_names[server_state(s)],
+                                         .uptime_s = clock_us_between(s->started_ns, clock_now_ns()) * 1e-6,
+                                         .clients = {.n = UINT32_MAX}));
+    walk->count_at = buffer_length(&reply->out.bytes);
     walk->at = peers_connections(s)->next;
     list_append(&s->observe->walks, &walk->link);
     reply->step = clients_next;

@@ -6,8 +6,8 @@
 
 /* Whether `viewer` may see the work of user `uid`, or of the identity with that number. */
 bool may_see(const struct connection *viewer, uid_t uid);
-/* Writes the entry "identity" of an identity's number; a user's has none. */
-void write_identity(struct rpc_output *out, const struct server *s, uid_t number);
+/* The name of an identity's number; NULL: a user's. */
+const char *identity_of(const struct server *s, uid_t number);
 /* Whether `viewer` may see the account: a subordinate user sees the account of its owner, which it is charged to. */
 bool may_see_account(const struct connection *viewer, const struct account *a);
 

@@ -4,7 +4,6 @@
  * an H200. */
 #include "server/observe/conditions.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "server/base/shared.h"
@@ -50,60 +49,36 @@ void readings_close(struct server *s)
 
 /* ---- replies ---- */
 
-struct number {
-    const char *key;
-    double value;
-};
-
-static void write_reasons(struct rpc_output *out, uint32_t reasons)
+static void write_reason(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_text(out, "reasons");
-    rpc_write_array(out, (uint32_t)__builtin_popcount(reasons));
-    for (unsigned i = 0; i < CONDITION_REASON_COUNT; i++)
-        if (reasons & 1U << i)
-            rpc_write_text(out, condition_reason_names[i]);
+    uint32_t reasons = *(const uint32_t *)of;
+
+    while (i--)
+        reasons &= reasons - 1;
+    rpc_write_text(out, condition_reason_names[__builtin_ctz(reasons)]);
 }
 
-void conditions_write(struct rpc_output *out, const struct backend_conditions *c)
+struct conditions_map conditions_reply(const struct backend_conditions *c)
 {
-    const struct number numbers[] = {{"clock_mhz", c->clock_mhz},
-                                     {"clock_max_mhz", c->clock_max_mhz},
-                                     {"memory_clock_mhz", c->memory_clock_mhz},
-                                     {"memory_clock_max_mhz", c->memory_clock_max_mhz},
-                                     {"temperature_c", c->temperature_c},
-                                     {"power_w", c->power_w},
-                                     {"power_limit_w", c->power_limit_w},
-                                     {"power_slowed_us", c->power_slowed_us},
-                                     {"thermal_slowed_us", c->thermal_slowed_us}};
-    const unsigned n_numbers = sizeof(numbers) / sizeof(numbers[0]);
-    uint32_t known = 0;
-
-    rpc_write_text(out, "conditions");
-    if (*c->missing) {
-        rpc_write_map(out, 1);
-        rpc_write_text(out, "missing");
-        rpc_write_any_text(out, c->missing);
-        return;
-    }
-    for (unsigned i = 0; i < n_numbers; i++)
-        known += !isnan(numbers[i].value);
-    rpc_write_map(out, known + 1);
-    for (unsigned i = 0; i < n_numbers; i++)
-        if (!isnan(numbers[i].value))
-            rpc_write_entry_double(out, numbers[i].key, numbers[i].value);
-    write_reasons(out, c->reasons);
+    return (struct conditions_map){
+        .missing = *c->missing ? c->missing : NULL,
+        .clock_mhz = c->clock_mhz,
+        .clock_max_mhz = c->clock_max_mhz,
+        .memory_clock_mhz = c->memory_clock_mhz,
+        .memory_clock_max_mhz = c->memory_clock_max_mhz,
+        .temperature_c = c->temperature_c,
+        .power_w = c->power_w,
+        .power_limit_w = c->power_limit_w,
+        .power_slowed_us = c->power_slowed_us,
+        .thermal_slowed_us = c->thermal_slowed_us,
+        .reasons = {(uint32_t)__builtin_popcount(c->reasons), *c->missing ? NULL : write_reason, &c->reasons},
+    };
 }
 
 static void answer(struct request *r, const struct backend_conditions *c)
 {
-    struct rpc_output *out = request_result(r);
-
-    if (out) {
-        rpc_write_map(out, 2);
-        rpc_write_entry_text(out, "device", device_of(r)->info.uuid);
-        conditions_write(out, c);
-    }
-    request_end(r);
+    request_end_record(r,
+                       RECORD(conditions_reply, .device = device_of(r)->info.uuid, .conditions = conditions_reply(c)));
 }
 
 /* ---- on the pool ---- */

@@ -11,6 +11,6 @@ int readings_init(struct server *s, struct error *e);
 void readings_close(struct server *s);
 
 /* The conditions map of results.json. */
-void conditions_write(struct rpc_output *out, const struct backend_conditions *c);
+struct conditions_map conditions_reply(const struct backend_conditions *c);
 
 #endif

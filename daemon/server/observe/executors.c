@@ -49,16 +49,6 @@ int executors_pid(const struct executors *x, uint64_t domain)
 
 /* ---- stats ---- */
 
-/* A process and whose it is. */
-struct executor_row {
-    const struct backend_process *process;
-    bool has_domain;
-    enum isolation kind;
-    uint64_t number;
-    uid_t uid;                       /* or an identity's number; (uid_t)-1: not known */
-    const struct connection *client; /* with ISOLATE_CONNECTION, while the client is connected */
-};
-
 static const struct connection *connection_of(const struct server *s, uint64_t number)
 {
     list_for_each_safe (node, after, peers_connections(s)) {
@@ -94,53 +84,36 @@ static bool may_see_row(const struct connection *viewer, const struct executor_r
     }
 }
 
-static void write_row(struct rpc_output *out, const struct server *s, const struct executor_row *row, uint64_t now)
+void executors_each(struct rpc_output *out, const void *of, uint32_t i)
 {
+    const struct executor_rows *x = of;
+    const struct executor_row *row = &x->rows[i];
     const struct backend_process *p = row->process;
-    const bool of_connection = row->kind == ISOLATE_CONNECTION;
+    const struct connection *client = row->client;
 
-    rpc_write_map(out, 5 + row->has_domain + (row->uid != (uid_t)-1) + uid_is_identity(row->uid) + of_connection +
-                           (row->client != NULL));
-    rpc_write_entry_uint(out, "pid", (uint64_t)p->pid);
-    rpc_write_entry_text(out, "state", executor_state_names[p->state]);
-    if (row->has_domain)
-        rpc_write_entry_text(out, "domain", executor_domain_names[row->kind]);
-    if (row->uid != (uid_t)-1)
-        rpc_write_entry_uint(out, "uid", row->uid);
-    write_identity(out, s, row->uid);
-    if (of_connection)
-        rpc_write_entry_uint(out, "connection", row->number);
-    if (row->client)
-        rpc_write_entry_uint(out, "client_pid", (uint64_t)row->client->pid);
-    rpc_write_entry_uint(out, "jobs", p->jobs);
-    rpc_write_entry_double(out, "uptime_s", clock_us_between(p->started_ns, now) * 1e-6);
-    rpc_write_entry_double(out, "device_us", (double)p->device_ns * 1e-3);
+    rpc_write_record(out, RECORD(executor_map, .pid = (uint64_t)p->pid, .state = executor_state_names[p->state],
+                                 .domain = row->has_domain ? executor_domain_names[row->kind] : NULL,
+                                 .uid = {row->uid != (uid_t)-1, row->uid}, .identity = identity_of(x->server, row->uid),
+                                 .connection = {row->kind == ISOLATE_CONNECTION, row->number},
+                                 .client_pid = {client != NULL, client ? (uint64_t)client->pid : 0}, .jobs = p->jobs,
+                                 .uptime_s = clock_us_between(p->started_ns, x->now_ns) * 1e-6,
+                                 .device_us = (double)p->device_ns * 1e-3));
 }
 
-void executors_write(struct rpc_output *out, const struct connection *viewer)
+struct executor_counters_map executors_rows(const struct connection *viewer, struct executor_rows *ret)
 {
-    const struct server *s = viewer->server;
-    const uint64_t now = clock_now_ns();
-    uint32_t n = 0;
-    struct executors x;
-    size_t count_at;
+    const struct backend_process_counts *counts = &ret->all.counts;
 
-    executors_look(s, &x);
-    rpc_write_text(out, "executors");
-    count_at = rpc_write_array_head(out);
-    for (unsigned i = 0; i < x.n; i++) {
-        const struct executor_row row = row_of(s, &x.all[i]);
-
-        if (!may_see_row(viewer, &row))
-            continue;
-        write_row(out, s, &row, now);
-        n++;
+    ret->server = viewer->server;
+    ret->now_ns = clock_now_ns();
+    ret->n = 0;
+    executors_look(viewer->server, &ret->all);
+    for (unsigned i = 0; i < ret->all.n; i++) {
+        ret->rows[ret->n] = row_of(viewer->server, &ret->all.all[i]);
+        ret->n += may_see_row(viewer, &ret->rows[ret->n]);
     }
-    rpc_patch_array_head(out, count_at, n);
-    rpc_write_text(out, "executor_counts");
-    rpc_write_map(out, 4);
-    rpc_write_entry_uint(out, "started", x.counts.started);
-    rpc_write_entry_uint(out, "replaced", x.counts.replaced);
-    rpc_write_entry_uint(out, "faults", x.counts.faults);
-    rpc_write_entry_uint(out, "jobs_ended", x.counts.ended_jobs);
+    return (struct executor_counters_map){.started = counts->started,
+                                          .replaced = counts->replaced,
+                                          .faults = counts->faults,
+                                          .jobs_ended = counts->ended_jobs};
 }

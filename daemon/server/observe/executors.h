@@ -2,6 +2,7 @@
 #ifndef KOPS_SERVER_OBSERVE_EXECUTORS_H
 #define KOPS_SERVER_OBSERVE_EXECUTORS_H
 
+#include "rpc/record.h"
 #include "server/peer/connection.h"
 
 struct executors {
@@ -20,8 +21,27 @@ int executors_pid(const struct executors *x, uint64_t domain);
 extern const char *const executor_domain_names[ISOLATE_COUNT];
 extern const char *const executor_state_names[PROCESS_ENDING + 1];
 
-/* Writes the entries `executors` and `executor_counts` of `stats`. A viewer who may not see all users gets no row of a
- * domain of others. */
-void executors_write(struct rpc_output *out, const struct connection *viewer);
+/* A process and whose it is. */
+struct executor_row {
+    const struct backend_process *process;
+    bool has_domain;
+    enum isolation kind;
+    uint64_t number;
+    uid_t uid;                       /* or an identity's number; (uid_t)-1: not known */
+    const struct connection *client; /* with ISOLATE_CONNECTION, while the client is connected */
+};
+
+/* The rows of `stats.executors`. A viewer who may not see all users gets no row of a domain of others. */
+struct executor_rows {
+    const struct server *server;
+    uint64_t now_ns;
+    struct executors all;
+    unsigned n;
+    struct executor_row rows[BACKEND_MAX_PROCESSES];
+};
+
+/* Finds the rows, and returns `stats.executor_counts`. */
+struct executor_counters_map executors_rows(const struct connection *viewer, struct executor_rows *ret);
+rpc_each executors_each; /* of a struct executor_rows */
 
 #endif

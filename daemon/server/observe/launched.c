@@ -15,10 +15,6 @@ enum { ROWS_MAX = 64, SAMPLES_MAX = 64, PATH_LENGTH = 48 };
 static const double SAMPLE_MAX_US = 86400e6; /* a day */
 static const char VARIANT[] = "here";
 
-#define X(key, ...) LAUNCHES_##key,
-enum { KOPS_PARAMS_LAUNCHES(X) N_LAUNCHES_FIELDS };
-#undef X
-
 /* The op or kernel that a message tells of, and the row that is being read. */
 struct told {
     struct op kernel; /* a user kernel's */
@@ -178,11 +174,11 @@ static int decode_samples(const struct rpc_arg *list, const char *path, struct t
 static int decode_row(const struct rpc_value *value, unsigned i, struct told *t, struct error *e)
 {
     static const struct rpc_field fields[] = {KOPS_PARAMS_LAUNCHES(RPC_FIELD)};
-    struct rpc_arg args[N_LAUNCHES_FIELDS];
+    struct rpc_arg args[LAUNCHES_KEYS];
     char path[PATH_LENGTH];
 
     snprintf(path, sizeof(path), "rows[%u].", i);
-    if (rpc_decode_map(value, fields, N_LAUNCHES_FIELDS, path, args, e) < 0)
+    if (rpc_decode_map(value, fields, LAUNCHES_KEYS, path, args, e) < 0)
         return -1;
     t->count = args[LAUNCHES_count].u;
     if (decode_attrs(&args[LAUNCHES_attrs], path, t, e) < 0)
@@ -210,7 +206,6 @@ static int walk(struct connection *c, const struct rpc_arg *rows, struct told *t
 
 void handle_launched(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
-    struct rpc_output *out;
     struct told told;
     struct error e;
 
@@ -221,8 +216,5 @@ void handle_launched(struct request *r, const struct rpc_arg *args, struct reque
         return;
     }
     walk(r->connection, &args[LAUNCHED_rows], &told, true, &e); /* as before */
-    out = request_result(r);
-    if (out)
-        rpc_write_map(out, 0);
-    request_end(r);
+    request_end_empty(r);
 }

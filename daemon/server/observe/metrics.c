@@ -27,14 +27,14 @@ static metric_writer *const writers[METRIC_COUNT] = {
 };
 
 /* The state of a reply while it is built. */
-struct metrics_reply {
+struct metrics_walk {
     struct metrics metrics;
     unsigned next;
 };
 
 static void reply_free(void *state)
 {
-    struct metrics_reply *m = state;
+    struct metrics_walk *m = state;
 
     buffer_free(&m->metrics.text.bytes);
     free(m);
@@ -43,7 +43,7 @@ static void reply_free(void *state)
 /* Writes one metric after the other. */
 static bool metrics_next(struct long_reply *reply)
 {
-    struct metrics_reply *m = reply->state;
+    struct metrics_walk *m = reply->state;
     struct metrics_text *text = &m->metrics.text;
 
     if (m->next < METRIC_COUNT) {
@@ -53,16 +53,15 @@ static bool metrics_next(struct long_reply *reply)
     }
     buffer_append(&text->bytes, "", 1);
     reply->failed = text->bytes.failed;
-    rpc_write_map(&reply->out, 1);
-    rpc_write_text(&reply->out, "text");
     if (!reply->failed)
-        rpc_write_any_text(&reply->out, (const char *)text->bytes.data + text->bytes.start);
+        rpc_write_record(&reply->out,
+                         RECORD(metrics_reply, .text = (const char *)text->bytes.data + text->bytes.start));
     return true;
 }
 
 static bool metrics_begin(struct long_reply *reply)
 {
-    struct metrics_reply *m = calloc(1, sizeof(*m));
+    struct metrics_walk *m = calloc(1, sizeof(*m));
 
     if (!m) {
         reply->failed = true;

@@ -51,14 +51,13 @@ bool op_key_is(const struct op_key *key, const struct op_key_head *head, const i
            !memcmp(words, key->words, key->head.words * sizeof(key->words[0]));
 }
 
-void op_key_write_shapes(struct rpc_output *out, const struct op_key_head *head, const int64_t *words)
+void op_key_each_shape(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_array(out, head->operands);
-    for (unsigned t = 0; t < head->operands; t++) {
-        int64_t rank = *words++;
+    const int64_t *words = of;
 
-        rpc_write_array(out, (uint32_t)rank);
-        while (rank--)
-            rpc_write_uint(out, (uint64_t)*words++);
-    }
+    while (i--)
+        words += 1 + *words;
+    rpc_write_array(out, (uint32_t)*words);
+    for (int64_t d = 1; d <= *words; d++)
+        rpc_write_uint(out, (uint64_t)words[d]);
 }

@@ -7,7 +7,7 @@
 
 #include "backend/backend.h"
 #include "core/op.h"
-#include "rpc/output.h"
+#include "rpc/record.h"
 
 /* The part of a key beside the shapes. An op has an id. User kernels come and go, and have the `code` of their
  * signature. Padding is zero too: heads are compared as bytes. */
@@ -37,7 +37,7 @@ void op_key_make(struct op_key *key, uid_t uid, const struct op_call *call, cons
 uint64_t op_key_hash(const struct op_key *key);
 bool op_key_is(const struct op_key *key, const struct op_key_head *head, const int64_t *words);
 
-/* Writes the shapes: a list of lists. */
-void op_key_write_shapes(struct rpc_output *out, const struct op_key_head *head, const int64_t *words);
+/* Writes a shape of a list; `of` are the words. */
+rpc_each op_key_each_shape;
 
 #endif

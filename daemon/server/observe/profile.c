@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/observe/clients.h"
 #include "server/observe/latency.h"
 #include "server/observe/op_key.h"
 
@@ -236,51 +237,23 @@ void profile_add_error(struct profile *p, uid_t uid, const struct op_call *call,
         row->errors++;
 }
 
-static void write_histogram(struct rpc_output *out, const char *key, const struct histogram *h)
+/* NULL: not measured. */
+static const struct spread_map *spread_of(const struct histogram *h, struct spread_map *ret)
 {
     static const double ps[] = {0.50, 0.90, 0.99, 0.999};
     double us[sizeof(ps) / sizeof(ps[0])];
 
+    if (!h->count)
+        return NULL;
     histogram_percentiles(h, sizeof(ps) / sizeof(ps[0]), ps, us);
-    rpc_write_text(out, key);
-    rpc_write_map(out, 7);
-    rpc_write_entry_double(out, "min", h->min_us);
-    rpc_write_entry_double(out, "mean", h->sum_us / (double)h->count);
-    rpc_write_entry_double(out, "p50", us[0]);
-    rpc_write_entry_double(out, "p90", us[1]);
-    rpc_write_entry_double(out, "p99", us[2]);
-    rpc_write_entry_double(out, "p999", us[3]);
-    rpc_write_entry_double(out, "max", h->max_us);
-}
-
-static void write_row(struct rpc_output *out, const struct row *row, const struct identities *identities)
-{
-    const bool of_identity = uid_is_identity(row->head.uid);
-
-    rpc_write_map(out, 8U + of_identity + (row->bytes >= 0) + (row->operations >= 0) + (row->queue.count > 0) +
-                           (row->execution.count > 0) + (row->total.count > 0));
-    rpc_write_entry_text(out, "op", row->name);
-    rpc_write_entry_uint(out, "uid", row->head.uid);
-    if (of_identity)
-        rpc_write_entry_text(out, "identity", identities_name(identities, row->head.uid));
-    rpc_write_entry_text(out, "device", row->head.device->info.uuid);
-    rpc_write_entry_text(out, "variant", row->head.variant);
-    rpc_write_entry_text(out, "dtype", dtype_name(row->head.dtype));
-    rpc_write_text(out, "shapes");
-    op_key_write_shapes(out, &row->head, row->words);
-    rpc_write_entry_uint(out, "count", row->count);
-    rpc_write_entry_uint(out, "errors", row->errors);
-    if (row->bytes >= 0)
-        rpc_write_entry_uint(out, "bytes", (uint64_t)row->bytes);
-    if (row->operations >= 0)
-        rpc_write_entry_uint(out, "operations", (uint64_t)row->operations);
-    /* Unmeasured times are absent. */
-    if (row->queue.count)
-        write_histogram(out, "queue_us", &row->queue);
-    if (row->execution.count)
-        write_histogram(out, "exec_us", &row->execution);
-    if (row->total.count)
-        write_histogram(out, "total_us", &row->total);
+    *ret = (struct spread_map){.min = h->min_us,
+                               .mean = h->sum_us / (double)h->count,
+                               .p50 = us[0],
+                               .p90 = us[1],
+                               .p99 = us[2],
+                               .p999 = us[3],
+                               .max = h->max_us};
+    return ret;
 }
 
 static bool may_see_row(const struct row *row, const struct profile_filter *f)
@@ -305,17 +278,38 @@ bool profile_knows(const struct profile *p, const struct profile_filter *filter)
     return false;
 }
 
-void profile_write(const struct profile *p, const struct profile_filter *filter, const struct identities *identities,
-                   struct rpc_output *out)
+static void write_row(struct rpc_output *out, const void *of, uint32_t i)
+{
+    const struct profile_walk *walk = of;
+    struct spread_map queue, execution, total;
+    const struct op_key_head *head;
+    const struct row *row;
+
+    (void)i;
+    do {
+        *walk->at = (*walk->at)->prev;
+        row = list_entry(*walk->at, struct row, recent);
+    } while (!matches(row, walk->filter));
+    head = &row->head;
+    rpc_write_record(out, RECORD(row_map, .op = row->name, .device = head->device->info.uuid, .variant = head->variant,
+                                 .dtype = dtype_name(head->dtype), .uid = head->uid,
+                                 .identity = identity_of(walk->server, head->uid),
+                                 .shapes = {head->operands, op_key_each_shape, row->words}, .count = row->count,
+                                 .errors = row->errors, .bytes = {row->bytes >= 0, (uint64_t)row->bytes},
+                                 .operations = {row->operations >= 0, (uint64_t)row->operations},
+                                 .queue_us = spread_of(&row->queue, &queue),
+                                 .exec_us = spread_of(&row->execution, &execution),
+                                 .total_us = spread_of(&row->total, &total)));
+}
+
+struct rpc_values profile_rows(const struct profile *p, const struct profile_walk *walk)
 {
     uint32_t n = 0;
 
+    *walk->at = &p->recent;
     for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
-        n += matches(list_entry(node, struct row, recent), filter);
-    rpc_write_array(out, n);
-    for (const struct list *node = p->recent.prev; node != &p->recent; node = node->prev)
-        if (matches(list_entry(node, struct row, recent), filter))
-            write_row(out, list_entry(node, struct row, recent), identities);
+        n += matches(list_entry(node, struct row, recent), walk->filter);
+    return (struct rpc_values){n, write_row, walk};
 }
 
 uint64_t profile_rows_dropped(const struct profile *p)

@@ -47,9 +47,13 @@ struct profile_filter {
 /* Whether a row of filter->op exists, among the users that the filter lets through. */
 bool profile_knows(const struct profile *p, const struct profile_filter *filter);
 
-/* Writes the list of rows, the most recently used first. */
-void profile_write(const struct profile *p, const struct profile_filter *filter, const struct identities *identities,
-                   struct rpc_output *out);
+/* The rows that a filter lets through, the most recently used first. */
+struct profile_walk {
+    const struct server *server;
+    const struct profile_filter *filter;
+    const struct list **at; /* the last row that was written */
+};
+struct rpc_values profile_rows(const struct profile *p, const struct profile_walk *walk);
 uint64_t profile_rows_dropped(const struct profile *p);
 void profile_reset(struct profile *p);
 

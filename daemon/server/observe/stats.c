@@ -47,23 +47,23 @@ static struct stats *stats_of(const struct request *r)
     return request_state(r);
 }
 
-static void write_counters(struct rpc_output *out, const struct server *s)
+static struct counters_map counters_of(const struct server *s)
 {
     const struct server_counters *n = &s->counters, *then = &s->observe->counters_then;
 
-    rpc_write_text(out, "counters");
-    rpc_write_map(out, 11);
-    rpc_write_entry_uint(out, "connections", peers_open_connections(s));
-    rpc_write_entry_uint(out, "connections_total", n->connections_total - then->connections_total);
-    rpc_write_entry_uint(out, "requests", n->requests - then->requests);
-    rpc_write_entry_uint(out, "replies", n->replies - then->replies);
-    rpc_write_entry_uint(out, "errors", n->errors - then->errors);
-    rpc_write_entry_uint(out, "jobs", n->jobs - then->jobs);
-    rpc_write_entry_uint(out, "jobs_cancelled", n->jobs_cancelled - then->jobs_cancelled);
-    rpc_write_entry_uint(out, "bytes_in", n->bytes_in - then->bytes_in);
-    rpc_write_entry_uint(out, "bytes_out", n->bytes_out - then->bytes_out);
-    rpc_write_entry_uint(out, "protocol_errors", n->protocol_errors - then->protocol_errors);
-    rpc_write_entry_uint(out, "rows_dropped", profile_rows_dropped(s->observe->profile));
+    return (struct counters_map){
+        .connections = peers_open_connections(s),
+        .connections_total = n->connections_total - then->connections_total,
+        .requests = n->requests - then->requests,
+        .replies = n->replies - then->replies,
+        .errors = n->errors - then->errors,
+        .jobs = n->jobs - then->jobs,
+        .jobs_cancelled = n->jobs_cancelled - then->jobs_cancelled,
+        .bytes_in = n->bytes_in - then->bytes_in,
+        .bytes_out = n->bytes_out - then->bytes_out,
+        .protocol_errors = n->protocol_errors - then->protocol_errors,
+        .rows_dropped = profile_rows_dropped(s->observe->profile),
+    };
 }
 
 /* ---- mappings, with the buffers and inline references to them ---- */
@@ -174,6 +174,11 @@ free_rows:
     return NULL;
 }
 
+static void write_pid(struct rpc_output *out, const void *of, uint32_t i)
+{
+    rpc_write_uint(out, (uint64_t)((const pid_t *)of)[i]);
+}
+
 static void write_row(struct rpc_output *out, const struct mapping_row *row)
 {
     static const char *const kinds[] = {
@@ -183,18 +188,10 @@ static void write_row(struct rpc_output *out, const struct mapping_row *row)
         [MEMORY_CUDA_POOL] = "cuda_pool",
     };
 
-    rpc_write_map(out, row->device ? 7 : 6);
-    rpc_write_entry_text(out, "kind", kinds[row->kind]);
-    if (row->device)
-        rpc_write_entry_text(out, "device", row->device->info.uuid);
-    rpc_write_entry_uint(out, "size", row->size);
-    rpc_write_entry_bool(out, "open", row->open);
-    rpc_write_entry_uint(out, "users", row->references);
-    rpc_write_text(out, "pids");
-    rpc_write_array(out, row->n_pids);
-    for (unsigned i = 0; i < row->n_pids; i++)
-        rpc_write_uint(out, (uint64_t)row->pids[i]);
-    rpc_write_entry_double(out, "idle_s", row->idle_s);
+    rpc_write_record(out, RECORD(mapping_map, .kind = kinds[row->kind],
+                                 .device = row->device ? row->device->info.uuid : NULL, .size = row->size,
+                                 .open = row->open, .users = row->references,
+                                 .pids = {row->n_pids, write_pid, row->pids}, .idle_s = row->idle_s));
 }
 
 /* ---- the answer ---- */
@@ -215,42 +212,41 @@ static bool rows_next(struct long_reply *reply)
     return rows->next == rows->n;
 }
 
-static bool mappings_begin(struct long_reply *reply)
+/* The counters are read and reset in one piece. */
+static bool write_all(struct long_reply *reply)
 {
+    const struct stats *stats = stats_of(reply->request);
     const struct connection *viewer = reply->request->connection;
-    const struct server *s = viewer->server;
-    struct mapping_rows *rows = find_mappings(viewer);
+    struct server *s = viewer->server;
+    const struct mapping_rows *rows = reply->state;
+    const struct list *at = NULL;
+    const struct profile_walk walk = {s, &stats->filter, &at};
+    struct executor_rows executors;
+    const struct executor_counters_map counts = executors_rows(viewer, &executors);
 
-    if (!rows) {
-        reply->failed = true;
-        return true;
-    }
-    reply->state = rows;
-    reply->free_state = rows_free;
-    rpc_write_entry_uint(&reply->out, "mappings_all", s->mappings.count);
-    user_code_write_stats(&reply->out, s, s->counters.launches - s->observe->counters_then.launches);
-    executors_write(&reply->out, viewer);
-    rpc_write_text(&reply->out, "mappings");
-    rpc_write_array(&reply->out, rows->n);
+    exec_tell_programs(s);
+    rpc_write_record(&reply->out,
+                     RECORD(stats_reply, .uptime_s = clock_us_between(s->started_ns, clock_now_ns()) * 1e-6,
+                            .counters = counters_of(s), .ops = profile_rows(s->observe->profile, &walk),
+                            .mappings_all = s->mappings.count,
+                            .kernels = user_code_stats(s, s->counters.launches - s->observe->counters_then.launches),
+                            .executors = {executors.n, executors_each, &executors}, .executor_counts = counts,
+                            .mappings = {.n = rows->n}));
+    if (stats->reset)
+        reset(s);
     reply->step = rows_next;
     return rows->n == 0;
 }
 
-/* The counters are read and reset in one piece. */
 static bool stats_begin(struct long_reply *reply)
 {
-    const struct request *r = reply->request;
-    struct server *s = r->connection->server;
-
-    exec_tell_programs(s);
-    rpc_write_map(&reply->out, 8);
-    rpc_write_entry_double(&reply->out, "uptime_s", clock_us_between(s->started_ns, clock_now_ns()) * 1e-6);
-    write_counters(&reply->out, s);
-    rpc_write_text(&reply->out, "ops");
-    profile_write(s->observe->profile, &stats_of(r)->filter, &s->accounts.identities, &reply->out);
-    if (stats_of(r)->reset)
-        reset(s);
-    reply->step = mappings_begin;
+    reply->state = find_mappings(reply->request->connection);
+    if (!reply->state) {
+        reply->failed = true;
+        return true;
+    }
+    reply->free_state = rows_free;
+    reply->step = write_all;
     return false;
 }
 

@@ -1,61 +1,56 @@
 /* The method `trace`: beginning, reading and ending one. */
 #include <stdlib.h>
 
+#include "proto/generated/results.h"
 #include "server/observe/room.h"
 #include "server/observe/trace_state.h"
 #include "server/peer/access.h"
 #include "server/peer/long_reply.h"
 #include "util/clock.h"
 
-enum {
-    COLUMNS = 13,
-    PIECE = 512 /* events of one piece of a reply */
-};
+enum { PIECE = 512 /* events of one piece of a reply */ };
 
 /* ---- the reply ---- */
 
-static void write_kind(struct rpc_output *out, const struct server *s, uint32_t number, const struct trace_kind *kind)
+struct trace_read {
+    const struct server *server;
+    const struct trace *trace;
+};
+
+static void write_kind(struct rpc_output *out, const void *of, uint32_t i)
 {
     static const struct op_key_head others = {.what = METHOD_RUN};
+    const struct trace_read *read = of;
+    const uint32_t number = read->trace->kinds_read + i;
+    const struct trace_kind *kind = read->trace->kinds[number];
     const struct op_key_head *head = kind ? &kind->head : &others;
 
-    rpc_write_map(out, 8);
-    rpc_write_entry_uint(out, "kind", number);
-    rpc_write_entry_text(out, "what", request_method_name(s, head->what));
-    rpc_write_text(out, "op");
-    rpc_write_any_text(out, kind ? kind->name : "other");
-    rpc_write_entry_uint(out, "ops", head->ops);
-    rpc_write_entry_text(out, "device", head->device ? head->device->info.uuid : "");
-    rpc_write_entry_text(out, "variant", head->variant);
-    rpc_write_entry_text(out, "dtype", head->dtype ? dtype_name(head->dtype) : "");
-    rpc_write_text(out, "shapes");
-    if (kind)
-        op_key_write_shapes(out, head, kind->words);
-    else
-        rpc_write_array(out, 0);
+    rpc_write_record(out, RECORD(trace_kind_map, .kind = number, .what = request_method_name(read->server, head->what),
+                                 .op = kind ? kind->name : "other", .ops = head->ops,
+                                 .device = head->device ? head->device->info.uuid : NULL, .variant = head->variant,
+                                 .dtype = head->dtype ? dtype_name(head->dtype) : NULL,
+                                 .shapes = {head->operands, op_key_each_shape, kind ? kind->words : NULL}));
 }
 
-static void write_client(struct rpc_output *out, const struct server *s, const struct trace_client *client)
+static void write_client(struct rpc_output *out, const void *of, uint32_t i)
 {
-    rpc_write_map(out, 5 + uid_is_identity(client->uid));
-    rpc_write_entry_uint(out, "client", client->number);
-    rpc_write_entry_uint(out, "pid", (uint64_t)client->pid);
-    rpc_write_entry_uint(out, "uid", client->uid);
-    write_identity(out, s, client->uid);
-    rpc_write_text(out, "name");
-    rpc_write_any_text(out, client->name);
-    rpc_write_text(out, "comm");
-    rpc_write_any_text(out, client->comm);
+    const struct trace_read *read = of;
+    const struct trace_client *client = &read->trace->clients[read->trace->clients_read + i];
+
+    rpc_write_record(out, RECORD(trace_client_map, .client = client->number, .pid = (uint64_t)client->pid,
+                                 .uid = client->uid, .identity = identity_of(read->server, client->uid),
+                                 .name = client->name, .comm = client->comm));
 }
 
 static void write_event(struct rpc_output *out, const struct trace_event *event)
 {
-    const uint64_t columns[COLUMNS] = {event->kind,   event->client,  event->call,    event->stream, event->received,
-                                       event->ready,  event->started, event->ended,   event->busy,   event->executions,
-                                       event->failed, event->began,   event->finished};
+#define X(column) event->column,
+    const uint64_t columns[] = {KOPS_COLUMNS_TRACE_EVENT(X)};
+#undef X
+    const unsigned n = sizeof(columns) / sizeof(columns[0]);
 
-    rpc_write_array(out, COLUMNS);
-    for (unsigned i = 0; i < COLUMNS; i++)
+    rpc_write_array(out, n);
+    for (unsigned i = 0; i < n; i++)
         rpc_write_uint(out, columns[i]);
 }
 
@@ -100,7 +95,7 @@ static bool read_begin(struct long_reply *reply)
     struct reading *reading = calloc(1, sizeof(*reading));
     const bool nothing = trace_request_of(reply->request)->begins;
     struct trace *t = c->statistics->trace;
-    struct rpc_output *out = &reply->out;
+    const struct trace_read read = {c->server, t};
 
     if (!reading) {
         reply->failed = true;
@@ -111,22 +106,16 @@ static bool read_begin(struct long_reply *reply)
     t->references++;
     reply->state = reading;
     reply->free_state = reading_free;
-    rpc_write_map(out, 8);
-    rpc_write_entry_bool(out, "recording", !t->over);
-    rpc_write_entry_uint(out, "origin_ns", t->origin_ns);
-    rpc_write_entry_uint(out, "now_ns", clock_now_ns() - t->origin_ns);
-    rpc_write_entry_uint(out, "dropped", t->dropped);
-    rpc_write_entry_uint(out, "pending", t->written - t->settled);
-    rpc_write_text(out, "kinds");
-    rpc_write_array(out, nothing ? 0 : t->n_kinds - t->kinds_read);
-    for (; !nothing && t->kinds_read < t->n_kinds; t->kinds_read++)
-        write_kind(out, c->server, t->kinds_read, t->kinds[t->kinds_read]);
-    rpc_write_text(out, "clients");
-    rpc_write_array(out, nothing ? 0 : t->n_clients - t->clients_read);
-    for (; !nothing && t->clients_read < t->n_clients; t->clients_read++)
-        write_client(out, c->server, &t->clients[t->clients_read]);
-    rpc_write_text(out, "events");
-    rpc_write_array(out, (uint32_t)(reading->end - t->read));
+    rpc_write_record(&reply->out, RECORD(trace_reply, .recording = !t->over, .origin_ns = t->origin_ns,
+                                         .now_ns = clock_now_ns() - t->origin_ns, .dropped = t->dropped,
+                                         .pending = {true, t->written - t->settled},
+                                         .kinds = {nothing ? 0 : t->n_kinds - t->kinds_read, write_kind, &read},
+                                         .clients = {nothing ? 0 : t->n_clients - t->clients_read, write_client, &read},
+                                         .events = {.n = (uint32_t)(reading->end - t->read)}));
+    if (!nothing) {
+        t->kinds_read = t->n_kinds;
+        t->clients_read = t->n_clients;
+    }
     reply->step = read_events;
     return t->read == reading->end;
 }

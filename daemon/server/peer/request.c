@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
@@ -200,6 +201,27 @@ void request_error_log(struct request *r, const struct error *e, const char *rea
         return;
     c->server->counters.replies++;
     rpc_write_error_log(reply_output(r), r->msgid, e, reason, log);
+}
+
+void request_end_fds(struct request *r, const int *fds, unsigned n, const struct rpc_record *record, const void *values)
+{
+    const uint64_t start = rpc_output_position(&r->connection->output);
+    struct rpc_output *out = request_result(r);
+
+    if (out)
+        rpc_write_record(out, record, values);
+    for (unsigned i = 0; i < n; i++) {
+        if (!out)
+            close(fds[i]);
+        else if (rpc_output_attach(&r->connection->output, start, fds[i]) < 0)
+            out->bytes.failed = true;
+    }
+    request_end(r);
+}
+
+void request_end_record(struct request *r, const struct rpc_record *record, const void *values)
+{
+    request_end_fds(r, NULL, 0, record, values);
 }
 
 void request_end_empty(struct request *r)

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "rpc/message.h"
+#include "rpc/record.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
@@ -73,88 +74,17 @@ bool request_is_run(const struct request *r);
 /* The unanswered request with this msgid; NULL: none. */
 struct request *request_find(struct connection *c, uint32_t msgid);
 
+/* Answers with a result, RECORD(…), and ends the request. */
+void request_end_record(struct request *r, const struct rpc_record *record, const void *values);
+/* Sends descriptors with it, which are the reply's in any case. */
+void request_end_fds(struct request *r, const int *fds, unsigned n, const struct rpc_record *record,
+                     const void *values);
 /* Answers with an empty map, and ends the request. */
 void request_end_empty(struct request *r);
 /* Answers with an error, and ends the request. */
 void request_end_error(struct request *r, const struct error *e);
 /* Ends a request whose connection has ended. It counts as cancelled. */
 void request_abandon(struct request *r);
-
-/* Indices of a handler's arguments: args[RUN_op], args[ALLOC_size], … */
-#define INDEX(prefix, key) prefix##_##key,
-#define X(key, ...)        INDEX(HELLO, key)
-enum { KOPS_PARAMS_HELLO(X) };
-#undef X
-#define X(key, ...) INDEX(REGISTER, key)
-enum { KOPS_PARAMS_REGISTER(X) };
-#undef X
-#define X(key, ...) INDEX(ALLOC, key)
-enum { KOPS_PARAMS_ALLOC(X) };
-#undef X
-#define X(key, ...) INDEX(RELEASE, key)
-enum { KOPS_PARAMS_RELEASE(X) };
-#undef X
-#define X(key, ...) INDEX(RUN, key)
-enum { KOPS_PARAMS_RUN(X) };
-#undef X
-#define X(key, ...) INDEX(CANCEL, key)
-enum { KOPS_PARAMS_CANCEL(X) };
-#undef X
-#define X(key, ...) INDEX(STATS, key)
-enum { KOPS_PARAMS_STATS(X) };
-#undef X
-#define X(key, ...) INDEX(CONDITIONS, key)
-enum { KOPS_PARAMS_CONDITIONS(X) };
-#undef X
-#define X(key, ...) INDEX(TUNE, key)
-enum { KOPS_PARAMS_TUNE(X) };
-#undef X
-#define X(key, ...) INDEX(TUNING, key)
-enum { KOPS_PARAMS_TUNING(X) };
-#undef X
-#define X(key, ...) INDEX(TRACE, key)
-enum { KOPS_PARAMS_TRACE(X) };
-#undef X
-#define X(key, ...) INDEX(TENSOR, key)
-enum { KOPS_PARAMS_TENSOR(X) };
-#undef X
-#define X(key, ...) INDEX(SEQUENCE, key)
-enum { KOPS_PARAMS_SEQUENCE(X) };
-#undef X
-#define X(key, ...) INDEX(PROGRAM, key)
-enum { KOPS_PARAMS_PROGRAM(X) };
-#undef X
-#define X(key, ...) INDEX(RUN_PROGRAM, key)
-enum { KOPS_PARAMS_RUN_PROGRAM(X) };
-#undef X
-#define X(key, ...) INDEX(COMPILE, key)
-enum { KOPS_PARAMS_COMPILE(X) };
-#undef X
-#define X(key, ...) INDEX(CODE, key)
-enum { KOPS_PARAMS_CODE(X) };
-#undef X
-#define X(key, ...) INDEX(LAUNCHED, key)
-enum { KOPS_PARAMS_LAUNCHED(X) };
-#undef X
-#define X(key, ...) INDEX(LAUNCH, key)
-enum { KOPS_PARAMS_LAUNCH(X) };
-#undef X
-#define X(key, ...) INDEX(COUNTERS, key)
-enum { KOPS_PARAMS_COUNTERS(X) };
-#undef X
-#define X(key, ...) INDEX(CACHE, key)
-enum { KOPS_PARAMS_CACHE(X) };
-#undef X
-#define X(key, ...) INDEX(DRAIN, key)
-enum { KOPS_PARAMS_DRAIN(X) };
-#undef X
-#define X(key, ...) INDEX(OP, key)
-enum { KOPS_PARAMS_OP(X) };
-#undef X
-#define X(key, ...) INDEX(BINDING, key)
-enum { KOPS_PARAMS_BINDING(X) };
-#undef X
-#undef INDEX
 
 /* The handlers, one a method. A handler ends the request, or keeps it to end it later. */
 typedef void request_handler(struct request *r, const struct rpc_arg *args, struct request_fds *fds);

@@ -21,19 +21,18 @@ struct tune_wait {
 const size_t tune_state_bytes = sizeof(struct tune_wait);
 
 static const struct rpc_field tensor_fields[] = {KOPS_PARAMS_TENSOR(RPC_FIELD)};
-enum { N_TENSOR_FIELDS = sizeof(tensor_fields) / sizeof(tensor_fields[0]) };
 
 /* ---- what is asked ---- */
 
 /* A tensor map without memory: shape, strides, dtype, and of `offset` what it says of the alignment. */
 static int decode_tensor(const struct rpc_value *value, const char *key, unsigned i, struct tensor *t, struct error *e)
 {
-    struct rpc_arg args[N_TENSOR_FIELDS];
+    struct rpc_arg args[TENSOR_KEYS];
     char path[PATH_LENGTH], name[PATH_LENGTH];
 
     snprintf(path, sizeof(path), "%s[%u].", key, i);
     snprintf(name, sizeof(name), "%s[%u]", key, i);
-    if (rpc_decode_map(value, tensor_fields, N_TENSOR_FIELDS, path, args, e) < 0)
+    if (rpc_decode_map(value, tensor_fields, TENSOR_KEYS, path, args, e) < 0)
         return -1;
     if (args[TENSOR_buffer].present || args[TENSOR_ipc].present)
         return error_at(e, ERROR_INVALID_ARGUMENT, path, args[TENSOR_buffer].present ? "buffer" : "ipc",
@@ -153,39 +152,23 @@ static const char *const state_names[] = {[TUNING_LEFT_OUT] = "left_out",
                                           [TUNING_SLOWER] = "slower",
                                           [TUNING_FAILED] = "unfit"};
 
-static void write_candidate(struct rpc_output *out, const struct tuning_candidate *c)
+static void write_candidate(struct rpc_output *out, const void *of, uint32_t i)
 {
-    const bool timed = !isnan(c->us);
+    const struct tuning_candidate *c = (const struct tuning_candidate *)of + i;
 
-    rpc_write_map(out, 3 + timed);
-    rpc_write_entry_text(out, "variant", c->choice.variant);
-    rpc_write_text(out, "what");
-    rpc_write_any_text(out, c->text);
-    rpc_write_entry_text(out, "state", state_names[c->state]);
-    if (timed)
-        rpc_write_entry_double(out, "us", c->us);
+    rpc_write_record(out, RECORD(candidate_map, .variant = c->choice.variant, .what = c->text,
+                                 .state = state_names[c->state], .us = c->us));
 }
 
-static void write_result(struct rpc_output *out, const struct tune_task *task, const struct tuning_result *result,
-                         bool goes_on)
+static void answer(const struct tune_task *task, const struct tuning_result *result, bool goes_on)
 {
-    rpc_write_map(out, 11);
-    rpc_write_entry_text(out, "device", task->device->info.uuid);
-    rpc_write_text(out, "machine");
-    rpc_write_any_text(out, result->machine);
-    rpc_write_text(out, "problem");
-    rpc_write_any_text(out, result->problem);
-    rpc_write_entry_uint(out, "best", result->best);
-    rpc_write_entry_uint(out, "before", result->before);
-    rpc_write_entry_uint(out, "usual", result->usual);
-    rpc_write_entry_double(out, "noise", result->noise);
-    rpc_write_entry_double(out, "took_us", (double)(clock_now_ns() - task->begin_ns) * 1e-3);
-    rpc_write_entry_uint(out, "tried", tuning_tried(result));
-    rpc_write_entry_bool(out, "goes_on", goes_on);
-    rpc_write_text(out, "candidates");
-    rpc_write_array(out, result->n);
-    for (unsigned i = 0; i < result->n; i++)
-        write_candidate(out, &result->candidates[i]);
+    request_end_record(task->waiting,
+                       RECORD(tune_reply, .device = task->device->info.uuid, .machine = result->machine,
+                              .problem = result->problem,
+                              .candidates = {result->n, write_candidate, result->candidates}, .best = result->best,
+                              .before = result->before, .usual = result->usual, .noise = result->noise,
+                              .took_us = (double)(clock_now_ns() - task->begin_ns) * 1e-3,
+                              .tried = tuning_tried(result), .goes_on = goes_on));
 }
 
 /* Whoever has cancelled it was told that this is the answer, also where all was measured by then. */
@@ -202,18 +185,10 @@ static bool end_cancelled(const struct tune_task *task)
 
 void tune_answer(const struct tune_task *task)
 {
-    struct rpc_output *out;
-
-    if (task->failed) {
+    if (task->failed)
         request_end_error(task->waiting, &task->error);
-        return;
-    }
-    if (end_cancelled(task))
-        return;
-    out = request_result(task->waiting);
-    if (out)
-        write_result(out, task, &task->result, false);
-    request_end(task->waiting);
+    else if (!end_cancelled(task))
+        answer(task, &task->result, false);
 }
 
 /* Before the candidates are known there is what runs, whatever that is. */
@@ -235,7 +210,6 @@ static void nothing_yet(const struct tune_task *task, struct tuning_result *ret)
 void tune_answer_early(const struct tune_task *task, const struct tuning_result *listed, bool goes_on)
 {
     struct tuning_result *none = NULL;
-    struct rpc_output *out;
     struct error e;
 
     if (end_cancelled(task))
@@ -249,38 +223,21 @@ void tune_answer_early(const struct tune_task *task, const struct tuning_result 
     }
     if (none)
         nothing_yet(task, none);
-    out = request_result(task->waiting);
-    if (out)
-        write_result(out, task, none ? none : listed, goes_on);
+    answer(task, none ? none : listed, goes_on);
     free(none);
-    request_end(task->waiting);
 }
 
 /* ---- tuning ---- */
 
-static void write_tuned(struct rpc_output *out, const struct tuned *t)
+static void write_tuned(struct rpc_output *out, const void *of, uint32_t i)
 {
-    const bool timed = !isnan(t->usual_us), counted = t->candidates > 0;
+    const struct tuned *t = ((const struct tuned *const *)of)[i];
+    const bool counted = t->candidates > 0;
 
-    rpc_write_map(out, 8U + timed + (counted ? 2 : 0));
-    rpc_write_text(out, "machine");
-    rpc_write_any_text(out, t->machine);
-    rpc_write_text(out, "problem");
-    rpc_write_any_text(out, t->problem);
-    rpc_write_entry_text(out, "variant", t->choice.variant);
-    rpc_write_text(out, "what");
-    rpc_write_any_text(out, t->chosen);
-    rpc_write_entry_double(out, "us", t->us);
-    rpc_write_text(out, "usual");
-    rpc_write_any_text(out, t->usual);
-    if (timed)
-        rpc_write_entry_double(out, "usual_us", t->usual_us);
-    rpc_write_entry_double(out, "noise", t->noise);
-    rpc_write_entry_double(out, "at", (double)t->at_s);
-    if (counted) {
-        rpc_write_entry_uint(out, "tried", t->tried);
-        rpc_write_entry_uint(out, "candidates", t->candidates);
-    }
+    rpc_write_record(out, RECORD(choice_map, .machine = t->machine, .problem = t->problem, .variant = t->choice.variant,
+                                 .what = t->chosen, .us = t->us, .usual = t->usual, .usual_us = t->usual_us,
+                                 .noise = t->noise, .at = (double)t->at_s, .tried = {counted, t->tried},
+                                 .candidates = {counted, t->candidates}));
 }
 
 /* The shapes of a user's work, and when it was done, are for that user and administrators. */
@@ -289,28 +246,20 @@ static bool may_see_choice(const struct connection *viewer, const struct tuned *
     return access_allows(viewer, ACCESS_ADMINISTER) || tune_users_has(&t->users, viewer->account->uid);
 }
 
-static void write_list(struct request *r, const struct tune *t, uint64_t from)
+/* Answers with the choices that the viewer may see, the newest first, from number `from` on. */
+static void list_choices(struct request *r, const struct tune *t, uint64_t from)
 {
-    const struct connection *viewer = r->connection;
-    struct rpc_output *out = request_result(r);
-    uint64_t total = 0, at = 0, left;
+    const struct tuned *shown[ROWS_MAX];
+    uint64_t total = 0;
+    uint32_t n = 0;
 
-    if (!out)
-        return;
-    for (unsigned i = 0; i < t->n_tuned; i++)
-        total += may_see_choice(viewer, &t->tuned[i]);
-    left = from < total ? total - from : 0;
-    rpc_write_map(out, 2);
-    rpc_write_entry_uint(out, "total", total);
-    rpc_write_text(out, "choices");
-    rpc_write_array(out, (uint32_t)(left < ROWS_MAX ? left : ROWS_MAX));
     for (unsigned i = t->n_tuned; i-- > 0;) {
-        if (!may_see_choice(viewer, &t->tuned[i]))
+        if (!may_see_choice(r->connection, &t->tuned[i]))
             continue;
-        if (at >= from && at - from < ROWS_MAX)
-            write_tuned(out, &t->tuned[i]);
-        at++;
+        if (total++ >= from && n < ROWS_MAX)
+            shown[n++] = &t->tuned[i];
     }
+    request_end_record(r, RECORD(tuning_reply, .total = total, .choices = {n, write_tuned, shown}));
 }
 
 static int clear(struct request *r, struct error *e)
@@ -341,7 +290,6 @@ void handle_tuning(struct request *r, const struct rpc_arg *args, struct request
         return;
     }
     pthread_mutex_lock(&t->lock);
-    write_list(r, t, args[TUNING_from].u);
+    list_choices(r, t, args[TUNING_from].u);
     pthread_mutex_unlock(&t->lock);
-    request_end(r);
 }

@@ -145,13 +145,19 @@ static double number_of(const unsigned char *map, const char *key)
 
 static void look_as(const struct connection *viewer)
 {
+    static struct executor_rows rows_of;
+    struct executor_counters_map counts;
     struct codec_item rows;
     const unsigned char *at;
 
     rpc_output_free(&f.out);
     rpc_output_init(&f.out, 1 << 16);
+    counts = executors_rows(viewer, &rows_of);
     rpc_write_map(&f.out, 2);
-    executors_write(&f.out, viewer);
+    rpc_write_text(&f.out, "executors");
+    rpc_write_list(&f.out, (struct rpc_values){rows_of.n, executors_each, &rows_of});
+    rpc_write_text(&f.out, "executor_counts");
+    rpc_write_record(&f.out, &executor_counters_map_record, &counts);
     assert_false(f.out.bytes.failed);
     at = f.out.bytes.data + f.out.bytes.start;
     assert_ptr_equal(codec_skip(at), at + buffer_length(&f.out.bytes)); /* as many entries as maps say */
