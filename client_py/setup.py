@@ -62,8 +62,8 @@ def listed(folder: Path, command: str) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def library_sources() -> list[str]:
-    return listed(LIBRARY, "add_library(kops_objects OBJECT")
+def sources() -> list[str]:
+    return listed(LIBRARY, "add_library(kops_objects OBJECT") + listed(HERE, "add_library(kops_python MODULE")
 
 
 def extension() -> Extension:
@@ -156,7 +156,6 @@ class BuildNative(build_ext):  # type: ignore[misc]
 
     def _compile(self, ext: Extension) -> None:
         """The objects in parallel, since each install compiles all of them, and the library."""
-        sources = library_sources() + listed(HERE, "add_library(kops_python MODULE")
         folders = [folder for how in ("PUBLIC", "PRIVATE") for folder in listed(LIBRARY, f"target_include_directories(kops_objects {how}")]
 
         def one(source: str) -> list[str]:
@@ -167,7 +166,7 @@ class BuildNative(build_ext):  # type: ignore[misc]
             return made
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = [made for group in pool.map(one, sources) for made in group]
+            objects = [made for group in pool.map(one, sources()) for made in group]
         path = self.get_ext_fullpath(ext.name)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(objects, path, libraries=ext.libraries, extra_postargs=ext.extra_link_args)
@@ -210,8 +209,8 @@ class SourceDistribution(sdist):  # type: ignore[misc]
         super().make_release_tree(base_dir, files)
         there = Path(base_dir, BUNDLED.name)
         skipped = shutil.ignore_patterns("*.md", "*.json", "*.py", "*.cu", "*.cuh", "golden", "ops", "__pycache__")
-        shared = {os.path.relpath(os.path.dirname(source), TREE) for source in library_sources()}
-        for name in ("client_c/src", "client_c/include", "proto", *(name for name in shared if not name.startswith(LIBRARY.name))):
+        shared = {os.path.relpath(os.path.dirname(source), TREE) for source in sources()}
+        for name in ("client_c/src", "client_c/include", "proto", *(name for name in shared if not name.startswith("client_"))):
             shutil.copytree(TREE / name, there / name, ignore=skipped, dirs_exist_ok=True)
         shutil.copy(LIBRARY / "CMakeLists.txt", there / LIBRARY.name)
 

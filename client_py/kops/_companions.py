@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 # Tables, texts, numbers, messages
 from ._base import intervals, table
 from ._base import stats as stats_table
-from ._base.compiled import native
-from ._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_STANDARDS, OPS
+from ._base.compiled import compiled_part, native
+from ._base.declarations import DTYPES, KERNEL_STANDARDS, OPS
 from ._base.dtypes import NAMES
 from ._base.errors import BY_CODE
 from ._base.log import OURS, log, warn
@@ -44,8 +44,8 @@ from ._source.geometry import Geometry
 from ._source.hostcode import blank
 from ._source.options import macros, standard
 from ._source.scalars import convert, structure, to_bytes
-from ._source.signature import MAX_RANK, fault, parse
-from ._source.source import scan
+from ._source.signature import fault, parse
+from ._source.source import closing, scan, template_of
 from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 from ._source.types import type_of
 
@@ -98,10 +98,10 @@ def wire_dtype(array: Array) -> str:
 
 
 __all__ = [
-    "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_LIMITS", "KERNEL_STANDARDS", "MAX_RANK", "NAME", "NAMES", "NUMBER", "OPS", "OURS",
-    "STRING", "VERSION", "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "PlainLink",
-    "Stopwatch", "Token", "allocations", "bits_of", "blank", "closest_first", "convert", "counted", "disagreement", "drive", "empty",
-    "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device", "parse",
-    "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "table", "to_bytes", "tokens", "truest_timing", "type_of",
-    "view_of", "warn", "wire_dtype",
+    "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_STANDARDS", "NAME", "NAMES", "NUMBER", "OPS", "OURS", "STRING", "VERSION",
+    "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch", "Token",
+    "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement", "drive",
+    "empty", "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device",
+    "parse", "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "table", "template_of", "to_bytes", "tokens",
+    "truest_timing", "type_of", "view_of", "warn", "wire_dtype",
 ]  # fmt: skip

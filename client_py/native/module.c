@@ -127,6 +127,12 @@ static PyMethodDef methods[] = {
      "not known here."},
     {"compare_bytes", compare_bytes, METH_VARARGS,
      "compare_bytes(a, b, size): whether the bytes at two addresses are equal."},
+    {"blank", source_blank, METH_O, "blank(texts): the texts of one program without host code, all as bytes."},
+    {"host_parts", source_host_parts, METH_O, "host_parts(text): where in the bytes host code begins and ends."},
+    {"expression", source_expression, METH_VARARGS,
+     "expression(text, names, integers, multiprocessors): the value, or the program where a value is symbolic."},
+    {"check_declaration", source_check_declaration, METH_O,
+     "check_declaration(params): raises ValueError for wrong params of the request `kernel`, packed."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };

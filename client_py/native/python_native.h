@@ -114,6 +114,13 @@ PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 PyObject *compare_floats(PyObject *module, PyObject *args);
 PyObject *compare_bytes(PyObject *module, PyObject *args);
 
+/* ---- source.c ---- */
+
+PyObject *source_blank(PyObject *module, PyObject *list);
+PyObject *source_host_parts(PyObject *module, PyObject *bytes);
+PyObject *source_expression(PyObject *module, PyObject *arguments);
+PyObject *source_check_declaration(PyObject *module, PyObject *params);
+
 /* ---- launch.c ---- */
 
 extern PyType_Spec kernel_spec;

@@ -13,6 +13,7 @@ import numpy
 import pytest
 from built import Daemon, backends
 from kops._memory import device_pool
+from which import compiled_only
 
 DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
 
@@ -213,6 +214,7 @@ KERNEL = """extern "C" __global__ void scale(float* y, const float* x, float f, 
 { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = f * x[i]; }"""
 
 
+@compiled_only
 def test_the_interpreter_takes_those_of_the_host(real: Daemon) -> None:
     pytest.importorskip("kops.interpret")
     with kops.connect(real.socket_path, timeout=120) as k:

@@ -16,8 +16,11 @@ from fake_daemon import FakeDaemon
 from kops._kernels import elementwise as _elementwise
 from kops._source import formulas as _formulas
 from kops._source import formulas as _layouts
+from which import compiled_only
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
+pytestmark = [
+    compiled_only, pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler"),
+]  # fmt: skip
 SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((1003,), (1003,)), ((), ()), ((7, 5), (5,)), ((3, 1, 4), (2, 1)), ((0, 3), (1, 3)), ((6, 1), (1, 9)),
 )  # fmt: skip

@@ -12,8 +12,11 @@ import pytest
 from fake_daemon import FakeDaemon
 from test_first_hour import host_only
 from test_kernels import ADD2
+from which import compiled_only
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
+pytestmark = [
+    compiled_only, pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler"),
+]  # fmt: skip
 SIGNATURE = "out float* c, const float* a, const float* b, int n"
 HOW = {"grid": "ceil_div(n, 256)", "block": 256, "fallback": "interpret"}
 

@@ -13,6 +13,7 @@ import pytest
 from fake_daemon import FakeDaemon
 from kops._clients import inline as _inline
 from test_kernels import ADD2, sent, vectors
+from which import compiled_only
 
 
 @pytest.fixture
@@ -156,6 +157,7 @@ def test_what_load_inline_cannot_do(default: kops.Client, daemon: FakeDaemon, ar
         ({"cuda_sources": HOST, "functions": "add2"}, [[7, 11]], r"add2_kernel\[4, 256\]\(c, a, b, a.numel\(\)\)"),
     ],
 )
+@compiled_only
 def test_load_inline_answers_with_what_to_paste(default: kops.Client, arguments: dict[str, Any], lines: list[Any], why: str) -> None:
     with pytest.raises(kops.BadArgument, match=why) as caught:
         kops.load_inline("name", **arguments)
@@ -163,6 +165,7 @@ def test_load_inline_answers_with_what_to_paste(default: kops.Client, arguments:
     compile(caught.value.detail["replacement"], "replacement", "exec")
 
 
+@compiled_only
 def test_load_inline_of_kernels_leaves_host_code_out(default: kops.Client, daemon: FakeDaemon) -> None:
     source = "#include <torch/extension.h>\n" + HOST
     mod = kops.load_inline("name", "torch::Tensor add2(torch::Tensor a);", source, "add2_kernel", grid=1, block=128)
@@ -173,6 +176,7 @@ def test_load_inline_of_kernels_leaves_host_code_out(default: kops.Client, daemo
     assert (c == a + b).all()
 
 
+@compiled_only
 def test_load_inline_compiles_before_it_answers(default: kops.Client, daemon: FakeDaemon) -> None:
     with pytest.raises(kops.BadArgument, match="in place"):
         kops.load_inline("name", "", HOST, ["add2"], ["-O3", "--use_fast_math"])
@@ -186,6 +190,7 @@ def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler")
+@compiled_only
 def test_the_same_kernel_on_the_cpu(default: kops.Client, daemon: FakeDaemon) -> None:
     kern = kops.kernel(ADD2, "add2_kernel", "out float* c, const float* a, const float* b, int n", "ceil_div(n, 32)", 32)
     a = numpy.arange(100, dtype="float32")

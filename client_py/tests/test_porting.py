@@ -18,6 +18,9 @@ import pytest
 from kops._clients import inline as _inline
 from kops._source.porting import port
 from kops._source.tokens import tokens
+from which import compiled_only
+
+pytestmark = compiled_only
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("KOPS_BUILD")

@@ -15,6 +15,7 @@ from test_kernels import ADD2
 
 from support import backends  # isort: skip
 from support.daemon import Daemon  # isort: skip
+from which import compiled_only
 
 SIZES = ("grid", "block", "registers per thread", "shared memory")
 EVENT = Event(
@@ -41,10 +42,12 @@ def launch(grid: Any, block: Any = 32, **values: int | None) -> Launched:
         (Launched("mine", {"block": 32}), {"block": [32, 1, 1]}),
     ],
 )
+@compiled_only
 def test_sizes_that_are_not_known_are_left_out(of: Launched, want: dict[str, Any]) -> None:
     assert of.arguments(EVENT, 132) == want
 
 
+@compiled_only
 def test_of_what_was_launched_alone() -> None:
     one = launch("multiprocessors", "x.numel")
     assert one.arguments(EVENT, 0) == {"block": [6, 1, 1]}, "an unknown device"
@@ -75,6 +78,7 @@ def test_devices_by_torchs_names() -> None:
 
 
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
+@compiled_only
 def test_kernels_of_ones_own(k: kops.Client, driver: Any, real: Daemon) -> None:  # noqa: F811
     asked: list[int] = []
 

@@ -17,6 +17,7 @@ from built import Daemon, backends
 from kops._kernels import untyped
 from kops._source.options import of_nvcc
 from test_kernels import ADD2
+from which import compiled_only
 
 SOURCE = r"""
 extern "C" __global__ void axpy(const float* x, const float* y, float* out, float a, int n)
@@ -62,6 +63,7 @@ def vectors(n: int = 100) -> tuple[Any, Any, Any]:
 
 
 @interpreted
+@compiled_only
 def test_a_kernel(host: kops.Client) -> None:
     axpy = kops.RawKernel(SOURCE, "axpy", ("-O3",), client=host, fallback="interpret")
     x, y, out = vectors()
@@ -74,6 +76,7 @@ def test_a_kernel(host: kops.Client) -> None:
 
 
 @interpreted
+@compiled_only
 def test_a_module(host: kops.Client) -> None:
     module = kops.RawModule(code=SOURCE, name_expressions=["scale<float>", "scale<int>"], client=host, fallback="interpret")
     x, _, out = vectors()
@@ -92,6 +95,7 @@ def test_a_module(host: kops.Client) -> None:
 
 
 @interpreted
+@compiled_only
 def test_a_form_is_sought_while_another_thread_adds_one(host: kops.Client) -> None:
     source = 'extern "C" __global__ void twice(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }'
     twice = kops.RawKernel(source, "twice", client=host, fallback="interpret")
@@ -110,6 +114,7 @@ def test_a_form_is_sought_while_another_thread_adds_one(host: kops.Client) -> No
 
 
 @interpreted
+@compiled_only
 def test_memory_with_gaps_is_the_kernels_own_business(host: kops.Client) -> None:
     """A column's address is that of its first element; the kernel gets at the rows between."""
     axpy = kops.RawKernel(SOURCE, "axpy", client=host, fallback="interpret")
@@ -292,6 +297,7 @@ class OfCtypes(ctypes.Structure):
         (numpy.array((2, -3, 0.5), PARAMS).tobytes(), [1.0, 2, numpy.float32(3), 4], numpy.array((6, -7), "f8,f8")),
     ],
 )
+@compiled_only
 def test_structures_by_value_and_by_pointer(host: kops.Client, how: str, p: Any, v: Any, c: Any) -> None:
     points, y = numpy.zeros(3, POINT), numpy.zeros(15)
     points["z"] = [1, 2, 3]
@@ -310,6 +316,7 @@ def test_structures_by_value_and_by_pointer(host: kops.Client, how: str, p: Any,
 
 @interpreted
 @pytest.mark.parametrize("shape", [(4,), (2, 2), ()])
+@compiled_only
 def test_arrays_of_structures_and_complex_numbers_are_written(host: kops.Client, shape: tuple[int, ...]) -> None:
     n = numpy.zeros(shape).size
     points, c = numpy.zeros(shape, POINT), numpy.full(shape, 1 + 2j, "complex64")
@@ -340,6 +347,7 @@ def test_arrays_of_structures_and_complex_numbers_are_written(host: kops.Client,
         ({"n": b"abcd"}, "whole number"),
     ],
 )
+@compiled_only
 def test_what_is_no_such_structure(host: kops.Client, change: dict[str, Any], why: str) -> None:
     kernel = host.kernel(STRUCTURES, "structured", DECLARED, grid=1, block=32, fallback="interpret")
     given = {"p": numpy.zeros((), PARAMS), "points": numpy.zeros(1, POINT), "v": (1, 2, 3, 4), "c": 1j, "wide": 0, "n": 1, **change}

@@ -11,8 +11,11 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._source import reduction as _reduction
+from which import compiled_only
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler")
+pytestmark = [
+    compiled_only, pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler"),
+]  # fmt: skip
 
 
 def normal(*shape: int, dtype: str = "float32") -> Any:

@@ -14,6 +14,7 @@ from kops._source.maps import TensorMap
 from kops._source.signature import Param, declarations, fault, parse
 from kops._source.source import check, gather, names, scan, signature
 from kops._source.tokens import tokens
+from which import compiled_only
 
 VECTORS = Path(__file__).resolve().parents[2] / "tests/vectors"
 SCALARS = {
@@ -122,7 +123,7 @@ def test_tensor_maps() -> None:
     "made, dtype, rank, why",
     [
         (TensorMap((8,) * 6), "f16", None, "1 to 5"),
-        (TensorMap((8, 8)), "f16", 3, "another number of dimensions"),
+        (TensorMap((8, 8)), "f16", 3, "number of the tensor's dimensions"),
         (TensorMap((8, 8), steps=(1,)), "f16", None, "as many"),
         (TensorMap((8, 8), steps=(9, 1)), "f16", None, "1 to 8"),
         (TensorMap((8, 8), steps=(1, 2)), "f16", None, "the last"),
@@ -130,11 +131,12 @@ def test_tensor_maps() -> None:
         (TensorMap((8, 8), interleave=16), "f16", None, "at least 3"),
         (TensorMap((8, 8, 8), interleave=32), "f16", None, "must be 32"),
         (TensorMap((8, 8), l2=32), "f16", None, "l2"),
-        (TensorMap((8, 8), nan=True), "i32", None, "fill nan"),
+        (TensorMap((8, 8), nan=True), "i32", None, "map.nan"),
         (TensorMap((8, 8), tf32=True), "f16", None, "tf32"),
         (TensorMap((8, 8), (1, 1), 128, 0, 256, True, True), "f32", 2, None),
     ],
 )
+@compiled_only
 def test_rules_of_tensor_maps(made: TensorMap, dtype: str, rank: int | None, why: str | None) -> None:
     wrong = fault([Param("a", "in", dtype, rank=rank, map=made)])
     assert wrong is None if why is None else why in str(wrong)

@@ -8,8 +8,8 @@
 
 #include "compile/cubin.h"
 #include "compile/headers.h"
-#include "compile/hostcode.h"
 #include "compile/toolkit.h"
+#include "source/hostcode.h"
 #include "util/clock.h"
 
 struct attempt {

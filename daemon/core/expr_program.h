@@ -1,4 +1,4 @@
-/* The postfix program: expr_parse.c makes it, expr.c runs it. Private to the two. */
+/* The postfix program: expr_parse.c makes it, expr.c runs it. client_py/native/source.c hands it to Python. */
 #ifndef KOPS_CORE_EXPR_PROGRAM_H
 #define KOPS_CORE_EXPR_PROGRAM_H
 

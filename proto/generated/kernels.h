@@ -15,9 +15,6 @@ enum {
     KERNELS_FILES_MAX = 64,
     KERNELS_OPTIONS_MAX = 64,
     KERNELS_OPTION_TEXT_MAX = 4096,
-    KERNELS_HOSTCODE_SCOPES_MAX = 256,
-    KERNELS_HOSTCODE_CONDITIONS_MAX = 64,
-    KERNELS_HOSTCODE_WORDS_MAX = 4096,
 };
 
 /* Standards of the language that a compile may ask for: X("word") */
@@ -30,14 +27,6 @@ enum {
 #define KERNELS_KERNEL_MARKS(X) \
     X("__global__") \
     X("__tile_global__")
-
-#define KERNELS_DEVICE_MARKS(X) \
-    X("__global__") \
-    X("__tile_global__") \
-    X("__device__") \
-    X("__constant__") \
-    X("__shared__") \
-    X("__managed__")
 
 #define KERNELS_ATTRIBUTES(X) \
     X("alignas") \
@@ -53,25 +42,6 @@ enum {
     X("explicit") \
     X("__pragma")
 
-#define KERNELS_TYPES(X) \
-    X("class") \
-    X("struct") \
-    X("union") \
-    X("enum")
-
-#define KERNELS_KEPT(X) \
-    X("using") \
-    X("typedef") \
-    X("static_assert") \
-    X("asm") \
-    X("concept") \
-    X("friend")
-
-#define KERNELS_CONSTANT_EXPRESSIONS(X) \
-    X("constexpr") \
-    X("consteval") \
-    X("constinit")
-
 #define KERNELS_HOST_OPTIONS(X) \
     X("Xcompiler") \
     X("compiler-options") \
@@ -84,11 +54,6 @@ enum {
     X("default-stream") \
     X("threads") \
     X("optimize")
-
-#define KERNELS_ACCESS(X) \
-    X("public") \
-    X("private") \
-    X("protected")
 
 #define KERNELS_QUALIFIERS(X) \
     X("const") \

@@ -307,5 +307,5 @@ def test_file_with_host_code(fails: Fails) -> None:
 
 
 @pytest.mark.parametrize("row", json.loads((Path(__file__).resolve().parents[1] / "vectors/hostcode.json").read_text()))
-def test_host_code_goes_as_in_the_daemon(row: dict[str, list[str]]) -> None:
+def test_host_code_goes(row: dict[str, list[str]]) -> None:
     assert blank(row["texts"]) == row["blanked"]

@@ -67,13 +67,13 @@ REFUSED = {
     "grid": (judge.Launch("add2_kernel", SIGNATURE, grid="n - 5000"), "grid"),
     "block": (judge.Launch("add2_kernel", SIGNATURE, grid=4, block=2000), "block"),
     "shared": (judge.Launch("add2_kernel", SIGNATURE, grid=4, shared=1 << 30), "shared memory"),
-    "expression": (judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(m, 256)"), "no parameter"),
+    "expression": (judge.Launch("add2_kernel", SIGNATURE, grid="ceil_div(m, 256)"), "character 10: unknown name; there are n,"),
     "too few": (judge.Launch("add2_kernel", "out float* c, const float* a, int n", grid=4), "4 parameters"),
     "nothing is written": (judge.Launch("add2_kernel", SIGNATURE.replace("out float", "const float"), grid=4), "no launch writes c"),
     "too small": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[n + 1]"), grid=4), "c has 1000 elements, at least 1001"),
     "too many dimensions": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[1][n]"), grid=4), "c has shape (1000,)"),
     "a structure": (judge.Launch("add2_kernel", SIGNATURE.replace("int n", "int2 n"), grid=4), "n is a structure by value"),
-    "a name of nothing": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[m]"), grid=4), "'m', which is no parameter"),
+    "a name of nothing": (judge.Launch("add2_kernel", SIGNATURE.replace("c[n]", "c[m]"), grid=4), "c.elements: `m`: character 1: unknown"),
 }
 
 

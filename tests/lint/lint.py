@@ -179,7 +179,11 @@ def allowed_include(path: Path, included: str) -> bool:
         layer = parts[1]
         if layer == "ctl":
             allowed = CTL_LAYERS[parts[2]] if len(parts) > 3 else ("base", "commands")
-            return top in ("kops", "proto", *allowed)
+            return top in ("kops", "proto", "source", *allowed)
+        if layer == "source":  # beside util, for compile, kopsctl and client_py/native
+            return top in ("source", "proto")
+        if top == "source":
+            return layer == "compile"
         if layer == "sandbox":  # beside rpc: it knows util only
             return top in ("sandbox", "util", "proto")
         if layer == "remote":  # beside rpc, above sandbox

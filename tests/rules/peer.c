@@ -7,9 +7,9 @@
 
 #include <kops/kops.h>
 
-#include "compile/hostcode.h"
 #include "compile/options.h"
 #include "core/kernel_internal.h"
+#include "source/hostcode.h"
 
 _Static_assert((int)KOPS_MAX_KERNEL_TENSORS == (int)KERNELS_TENSORS_MAX, "libkops's public limit is the daemon's");
 
@@ -32,33 +32,6 @@ static void put_error(struct answer *a, const struct error *e)
 {
     put(a, "!", 1);
     put(a, error_code_name(e->code), strlen(error_code_name(e->code)));
-}
-
-/* The names that test_rules.py gives its expressions, too. */
-static void expression(const char *text, size_t length, struct answer *a)
-{
-    static const struct expr_name names[] = {
-        {"n", EXPR_INTEGER, 0, 0}, {"flag", EXPR_INTEGER, 1, 0}, {"min", EXPR_INTEGER, 2, 0}, {"p", EXPR_TENSOR, 0, -1},
-        {"q", EXPR_TENSOR, 1, 3},  {"gone", EXPR_TENSOR, 2, -1}, {"f", EXPR_UNUSABLE, 5, 0}};
-    static const struct tensor p = {.rank = 2, .shape = {6, 7}, .count = 42};
-    static const struct tensor q = {.rank = 3, .shape = {2, 3, 5}, .count = 30};
-    static const struct tensor *const tensors[] = {&p, &q, NULL};
-    const struct expr_scope scope = {names, sizeof(names) / sizeof(names[0])};
-    const struct expr_inputs inputs = {(const int64_t[]){5, 1, 11}, tensors, 4};
-    struct error e;
-    struct expr *x;
-    char digits[32];
-    int64_t value;
-
-    if (expr_parse(text, length, &scope, &x, &e) < 0) {
-        put_error(a, &e);
-        return;
-    }
-    if (expr_evaluate(x, &inputs, &value, &e) < 0)
-        put_error(a, &e);
-    else
-        put(a, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)value));
-    expr_free(x);
 }
 
 /* The payload's parts between bytes of 0. */
@@ -162,45 +135,6 @@ static void options(const char *payload, size_t length, struct answer *a)
     options_free(&made);
 }
 
-/* A line a parameter, "KIND DTYPE RANK SHAPE ELEMENTS ALIGN STRIDED NAME": SHAPE is the number of its dimensions, -1
- * stands for what is not given. */
-static void signature(const char *payload, struct answer *a)
-{
-    enum { MOST = 2 * KERNEL_MAX_PARAMS };
-    static const char *const kinds[] = {"in", "out", "inout", "scalar"};
-    struct kernel_param_declaration params[MOST] = {0};
-    struct kernel_declaration d = {.entry = "k", .entry_length = 1, .params = params};
-    struct kernel_signature *s;
-    struct error e;
-
-    for (const char *line = payload; *line; line = strchr(line, '\n') + 1) {
-        struct kernel_param_declaration *p = &params[d.n_params++];
-        char kind[8], dtype[8];
-        int elements, strided, at;
-        long long align;
-        unsigned long long lanes;
-
-        if (sscanf(line, "%7s %7s %d %d %d %lld %d %llu %n", kind, dtype, &p->rank, &p->n_shape, &elements, &align,
-                   &strided, &lanes, &at) != 8)
-            abort();
-        for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-            if (!strcmp(kind, kinds[i]))
-                p->kind = i;
-        p->dtype = dtype_of(dtype);
-        if (elements >= 0)
-            p->elements = (struct kernel_value){.type = KERNEL_NUMBER, .number = elements};
-        p->align = align < 0 ? 0 : (uint64_t)align;
-        p->strided = strided;
-        p->lanes = lanes;
-        p->name = line + at;
-        p->name_length = strcspn(p->name, "\n");
-    }
-    if (kernel_signature_new(&d, &s, &e) < 0)
-        put_error(a, &e);
-    else
-        kernel_signature_unref(s);
-}
-
 int main(void)
 {
     static struct answer a;
@@ -216,9 +150,6 @@ int main(void)
         payload[length] = '\0';
         a.length = 0;
         switch (letter) {
-        case 'E':
-            expression(payload, length, &a);
-            break;
         case 'H':
             blanked(payload, length, &a);
             break;
@@ -227,9 +158,6 @@ int main(void)
             break;
         case 'S':
             scalar(payload, &a);
-            break;
-        case 'K':
-            signature(payload, &a);
             break;
         case 'O':
             options(payload, length, &a);

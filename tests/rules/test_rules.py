@@ -1,4 +1,4 @@
-"""Rules about kernel source that exist in C and in Python, on the same random inputs.
+"""Rules about kernel source on random inputs, most of which exist in C and in Python.
 
 RULES_ROUNDS (2000) is the number of inputs a rule, RULES_SEED (1) the seed, 0 for another one each time; a failure prints it.
 """
@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 from kops._base.errors import KopsError
 from kops._calls.launch import scalar
-from kops._source.hostcode import blank
 from kops._source.options import macros, standard
-from kops._source.signature import Param, fault
+from kops._source.signature import Param
 from kops._source.types import type_of
 from kops.interpret import InterpretError
-from kops.interpret._arguments import Arguments, Parameter
-from kops.interpret._expressions import evaluate
+from kops.interpret._arguments import Arguments
 
 PEER = os.environ["RULES_PEER"]
 ROUNDS = int(os.environ.get("RULES_ROUNDS", "2000"))
@@ -54,57 +52,6 @@ def compare(letter: str, inputs: list[Any], encode: Callable[[Any], bytes], ours
     pairs = [(one, c.decode(errors="replace"), ours(one)) for one, c in zip(inputs, theirs)]
     wrong = [(one, c, py) for one, c, py in pairs if c != py and not (py == ERROR and c.startswith(ERROR))]
     assert not wrong, f"{len(wrong)} differ; the shortest: input, C, Python = {min(wrong, key=lambda w: len(repr(w[0])))!r}"
-
-
-# ---- Expressions ----
-
-NAMES = {"n": 5, "flag": True, "min": 11, "p": (6, 7), "q": (2, 3, 5), "gone": None, "f": 0.5}
-WORDS = ["n", "flag", "min", "max", "ceil_div", "next_pow2", "p", "q", "gone", "f", "multiprocessors", "x", "p.numel", "q.rank()",
-         "q.shape[-1]", "p.size(1)", "p.shape[0x1]", "q.shape[3]", "p.shape[7]", "p . rank", "0", "1", "7", "010", "0x1F", "0X",
-         "9223372036854775807", "9223372036854775808", "3a", "1_0", "+", "-", "*", "/", "//", "%", "(", ")", ",", " ", "\t", "\v",
-         "\n", ".", "[", "]", "é", "\u0663", "\u00a0", "^"]  # fmt: skip
-
-
-def expression(chance: random.Random, depth: int) -> str:
-    if depth <= 0 or chance.random() < 0.2:
-        return chance.choice(["n", "p.numel", "q.rank", "multiprocessors", str(chance.randrange(9)), "010", "0xff", "min", str(2**62)])
-    kind = chance.randrange(6)
-    a, b = (expression(chance, depth - 1 - chance.randrange(2)) for _ in range(2))
-    if kind == 0:
-        return f"-{a}"
-    if kind == 1:
-        return f"({a})"
-    if kind == 2:
-        return f"{chance.choice(['ceil_div', 'min', 'max'])}({a}, {b})"
-    if kind == 3:
-        return f"next_pow2({a})"
-    return f"{a} {chance.choice(['+', '-', '*', '/', '//', '%'])} {b}"
-
-
-def mutated(chance: random.Random, text: str, words: list[str]) -> str:
-    for _ in range(chance.randrange(3)):
-        at = chance.randrange(len(text) + 1)
-        text = text[:at] + chance.choice([*words, ""]) + text[at + chance.randrange(3) :]
-    return text
-
-
-def value_of(text: str) -> str:
-    try:
-        return str(evaluate(text, NAMES, "grid"))
-    except InterpretError:
-        return ERROR
-
-
-def test_expressions(chance: random.Random) -> None:
-    texts = ["(" * k + "n" + ")" * k for k in range(29, 36)] + ["-" * k + "n" for k in range(29, 36)]
-    texts += ["+".join(["1"] * k) for k in (31, 32, 33, 63, 64, 65, 70, 128)] + ["+".join(["n"] * k) for k in (31, 32, 33, 34, 65)]
-    texts += [f"max({','.join(['1'] * k)})" for k in (63, 64, 65, 66, 70)] + [f"max({','.join(['n'] * k)})" for k in (32, 33, 64, 65)]
-    texts += ["n" * 256, " " * 255 + "1", " " * 256 + "1", "é" * 130, "010", "1" + " " * 255, "n+" * 127 + "n"]
-    texts += ["next_pow2(" * k + "n" + ")" * k for k in (15, 16, 25)] + ["(" * 256, "-" * 256]
-    texts += ["".join(chance.choice(WORDS) for _ in range(chance.randrange(12))) for _ in range(ROUNDS)]
-    texts += [expression(chance, chance.randrange(1, 7)) for _ in range(ROUNDS)]
-    texts += [mutated(chance, expression(chance, 3), WORDS) for _ in range(ROUNDS)]
-    compare("E", texts, str.encode, value_of)
 
 
 # ---- Host code ----
@@ -143,9 +90,7 @@ def source(chance: random.Random) -> str:
 
 
 def test_host_code(chance: random.Random) -> None:
-    def ours(texts: list[str]) -> str:
-        return "\0".join(blank(texts))
-
+    """Whatever the texts are: each byte stays or becomes a blank, and lines stay."""
     programs = [[source(chance) for _ in range(chance.choice([1, 1, 2]))] for _ in range(ROUNDS)]
     programs += [["namespace a {" * k + "void f() { x; }" + "}" * k] for k in (255, 256, 257)]
     programs += [["#if A\n" * k + "void f() {\n#else\nvoid f() {\n#endif\n }\n" + "#endif\n" * k] for k in (62, 63, 64, 65)]
@@ -153,7 +98,10 @@ def test_host_code(chance: random.Random) -> None:
     for k in (4095, 4096, 4097):
         marks = "".join(f"#define M{i} __device__\n" for i in range(k))
         programs.append([f"{marks}M{k - 1} void f() {{}}\nM0 void g() {{}}"])
-    compare("H", programs, lambda texts: "\0".join(texts).encode(), ours)
+    given = ["\0".join(texts).encode() for texts in programs]
+    for before, after in zip(given, answers("H", given), strict=True):
+        assert len(after) == len(before), before
+        assert all(b in (a, 32) and (b == a or a not in b"\r\n\0") for a, b in zip(before, after)), before
 
 
 # ---- Types ----
@@ -200,38 +148,6 @@ def test_options(chance: random.Random) -> None:
     assert taken > ROUNDS / 2
 
 
-# ---- Parameter lists ----
-
-
-def parameter(chance: random.Random, i: int) -> Parameter:
-    kind = chance.choice(["in", "out", "inout", "scalar", "scalar", "in"])
-    name = chance.choice([f"p{i}"] * 60 + ["p1", "é", "1a", "a b", "a" * 63, "a" * 64, "_", "a-b"])
-    rare = [chance.random() < 0.1 for _ in range(5)]
-    if kind == "scalar":
-        rare = [one and chance.random() < 0.1 for one in rare]
-    dtype = chance.choice(["f32", "i64", "bool", "bf16", "f8_e4m3" if rare[0] else "u8"])
-    shape = (4,) * chance.choice([0, 1, 2, 8, 9]) if rare[1] else None
-    rank = chance.choice([0, 1, 2, 8, 9, 0 if shape is None else len(shape)]) if rare[2] else None
-    align = chance.choice([1, 2, 3, 16, 256, 512, 2**40]) if rare[3] else None
-    lanes = chance.choice([2, 3, 16, 100, 700, 1000]) if kind == "scalar" and chance.random() < 0.2 else 1
-    return Parameter(name, kind, dtype, shape, 5 if rare[4] else None, rank, align, chance.random() < 0.02, None, lanes)
-
-
-def test_parameter_lists(chance: random.Random) -> None:
-    def encode(params: list[Parameter]) -> bytes:
-        def number(value: int | None) -> int:
-            return -1 if value is None else value
-
-        return "".join(
-            f"{p.kind} {p.dtype} {number(p.rank)} {-1 if p.shape is None else len(p.shape)} {number(p.elements)} {number(p.align)} "
-            f"{int(p.strided)} {p.lanes} {p.name}\n" for p in params
-        ).encode()  # fmt: skip
-
-    lists = [[parameter(chance, i) for i in range(chance.choice([0, 1, 2, 3, 4]))] for _ in range(ROUNDS)]
-    lists += [[Parameter(f"p{i}", kind, "f32") for i in range(n)] for n in (15, 16, 17, 31, 32, 33) for kind in ("in", "scalar")]
-    compare("K", lists, encode, lambda params: ERROR if fault(params) else "")
-
-
 # ---- Scalars ----
 
 FLOATS = ("f16", "bf16", "f32", "f64")
@@ -269,7 +185,7 @@ def test_scalars_of_the_interpreter(chance: random.Random) -> None:
         if case[1] == "bool" and case[0] in FLOATS:
             return ERROR  # the daemon refuses it; the client, and so the interpreter, takes it for 0.0 or 1.0
         try:
-            return Arguments._number(Arguments([], []), Parameter("x", "scalar", case[0]), case[2]).hex()
+            return Arguments._number(Arguments([], []), Param("x", "scalar", case[0]), case[2]).hex()
         except InterpretError:
             return ERROR
 

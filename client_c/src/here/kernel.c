@@ -62,6 +62,20 @@ enum kops_code here_kernel_new(const struct here_declaration *d, struct here_ker
     return KOPS_OK;
 }
 
+enum kops_code here_check_declaration(const void *params, size_t length, struct kops_error *e)
+{
+    const struct here_declaration d = {.entry = "kernel", .params = params, .length = length};
+    struct kernel_param_declaration list[KERNEL_MAX_PARAMS];
+    struct kernel_declaration declaration;
+    struct kernel_signature *s;
+    struct error why;
+
+    if (read_declaration(&d, list, &declaration, &why) < 0 || kernel_signature_new(&declaration, &s, &why) < 0)
+        return here_error(&why, e);
+    kernel_signature_unref(s);
+    return KOPS_OK;
+}
+
 void here_kernel_free(struct here_kernel *k)
 {
     if (!k)

@@ -21,6 +21,8 @@ struct here_declaration {
 
 /* Copies everything. Errors: those of the method `kernel`. */
 enum kops_code here_kernel_new(const struct here_declaration *d, struct here_kernel **ret, struct kops_error *e);
+/* Checks the params of the method `kernel`, all that needs no binary. Errors: those of that method. */
+enum kops_code here_check_declaration(const void *params, size_t length, struct kops_error *e);
 /* NULL is allowed. Captured graphs that contain the kernel stay usable. */
 void here_kernel_free(struct here_kernel *k);
 

@@ -59,9 +59,9 @@ static enum kops_code hand_out(struct kops_kernel *k, struct here_code **ret_cod
 enum kops_code kernel_ensure_here(struct kops_kernel *k, uint64_t deadline, struct kops_error *e)
 {
     const struct kops_module_info *info = &k->module->known.info;
-    const struct kops_entry *entry = kops_module_entry(k->module, k->signature.entry);
+    const struct kops_entry *entry = kops_module_entry(k->module, k->entry);
     const struct wire_kernel wire = {.signature = &k->signature};
-    struct here_declaration d = {.code = here_code_find(info->key), .entry = k->signature.entry};
+    struct here_declaration d = {.code = here_code_find(info->key), .entry = k->entry};
     struct here_kernel *made = NULL;
     struct bytes params = {.data = NULL};
     enum kops_code r = KOPS_OK;

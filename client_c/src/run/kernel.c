@@ -4,44 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/arena.h"
 #include "base/fail.h"
 #include "here.h"
 #include "jobs/job.h"
 
-/* ---- modules: the copy of the source ---- */
-
-static const char *const *copy_texts(struct arena *a, const char *const *texts, size_t n, bool *whole)
-{
-    const char **copies = copy_bytes(a, texts, n * sizeof(*texts), whole);
-
-    for (size_t i = 0; copies && i < n; i++)
-        copies[i] = copy_text(a, texts[i], whole);
-    return copies;
-}
-
-/* False: there is no memory. */
-static bool copy_source(struct kops_module *m, const struct kops_source *s)
-{
-    bool whole = true;
-    struct kops_file *files = copy_bytes(&m->arena, s->files, s->n_files * sizeof(*s->files), &whole);
-
-    for (size_t i = 0; files && i < s->n_files; i++) {
-        files[i].name = copy_text(&m->arena, s->files[i].name, &whole);
-        files[i].text = copy_text(&m->arena, s->files[i].text, &whole);
-    }
-    m->source = (struct kops_source){.text = copy_text(&m->arena, s->text, &whole),
-                                     .name = copy_text(&m->arena, s->name, &whole),
-                                     .files = files,
-                                     .n_files = s->n_files,
-                                     .options = copy_texts(&m->arena, s->options, s->n_options, &whole),
-                                     .n_options = s->n_options,
-                                     .entries = copy_texts(&m->arena, s->entries, s->n_entries, &whole),
-                                     .n_entries = s->n_entries,
-                                     .arch = copy_text(&m->arena, s->arch, &whole),
-                                     .device = copy_text(&m->arena, s->device, &whole)};
-    return whole;
-}
+/* ---- modules: the source ---- */
 
 static const char *missing_text(const char *const *texts, size_t n, const char *list)
 {
@@ -105,10 +72,11 @@ static enum kops_code compile_now(void *thing, uint64_t deadline, struct kops_er
     struct compiling *compiling = thing;
     struct kops_module *m = compiling->module;
     struct kops_client *c = m->client;
+    const struct wire_raw wire = {.method = "compile", .params = m->source.data, .length = m->source.length};
     struct native_reply reply = {0};
     struct wire_module known;
-    struct job job = {.pack = wire_pack_compile,
-                      .wire = &m->source,
+    struct job job = {.pack = wire_pack_raw,
+                      .wire = &wire,
                       .resolve = resolve,
                       .context = compiling,
                       .safe = recovery_always,
@@ -161,10 +129,11 @@ enum kops_code module_compile(struct kops_client *c, const struct kops_source *s
     m->client = c;
     m->references = 1;
     c->references++;
-    if (copy_source(m, source))
-        r = ensure(m, deadline, &output, e);
-    else
+    wire_pack_source(&m->source, source);
+    if (m->source.failed)
         r = fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a module");
+    else
+        r = ensure(m, deadline, &output, e);
     if (log)
         *log = output;
     else
@@ -185,7 +154,7 @@ void module_unref(struct kops_module *m)
     c = m->client;
     remote_release(c, &m->remote, "module");
     arena_free(&m->known.arena);
-    arena_free(&m->arena);
+    bytes_free(&m->source);
     free(m);
     c->references--;
 }
@@ -283,46 +252,6 @@ static enum kops_code check_signature(const struct kops_signature *s, struct kop
     return r;
 }
 
-static void copy_sizes(struct arena *a, const char *const *from, const char **to, bool *whole)
-{
-    for (unsigned i = 0; i < 3; i++)
-        to[i] = copy_text(a, from[i], whole);
-}
-
-static const struct kops_tensor_map *copy_map(struct arena *a, const struct kops_tensor_map *from, bool *whole)
-{
-    struct kops_tensor_map *map = copy_bytes(a, from, sizeof(*from), whole);
-
-    for (unsigned d = 0; map && d < map->rank; d++)
-        map->box[d] = copy_text(a, map->box[d], whole);
-    return map;
-}
-
-/* False: there is no memory. */
-static bool copy_signature(struct kops_kernel *k, const struct kops_signature *s)
-{
-    struct arena *a = &k->arena;
-    bool whole = true;
-    struct kops_param *params = copy_bytes(a, s->params, s->n_params * sizeof(*s->params), &whole);
-
-    for (size_t i = 0; params && i < s->n_params; i++) {
-        params[i].name = copy_text(a, params[i].name, &whole);
-        params[i].elements = copy_text(a, params[i].elements, &whole);
-        for (unsigned d = 0; d < params[i].rank; d++)
-            params[i].shape[d] = copy_text(a, params[i].shape[d], &whole);
-        if (params[i].map)
-            params[i].map = copy_map(a, params[i].map, &whole);
-    }
-    k->signature = *s;
-    k->signature.entry = copy_text(a, s->entry, &whole);
-    k->signature.params = params;
-    k->signature.geometry.shared = copy_text(a, s->geometry.shared, &whole);
-    copy_sizes(a, s->geometry.grid, k->signature.geometry.grid, &whole);
-    copy_sizes(a, s->geometry.block, k->signature.geometry.block, &whole);
-    copy_sizes(a, s->geometry.cluster, k->signature.geometry.cluster, &whole);
-    return whole;
-}
-
 struct declaring {
     struct kops_kernel *kernel;
     struct wire_kernel wire;
@@ -393,7 +322,8 @@ void kernel_unref(struct kops_kernel *k)
     forget_here(k);
     remote_release(c, &k->remote, "kernel");
     module_unref(k->module);
-    arena_free(&k->arena);
+    bytes_free(&k->signature);
+    free(k->entry);
     free(k);
     c->references--;
 }
@@ -425,12 +355,13 @@ static enum kops_code define(struct kops_module *m, const struct kops_signature 
     k->references = 1;
     k->module = m;
     m->references++;
-    if (copy_signature(k, signature)) {
-        k->name = names_keep(k->client, k->signature.entry);
-        r = kernel_ensure(k, deadline, e);
-    } else {
+    k->name = names_keep(k->client, signature->entry);
+    k->entry = strdup(signature->entry);
+    wire_pack_signature(&k->signature, signature);
+    if (!k->entry || k->signature.failed)
         r = fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a kernel");
-    }
+    else
+        r = kernel_ensure(k, deadline, e);
     if (r)
         kernel_unref(k);
     else
@@ -485,7 +416,7 @@ const kops_module *kops_kernel_module(const kops_kernel *kernel)
 
 const char *kops_kernel_entry(const kops_kernel *kernel)
 {
-    return kernel->signature.entry;
+    return kernel->entry;
 }
 
 kops_kernel *kops_kernel_free(kops_kernel *kernel)

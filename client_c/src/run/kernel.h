@@ -12,9 +12,8 @@
 struct kops_module {
     struct kops_client *client; /* a reference */
     unsigned references;        /* the caller's, and each kernel's */
-    struct arena arena;         /* memory of `source` */
-    struct kops_source source;
-    struct wire_module known; /* info: from the first compilation */
+    struct bytes source;        /* the params of `compile` */
+    struct wire_module known;   /* info: from the first compilation */
     struct remote remote;
 };
 
@@ -22,9 +21,9 @@ struct kops_kernel {
     struct kops_client *client;
     unsigned references; /* the caller's, and each program's */
     struct kops_module *module;
-    struct arena arena; /* memory of `signature` */
-    struct kops_signature signature;
-    const char *name; /* lives as long as the client */
+    char *entry;
+    struct bytes signature; /* the params of `kernel` but for the module */
+    const char *name;       /* lives as long as the client */
     struct remote remote;
     /* Owned. NULL until the kernel is first launched in this process, then constant: launches read it without the lock.
      */

@@ -160,10 +160,9 @@ static void pack_files(struct bytes *b, const struct kops_file *files, size_t n)
     mp_close(&m);
 }
 
-void wire_pack_compile(struct bytes *out, uint32_t msgid, const void *request)
+void wire_pack_source(struct bytes *out, const struct kops_source *s)
 {
-    const struct kops_source *s = request;
-    struct mp_pairs m = begin(out, msgid, "compile");
+    struct mp_pairs m = mp_open(out);
 
     put_compile_source(&m, s->text);
     put_compile_name(&m, s->name);
@@ -247,14 +246,13 @@ static void pack_param(struct bytes *b, const struct kops_param *p)
     mp_close(&m);
 }
 
-static void put_declaration(struct mp_pairs *m, const struct wire_kernel *w)
+void wire_pack_signature(struct bytes *out, const struct kops_signature *s)
 {
-    const struct kops_signature *s = w->signature;
     const struct kops_geometry *g = &s->geometry;
     const unsigned grid = count_texts(g->grid, 3), block = count_texts(g->block, 3),
                    cluster = count_texts(g->cluster, 3);
+    struct mp_pairs map = mp_open(out), *m = &map;
 
-    put_kernel_module(m, w->module);
     put_kernel_entry(m, s->entry);
     put_kernel_params(m, s->n_params);
     for (size_t i = 0; i < s->n_params; i++)
@@ -271,20 +269,6 @@ static void put_declaration(struct mp_pairs *m, const struct wire_kernel *w)
     put_kernel_cooperative(m, s->cooperative);
     put_kernel_pdl(m, s->pdl);
     mp_close(m);
-}
-
-void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
-{
-    struct mp_pairs m = mp_open(out);
-
-    put_declaration(&m, w);
-}
-
-void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
-{
-    struct mp_pairs m = begin(out, msgid, "kernel");
-
-    put_declaration(&m, request);
 }
 
 /* ---- operands and attributes ---- */
@@ -578,6 +562,27 @@ void wire_pack_run_program(struct bytes *out, uint32_t msgid, const void *reques
         pack_binding(out, &w->bound[i]);
     put_how(&m, &w->how);
     mp_close(&m);
+}
+
+static void put_declaration(struct mp_pairs *m, const struct wire_kernel *w)
+{
+    put_kernel_module(m, w->module);
+    put_packed(m, w->signature->data, w->signature->length);
+    mp_close(m);
+}
+
+void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w)
+{
+    struct mp_pairs m = mp_open(out);
+
+    put_declaration(&m, w);
+}
+
+void wire_pack_kernel(struct bytes *out, uint32_t msgid, const void *request)
+{
+    struct mp_pairs m = begin(out, msgid, "kernel");
+
+    put_declaration(&m, request);
 }
 
 void wire_pack_raw(struct bytes *out, uint32_t msgid, const void *request)

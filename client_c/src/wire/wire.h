@@ -92,7 +92,7 @@ struct wire_run {
 
 struct wire_kernel {
     uint64_t module;
-    const struct kops_signature *signature;
+    const struct bytes *signature; /* as wire_pack_signature() wrote it */
 };
 
 /* A module's code, or one of the daemon's own kernels. */
@@ -186,7 +186,6 @@ wire_pack wire_pack_gathered;    /* struct wire_gathered */
 wire_pack wire_pack_program;     /* struct wire_sequence: its device, not its `how` */
 wire_pack wire_pack_run_program; /* struct wire_run_program */
 wire_pack wire_pack_raw;         /* struct wire_raw */
-wire_pack wire_pack_compile;     /* struct kops_source */
 wire_pack wire_pack_kernel;      /* struct wire_kernel */
 wire_pack wire_pack_code;        /* struct wire_code */
 wire_pack wire_pack_cache;       /* struct wire_cache */
@@ -197,7 +196,10 @@ wire_pack wire_pack_trace;       /* struct wire_tracing */
 wire_pack wire_pack_tune;        /* struct wire_tune */
 wire_pack wire_pack_tuning;      /* struct wire_tuning */
 
-/* The params of `kernel` alone. */
+/* The params of `compile` alone. */
+void wire_pack_source(struct bytes *out, const struct kops_source *s);
+/* The params of `kernel` alone but for the module, and with it. */
+void wire_pack_signature(struct bytes *out, const struct kops_signature *s);
 void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w);
 /* An op's attributes alone, as a map. `variant` NULL: not forced. */
 void wire_pack_attrs(struct bytes *out, const struct kops_attr *attrs, size_t n, const char *variant);

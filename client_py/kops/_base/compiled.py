@@ -21,7 +21,7 @@ import msgpack
 from .._version import VERSION
 from .declarations import DTYPES, OPS
 from .dtypes import NAMES
-from .errors import BY_CODE, KopsError
+from .errors import BY_CODE, KopsError, Unsupported
 from .log import log
 
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2, "linear": 2}  # with results of the inputs' dtype
@@ -83,6 +83,15 @@ native, why_not = load()
 if native is not None:
     atexit.register(native.leave)
 _configured: Any = None
+
+
+def compiled_part(what: str) -> Any:
+    """The extension; raises Unsupported where there is none. `what` needs it, in the error."""
+    if native is None:
+        raise Unsupported(f"{what} needs the compiled part of the package: {why_not}")
+    return native
+
+
 fast_types: set[type] = set()  # exactly these types of tensors are read by the extension
 
 

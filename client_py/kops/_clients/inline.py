@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
+from .._base.compiled import native, why_not
 from .._base.errors import BadArgument, CompileFailed, KopsError
 from .._kernels.code import Code
 from .._kernels.elementwise import Elementwise
@@ -160,7 +161,7 @@ def load_inline(
     entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
     client = client or default_client()
     how: dict[str, Any] = {"options": options, "files": files, "name": f"{name}.cu"}
-    ported = port(name, _joined(cpp_sources), text, entries, options, _paths(files, folders))
+    ported = port(name, _joined(cpp_sources), text, entries, options, _paths(files, folders)) if native is not None else None
     if ported is not None:
         text = ported.blanked
         if entries is None or not set(entries).isdisjoint(ported.functions) or not _are_kernels(entries, text, files):
@@ -168,7 +169,8 @@ def load_inline(
     host = _host_code(text)
     if host is not None:
         why = f"cuda_sources of {name} hold code for the host ({host}), which cannot go to the daemon"
-        raise BadArgument(why, {"key": "cuda_sources"})
+        answer = f". The compiled part of the package says what to write in its place: {why_not}" if native is None else ""
+        raise BadArgument(why + answer, {"key": "cuda_sources"})
     made = scan(text, files)
     for entry in entries or ():
         known = names(made)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from .._base.declarations import DTYPES
+from .signature import Param
 from .types import C_NAMES, Type, same_memory
 
 __all__ = ["Found", "disagreement"]
@@ -20,20 +21,9 @@ class Found(NamedTuple):
     size: int = 0  # bytes of the scalar; 0: not known
 
 
-class _Declared(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def lanes(self) -> int: ...
-
-
-def _differs(declared: _Declared, found: Found) -> bool:
+def _differs(declared: Param, found: Found) -> bool:
     tensor = declared.kind != "scalar"
-    if tensor != found.pointer or getattr(declared, "map", None) is not None:
+    if tensor != found.pointer or declared.map is not None:
         return True
     if found.type is None:
         return not tensor and found.size not in (0, declared.lanes * DTYPES[declared.dtype])
@@ -44,7 +34,7 @@ def _differs(declared: _Declared, found: Found) -> bool:
     return found.type.lanes != declared.lanes or not same_memory(declared.dtype, found.type)
 
 
-def _advice(declared: _Declared, found: Found) -> str:
+def _advice(declared: Param, found: Found) -> str:
     if found.type is None:
         return "declare it as that is"
     name = C_NAMES[found.type.dtype]
@@ -56,7 +46,7 @@ def _advice(declared: _Declared, found: Found) -> str:
     return f"write `{const}{name}* {declared.name}` in its signature, and give it elements of {found.type.dtype}"
 
 
-def disagreement(entry: str, declared: Sequence[_Declared], source: Sequence[Found | None]) -> str | None:
+def disagreement(entry: str, declared: Sequence[Param], source: Sequence[Found | None]) -> str | None:
     """The first thing in which they differ, and what to write; None if nothing does. A parameter of the source that is
     None could not be read, and agrees with everything."""
     if len(declared) != len(source):

@@ -8,10 +8,6 @@ from typing import Any
 
 from .._base.errors import BadArgument
 
-MAX_RANK = 5
-SWIZZLES, INTERLEAVES, WIDTHS = (0, 32, 64, 128), (0, 16, 32), (0, 64, 128, 256)
-MOST_STEP = 8
-FLOATS = ("f16", "bf16", "f32", "f64")
 C_TYPE = "const __grid_constant__ CUtensorMap"
 
 
@@ -51,27 +47,6 @@ class TensorMap:
             if getattr(self, key):
                 params[key] = True
         return params
-
-
-def fault(made: TensorMap, dtype: str, rank: int | None) -> str | None:
-    """The first rule of the daemon that it breaks, apart from its expressions (daemon/core/kernel_map.c)."""
-    n = len(made.box)
-    steps = made.steps if made.steps is not None else (1,) * n
-    rules = (
-        (1 <= n <= MAX_RANK, f"a tensor map has 1 to {MAX_RANK} dimensions, its box {n}"),
-        (len(steps) == n, "steps has as many numbers as box"),
-        (rank in (None, n), "its box has another number of dimensions than the tensor"),
-        (made.swizzle in SWIZZLES, "swizzle must be 0, 32, 64 or 128"),
-        (made.interleave in INTERLEAVES, "interleave must be 0, 16 or 32"),
-        (made.l2 in WIDTHS, "l2 must be 0, 64, 128 or 256"),
-        (not made.interleave or n >= 3, "a tensor with interleave has at least 3 dimensions"),
-        (made.interleave != 32 or made.swizzle == 32, "swizzle must be 32 with interleave 32"),
-        (not made.nan or dtype in FLOATS, f"fill nan is for {', '.join(FLOATS)}"),
-        (not made.tf32 or dtype == "f32", "tf32 is for f32"),
-        (all(1 <= step <= MOST_STEP for step in steps), f"steps must be from 1 to {MOST_STEP}"),
-        (made.interleave or not steps or steps[-1] == 1, "the last step must be 1 without interleave"),
-    )
-    return next((why for holds, why in rules if not holds), None)
 
 
 def _number(word: str, value: str) -> int:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .._base.declarations import DTYPES, KERNEL_LIMITS, KERNEL_WORDS
+from .._base.compiled import compiled_part, pack
+from .._base.declarations import DTYPES, KERNEL_WORDS
 from .._base.errors import BadArgument, WrongType
 from . import maps
 from .maps import TensorMap
@@ -25,7 +26,6 @@ from .types import C_NAMES, MAX_VECTOR, TENSORS_ONLY, WORDS, Type, is_type_name,
 
 KINDS = ("in", "out", "inout", "scalar")
 QUALIFIERS = KERNEL_WORDS["qualifiers"]
-MAX_RANK = 8
 
 
 @dataclass(frozen=True)
@@ -351,49 +351,25 @@ def _plain(text: str) -> tuple[Param, ...] | None:
     return tuple(made.values())
 
 
-_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*", re.ASCII)
+def _without_expressions(param: Param) -> dict[str, Any]:
+    """The param map with sizes that every launch takes in place of texts."""
+    made = param.wire()
+    if "shape" in made:
+        made["shape"] = [None if isinstance(size, str) else size for size in made["shape"]]
+    if isinstance(param.elements, str):
+        del made["elements"]
+    if "map" in made:
+        made["map"]["box"] = [1 if isinstance(size, str) else size for size in made["map"]["box"]]
+    return made
 
 
-def _param_fault(param: Any) -> str | None:
-    """The first rule that one parameter breaks."""
-    if not _NAME.fullmatch(param.name):
-        return "its name must be a C identifier"
-    if len(param.name) > KERNEL_LIMITS["param_name"]:
-        return "its name is too long"
-    if param.kind not in KINDS or param.dtype not in DTYPES:
-        return f"kind {param.kind!r} or dtype {param.dtype!r} is unknown"
-    if param.kind == "scalar":
-        if param.dtype in TENSORS_ONLY:
-            return f"{param.dtype} is for tensors only"
-        given = (param.shape, param.elements, param.rank, param.align, param.map)
-        return "a scalar has no shape, elements, rank, align, strided or map" if param.strided or given != (None,) * 5 else None
-    ranks = {rank for rank in (param.rank, None if param.shape is None else len(param.shape)) if rank is not None}
-    if len(ranks) > 1 or not ranks <= set(range(MAX_RANK + 1)):
-        return f"its rank must be at most {MAX_RANK}, and that of its shape"
-    align = param.align or 0
-    if align & (align - 1) or not 0 <= align <= KERNEL_LIMITS["align"]:
-        return "align must be a power of two, at most 256"
-    return None if param.map is None else maps.fault(param.map, param.dtype, next(iter(ranks), None))
-
-
-def fault(params: Sequence[Any]) -> str | None:
-    """The first rule of the daemon that a parameter list breaks, apart from its expressions (daemon/core/kernel_signature.c);
-    None if it breaks none."""
-    for what, count in (("params", len(params)), ("tensors", sum(param.kind != "scalar" for param in params))):
-        if count > KERNEL_LIMITS[what]:
-            return f"{count} {what}; a kernel has at most {KERNEL_LIMITS[what]}"
-    seen: set[str] = set()
-    end, most = 0, KERNEL_LIMITS["param_bytes"]
-    for i, param in enumerate(params):
-        why = "another parameter has this name" if param.name in seen else _param_fault(param)
-        if why is not None:
-            return f"params[{i}] ({param.name}): {why}"
-        seen.add(param.name)
-        size = 8 if param.kind != "scalar" else DTYPES[param.dtype] * param.lanes
-        align = min(size & -size, 16)
-        end = (end + align - 1) // align * align + size
-        if end > most:
-            return f"the parameters have more than {most} bytes"
+def fault(params: Sequence[Param]) -> str | None:
+    """The first rule of the daemon that a parameter list breaks, apart from its expressions; None if it breaks none."""
+    check = compiled_part("checking a parameter list").check_declaration
+    try:
+        check(pack({"module": 0, "entry": "", "params": [_without_expressions(param) for param in params]}))
+    except ValueError as error:
+        return str(error)
     return None
 
 

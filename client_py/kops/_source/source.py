@@ -19,7 +19,7 @@ from .._base.declarations import KERNEL_LIMITS, KERNEL_WORDS
 from .._base.errors import BadArgument, LimitExceeded, SignatureMismatch
 from .agreement import Found, disagreement
 from .options import macros
-from .signature import Declared, NotParsed, Param, read_one, spelled, split
+from .signature import Declared, NotParsed, Param, parse, read_one, spelled, split
 from .tokens import DIRECTIVE, NAME, NUMBER, PUNCTUATION, STRING, Token, directive, included, tokens
 from .types import Type, is_scoped, type_of
 
@@ -301,7 +301,7 @@ class Scan:
     types: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
 
 
-def _closing(found: Sequence[Token], at: int) -> int:
+def closing(found: Sequence[Token], at: int) -> int:
     """The place of the parenthesis that closes the one at `at`; -1 where none does."""
     depth = 0
     for i in range(at, len(found)):
@@ -312,7 +312,7 @@ def _closing(found: Sequence[Token], at: int) -> int:
     return -1
 
 
-def _template(found: Sequence[Token]) -> Words | None:
+def template_of(found: Sequence[Token]) -> Words | None:
     """The parameters of a template, of the words before `__global__`; None where there are none."""
     for i, token in enumerate(found):
         if token.text != "template":
@@ -332,7 +332,7 @@ def _kernel(found: Sequence[Token], at: int, scope: str, own: bool) -> Definitio
     while i < len(found):
         token = found[i]
         if token.text in ATTRIBUTES and i + 1 < len(found) and found[i + 1].text == "(":
-            i = _closing(found, i + 1)
+            i = closing(found, i + 1)
             if i < 0:
                 return None
         elif token.text not in SPECIFIERS and token.kind != STRING:
@@ -340,13 +340,13 @@ def _kernel(found: Sequence[Token], at: int, scope: str, own: bool) -> Definitio
         i += 1
     if i + 1 >= len(found) or found[i].kind != NAME or found[i + 1].text != "(":
         return None  # a specialisation of a template, or something else that has no plain name
-    end = _closing(found, i + 1)
+    end = closing(found, i + 1)
     if end < 0:
         return None
     begin = at
     while begin > 0 and found[begin - 1].text not in (";", "}", "{"):
         begin -= 1
-    return Definition(scope + found[i].text, _template(found[begin:at]), tuple(found[i + 2 : end]), found[i].line, own)
+    return Definition(scope + found[i].text, template_of(found[begin:at]), tuple(found[i + 2 : end]), found[i].line, own)
 
 
 def _namespace(found: Sequence[Token], at: int) -> tuple[str, int] | None:
@@ -539,22 +539,26 @@ def check(made: Scan, entry: str, declared: Sequence[Param]) -> None:
         raise SignatureMismatch(wrong, {"key": "signature", "declared": len(declared), "compiled": len(found)})
 
 
-def parameters_found(made: Scan, entry: str) -> list[Declared | None]:
+def parameters_found(made: Scan, entry: str, plainly: bool = False) -> list[Declared | None]:
     """The parameters of a kernel; None for each that is not said plainly. Raises NotParsed where not even their
-    number is."""
+    number is; `plainly`: or one of them."""
+    same = _definitions(made, entry)
     forms: list[list[Declared | None]] = []
-    for kernel in _definitions(made, entry):
+    for kernel in same:
         resolver = _Resolver(made, _bindings(kernel, entry))
         found: list[Declared | None] = []
-        for part in split(kernel.params):
+        for i, part in enumerate(split(kernel.params)):
             try:
                 found.append(resolver.parameter(part))
-            except NotParsed:
+            except NotParsed as error:
+                if plainly:
+                    raise NotParsed(f"{entry}, parameter {i + 1} (`{spelled(part)}`): {error}") from None
                 found.append(None)
         forms.append(found)
-    kinds = {tuple((d.param.kind, d.param.dtype) if d else None for d in found) for found in forms}
+    kinds = {tuple((d.param.kind, d.param.dtype, plainly and d.param.align) if d else None for d in found) for found in forms}
     if len(kinds) > 1:
-        raise NotParsed("in several forms")
+        lines = ", ".join(str(kernel.line) for kernel in same)
+        raise NotParsed(f"the source shows {entry} in several forms (lines {lines})")
     return forms[-1]
 
 
@@ -562,28 +566,9 @@ def signature(made: Scan, entry: str) -> tuple[Param, ...]:
     """The parameters of a kernel, where the source says them plainly. Raises BadArgument, which asks for them."""
     ask = f"give the signature of {entry}, such as \"float* c, const float* a, int n\""
     try:
-        same = _definitions(made, entry)
-        forms = [_signature(made, kernel, entry) for kernel in same]
+        return parse([declared.param for declared in parameters_found(made, entry, True) if declared is not None])
     except NotParsed as error:
         raise BadArgument(f"{error}: {ask}", {"key": "signature"}) from None
-    if len({tuple((p.kind, p.dtype, p.align) for p in form) for form in forms}) > 1:
-        lines = ", ".join(str(kernel.line) for kernel in same)
-        raise BadArgument(f"the source shows {entry} in several forms (lines {lines}): {ask}", {"key": "signature"})
-    return forms[-1]
-
-
-def _signature(made: Scan, kernel: Definition, entry: str) -> tuple[Param, ...]:
-    resolver = _Resolver(made, _bindings(kernel, entry))
-    result: list[Param] = []
-    for i, part in enumerate(split(kernel.params)):
-        try:
-            param = resolver.parameter(part).param
-            if any(param.name == other.name for other in result):
-                raise NotParsed(f"a second parameter {param.name}")
-        except NotParsed as error:
-            raise NotParsed(f"{entry}, parameter {i + 1} (`{spelled(part)}`): {error}") from None
-        result.append(param)
-    return tuple(result)
 
 
 def headers(text: str, folders: Iterable[str | os.PathLike[str]]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """C++ source as tokens: just enough to find kernels, their parameters and the files that it includes.
 
 No preprocessor: a directive is one token, and macros are seen as the names that they are. Callers give up where that could
-matter. The daemon cuts its tokens by the same rules (daemon/compile/hostcode.c).
+matter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels on the CPU, for debugging and tests: `kops.interpret.run` compiles a CUDA source with the system's C++ compiler
 and runs it thread by thread, watching every access of memory.
 
-What it needs is g++ or clang++ (C++17); no CUDA, no GPU and no daemon. Blocks run one after another. See
+What it needs is g++ or clang++ (C++17) and the package's compiled part; no CUDA, no GPU and no daemon. Blocks run one after another. See
 `InterpretError` for what is found. What is left to the device: races between blocks, inline PTX, and speed.
 """
 
@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .. import Param
 from .._companions import Found, disagreement, type_of
 from . import _runtime
-from ._arguments import Arguments, Parameter, parameters
+from ._arguments import Arguments, parameters
 from ._compiler import compile_kernel
 from ._elf import static_bytes
 from ._errors import InterpretError
@@ -35,7 +36,7 @@ def _found(parameter: Any) -> Found:
     return Found(text, bool(parameter.is_pointer), type_of(words, dtypes=False), 0 if parameter.is_pointer else parameter.size)
 
 
-def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Parameter], entry: str) -> None:
+def _check_signature(kernel: _runtime.Kernel, declared: Sequence[Param], entry: str) -> None:
     wrong = disagreement(entry, declared, [_found(parameter) for parameter in kernel.parameters])
     if wrong is not None:
         raise InterpretError(wrong, "signature")

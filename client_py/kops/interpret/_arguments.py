@@ -13,8 +13,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import KopsError
-from .._companions import DTYPES, NAMES, convert, fault, numpy, plain_view, structure, to_bytes
+from .. import KopsError, Param
+from .._companions import DTYPES, NAMES, compiled_part, convert, fault, numpy, plain_view, structure, to_bytes
 from ._errors import InterpretError
 from ._expressions import evaluate
 
@@ -27,58 +27,47 @@ GAP = 1 << 30  # bytes of address space on both sides of a tensor
 ALIGNMENT = 256  # as the device's allocator gives
 
 
-class Parameter(NamedTuple):
-    name: str
-    kind: str
-    dtype: str
-    shape: tuple[Any, ...] | None = None
-    elements: Any = None
-    rank: int | None = None
-    align: int | None = None
-    strided: bool = False
-    map: Any = None
-    lanes: int = 1
-
-    @property
-    def is_tensor(self) -> bool:
-        return self.kind != "scalar"
-
-    @property
-    def itemsize(self) -> int:
-        return DTYPES[self.dtype]
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        """NumPy's dtypes that hold its elements."""
-        return (NAMES[self.dtype], *([_BITS[self.dtype]] if self.dtype in _BITS else []))
+def _arrays(dtype: str) -> tuple[str, ...]:
+    """NumPy's dtypes that hold elements of this one."""
+    return (NAMES[dtype], *([_BITS[dtype]] if dtype in _BITS else []))
 
 
 class Tensor(NamedTuple):
     """An array argument in memory for the kernel."""
 
-    parameter: Parameter
+    parameter: Param
     start: int  # address of the usable memory
     size: int  # bytes of usable memory
     pointer: int  # the kernel's argument: the first element
 
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.parameter.dtype]
 
-def parameters(items: Sequence[Any]) -> list[Parameter]:
-    """The declaration in a plain form; each item has `name`, `kind` and `dtype`, as attributes or keys, and may have
-    `shape`, `elements`, `rank`, `align` and `strided`. What the daemon refuses is refused here."""
-    result: list[Parameter] = []
+
+def parameters(items: Sequence[Any]) -> list[Param]:
+    """The declaration; each item is a `Param` or like one: it has `name`, `kind` and `dtype`, as attributes or keys, and may have
+    what else a `Param` has. What the daemon refuses is refused here."""
+    compiled_part("the interpreter")
+    result: list[Param] = []
     for i, item in enumerate(items):
         get = item.get if isinstance(item, Mapping) else lambda key, item=item: getattr(item, key, None)
-        made = Parameter(
-            str(get("name") or f"argument_{i}"), str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"),
-            get("align"), bool(get("strided")), get("map"), int(get("lanes") or 1),
-        )  # fmt: skip
-        if made.map is not None:
+        name = str(get("name") or f"argument_{i}")
+        if get("map") is not None:
             raise InterpretError(
-                f"{made.name} is a tensor map: what copies through it is a GPU's own unit, which the interpreter has not; run this "
+                f"{name} is a tensor map: what copies through it is a GPU's own unit, which the interpreter has not; run this "
                 "kernel on a GPU, or interpret a version of it that takes pointers",
                 "unsupported",
             )
-        result.append(made)
+        try:
+            result.append(
+                Param(
+                    name, str(get("kind")), str(get("dtype")), get("shape"), get("elements"), get("rank"), get("align"),
+                    bool(get("strided")), lanes=int(get("lanes") or 1),
+                )
+            )  # fmt: skip
+        except KopsError as error:
+            raise InterpretError(str(error), "signature") from None
     wrong = fault(result)
     if wrong is not None:
         raise InterpretError(wrong, "signature")
@@ -119,7 +108,7 @@ def _share_elements(a: Any, b: Any) -> bool:
         return True
 
 
-def _as_array(parameter: Parameter, value: Any) -> _Array:
+def _as_array(parameter: Param, value: Any) -> _Array:
     target = None
     try:
         value = plain_view(value, parameter, parameter.name)
@@ -132,9 +121,9 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
         if tensor.device.type != "cpu":
             target, tensor = tensor, tensor.cpu()
         if str(tensor.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"):
-            if str(tensor.dtype).partition(".")[2] not in parameter.arrays:
+            if str(tensor.dtype).partition(".")[2] not in _arrays(parameter.dtype):
                 raise InterpretError(f"{parameter.name}: dtype {tensor.dtype} for a parameter of {parameter.dtype}", "signature")
-            array = tensor.view(torch.uint8 if parameter.itemsize == 1 else torch.int16).numpy()
+            array = tensor.view(torch.uint8 if DTYPES[parameter.dtype] == 1 else torch.int16).numpy()
             return _Array(array, (target, tensor) if target is not None else None)
         array = tensor.numpy()
         target = (target, tensor) if target is not None else None
@@ -144,7 +133,7 @@ def _as_array(parameter: Parameter, value: Any) -> _Array:
         if parameter.kind != "in":
             raise InterpretError(f"{parameter.name}: {type(value).__name__} is no array that could be written", "signature")
         array = numpy.asarray(array)
-    if array.dtype.name not in parameter.arrays:
+    if array.dtype.name not in _arrays(parameter.dtype):
         raise InterpretError(f"{parameter.name}: dtype {array.dtype} for a parameter of {parameter.dtype}", "signature")
     if not array.dtype.isnative:
         raise InterpretError(f"{parameter.name}: the bytes of {array.dtype} are swapped", "signature")
@@ -170,13 +159,13 @@ def check_shape(parameter: Any, shape: tuple[int, ...], names: Mapping[str, Any]
 class Arguments:
     """The arguments of a kernel. Use as a context manager: leaving it frees the memory."""
 
-    def __init__(self, declared: Sequence[Parameter], values: Sequence[Any], alias: bool = False) -> None:
+    def __init__(self, declared: Sequence[Param], values: Sequence[Any], alias: bool = False) -> None:
         if len(values) != len(declared):
             raise InterpretError(f"{len(values)} arguments for {len(declared)} parameters", "signature")
         self.tensors: list[Tensor] = []
         self.names: dict[str, Any] = {}  # for expressions
-        self.missing: list[Parameter] = []  # null pointers
-        self._arrays: dict[int, tuple[Parameter, _Array]] = {}
+        self.missing: list[Param] = []  # null pointers
+        self._arrays: dict[int, tuple[Param, _Array]] = {}
         self._numbers: dict[int, bytes] = {}
         for i, (parameter, value) in enumerate(zip(declared, values)):
             if not parameter.is_tensor:
@@ -219,7 +208,7 @@ class Arguments:
                 if array.target is not None or its.target is not None:
                     raise InterpretError(f"{parameter.name} shares memory with {other.name}: copy it to the CPU first", "signature")
 
-    def _number(self, parameter: Parameter, value: Any) -> bytes:
+    def _number(self, parameter: Param, value: Any) -> bytes:
         try:
             if parameter.lanes > 1:
                 self.names[parameter.name] = ""  # expressions cannot use a structure

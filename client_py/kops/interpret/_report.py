@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 
+from .._companions import DTYPES
 from ._arguments import Arguments
 from ._compiler import INCLUDE, SOURCE_ROOT
 from ._elf import plain_name
@@ -80,7 +81,7 @@ class _Story:
         named = [t for t in self.arguments.tensors if t.start == region.start]
         tensor = next((t for t in named if t.parameter.kind == "in"), named[0]) if self.kind == "read_only" else named[0]
         self.tensor = tensor.parameter.name
-        size = tensor.parameter.itemsize
+        size = tensor.itemsize
         self.index = (report.address - tensor.pointer) // size
         count = tensor.size // size
         text = f"{_ACCESS[report.access]} of {self.tensor}[{self.index}]"
@@ -119,16 +120,16 @@ class _Story:
             return f"{access} of a local variable of thread {_text(_triple(report.other))}"
         if report.address < 1 << 32 and self.arguments.missing:
             parameter = self.arguments.missing[0]
-            self.tensor, self.index = parameter.name, report.address // parameter.itemsize
+            self.tensor, self.index = parameter.name, report.address // DTYPES[parameter.dtype]
             return f"{access} through the null pointer {parameter.name}"
         if report.address < 4096:
             return f"{access} through a null pointer"
         for tensor in self.arguments.tensors if report.overflow else ():
-            index, count = (report.address - tensor.pointer) // tensor.parameter.itemsize, tensor.size // tensor.parameter.itemsize
+            index, count = (report.address - tensor.pointer) // tensor.itemsize, tensor.size // tensor.itemsize
             if said := self.overflowed(index, count):
                 self.kind, self.tensor, self.index = "out_of_bounds", tensor.parameter.name, index
                 return f"{access} of {self.tensor}[{index}], {self.tensor} has {count} element{'s' if count != 1 else ''}{said}"
-        far = any(abs(report.address - tensor.pointer) >> 32 < 2 * tensor.parameter.itemsize for tensor in self.arguments.tensors)
+        far = any(abs(report.address - tensor.pointer) >> 32 < 2 * tensor.itemsize for tensor in self.arguments.tensors)
         hint = f"; an address so far off is often that of an {_TOO_LARGE}" if far else ""
         return f"{access} of {report.size or 'some'} bytes at 0x{report.address:x}, which is no memory of the kernel{hint}"
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from .._companions import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
+from .._companions import DIRECTIVE, NAME, NUMBER, STRING, Token, closing, template_of, tokens
 
 # Headers to write beside a source, by name. The first ones are of libraries for the host, which kernels do not need.
 HOST_HEADERS = dict.fromkeys(
@@ -119,36 +119,17 @@ def _of_kernel(items: Sequence[Token], name: str) -> list[LaunchBounds]:
     for i, token in enumerate(items):
         if token.text != "__launch_bounds__" or token.kind != NAME:
             continue
-        end = _closing(items, i + 1)
+        end = closing(items, i + 1)
+        if end < 0:
+            continue
         begin, at = i, end + 1
         while begin and items[begin - 1].text not in (";", "{", "}"):
             begin -= 1
         while at < len(items) and items[at].text not in (";", "{", name):
             at += 1
         if at < len(items) and items[at].text == name and at + 1 < len(items) and items[at + 1].text == "(":
-            result.append(LaunchBounds(_text(items[i + 2 : end]), _template(items[begin:i])))
+            result.append(LaunchBounds(_text(items[i + 2 : end]), _text(template_of(items[begin:i]) or ())))
     return result
-
-
-def _closing(items: Sequence[Token], at: int) -> int:
-    depth = 0
-    for i in range(at, len(items)):
-        depth += {"(": 1, ")": -1}.get(items[i].text, 0)
-        if depth <= 0:
-            return i
-    return len(items)
-
-
-def _template(items: Sequence[Token]) -> str:
-    texts = [token.text for token in items]
-    if "template" not in texts:
-        return ""
-    begin, depth = texts.index("template") + 1, 0
-    for i in range(begin, len(texts)):
-        depth += {"<": 1, ">": -1}.get(texts[i], 0)
-        if depth <= 0:
-            return _text(items[begin + 1 : i])
-    return ""
 
 
 def _text(items: Sequence[Token]) -> str:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .._companions import numpy
-from ..interpret import InterpretError
+from .. import KopsError
+from .._companions import compiled_part, numpy
 from ..interpret._compiler import compiler
 from ._draws import Draw
 from ._runner import Ran, Runner, Step
@@ -29,7 +29,7 @@ TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # most characters kept of a stranger's pro
 ENDING = 1.0  # seconds for a process to end after it has closed its pipe
 # Variables of the environment that a stranger may see.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
-        "PYTHONPYCACHEPREFIX")
+        "PYTHONPYCACHEPREFIX", "KOPS_NATIVE")
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -44,7 +44,8 @@ class HostRunner(Runner):
         self.deadline = deadline
         try:
             compiler()
-        except InterpretError as error:
+            compiled_part("it")
+        except KopsError as error:
             raise Stop("no_verdict", f"the interpreter cannot work here: {error}") from None
         down, up = os.pipe(), os.pipe()
         path = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])

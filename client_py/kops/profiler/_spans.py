@@ -13,7 +13,7 @@ from numbers import Integral
 from types import FrameType
 from typing import Any
 
-from .. import BadArgument, Batch, Entry, Kernel, Program
+from .. import BadArgument, Batch, Entry, Kernel, KopsError, Program
 from .._companions import OURS, BaseKernel, Bound, Calls, Geometry, OpMethods, PlainLink, native
 from ._recorder import Event
 
@@ -54,12 +54,11 @@ def _numbers(value: Any, names: Mapping[str, Any], what: str) -> list[int] | Non
         return None
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(item, str) for item in items):
-        from ..interpret import InterpretError  # wants NumPy, which a profile does without
-        from ..interpret._expressions import evaluate
+        from ..interpret._expressions import evaluate  # wants NumPy, which a profile does without
 
         try:
             items = [evaluate(item, names, what) for item in items]
-        except InterpretError:
+        except KopsError:
             return None
     return [*items, 1, 1][:3]
 

@@ -71,7 +71,7 @@ def schema(name: str, params: Sequence[Param]) -> str:
 
 
 def _evaluate(size: Any, names: Mapping[str, Any], what: str) -> Any:
-    from ..interpret._expressions import evaluate  # the daemon's expressions, in Python
+    from ..interpret._expressions import evaluate
 
     return evaluate(size, names, what, (int, torch.SymInt))
 

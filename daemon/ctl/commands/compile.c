@@ -1,7 +1,6 @@
 /* kopsctl compile: a source with its files, options and entries, and the module that the daemon makes of it. */
 #include "compile.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include "base/table.h"
 #include "commands.h"
 #include "proto/generated/kernels.h"
+#include "source/tokens.h"
 #include "view/rows.h"
 
 /* ---- files and options ---- */
@@ -115,18 +115,21 @@ static enum ctl_exit add_beside(struct source *s, const char *folder, size_t fol
     return add_file(s, name, length, path);
 }
 
-/* Adds the files that lines of a text include in quotes. */
+/* Adds the files that a text includes in quotes. */
 static enum ctl_exit add_includes(struct source *s, const char *text, const char *folder, size_t folder_length)
 {
     enum ctl_exit status = CTL_OK;
+    struct tokens t;
 
-    for (const char *line = text; line && *line && !status; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
-        const char *at = line + strspn(line, " \t");
+    if (tokens_cut(&t, text, strlen(text)) < 0)
+        return ctl_no_memory(strlen(text));
+    for (size_t i = 0; i < t.n && !status; i++) {
+        const char *at = text + t.list[i].start + 1;
         size_t length;
 
-        if (*at != '#')
+        if (!token_is_directive(&t.list[i]))
             continue;
-        at += 1 + strspn(at + 1, " \t");
+        at += strspn(at, " \t");
         if (strncmp(at, "include", 7) != 0)
             continue;
         at += 7 + strspn(at + 7, " \t");
@@ -134,6 +137,7 @@ static enum ctl_exit add_includes(struct source *s, const char *text, const char
         if (length)
             status = add_beside(s, folder, folder_length, at + 1, length);
     }
+    free(t.list);
     return status;
 }
 
@@ -155,126 +159,60 @@ enum ctl_exit source_read(struct source *s, const char *path)
 
 /* ---- entries ---- */
 
-static bool is_name(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
-/* Behind white space, a comment or a quoted text that begins here; `at` where none does. */
-static const char *skip(const char *at)
-{
-    const char *end = at + strspn(at, " \t\r\n\f\v");
-
-    if (end != at)
-        return end;
-    if (at[0] == '/' && at[1] == '/')
-        return at + strcspn(at, "\n");
-    if (at[0] == '/' && at[1] == '*') {
-        end = strstr(at + 2, "*/");
-        return end ? end + 2 : at + strlen(at);
-    }
-    if (*at != '"' && *at != '\'')
-        return at;
-    for (end = at + 1; *end && *end != *at && *end != '\n'; end++)
-        end += *end == '\\' && end[1];
-    return *end ? end + 1 : end;
-}
-
-/* The next name or single character; NULL at the end. */
-static const char *next_token(const char **at, size_t *ret_length)
-{
-    const char *token = *at, *behind;
-
-    while ((behind = skip(token)) != token)
-        token = behind;
-    if (!*token)
-        return NULL;
-    for (*at = token + 1; is_name(*token) && is_name(**at);)
-        (*at)++;
-    *ret_length = (size_t)(*at - token);
-    return token;
-}
-
-static bool is(const char *token, size_t length, const char *text)
-{
-    return length == strlen(text) && !memcmp(token, text, length);
-}
-
-static bool is_kernel_mark(const char *token, size_t length)
-{
-#define X(word) is(token, length, word) ||
-    return KERNELS_KERNEL_MARKS(X) false;
-}
-
-static bool is_attribute(const char *token, size_t length)
-{
-    return KERNELS_ATTRIBUTES(X) false;
+#define X(word) word,
+static const char *const kernel_marks[] = {KERNELS_KERNEL_MARKS(X) NULL};
+static const char *const attributes[] = {KERNELS_ATTRIBUTES(X) NULL};
 #undef X
-}
 
-static void skip_parentheses(const char **at)
+/* The token of the kernel's name, in front of the parameters; i is behind its mark. 0: there is none. */
+static size_t kernel_name(const struct tokens *t, size_t i)
 {
-    unsigned depth = 0;
-    const char *token;
-    size_t length;
+    size_t name = 0;
 
-    while ((token = next_token(at, &length))) {
-        depth += *token == '(';
-        depth -= *token == ')' && depth;
-        if (!depth)
-            return;
-    }
-}
-
-/* Behind a kernel's mark: the name in front of the parameters; NULL: there is none. */
-static const char *function_name(const char **at, size_t *ret_length)
-{
-    const char *name = NULL, *token;
-    size_t length;
-
-    while ((token = next_token(at, &length)) && *token != ';' && *token != '{') {
-        if (*token == '(')
+    while (i < t->n && !token_is_mark(t, i, ';') && !token_is_mark(t, i, '{')) {
+        if (token_is_mark(t, i, '('))
             return name;
-        if (is_attribute(token, length)) {
-            skip_parentheses(at);
-        } else if (is_name(*token)) {
-            name = token;
-            *ret_length = length;
+        if (token_is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '(')) {
+            i = tokens_skip_group(t, i + 1);
+        } else {
+            if (t->list[i].kind == TOKEN_NAME)
+                name = i;
+            i++;
         }
     }
-    return NULL;
+    return 0;
 }
 
-static enum ctl_exit add_found(struct source *s, const char *name, size_t length)
+static enum ctl_exit add_found(struct source *s, const struct tokens *t, size_t name)
 {
+    const struct token *found = &t->list[name];
     char *entry;
 
     for (size_t i = 0; i < s->s.n_entries; i++)
-        if (is(name, length, s->entries[i]))
+        if (token_is(t, name, s->entries[i]))
             return CTL_OK;
-    entry = strndup(name, length);
-    return entry ? source_add_entry(s, entry) : ctl_no_memory(length);
+    entry = strndup(t->text + found->start, found->length);
+    return entry ? source_add_entry(s, entry) : ctl_no_memory(found->length);
 }
 
 static enum ctl_exit find_entries(struct source *s, const char *text)
 {
     enum ctl_exit status = CTL_OK;
-    const char *at = text, *token;
     bool in_template = false;
-    size_t length;
+    struct tokens t;
 
-    while (!status && (token = next_token(&at, &length))) {
-        if (is(token, length, "template"))
-            in_template = true;
-        if (*token == ';' || *token == '}')
-            in_template = false;
-        if (!is_kernel_mark(token, length))
-            continue;
-        token = function_name(&at, &length);
-        if (token && !in_template)
-            status = add_found(s, token, length);
-        in_template = false;
+    if (tokens_cut(&t, text, strlen(text)) < 0)
+        return ctl_no_memory(strlen(text));
+    for (size_t i = 0; i < t.n && !status; i++) {
+        size_t name = token_is_one_of(&t, i, kernel_marks) ? kernel_name(&t, i + 1) : 0;
+
+        in_template =
+            (in_template || token_is(&t, i, "template")) && !token_is_mark(&t, i, ';') && !token_is_mark(&t, i, '}');
+        if (name && !in_template)
+            status = add_found(s, &t, name);
+        in_template = in_template && !token_is_one_of(&t, i, kernel_marks);
     }
+    free(t.list);
     return status;
 }
 

@@ -136,6 +136,28 @@ static void assert_packs(wire_pack *pack, const void *request, const char *metho
     bytes_free(&out);
 }
 
+static void assert_packs_source(const struct kops_source *source, const char *params)
+{
+    struct bytes packed = {0};
+    struct wire_raw wire = {.method = "compile"};
+
+    wire_pack_source(&packed, source);
+    wire.params = packed.data;
+    wire.length = packed.length;
+    assert_packs(wire_pack_raw, &wire, "compile", params);
+    bytes_free(&packed);
+}
+
+static void assert_packs_kernel(const struct kops_signature *signature, const char *params)
+{
+    struct bytes packed = {0};
+    const struct wire_kernel wire = {3, &packed};
+
+    wire_pack_signature(&packed, signature);
+    assert_packs(wire_pack_kernel, &wire, "kernel", params);
+    bytes_free(&packed);
+}
+
 TEST(sources)
 {
     const char *const entries[] = {"f", "g<int>"}, *const options[] = {"-DN=4"};
@@ -152,10 +174,9 @@ TEST(sources)
                                      .arch = "sm_90a",
                                      .device = "1"};
 
-    assert_packs(wire_pack_compile, &least, "compile", "{source: 's', entries: ['f']}");
-    assert_packs(wire_pack_compile, &most, "compile",
-                 "{source: 's', name: 'k.cu', files: {'a.h': 'int a;'}, options: ['-DN=4'],"
-                 " entries: ['f', 'g<int>'], arch: 'sm_90a', device: 1}");
+    assert_packs_source(&least, "{source: 's', entries: ['f']}");
+    assert_packs_source(&most, "{source: 's', name: 'k.cu', files: {'a.h': 'int a;'}, options: ['-DN=4'],"
+                               " entries: ['f', 'g<int>'], arch: 'sm_90a', device: 1}");
 }
 
 TEST(declarations)
@@ -172,16 +193,15 @@ TEST(declarations)
         .n_params = 4,
         .geometry = {.grid = {"ceil_div(n, 256)", "2"}, .block = {"256"}, .shared = "1024", .cluster = {"2"}},
         .alias = true};
-    const struct wire_kernel small = {3, &least}, large = {3, &most};
 
-    assert_packs(wire_pack_kernel, &small, "kernel", "{module: 3, entry: 'f', params: []}");
-    assert_packs(wire_pack_kernel, &large, "kernel",
-                 "{module: 3, entry: 'f',"
-                 " params: [{name: 'c', kind: 'out', dtype: 'f32', shape: ['n', null]},"
-                 "          {name: 'a', kind: 'in', dtype: 'u8', rank: 1, elements: '2 * n', align: 16},"
-                 "          {name: 'b', kind: 'inout', dtype: 'f64', strided: true},"
-                 "          {name: 'n', kind: 'scalar', dtype: 'i32'}],"
-                 " grid: ['ceil_div(n, 256)', 2], block: [256], shared: 1024, cluster: [2], alias: true}");
+    assert_packs_kernel(&least, "{module: 3, entry: 'f', params: []}");
+    assert_packs_kernel(&most,
+                        "{module: 3, entry: 'f',"
+                        " params: [{name: 'c', kind: 'out', dtype: 'f32', shape: ['n', null]},"
+                        "          {name: 'a', kind: 'in', dtype: 'u8', rank: 1, elements: '2 * n', align: 16},"
+                        "          {name: 'b', kind: 'inout', dtype: 'f64', strided: true},"
+                        "          {name: 'n', kind: 'scalar', dtype: 'i32'}],"
+                        " grid: ['ceil_div(n, 256)', 2], block: [256], shared: 1024, cluster: [2], alias: true}");
 }
 
 TEST(maps_and_ways_to_launch)
@@ -200,15 +220,14 @@ TEST(maps_and_ways_to_launch)
                                         {.name = "s", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_U8, .lanes = 24}};
     const struct kops_signature signature = {
         .entry = "f", .params = params, .n_params = 3, .cooperative = true, .pdl = true};
-    const struct wire_kernel kernel = {3, &signature};
 
-    assert_packs(wire_pack_kernel, &kernel, "kernel",
-                 "{module: 3, entry: 'f',"
-                 " params: [{name: 'a', kind: 'in', dtype: 'f16', map: {box: [64]}},"
-                 "          {name: 'b', kind: 'out', dtype: 'f32', map: {box: ['bm', 8], steps: [2, 1], swizzle: 32,"
-                 "           interleave: 16, l2: 64, nan: true, tf32: true}},"
-                 "          {name: 's', kind: 'scalar', dtype: 'u8', lanes: 24}],"
-                 " cooperative: true, pdl: true}");
+    assert_packs_kernel(
+        &signature, "{module: 3, entry: 'f',"
+                    " params: [{name: 'a', kind: 'in', dtype: 'f16', map: {box: [64]}},"
+                    "          {name: 'b', kind: 'out', dtype: 'f32', map: {box: ['bm', 8], steps: [2, 1], swizzle: 32,"
+                    "           interleave: 16, l2: 64, nan: true, tf32: true}},"
+                    "          {name: 's', kind: 'scalar', dtype: 'u8', lanes: 24}],"
+                    " cooperative: true, pdl: true}");
 }
 
 TEST(launches)

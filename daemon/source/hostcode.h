@@ -4,14 +4,14 @@
  * functions, templates and variables that are marked for the device (`__global__`, `__device__`, …, or a macro that
  * stands for one of these), constexpr and const, types, preprocessor directives. Code that nvcc would compile for the
  * host alone is replaced by spaces, so lines keep their numbers. It works on tokens: comments, literals, conditionals
- * and scopes are understood, macros are not expanded and names not resolved. client_py/kops/_source/hostcode.py has
- * the same rules, but for faults. Pure functions; any thread.
+ * and scopes are understood, macros are not expanded and names not resolved. The daemon blanks for its compiler, the
+ * Python package for the interpreter's. Pure functions; any thread.
  *
  * A declaration that is kept may need the C++ library of the host all the same, such as `using std::cout;`. Where a
  * compiler found a fault in it, and it is not marked for the device, it becomes blank, too. A class with a faulty base
  * or variable goes as a whole, since its layout would be another one; a class with code for the device stays. */
-#ifndef KOPS_COMPILE_HOSTCODE_H
-#define KOPS_COMPILE_HOSTCODE_H
+#ifndef KOPS_SOURCE_HOSTCODE_H
+#define KOPS_SOURCE_HOSTCODE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,7 +20,10 @@ struct hostcode_text {
     const char *text; /* borrowed */
     size_t length;
     const unsigned char *faults; /* NULL, or for each byte whether a compiler found a fault in its line */
-    char *blanked;               /* set on success: `length` bytes and a NUL; the caller frees it */
+    /* NULL, or called in the text's order with the place of each function, declaration and variable that goes. */
+    void (*found)(void *data, size_t start, size_t end);
+    void *data;
+    char *blanked; /* set on success: `length` bytes and a NUL; the caller frees it */
     bool changed;
 };
 

@@ -1,5 +1,5 @@
 /* What is left of a source when its host code is blanked: everything that a kernel may need, in its place. */
-#include "compile/hostcode.h"
+#include "source/hostcode.h"
 #include "tests/support/unit.h"
 
 #include "hostcode_vectors.h"

@@ -1,328 +1,28 @@
-#include "compile/hostcode.h"
+#include "source/hostcode.h"
 
 #include <ctype.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/generated/kernels.h"
-
-/* ---- tokens: a source cut just well enough to find where declarations begin and end ---- */
-
-enum token_kind {
-    TOKEN_NAME,    /* identifiers and keywords */
-    TOKEN_LITERAL, /* numbers, characters */
-    TOKEN_STRING,
-    TOKEN_MARK, /* a character of punctuation */
-    TOKEN_DEFINE,
-    TOKEN_IF,   /* #if, #ifdef, #ifndef */
-    TOKEN_ELSE, /* #else, #elif, … */
-    TOKEN_ENDIF,
-    TOKEN_PRAGMA,
-    TOKEN_DIRECTIVE, /* another one */
-};
-
-struct token {
-    size_t start, length;
-    enum token_kind kind;
-};
-
-struct tokens {
-    const char *text; /* borrowed */
-    struct token *list;
-    size_t n, capacity;
-};
-
-static bool token_is_directive(const struct token *t)
-{
-    return t->kind >= TOKEN_DEFINE;
-}
-
-struct cursor {
-    const char *text;
-    size_t at, end;
-    bool line_start; /* nothing but blanks since the line began */
-};
-
-static bool is_name(char c)
-{
-    return isalnum((unsigned char)c) || c == '_' || c == '$' || (unsigned char)c >= 0x80;
-}
-
-static char peek(const struct cursor *c, size_t ahead)
-{
-    return c->at + ahead < c->end ? c->text[c->at + ahead] : '\0';
-}
-
-static bool is_continuation(const struct cursor *c)
-{
-    return peek(c, 0) == '\\' && (peek(c, 1) == '\n' || (peek(c, 1) == '\r' && peek(c, 2) == '\n'));
-}
-
-static void skip_continuation(struct cursor *c)
-{
-    c->at += peek(c, 1) == '\n' ? 2 : 3;
-}
-
-static void skip_block_comment(struct cursor *c)
-{
-    for (c->at += 2; c->at < c->end; c->at++)
-        if (peek(c, 0) == '*' && peek(c, 1) == '/') {
-            c->at += 2;
-            return;
-        }
-}
-
-/* Moves behind a comment, or a continuation of the line, if there is one. c is before the end. */
-static bool skip_no_text(struct cursor *c, bool line_comments)
-{
-    if (is_continuation(c)) {
-        skip_continuation(c);
-    } else if (peek(c, 0) == '/' && peek(c, 1) == '*') {
-        skip_block_comment(c);
-    } else if (line_comments && peek(c, 0) == '/' && peek(c, 1) == '/') {
-        while (c->at < c->end && peek(c, 0) != '\n')
-            if (is_continuation(c))
-                skip_continuation(c);
-            else
-                c->at++;
-    } else {
-        return false;
-    }
-    return true;
-}
-
-/* Moves over blanks and comments: of the line, or of any number of lines. */
-static void skip_blanks(struct cursor *c, bool one_line)
-{
-    while (c->at < c->end) {
-        char ch = peek(c, 0);
-
-        if (skip_no_text(c, !one_line))
-            continue;
-        if (!isspace((unsigned char)ch) || (one_line && ch == '\n'))
-            return;
-        c->line_start = c->line_start || ch == '\n';
-        c->at++;
-    }
-}
-
-/* A quote that is never closed ends with its line: it is prose in a part that is compiled out. */
-static void skip_quoted(struct cursor *c, char quote)
-{
-    for (c->at++; c->at < c->end && peek(c, 0) != '\n'; c->at++) {
-        if (is_continuation(c)) {
-            c->at += peek(c, 1) == '\n' ? 1 : 2;
-        } else if (peek(c, 0) == '\\') {
-            c->at++;
-        } else if (peek(c, 0) == quote) {
-            c->at++;
-            return;
-        }
-    }
-}
-
-/* R"mark( … )mark"; c is at the quote. */
-static void skip_raw_string(struct cursor *c)
-{
-    size_t start = c->at + 1, length = 0;
-
-    while (start + length < c->end && length <= 16 && c->text[start + length] != '(')
-        length++;
-    if (start + length >= c->end || length > 16) {
-        skip_quoted(c, '"');
-        return;
-    }
-    for (c->at = start + length; c->at < c->end; c->at++)
-        if (peek(c, 0) == ')' && c->end - c->at > length + 1 &&
-            memcmp(c->text + c->at + 1, c->text + start, length) == 0 && c->text[c->at + 1 + length] == '"') {
-            c->at += length + 2;
-            return;
-        }
-}
-
-static enum token_kind cut_directive(struct cursor *c)
-{
-    static const struct {
-        const char *word;
-        enum token_kind kind;
-    } kinds[] = {
-        {"define", TOKEN_DEFINE}, {"if", TOKEN_IF},         {"ifdef", TOKEN_IF},     {"ifndef", TOKEN_IF},
-        {"else", TOKEN_ELSE},     {"elif", TOKEN_ELSE},     {"elifdef", TOKEN_ELSE}, {"elifndef", TOKEN_ELSE},
-        {"endif", TOKEN_ENDIF},   {"pragma", TOKEN_PRAGMA},
-    };
-    enum token_kind kind = TOKEN_DIRECTIVE;
-    size_t word, length = 0;
-
-    c->at++;
-    skip_blanks(c, true);
-    word = c->at;
-    while (is_name(peek(c, length)))
-        length++;
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-        if (strlen(kinds[i].word) == length && memcmp(kinds[i].word, c->text + word, length) == 0)
-            kind = kinds[i].kind;
-    while (c->at < c->end && peek(c, 0) != '\n') {
-        if (skip_no_text(c, true))
-            continue;
-        if (peek(c, 0) == '"' || peek(c, 0) == '\'')
-            skip_quoted(c, peek(c, 0));
-        else
-            c->at++;
-    }
-    return kind;
-}
-
-/* A string's or character's prefix, or a name; c is at its first character. */
-static enum token_kind cut_name(struct cursor *c)
-{
-    static const char prefixes[] = " L u8 u U R LR u8R uR UR ";
-    const size_t start = c->at;
-    char quote, word[8];
-    bool raw;
-
-    while (is_name(peek(c, 0)) && c->at < c->end)
-        c->at++;
-    quote = peek(c, 0);
-    snprintf(word, sizeof(word), " %.*s ", c->at - start < 4 ? (int)(c->at - start) : 0, c->text + start);
-    raw = c->text[c->at - 1] == 'R';
-    if (!strstr(prefixes, word) || (quote != '"' && (raw || quote != '\'')))
-        return TOKEN_NAME;
-    if (raw)
-        skip_raw_string(c);
-    else
-        skip_quoted(c, quote);
-    return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
-}
-
-static enum token_kind cut_number(struct cursor *c)
-{
-    while (c->at < c->end) {
-        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
-
-        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
-            c->at += 2;
-        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
-            c->at++;
-        else
-            break;
-    }
-    return TOKEN_LITERAL;
-}
-
-static enum token_kind cut_one(struct cursor *c)
-{
-    char ch = peek(c, 0);
-
-    if (ch == '#' && c->line_start)
-        return cut_directive(c);
-    c->line_start = false;
-    if (isdigit((unsigned char)ch) || (ch == '.' && isdigit((unsigned char)peek(c, 1))))
-        return cut_number(c);
-    if (is_name(ch))
-        return cut_name(c);
-    if (ch == '"' || ch == '\'') {
-        skip_quoted(c, ch);
-        return ch == '"' ? TOKEN_STRING : TOKEN_LITERAL;
-    }
-    c->at++;
-    return TOKEN_MARK;
-}
-
-static int tokens_cut(struct tokens *ret, const char *text, size_t length)
-{
-    struct cursor c = {.text = text, .end = length, .line_start = true};
-    struct tokens t = {.text = text};
-
-    for (;;) {
-        struct token token;
-
-        skip_blanks(&c, false);
-        if (c.at >= c.end)
-            break;
-        token.start = c.at;
-        token.kind = cut_one(&c);
-        if (c.at > c.end)
-            c.at = c.end;
-        token.length = c.at - token.start;
-        if (t.n == t.capacity) {
-            struct token *list = realloc(t.list, (t.capacity = t.capacity ? 2 * t.capacity : 1024) * sizeof(*list));
-
-            if (!list) {
-                free(t.list);
-                return -1;
-            }
-            t.list = list;
-        }
-        t.list[t.n++] = token;
-    }
-    *ret = t;
-    return 0;
-}
-
-static bool token_is(const struct tokens *t, size_t i, const char *word)
-{
-    size_t length = strlen(word);
-
-    return i < t->n && t->list[i].length == length && memcmp(t->text + t->list[i].start, word, length) == 0;
-}
-
-static bool token_is_mark(const struct tokens *t, size_t i, char mark)
-{
-    return i < t->n && t->list[i].kind == TOKEN_MARK && t->text[t->list[i].start] == mark;
-}
-
-/* i is at the #else of a conditional that began before; returns the index of its #endif. */
-static size_t skip_branch(const struct tokens *t, size_t i)
-{
-    unsigned depth = 0;
-
-    for (; i < t->n; i++) {
-        if (t->list[i].kind == TOKEN_IF)
-            depth++;
-        else if (t->list[i].kind == TOKEN_ENDIF && depth-- == 0)
-            break;
-    }
-    return i;
-}
-
-static size_t tokens_skip_group(const struct tokens *t, size_t i)
-{
-    char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
-    unsigned depth = 0, saved[KERNELS_HOSTCODE_CONDITIONS_MAX], n = 0;
-
-    for (; i < t->n; i++) {
-        if (t->list[i].kind == TOKEN_IF && n < KERNELS_HOSTCODE_CONDITIONS_MAX)
-            saved[n++] = depth;
-        else if (t->list[i].kind == TOKEN_ELSE && n)
-            depth = saved[n - 1];
-        else if (t->list[i].kind == TOKEN_ELSE)
-            i = skip_branch(t, i);
-        else if (t->list[i].kind == TOKEN_ENDIF && n)
-            n--;
-        else if (token_is_mark(t, i, open))
-            depth++;
-        else if (token_is_mark(t, i, close) && --depth == 0)
-            return i + 1;
-    }
-    return t->n;
-}
+#include "source/tokens.h"
 
 enum {
-    SCOPES_MAX = KERNELS_HOSTCODE_SCOPES_MAX,
-    CONDITIONS_MAX = KERNELS_HOSTCODE_CONDITIONS_MAX,
-    WORDS_MAX = KERNELS_HOSTCODE_WORDS_MAX,
+    SCOPES_MAX = 256,
+    CONDITIONS_MAX = TOKENS_CONDITIONS_MAX,
+    WORDS_MAX = 4096,
 };
 
 #define X(word) word,
-static const char *const device_marks[] = {KERNELS_DEVICE_MARKS(X) NULL};
 static const char *const attributes[] = {KERNELS_ATTRIBUTES(X) NULL}; /* with an argument in parentheses */
-static const char *const types[] = {KERNELS_TYPES(X) NULL};
-static const char *const kept[] = {KERNELS_KEPT(X) NULL};
-static const char *const expressions[] = {KERNELS_CONSTANT_EXPRESSIONS(X) NULL};
-static const char *const access[] = {KERNELS_ACCESS(X) NULL};
+static const char *const device_marks[] = {KERNELS_KERNEL_MARKS(X) "__device__", "__constant__", "__shared__",
+                                           "__managed__", NULL};
 #undef X
+static const char *const types[] = {"class", "struct", "union", "enum", NULL};
+static const char *const kept[] = {"using", "typedef", "static_assert", "asm", "concept", "friend", NULL};
+static const char *const expressions[] = {"constexpr", "consteval", "constinit", NULL};
+static const char *const access[] = {"public", "private", "protected", NULL};
 
 /* ---- declarations ---- */
 
@@ -353,8 +53,8 @@ struct opened {
 struct scan {
     struct program *program;
     const struct tokens *t;
-    char *out; /* NULL: only look for declared functions */
-    const unsigned char *faults;
+    char *out;                         /* NULL: only look for declared functions */
+    const struct hostcode_text *given; /* set with `out` */
     bool changed;
     size_t start;                            /* the token that the statement begins with */
     bool tail;                               /* behind a class or enum, before its semicolon */
@@ -385,14 +85,6 @@ static void words_add(struct words *w, const char *text, size_t length)
     }
 }
 
-static bool is_one_of(const struct tokens *t, size_t i, const char *const *words)
-{
-    for (; *words; words++)
-        if (token_is(t, i, *words))
-            return true;
-    return false;
-}
-
 /* A macro of a header that is not at hand: C10_HOST_DEVICE, CUTLASS_DEVICE, … */
 static bool looks_like_mark(const char *text, size_t length)
 {
@@ -413,7 +105,7 @@ static bool marks_device(const struct program *p, const struct tokens *t, size_t
 
     if (t->list[i].kind != TOKEN_NAME)
         return false;
-    return is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
+    return token_is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
 static bool is_pair(const struct tokens *t, size_t i, char first, char second)
@@ -454,7 +146,7 @@ static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
         h->device = true;
     if (token_is(t, i, "template") && token_is_mark(t, i + 1, '<'))
         return skip_angles(t, i + 1, end);
-    if (is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '('))
+    if (token_is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '('))
         return tokens_skip_group(t, i + 1);
     if (token_is(t, i, "operator") && !h->parentheses) {
         h->name = i;
@@ -462,13 +154,13 @@ static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
     }
     h->host = h->host || token_is(t, i, "__host__");
     h->constant = h->constant || token_is(t, i, "const");
-    h->constant_expression = h->constant_expression || is_one_of(t, i, expressions);
+    h->constant_expression = h->constant_expression || token_is_one_of(t, i, expressions);
     if (h->parentheses || h->assigned)
         return i + 1;
     h->is_namespace = h->is_namespace || token_is(t, i, "namespace");
-    h->is_type = h->is_type || is_one_of(t, i, types);
+    h->is_type = h->is_type || token_is_one_of(t, i, types);
     h->is_enum = h->is_enum || token_is(t, i, "enum");
-    h->is_kept = h->is_kept || is_one_of(t, i, kept);
+    h->is_kept = h->is_kept || token_is_one_of(t, i, kept);
     h->name = i;
     return i + 1;
 }
@@ -518,12 +210,22 @@ static void blank(struct scan *s, size_t start, size_t end)
     s->changed = true;
 }
 
+/* The statement, up to before the token `end`, is for the host. */
+static void drop(struct scan *s, size_t end)
+{
+    const struct token *first = &s->t->list[s->start], *last = &s->t->list[end - 1];
+
+    if (s->out && s->given->found)
+        s->given->found(s->given->data, first->start, last->start + last->length);
+    blank(s, s->start, end);
+}
+
 static bool is_faulty(const struct scan *s, size_t start, size_t end)
 {
     const struct token *last = &s->t->list[end - 1];
     size_t from = s->t->list[start].start;
 
-    return s->out && s->faults && memchr(s->faults + from, 1, last->start + last->length - from);
+    return s->out && s->given->faults && memchr(s->given->faults + from, 1, last->start + last->length - from);
 }
 
 static bool has_device_code(const struct scan *s, size_t start, size_t end)
@@ -579,7 +281,7 @@ static size_t open_brace(struct scan *s, size_t i)
         return tokens_skip_group(t, i);
     i = tokens_skip_group(t, i);
     if (is_for_host(s, &h) || (!h.device && is_faulty(s, s->start, i)))
-        blank(s, s->start, i);
+        drop(s, i);
     s->start = i;
     return i;
 }
@@ -619,7 +321,7 @@ static void end_statement(struct scan *s, size_t i)
     if (!h.parentheses && (h.constant || h.constant_expression))
         return;
     if (is_for_host(s, &h))
-        blank(s, s->start, i + 1);
+        drop(s, i + 1);
 }
 
 static void close_brace(struct scan *s, size_t i)
@@ -662,7 +364,7 @@ static void scan(struct scan *s)
             s->start = ++i;
         } else if (is_pair(t, i, ':', ':')) {
             i += 2;
-        } else if (token_is_mark(t, i, ':') && i == s->start + 1 && is_one_of(t, i - 1, access)) {
+        } else if (token_is_mark(t, i, ':') && i == s->start + 1 && token_is_one_of(t, i - 1, access)) {
             s->start = ++i;
         } else {
             i++;
@@ -717,7 +419,7 @@ static int read_text(struct program *p, struct hostcode_text *text, struct token
 
 static int write_text(struct program *p, struct hostcode_text *text, const struct tokens *t)
 {
-    struct scan s = {.program = p, .t = t, .faults = text->faults};
+    struct scan s = {.program = p, .t = t, .given = text};
 
     s.out = malloc(text->length + 1);
     if (!s.out)
