@@ -74,6 +74,13 @@ def errors_stub(errors: list[tuple[str, int, str, tuple[str, ...], str]], member
     return "\n".join(lines) + "\n"
 
 
+def filled(indent: str, parameters: list[str]) -> list[str]:
+    """Lines of parameters, none of which is broken."""
+    text = " ".join(f"{parameter},".replace(" ", "\0") for parameter in parameters)
+    lines = textwrap.wrap(text, 140, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
 def annotation(attr: dict[str, object]) -> str:
     if attr["type"] == "choice":
         return "Literal[" + ", ".join(f'"{c}"' for c in attr["choices"]) + "]"  # type: ignore[attr-defined]
@@ -116,8 +123,8 @@ def op_overloads(name: str, op: dict[str, object], operands: list[str], asynchro
     keyword = "async def" if asynchronous else "def"
     lines = []
     for timing, returned in (("Literal[False] = False", result), ('Literal[True, "exact"]', f"tuple[{result}, Timings]")):
-        lines += ["    @overload", f"    {keyword} {name}(", "        self,"]
-        lines += [f"        {p}," for p in [*parameters, f"timing: {timing}", *last]]
+        lines += ["    @overload", f"    {keyword} {name}("]
+        lines += filled("        ", ["self", *parameters, f"timing: {timing}", *last])
         lines += [f"    ) -> {returned}:" if documented and timing.endswith("False") else f"    ) -> {returned}: ..."]
         if documented and timing.endswith("False"):
             lines += docstring("        ", str(op["summary"]), str(op["doc"]))

@@ -186,13 +186,10 @@ static PyObject *references(const struct fast *f)
 
 static int enqueue(struct fast *f, struct kops_error *e)
 {
-    PyThreadState *thread;
     PyObject *kept;
     int r;
 
-    thread = PyEval_SaveThread();
-    r = (int)native_enqueue(f->link->client, &f->request, f->stream, e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(r = (int)native_enqueue(f->link->client, &f->request, f->stream, e));
     if (!r) {
         kept = references(f);
         r = kept ? link_keep(f->link, kept) : -1;

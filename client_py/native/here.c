@@ -2,7 +2,7 @@
  * are torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device arrays. */
 #include "here/kernel.h"
 
-#include "arrays.h"
+#include "python_native.h"
 
 enum { HERE_PARAMS = 32, HERE_TENSORS = 16 };
 
@@ -120,7 +120,6 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
     PyObject *tuple, *geometry, *stream;
     struct here_read r;
     struct kops_error e;
-    PyThreadState *thread;
     enum kops_code code;
     double us = 0;
     bool due = false;
@@ -136,10 +135,8 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
     }
     if (!array_stream(stream, r.call.device, &r.call.stream))
         return NULL;
-    thread = PyEval_SaveThread();
-    code = timed ? here_launch_timed(((struct here *)self)->kernel, &r.call, &us, &e)
-                 : here_launch(((struct here *)self)->kernel, &r.call, &due, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(code = timed ? here_launch_timed(((struct here *)self)->kernel, &r.call, &us, &e)
+                             : here_launch(((struct here *)self)->kernel, &r.call, &due, &e));
     if (code)
         return native_raise(&e);
     if (timed)
@@ -220,11 +217,9 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 
 static void deallocate(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
 
     here_kernel_free(((struct here *)self)->kernel);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_free(self);
 }
 
 /* kept(key): whether the binary is in this process already. */

@@ -48,7 +48,6 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
     struct read r = {.call = {.device = -1}};
     struct here_op_result result;
     struct kops_error e;
-    PyThreadState *thread;
     enum kops_code code;
     int n_inputs, timed;
     Py_ssize_t length;
@@ -72,9 +71,7 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
         return NULL;
     r.call.timed = timed;
     r.call.ops = ((struct ops *)self)->counts;
-    thread = PyEval_SaveThread();
-    code = here_op(&r.call, &result, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(code = here_op(&r.call, &result, &e));
     return code ? native_raise(&e) : answer(&r.call, &result);
 }
 
@@ -208,13 +205,11 @@ static int clear(PyObject *self)
 
 static void deallocate(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
 
     PyObject_GC_UnTrack(self);
     clear(self);
     here_ops_free(((struct ops *)self)->counts);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_free(self);
 }
 
 static PyMethodDef methods[] = {

@@ -203,11 +203,9 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 
 static void deallocate(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
 
     Py_CLEAR(((struct kernel *)self)->name);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_free(self);
 }
 
 static PyType_Slot slots[] = {

@@ -7,30 +7,56 @@
 
 /* ---- methods ---- */
 
-/* generation(timeout): the present connection's generation, and its answer to hello; connects when there is none. */
-static PyObject *generation(PyObject *self, PyObject *timeout)
+/* Asked while libkops waits for a daemon: a signal's handler may raise, another thread may close the link. */
+static bool is_over(void *context)
 {
+    const struct link *link = context;
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    const bool over = link->closing || PyErr_CheckSignals();
+
+    PyGILState_Release(gil);
+    return over;
+}
+
+/* Reads the seconds that a daemon is waited for, 0 being none. */
+static bool patience_of(struct link *link, PyObject *seconds, struct patience *ret)
+{
+    const double value = PyFloat_AsDouble(seconds);
+
+    *ret = (struct patience){.strict = value > 0, .is_over = is_over, .context = link};
+    return value == 0 || native_milliseconds(seconds, &ret->ms);
+}
+
+/* generation(patience): the present connection's generation, and its answer to hello; connects when there is none, for
+ * so many seconds. */
+static PyObject *generation(PyObject *self, PyObject *seconds)
+{
+    struct patience patience;
     PyThreadState *thread;
     struct link *link = (struct link *)self;
     struct bytes hello = {0};
     struct kops_error e;
     PyObject *made;
     uint32_t now;
-    int64_t ms;
 
-    if (!native_milliseconds(timeout, &ms) || !link_enter(link))
+    if (!patience_of(link, seconds, &patience) || !link_enter(link))
         return NULL;
     thread = PyEval_SaveThread();
-    now = native_generation(link->client, ms, &e);
+    now = native_generation(link->client, &patience, &e);
     if (now && !native_hello(link->client, &hello))
         now = 0, fail(&e, KOPS_ERR_NO_MEMORY, "there is no memory to connect");
     PyEval_RestoreThread(thread);
+    if (!now && link->closing)
+        fail(&e, KOPS_ERR_CONNECTION_LOST, "the client was closed");
     link_leave(link);
     if (now && now != link->generation) {
         link->generation = now;
         link->n_regions = 0;
     }
-    made = now ? Py_BuildValue("(Iy#)", now, (const char *)hello.data, (Py_ssize_t)hello.length) : native_raise(&e);
+    if (now)
+        made = Py_BuildValue("(Iy#)", now, (const char *)hello.data, (Py_ssize_t)hello.length);
+    else
+        made = PyErr_Occurred() ? NULL : native_raise(&e);
     bytes_free(&hello);
     return made;
 }
@@ -42,30 +68,39 @@ static bool put_fds(struct native_raw *request, PyObject *fds)
     return !PyErr_Occurred();
 }
 
+/* Reads (generation, method, params, fds, timeout, cancel, references), the last two of call(), and enters the link. */
+static bool begin(struct link *link, PyObject *arguments, struct native_raw *request, int *ret_cancels,
+                  PyObject **ret_references)
+{
+    PyObject *fds, *timeout;
+    Py_ssize_t length;
+    unsigned wanted;
+
+    if (!PyArg_ParseTuple(arguments, "Isy#O!O|pO", &wanted, &request->method, &request->params, &length, &PyTuple_Type,
+                          &fds, &timeout, ret_cancels, ret_references) ||
+        !native_milliseconds(timeout, &request->timeout_ms) || !put_fds(request, fds) || !link_enter(link))
+        return false;
+    request->generation = wanted;
+    request->length = (size_t)length;
+    if (link->orphans.count)
+        link_collect(link);
+    return true;
+}
+
 /* submit(generation, method, params, fds, timeout): a ticket. */
 static PyObject *submit(PyObject *self, PyObject *arguments)
 {
-    PyThreadState *thread;
     struct link *link = (struct link *)self;
     struct native_raw request = {.generation = 0};
-    PyObject *fds, *timeout;
-    unsigned wanted;
-    Py_ssize_t length;
+    PyObject *references;
     kops_ticket ticket;
     struct kops_error e;
     enum kops_code r;
+    int cancels;
 
-    if (!PyArg_ParseTuple(arguments, "Isy#O!O", &wanted, &request.method, &request.params, &length, &PyTuple_Type, &fds,
-                          &timeout) ||
-        !native_milliseconds(timeout, &request.timeout_ms) || !put_fds(&request, fds) || !link_enter(link))
+    if (!begin(link, arguments, &request, &cancels, &references))
         return NULL;
-    request.generation = wanted;
-    request.length = (size_t)length;
-    if (link->orphans.count)
-        link_collect(link);
-    thread = PyEval_SaveThread();
-    r = native_submit(link->client, &request, &ticket, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(r = native_submit(link->client, &request, &ticket, &e));
     link_leave(link);
     return r ? native_raise(&e) : PyLong_FromUnsignedLongLong(ticket);
 }
@@ -125,22 +160,14 @@ static PyObject *call(PyObject *self, PyObject *arguments)
     struct link *link = (struct link *)self;
     struct native_raw request = {.generation = 0};
     struct native_reply reply = {.data = NULL};
-    PyObject *fds, *timeout, *references, *made = NULL;
-    unsigned wanted;
-    Py_ssize_t length;
+    PyObject *references = Py_None, *made = NULL;
     kops_ticket ticket;
     struct kops_error e;
     enum kops_code r;
-    int ended = 1, cancels;
+    int ended = 1, cancels = 0;
 
-    if (!PyArg_ParseTuple(arguments, "Isy#O!OpO", &wanted, &request.method, &request.params, &length, &PyTuple_Type,
-                          &fds, &timeout, &cancels, &references) ||
-        !native_milliseconds(timeout, &request.timeout_ms) || !put_fds(&request, fds) || !link_enter(link))
+    if (!begin(link, arguments, &request, &cancels, &references))
         return NULL;
-    request.generation = wanted;
-    request.length = (size_t)length;
-    if (link->orphans.count)
-        link_collect(link);
     thread = PyEval_SaveThread();
     r = native_submit(link->client, &request, &ticket, &e);
     if (!r)
@@ -162,20 +189,6 @@ static PyObject *call(PyObject *self, PyObject *arguments)
     return made;
 }
 
-/* done(ticket): whether wait() would return at once. */
-static PyObject *done(PyObject *self, PyObject *number)
-{
-    struct link *link = (struct link *)self;
-    kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
-    bool is_done = true;
-
-    if (PyErr_Occurred() || !link_enter(link))
-        return NULL;
-    kops_poll(link->client, ticket, &is_done, NULL);
-    link_leave(link);
-    return PyBool_FromLong(is_done);
-}
-
 /* has_ended(ticket): whether the reply was read. */
 static PyObject *has_ended(PyObject *self, PyObject *number)
 {
@@ -194,18 +207,15 @@ static PyObject *has_ended(PyObject *self, PyObject *number)
 static PyObject *look(PyObject *self, PyObject *unused)
 {
     struct link *link = (struct link *)self;
-    PyThreadState *thread;
     struct kops_error e;
     enum kops_code r;
 
     (void)unused;
     if (!link_enter(link))
         return NULL;
-    thread = PyEval_SaveThread();
-    r = native_look(link->client, link->generation, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(r = native_look(link->client, link->generation, &e));
     link_leave(link);
-    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+    return native_outcome(r, &e);
 }
 
 /* fileno(): the connection's socket; -1: there is none. */
@@ -227,13 +237,10 @@ static PyObject *cancel(PyObject *self, PyObject *number)
 {
     struct link *link = (struct link *)self;
     kops_ticket ticket = PyLong_AsUnsignedLongLong(number);
-    PyThreadState *thread;
 
     if (PyErr_Occurred() || !link_enter(link))
         return NULL;
-    thread = PyEval_SaveThread();
-    kops_cancel(link->client, ticket, NULL);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(kops_cancel(link->client, ticket, NULL));
     link_leave(link);
     Py_RETURN_NONE;
 }
@@ -241,7 +248,6 @@ static PyObject *cancel(PyObject *self, PyObject *number)
 /* notify(method, params, dispensable=False): carried out like a request, never answered. */
 static PyObject *notify(PyObject *self, PyObject *arguments)
 {
-    PyThreadState *thread;
     struct link *link = (struct link *)self;
     const char *method, *params;
     Py_ssize_t length;
@@ -249,9 +255,7 @@ static PyObject *notify(PyObject *self, PyObject *arguments)
 
     if (!PyArg_ParseTuple(arguments, "sy#|p", &method, &params, &length, &dispensable) || !link_enter(link))
         return NULL;
-    thread = PyEval_SaveThread();
-    native_notify(link->client, link->generation, method, params, (size_t)length, dispensable);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(native_notify(link->client, link->generation, method, params, (size_t)length, dispensable));
     link_leave(link);
     Py_RETURN_NONE;
 }
@@ -259,7 +263,6 @@ static PyObject *notify(PyObject *self, PyObject *arguments)
 /* enqueue(method, name, params, references, stream): on a CUDA stream of the current context. */
 static PyObject *enqueue_call(PyObject *self, PyObject *arguments)
 {
-    PyThreadState *thread;
     struct link *link = (struct link *)self;
     const char *method, *name, *params;
     unsigned long long stream;
@@ -272,10 +275,8 @@ static PyObject *enqueue_call(PyObject *self, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "ssy#OK", &method, &name, &params, &length, &references, &stream) ||
         !link_enter(link))
         return NULL;
-    thread = PyEval_SaveThread();
-    r = native_enqueue_call(link->client, link->generation, method, name, params, (size_t)length,
-                            (void *)(uintptr_t)stream, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(r = native_enqueue_call(link->client, link->generation, method, name, params, (size_t)length,
+                                        (void *)(uintptr_t)stream, &e));
     kept = r ? 0 : link_keep(link, references);
     link_leave(link);
     if (r)
@@ -286,7 +287,6 @@ static PyObject *enqueue_call(PyObject *self, PyObject *arguments)
 /* batch(stream, begin): begins a batch, or ends it. */
 static PyObject *batch(PyObject *self, PyObject *arguments)
 {
-    PyThreadState *thread;
     struct link *link = (struct link *)self;
     unsigned long long stream;
     struct kops_error e;
@@ -295,18 +295,15 @@ static PyObject *batch(PyObject *self, PyObject *arguments)
 
     if (!PyArg_ParseTuple(arguments, "Kp", &stream, &begins) || !link_enter(link))
         return NULL;
-    thread = PyEval_SaveThread();
-    r = begins ? kops_batch_begin(link->client, (void *)(uintptr_t)stream, &e)
-               : kops_batch_end(link->client, (void *)(uintptr_t)stream, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(r = begins ? kops_batch_begin(link->client, (void *)(uintptr_t)stream, &e)
+                           : kops_batch_end(link->client, (void *)(uintptr_t)stream, &e));
     link_leave(link);
-    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+    return native_outcome(r, &e);
 }
 
 /* synchronize(timeout): waits for the enqueued ops; raises the first error since the last report. */
 static PyObject *synchronize(PyObject *self, PyObject *timeout)
 {
-    PyThreadState *thread;
     struct link *link = (struct link *)self;
     struct kops_error e;
     enum kops_code r;
@@ -317,9 +314,7 @@ static PyObject *synchronize(PyObject *self, PyObject *timeout)
     for (int64_t left = ms;; left -= LINK_SLICE_MS) {
         const int64_t slice = ms < 0 || left > LINK_SLICE_MS ? LINK_SLICE_MS : left;
 
-        thread = PyEval_SaveThread();
-        r = kops_synchronize(link->client, KOPS_ALL_STREAMS, slice, &e);
-        PyEval_RestoreThread(thread);
+        WITHOUT_GIL(r = kops_synchronize(link->client, KOPS_ALL_STREAMS, slice, &e));
         if (r != KOPS_ERR_TIMEOUT || (ms >= 0 && left <= LINK_SLICE_MS))
             break;
         if (PyErr_CheckSignals())
@@ -329,7 +324,7 @@ static PyObject *synchronize(PyObject *self, PyObject *timeout)
     link_leave(link);
     if (PyErr_Occurred())
         return NULL;
-    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+    return native_outcome(r, &e);
 }
 
 /* collect(): drops the references that nothing needs any more. Returns how many are left, None when the link is closed.
@@ -365,35 +360,35 @@ static PyObject *close_link(PyObject *self, PyObject *unused)
 
 static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 {
-    PyThreadState *thread;
     struct link *link = (struct link *)self;
     struct kops_connect_options options = {.socket = NULL};
-    PyObject *timeout, *wake_up;
+    PyObject *timeout, *seconds, *wake_up;
+    struct patience patience;
     double spin_us;
-    int autostart, socket_only;
+    int autostart, socket_only, follows;
     struct kops_error e;
     enum kops_code r;
 
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "zsOdOppz", &options.socket, &options.name, &timeout, &spin_us, &wake_up,
-                          &autostart, &socket_only, &options.isolate) ||
-        !native_milliseconds(timeout, &options.timeout_ms))
+    if (!PyArg_ParseTuple(arguments, "zsOOdOpppz", &options.socket, &options.name, &timeout, &seconds, &spin_us,
+                          &wake_up, &follows, &autostart, &socket_only, &options.isolate) ||
+        !native_milliseconds(timeout, &options.timeout_ms) || !patience_of(link, seconds, &patience))
         return -1;
+    patience.follows = follows;
+    options.reconnect_timeout_ms = patience.ms ? patience.ms : KOPS_NO_RECONNECT;
     options.connect_timeout_ms = options.timeout_ms == KOPS_FOREVER ? 0 : options.timeout_ms;
     options.no_autostart = !autostart;
     options.transport = socket_only ? KOPS_TRANSPORT_SOCKET : KOPS_TRANSPORT_AUTO;
-    options.where = KOPS_WHERE_DAEMON;                /* Python has chosen the place */
-    options.reconnect_timeout_ms = KOPS_NO_RECONNECT; /* Python waits and repeats, and hears of Ctrl-C meanwhile */
+    options.where = KOPS_WHERE_DAEMON; /* Python has chosen the place */
     options.spin_us = spin_us > 0 ? (unsigned)spin_us : 0;
     if (link->client) {
         PyErr_SetString(PyExc_ValueError, "the link is connected");
         return -1;
     }
-    thread = PyEval_SaveThread();
-    r = kops_connect(&options, &link->client, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(r = native_connect(&options, &patience, &link->client, &e));
     if (r) {
-        native_raise(&e);
+        if (!PyErr_Occurred())
+            native_raise(&e);
         return -1;
     }
     native_replace(&link->wake, wake_up);
@@ -403,7 +398,6 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 static void deallocate(PyObject *self)
 {
     struct link *link = (struct link *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject *closed;
 
     if (native_leaving)
@@ -412,8 +406,7 @@ static void deallocate(PyObject *self)
     Py_XDECREF(closed);
     Py_CLEAR(link->wake);
     free(link->regions);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_free(self);
 }
 
 static PyObject *path_of(PyObject *self, void *unused)
@@ -435,7 +428,6 @@ static PyMethodDef methods[] = {
     {"call", call, METH_VARARGS, NULL},
     {"submit", submit, METH_VARARGS, NULL},
     {"wait", wait_for, METH_VARARGS, NULL},
-    {"done", done, METH_O, NULL},
     {"has_ended", has_ended, METH_O, NULL},
     {"look", look, METH_NOARGS, NULL},
     {"fileno", file_number, METH_NOARGS, NULL},

@@ -1,57 +1,7 @@
-/* The module: its functions, the registration of its types, and errors of libkops as exceptions. */
-#include <math.h>
-
+/* The module: its functions, and the registration of its types. */
 #include "base/fail.h"
 #include "memory/available.h"
 #include "python_native.h"
-
-bool native_leaving;
-
-static PyObject *make_error; /* (code, message, detail) → exception */
-
-PyObject *native_raise(const struct kops_error *e)
-{
-    PyObject *detail = PyDict_New(), *made = NULL;
-
-    for (unsigned i = 0; detail && i < e->n_details; i++) {
-        const struct kops_detail *d = &e->details[i];
-        PyObject *value = d->is_text ? PyUnicode_DecodeUTF8(d->text, (Py_ssize_t)strlen(d->text), "replace")
-                                     : PyLong_FromLongLong(d->number);
-
-        if (!value || PyDict_SetItemString(detail, d->key, value))
-            Py_CLEAR(detail);
-        Py_XDECREF(value);
-    }
-    if (detail && make_error)
-        made = PyObject_CallFunction(make_error, "ssO", kops_code_name(e->code), e->message, detail);
-    Py_XDECREF(detail);
-    if (made)
-        PyErr_SetObject((PyObject *)Py_TYPE(made), made);
-    else if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, e->message);
-    Py_XDECREF(made);
-    return NULL;
-}
-
-bool native_milliseconds(PyObject *seconds, int64_t *ret_ms)
-{
-    double value;
-
-    if (seconds == Py_None) {
-        *ret_ms = KOPS_FOREVER;
-        return true;
-    }
-    value = PyFloat_AsDouble(seconds);
-    if (value == -1 && PyErr_Occurred())
-        return false;
-    *ret_ms = value > 1e12 ? KOPS_FOREVER : value <= 0.001 ? 1 : (int64_t)ceil(value * 1000);
-    return true;
-}
-
-void native_raise_by(PyObject *function)
-{
-    native_replace(&make_error, function);
-}
 
 static PyObject *set_errors(PyObject *module, PyObject *function)
 {
@@ -84,7 +34,6 @@ static PyObject *available(PyObject *module, PyObject *args)
 static PyObject *check_memory(PyObject *module, PyObject *number)
 {
     const unsigned long long size = PyLong_AsUnsignedLongLong(number);
-    PyThreadState *thread;
     struct kops_error e;
     enum kops_code r;
 
@@ -92,10 +41,8 @@ static PyObject *check_memory(PyObject *module, PyObject *number)
     if (PyErr_Occurred())
         return NULL;
     fail_clear(&e);
-    thread = PyEval_SaveThread();
-    r = memory_check(size, &e);
-    PyEval_RestoreThread(thread);
-    return r ? native_raise(&e) : (Py_INCREF(Py_None), Py_None);
+    WITHOUT_GIL(r = memory_check(size, &e));
+    return native_outcome(r, &e);
 }
 
 static PyObject *last_call(PyObject *module, PyObject *unused)

@@ -237,7 +237,6 @@ static int launch(const struct op_method *m, struct ops *o, PyObject *client, st
 {
     struct here_op_result result;
     struct kops_error e;
-    PyThreadState *thread;
     enum kops_code code;
     PyObject *told;
 
@@ -249,9 +248,7 @@ static int launch(const struct op_method *m, struct ops *o, PyObject *client, st
     if (!tensor_stream(c->op.device, &c->op.stream))
         return 0;
     Py_INCREF(o); /* the client's owner may drop it while the GIL is released */
-    thread = PyEval_SaveThread();
-    code = here_op(&c->op, &result, &e);
-    PyEval_RestoreThread(thread);
+    WITHOUT_GIL(code = here_op(&c->op, &result, &e));
     Py_DECREF(o);
     if (code || result.missing)
         return 0;
@@ -469,7 +466,6 @@ static void deallocate(PyObject *self)
 {
     struct op_method *m = (struct op_method *)self;
     PyObject *const held[] = {m->function, m->name, m->attrs, m->pack, m->daemon, m->bind};
-    PyTypeObject *type = Py_TYPE(self);
 
     for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i++)
         Py_XDECREF(held[i]);
@@ -479,8 +475,7 @@ static void deallocate(PyObject *self)
         for (unsigned v = 0; v < ATTRS; v++)
             Py_XDECREF(m->packed[i].values[v]);
     }
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_free(self);
 }
 
 static PyMemberDef members[] = {

@@ -5,7 +5,7 @@
 
 #include "here/op.h"
 
-#include "arrays.h"
+#include "python_native.h"
 
 enum { OPS_MOST = 128, OPS_DEVICES = 16 };
 

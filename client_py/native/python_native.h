@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "api/native.h"
+#include "here/read.h"
 
 enum {
     FAST_OPERANDS = 16,
@@ -57,6 +58,15 @@ struct link {
     struct kept_list orphans; /* references of requests that their caller gave up */
 };
 
+/* Carries out a statement that may block. */
+#define WITHOUT_GIL(statement)                                                                                         \
+    do {                                                                                                               \
+        PyThreadState *thread = PyEval_SaveThread();                                                                   \
+                                                                                                                       \
+        statement;                                                                                                     \
+        PyEval_RestoreThread(thread);                                                                                  \
+    } while (0)
+
 static inline void native_replace(PyObject **at, PyObject *value)
 {
     PyObject *before = *at;
@@ -66,23 +76,25 @@ static inline void native_replace(PyObject **at, PyObject *value)
     Py_XDECREF(before);
 }
 
-/* ---- module.c ---- */
-
-extern bool native_leaving; /* the interpreter is ending */
-
-/* Raises the package's exception for an error. Returns NULL. */
-PyObject *native_raise(const struct kops_error *e);
-/* Sets the function (code, message, detail) → exception that native_raise() calls. */
-void native_raise_by(PyObject *function);
-
-/* Converts seconds, or None, to milliseconds for libkops. False with an exception set. */
-bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);
-
 /* ---- link.c ---- */
 
 extern PyType_Spec link_spec;
 
 /* ---- shared.c ---- */
+
+extern bool native_leaving; /* the interpreter is ending */
+
+/* Raises the package's exception for an error. Returns NULL. */
+PyObject *native_raise(const struct kops_error *e);
+/* Returns None, or raises. */
+PyObject *native_outcome(enum kops_code r, const struct kops_error *e);
+/* Frees an object of a type of this module: the end of its tp_dealloc. */
+void native_free(PyObject *self);
+/* Sets the function (code, message, detail) → exception that native_raise() calls. */
+void native_raise_by(PyObject *function);
+
+/* Converts seconds, or None, to milliseconds for libkops. False with an exception set. */
+bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);
 
 /* link_enter() and link_leave() bracket every use of the client. False with an exception set: the client is closed. */
 bool link_enter(struct link *link);
@@ -176,5 +188,19 @@ bool tensor_stream(int device, void **ret_stream);
 /* Make tensors; NULL with an exception set. */
 PyObject *tensor_like(PyObject *value);
 PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank);
+
+/* ---- tensor.c: device arrays of launches in this process's own contexts ---- */
+
+/* Reads a torch CUDA tensor, or a tuple (address, dtype, shape, strides or None, device or -1) of another array.
+ * `device` is the earlier arrays' device, -1 if none told it, and is set from this one. False, with an exception set:
+ * the array is on another device, or `value` is neither. */
+bool array_read(PyObject *value, struct operand *ret, int *device);
+
+/* Returns the array in libkops' form, which points into *o. */
+struct here_tensor array_refer(const struct operand *o);
+
+/* Finds the stream of a launch: the number given, or for None torch's current stream of the device (-1: the default
+ * stream). False with an exception set. */
+bool array_stream(PyObject *given, int device, void **ret_stream);
 
 #endif

@@ -1,7 +1,8 @@
-/* The base of a link's methods: sharing the client with threads that released the GIL, keeping references for the
- * daemon, and waiting. */
+/* The base of all types: errors as exceptions. The base of a link's methods: sharing the client with threads that
+ * released the GIL, keeping references for the daemon, and waiting. */
 #include "python_native.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/fail.h"
@@ -10,6 +11,69 @@ enum {
     GRACE_MS = 250, /* time that Ctrl-C waits for the cancelled request's reply */
     COLLECT = 16    /* calls between searches for references that may go */
 };
+
+/* ---- errors, numbers, objects ---- */
+
+bool native_leaving;
+
+static PyObject *make_error; /* (code, message, detail) → exception */
+
+PyObject *native_raise(const struct kops_error *e)
+{
+    PyObject *detail = PyDict_New(), *made = NULL;
+
+    for (unsigned i = 0; detail && i < e->n_details; i++) {
+        const struct kops_detail *d = &e->details[i];
+        PyObject *value = d->is_text ? PyUnicode_DecodeUTF8(d->text, (Py_ssize_t)strlen(d->text), "replace")
+                                     : PyLong_FromLongLong(d->number);
+
+        if (!value || PyDict_SetItemString(detail, d->key, value))
+            Py_CLEAR(detail);
+        Py_XDECREF(value);
+    }
+    if (detail && make_error)
+        made = PyObject_CallFunction(make_error, "ssO", kops_code_name(e->code), e->message, detail);
+    Py_XDECREF(detail);
+    if (made)
+        PyErr_SetObject((PyObject *)Py_TYPE(made), made);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, e->message);
+    Py_XDECREF(made);
+    return NULL;
+}
+
+PyObject *native_outcome(enum kops_code r, const struct kops_error *e)
+{
+    return r ? native_raise(e) : (Py_INCREF(Py_None), Py_None);
+}
+
+void native_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+bool native_milliseconds(PyObject *seconds, int64_t *ret_ms)
+{
+    double value;
+
+    if (seconds == Py_None) {
+        *ret_ms = KOPS_FOREVER;
+        return true;
+    }
+    value = PyFloat_AsDouble(seconds);
+    if (value == -1 && PyErr_Occurred())
+        return false;
+    *ret_ms = value > 1e12 ? KOPS_FOREVER : value <= 0.001 ? 1 : (int64_t)ceil(value * 1000);
+    return true;
+}
+
+void native_raise_by(PyObject *function)
+{
+    native_replace(&make_error, function);
+}
 
 /* ---- the client ---- */
 
@@ -158,14 +222,11 @@ static void drop_all(struct kept_list *list)
 
 void link_end(struct link *link)
 {
-    PyThreadState *thread;
     kops_client *client = link->client;
 
     link->client = NULL;
     if (client) {
-        thread = PyEval_SaveThread();
-        kops_close(client);
-        PyEval_RestoreThread(thread);
+        WITHOUT_GIL(kops_close(client));
     }
     drop_all(&link->enqueued);
     drop_all(&link->orphans);
@@ -185,16 +246,13 @@ void link_leave(struct link *link)
 int link_wait(struct link *link, kops_ticket ticket, int64_t timeout_ms, struct native_reply *reply,
               struct kops_result *result, struct kops_error *e)
 {
-    PyThreadState *thread;
     enum kops_code r;
 
     for (int64_t left = timeout_ms; timeout_ms < 0 || left > 0; left -= LINK_SLICE_MS) {
         const int64_t slice = timeout_ms < 0 || left > LINK_SLICE_MS ? LINK_SLICE_MS : left;
 
-        thread = PyEval_SaveThread();
-        r = reply ? native_wait(link->client, ticket, slice, reply, e)
-                  : kops_wait(link->client, ticket, slice, result, e);
-        PyEval_RestoreThread(thread);
+        WITHOUT_GIL(r = reply ? native_wait(link->client, ticket, slice, reply, e)
+                              : kops_wait(link->client, ticket, slice, result, e));
         if (r != KOPS_ERR_TIMEOUT)
             return 1;
         if (PyErr_CheckSignals())

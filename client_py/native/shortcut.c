@@ -201,7 +201,6 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
 static void deallocate(PyObject *self)
 {
     struct shortcut *s = (struct shortcut *)self;
-    PyTypeObject *type = Py_TYPE(self);
 
     for (int i = 0; i < SHORTCUT_TYPES; i++)
         Py_XDECREF(s->types[i]);
@@ -213,8 +212,7 @@ static void deallocate(PyObject *self)
     Py_XDECREF(s->quick);
     Py_XDECREF(s->run);
     Py_XDECREF(s->otherwise);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_free(self);
 }
 
 static PyType_Slot slots[] = {

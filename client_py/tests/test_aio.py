@@ -118,3 +118,21 @@ async def test_the_end_of_a_client_is_the_end_of_its_connection(daemon: FakeDaem
     async with kops.connect_async(daemon.path) as k:
         await k.ping()
     wait_for(lambda: daemon.peers[0].ended.is_set())
+
+
+async def test_no_more_are_under_way_than_the_daemon_takes(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        a = k.array([1.0, 2.0])
+        await k.square(a)
+        before, limit = daemon.count("run"), k.info.limits["inflight"] - 1
+        daemon.gate.clear()
+        tasks = [asyncio.create_task(k.square(a)) for _ in range(4 * limit)]
+        with pytest.raises(kops.Timeout, match="no reply to run within 0.2"):
+            await k.square(a, timeout=0.2)
+        assert daemon.count("run") == before + limit
+        tasks[-1].cancel()
+        daemon.gate.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(list(result) == [1, 4] for result in results[:-1])
+        assert isinstance(results[-1], asyncio.CancelledError)
+        assert list(await k.square(a)) == [1, 4]

@@ -15,8 +15,7 @@ from typing import Any
 import kops
 import pytest
 from fake_daemon import FakeDaemon
-from kops._clients import base
-from kops._session import native_link, places
+from kops._session import native_link, places, plain
 from which import compiled_only
 
 FILE = Path(__file__).resolve().parents[2] / "tests/vectors/places.json"
@@ -122,7 +121,7 @@ def test_a_server_that_says_nothing(silent: str, client: Callable[..., None], mo
     with pytest.raises(kops.Timeout, match=rf"{silent}: kopsd does not answer: .* start it anew, or name another"):
         client(silent, timeout=0.2)
     if native_link.native is None:  # libkops' own limit is as long
-        monkeypatch.setattr(base, "CONNECT_LIMIT", 0.2)
+        monkeypatch.setattr(plain, "CONNECT_LIMIT", 0.2)
         with pytest.raises(kops.Timeout, match=r"does not answer.*for 0\.2 s"):
             client(silent)
 

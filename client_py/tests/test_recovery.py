@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from test_client import wait_for
+from test_forks import in_child
 from test_kernels import add2
 from which import compiled_only
 
@@ -330,6 +333,38 @@ def test_one_that_accepts_and_says_nothing(daemon: FakeDaemon) -> None:
         assert k.ping({"x": 1}) == {"x": 1}
 
 
+def test_ctrl_c_ends_the_waiting(k: kops.Client, daemon: FakeDaemon) -> None:
+    k.ping()
+    daemon.stop()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        k.ping()
+    timer.join()
+    daemon.start()
+    assert k.ping({"x": 1}) == {"x": 1}
+
+
+def test_another_threads_close_ends_the_waiting(k: kops.Client, daemon: FakeDaemon) -> None:
+    k.ping()
+    daemon.stop()
+    timer = threading.Timer(0.2, k.close)
+    timer.start()
+    with pytest.raises(kops.ConnectionLost, match="the client was closed"):
+        k.ping()
+    timer.join()
+    daemon.start()
+
+
+def test_a_forked_child_waits_as_well(k: kops.Client, daemon: FakeDaemon) -> None:
+    k.ping()
+    daemon.stop()
+    timer = threading.Timer(0.3, daemon.start)
+    timer.start()
+    in_child(lambda: k.ping({"x": 1}) == {"x": 1})
+    timer.join()
+
+
 def test_how_long_is_said_by_the_environment(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOPS_RECONNECT_TIMEOUT", "0.1")
     with kops.connect(daemon.path) as k, kops.connect(daemon.path, reconnect_timeout=3) as longer:
@@ -412,6 +447,3 @@ def test_memory_that_is_refused_is_lost(k: kops.Client, daemon: FakeDaemon, a: A
         k.square(k.zeros(777_777))
     del daemon.script["register"]
     assert (k.square(a) == a * a).all()
-
-
-# After a fork

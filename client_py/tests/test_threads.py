@@ -30,7 +30,7 @@ def test_ids_are_pruned_while_another_thread_adds_one(monkeypatch: pytest.Monkey
 
 
 def test_another_thread_sends_the_last_release_that_was_due() -> None:
-    class Shared(deque[int]):
+    class Shared(deque[tuple[str, int]]):
         def __len__(self) -> int:
             left = super().__len__()
             if left == 1:
@@ -47,7 +47,7 @@ def test_another_thread_sends_the_last_release_that_was_due() -> None:
             self.told.append(params)
 
     link = NativeLink.__new__(NativeLink)
-    link._native, link.garbage = Native(), Shared([1, 2, 3])
+    link._native, link.garbage = Native(), Shared([("buffer", 1), ("buffer", 2), ("buffer", 3)])
     link.release()
     assert len(Native.told) == 2 and not link.garbage
 

@@ -31,10 +31,8 @@ static void submit_and_cancel(kops_client *client, kops_buffer *buffer, struct r
 
 static void leave_connection(struct soak *s)
 {
-    const struct kops_connect_options options = {.socket = s->socket,
-                                                 .name = "leaves",
-                                                 .timeout_ms = LEAVE_TIMEOUT_MS,
-                                                 .connect_timeout_ms = LEAVE_TIMEOUT_MS};
+    const struct kops_connect_options options = {
+        .socket = s->socket, .name = "leaves", .timeout_ms = LEAVE_TIMEOUT_MS, .connect_timeout_ms = LEAVE_TIMEOUT_MS};
     kops_buffer *buffer = NULL;
     kops_client *client;
     struct kops_error e;

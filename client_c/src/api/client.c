@@ -4,6 +4,7 @@
 
 #include "base/fail.h"
 #include "jobs/batch.h"
+#include "native.h"
 #include "run/here.h"
 #include "session/call.h"
 #include "session/connect.h"
@@ -33,11 +34,12 @@ static enum kops_code find_place(enum kops_where *where, struct kops_error *e)
     return KOPS_OK;
 }
 
-enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
-                            struct kops_error *ret_error)
+enum kops_code native_connect(const struct kops_connect_options *options, const struct patience *patience,
+                              kops_client **ret_client, struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     struct kops_connect_options found = {0}, *o = &found;
+    struct patience own = {.ms = 0};
     struct kops_client *c;
     enum kops_code r;
 
@@ -58,8 +60,11 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
     if (!c)
         return fail(e, KOPS_ERR_NO_MEMORY, "there is no memory for a client");
     client_enter(c, e);
+    own.ms = c->reconnect_timeout_ms;
+    c->bound = patience != NULL;
     /* A try takes the default time at most; starting a daemon may take longer. */
-    r = session_connect(c, deadline_in(o->connect_timeout_ms ? o->connect_timeout_ms : KOPS_FOREVER), e);
+    r = session_connect_for(c, deadline_in(o->connect_timeout_ms ? o->connect_timeout_ms : KOPS_FOREVER),
+                            patience ? patience : &own, e);
     if (r) {
         client_leave_unref(c);
         return r;
@@ -67,6 +72,12 @@ enum kops_code kops_connect(const struct kops_connect_options *options, kops_cli
     client_leave(c);
     *ret_client = c;
     return KOPS_OK;
+}
+
+enum kops_code kops_connect(const struct kops_connect_options *options, kops_client **ret_client,
+                            struct kops_error *ret_error)
+{
+    return native_connect(options, NULL, ret_client, ret_error);
 }
 
 kops_client *kops_close(kops_client *client)

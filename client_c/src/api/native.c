@@ -5,7 +5,6 @@
 
 #include "base/fail.h"
 #include "jobs/enqueue.h"
-#include "session/connect.h"
 #include "session/session.h"
 
 /* Returns the decoder for a method whose reply brings an id: a late reply's id must be released. */
@@ -40,7 +39,7 @@ static enum kops_code not_sent(struct kops_client *c, struct job *job, uint64_t 
     (void)job;
     (void)deadline;
     fail(e, KOPS_ERR_CONNECTION_LOST, "the connection to the daemon was lost");
-    return fail_number(e, KOPS_ERR_CONNECTION_LOST, "unsent", 1);
+    return fail_number(e, KOPS_ERR_CONNECTION_LOST, "ran", 0);
 }
 
 enum kops_code native_submit(kops_client *client, const struct native_raw *request, kops_ticket *ret_ticket,
@@ -54,7 +53,6 @@ enum kops_code native_submit(kops_client *client, const struct native_raw *reque
                       .resolve = generation ? same_connection : NULL,
                       .ensure = not_sent,
                       .context = &generation,
-                      .here = generation != 0,
                       .decode = decode_late(request->method),
                       .keeps_reply = true,
                       .fds = request->fds,
@@ -163,27 +161,18 @@ uint32_t native_last_call(void)
     return call_last();
 }
 
-uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error)
+uint32_t native_generation(kops_client *client, const struct patience *patience, struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     uint32_t generation;
 
     client_enter(client, e);
-    generation = session_connect(client, client_deadline(client, timeout_ms), e) ? 0 : client->generation;
+    generation = session_connect_for(client, DEADLINE_NEVER, patience, e) ? 0 : client->generation;
     client_leave(client);
     return generation;
 }
 
 /* ---- runs by ids ---- */
-
-static enum kops_code not_the_same(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
-{
-    (void)c;
-    (void)job;
-    (void)deadline;
-    fail(e, KOPS_ERR_CONNECTION_LOST, "the connection that the buffers were registered on is over");
-    return fail_number(e, e->code, "ran", 0);
-}
 
 static struct wire_run wire_of(const struct kops_client *c, const struct native_request *r)
 {
@@ -213,7 +202,6 @@ enum kops_code native_submit_run(kops_client *client, const struct native_reques
                       .resolve = generation ? same_connection : NULL,
                       .ensure = not_sent,
                       .context = &generation,
-                      .here = generation != 0,
                       .decode =
                           request->options && request->options->no_timing ? wire_decode_nothing : wire_decode_run};
     enum kops_code r;
@@ -235,7 +223,7 @@ enum kops_code native_enqueue(kops_client *client, const struct native_request *
     struct job job = {.pack = wire_pack_run,
                       .wire = &wire,
                       .resolve = same_connection,
-                      .ensure = not_the_same,
+                      .ensure = not_sent,
                       .context = &generation,
                       .options = request->options,
                       .decode = wire_decode_run,
@@ -262,7 +250,7 @@ enum kops_code native_enqueue_call(kops_client *client, uint32_t generation, con
     struct job job = {.pack = wire_pack_raw,
                       .wire = &raw,
                       .resolve = same_connection,
-                      .ensure = not_the_same,
+                      .ensure = not_sent,
                       .context = &generation,
                       .raw = &raw,
                       .name = name};

@@ -9,9 +9,15 @@
 
 #include <kops/kops.h>
 
+#include "session/connect.h"
 #include "wire/wire.h"
 
 enum { NATIVE_MAX_FDS = WIRE_MAX_FDS };
+
+/* As kops_connect(). Calls of the client make no new connections: they fail with connection_lost, and the detail
+ * `ran` = 0, until native_generation() has made one. */
+enum kops_code native_connect(const struct kops_connect_options *options, const struct patience *patience,
+                              kops_client **ret_client, struct kops_error *ret_error);
 
 struct native_raw {
     uint32_t generation; /* connection that the ids belong to; 0: any */
@@ -37,9 +43,8 @@ enum kops_code native_wait(kops_client *client, kops_ticket ticket, int64_t time
 void native_notify(kops_client *client, uint32_t generation, const char *method, const void *params, size_t length,
                    bool dispensable);
 
-/* Returns the present connection's generation. Connects when there is none, for at most `timeout_ms` (0: the client's
- * timeout). 0 with *ret_error set when that fails. */
-uint32_t native_generation(kops_client *client, int64_t timeout_ms, struct kops_error *ret_error);
+/* Returns the present connection's generation. Connects when there is none. 0 with *ret_error set when that fails. */
+uint32_t native_generation(kops_client *client, const struct patience *patience, struct kops_error *ret_error);
 
 /* Appends the daemon's answer to the present connection's hello, one map. False without memory. */
 bool native_hello(kops_client *client, struct bytes *out);

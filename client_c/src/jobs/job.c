@@ -58,8 +58,6 @@ enum kops_code job_send(struct kops_client *c, struct job *job, uint64_t deadlin
         enum session_sent sent;
         bool known;
 
-        if (job->here && !client_is_connected(c))
-            return job->ensure(c, job, deadline, e);
         r = session_begin(c, job->fds, job->n_fds, deadline, &m, e);
         if (r)
             return r;

@@ -20,7 +20,6 @@ struct job {
     job_resolve *resolve; /* NULL: nothing to resolve */
     job_ensure *ensure;
     void *context;
-    bool here; /* valid on the present connection only: no other is made for the job, and `ensure` says why */
 
     /* Tells whether running the work twice is harmless, see session/call.h; NULL: the binding decides whether to repeat
      * it. */

@@ -13,7 +13,6 @@
 #include "available.h"
 #include "base/fail.h"
 #include "cuda_map.h"
-#include "register.h"
 
 /* ---- of every kind ---- */
 

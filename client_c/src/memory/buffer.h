@@ -45,6 +45,9 @@ struct kops_buffer *buffer_new(struct kops_client *c, enum buffer_kind kind, uin
 /* Frees the buffer and its mappings here, and drops its reference. Called with the lock held, which it drops. */
 void buffer_free_leave(struct kops_buffer *b);
 
+/* Makes the buffer known to the present connection. Lock held, may drop it while it waits. */
+enum kops_code buffer_ensure(struct kops_buffer *b, uint64_t deadline, struct kops_error *e);
+
 /* SHARED: maps the descriptor. */
 enum kops_code buffer_map_shared(struct kops_buffer *b, struct kops_error *e);
 

@@ -1,4 +1,4 @@
-#include "register.h"
+#include "buffer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "here.h"
 #include "jobs/enqueue.h"
 #include "kernel.h"
-#include "memory/register.h"
+#include "memory/buffer.h"
 #include "run.h"
 
 struct launch {

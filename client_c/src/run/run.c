@@ -9,7 +9,6 @@
 #include "jobs/job.h"
 #include "kernel.h"
 #include "memory/buffer.h"
-#include "memory/register.h"
 #include "session/session.h"
 #include "wire/wire.h"
 

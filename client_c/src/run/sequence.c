@@ -6,7 +6,6 @@
 #include "jobs/enqueue.h"
 #include "kernel.h"
 #include "memory/buffer.h"
-#include "memory/register.h"
 #include "run.h"
 #include "session/call.h"
 

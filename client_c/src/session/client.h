@@ -62,6 +62,7 @@ struct kops_client {
     char *socket_option; /* NULL: the usual places */
     char *isolate;       /* from the options */
     bool no_autostart;   /* from the options */
+    bool bound;          /* a binding's: native_generation() alone makes new connections */
     bool goes_here;      /* run calls that name no place in this process, where they can */
     char *started;       /* socket of the daemon that was started for this client; NULL: none was */
     char *name;

@@ -222,10 +222,19 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static void pause_until(struct kops_client *c, uint64_t time)
+/* Pauses between two tries. False: the caller does not want to wait on. */
+static bool pause_until(struct kops_client *c, uint64_t time, const struct patience *p)
 {
+    bool is_over = false;
+
     while (clock_ns() < time)
         session_sleep(c, time);
+    if (p->is_over) {
+        pthread_mutex_unlock(&c->lock); /* no other thread connects meanwhile */
+        is_over = p->is_over(p->context);
+        pthread_mutex_lock(&c->lock);
+    }
+    return !is_over;
 }
 
 static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, bool *ret_reached, struct kops_error *e)
@@ -241,7 +250,7 @@ static enum kops_code connect_once(struct kops_client *c, uint64_t deadline, boo
         return r;
     *ret_reached = true;
     r = greet(c, deadline, e);
-    if (r == KOPS_ERR_TIMEOUT && !c->info.info.server)
+    if (r == KOPS_ERR_TIMEOUT)
         fail(e, r,
              "%s: kopsd does not answer: it took the connection and has said nothing in time; start it anew, or name "
              "another socket in KOPS_SOCKET",
@@ -258,29 +267,31 @@ static bool passes(enum kops_code code)
            code == KOPS_ERR_DEVICE_LOST || code == KOPS_ERR_JOB_TIMEOUT || code == KOPS_ERR_TIMEOUT;
 }
 
-static enum kops_code give_up(const struct kops_client *c, uint64_t deadline, struct kops_error *e)
+static enum kops_code give_up(const struct patience *p, uint64_t deadline, struct kops_error *e)
 {
     const struct kops_error why = *e;
 
     if (deadline_passed(deadline))
         return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over before a daemon could be reached again: %.400s",
                     why.message);
-    return fail(e, KOPS_ERR_CONNECT_FAILED, "no daemon could be reached for %lld ms: %.400s",
-                (long long)c->reconnect_timeout_ms, why.message);
+    return fail(e, KOPS_ERR_CONNECT_FAILED,
+                "the connection to kopsd was lost, and no new one could be made within %g s: %.400s",
+                (double)p->ms / 1000, why.message);
 }
 
 /* Tries the first connection once, unless a daemon takes it and ends: a daemon that is not there may never be. Later
- * connections are tried for the client's reconnect timeout. */
-static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+ * connections are tried as long as the caller's patience. */
+static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadline, const struct patience *p,
+                                           struct kops_error *e)
 {
-    const bool first = !c->info.info.server, retries = c->reconnect_timeout_ms != 0;
+    const bool first = !c->info.info.server && !p->follows, retries = p->ms != 0;
     uint64_t once = earlier(deadline, deadline_in(c->connect_timeout_ms));
-    const uint64_t until = retries ? earlier(deadline, deadline_in(c->reconnect_timeout_ms)) : 0;
+    const uint64_t until = retries ? earlier(deadline, deadline_in(p->ms)) : 0;
     unsigned pause_ms = FIRST_PAUSE_MS, starts = 0;
     bool reached = false;
 
     for (;;) {
-        enum kops_code r = connect_once(c, first || until < once ? once : until, &reached, e);
+        enum kops_code r = connect_once(c, first || (until < once && !p->strict) ? once : until, &reached, e);
         uint64_t now = clock_ns();
 
         if (!r)
@@ -295,20 +306,20 @@ static enum kops_code connect_with_retries(struct kops_client *c, uint64_t deadl
         if (!r || !retries || !passes(r) || (first && (!reached || now >= once)))
             return r;
         if (now >= until)
-            return first ? r : give_up(c, deadline, e);
-        pause_until(c, earlier(now + (uint64_t)pause_ms * 1000000U, until));
-        if (first && clock_ns() >= once)
+            return first ? r : give_up(p, deadline, e);
+        if (!pause_until(c, earlier(now + (uint64_t)pause_ms * 1000000U, until), p) || (first && clock_ns() >= once))
             return r;
         pause_ms = pause_ms * 2 < LAST_PAUSE_MS ? pause_ms * 2 : LAST_PAUSE_MS;
     }
 }
 
-static enum kops_code connect_for_all(struct kops_client *c, uint64_t deadline, struct kops_error *e)
+static enum kops_code connect_for_all(struct kops_client *c, uint64_t deadline, const struct patience *p,
+                                      struct kops_error *e)
 {
     enum kops_code r;
 
     c->greeting = true;
-    r = connect_with_retries(c, deadline, e);
+    r = connect_with_retries(c, deadline, p, e);
     c->greeting = false;
     /* A timeout of this caller says nothing about the daemon. */
     if (r && r != KOPS_ERR_TIMEOUT) {
@@ -330,6 +341,17 @@ static void await_end(struct kops_client *c, uint64_t deadline)
 
 enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
+    const struct patience own = {.ms = c->reconnect_timeout_ms};
+
+    if (!c->bound)
+        return session_connect_for(c, deadline, &own, e);
+    fail(e, KOPS_ERR_CONNECTION_LOST, "the connection to the daemon was lost");
+    return fail_number(e, KOPS_ERR_CONNECTION_LOST, "ran", 0);
+}
+
+enum kops_code session_connect_for(struct kops_client *c, uint64_t deadline, const struct patience *p,
+                                   struct kops_error *e)
+{
     const uint32_t failures = c->failures;
 
     while (c->lost || c->ends_by || c->greeting) {
@@ -346,7 +368,7 @@ enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, st
         *e = c->unreachable;
         return e->code;
     }
-    return connect_for_all(c, deadline, e);
+    return connect_for_all(c, deadline, p, e);
 }
 
 /* ---- things that the daemon keeps ---- */

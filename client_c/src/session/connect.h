@@ -5,11 +5,25 @@
 
 #include "client.h"
 
+/* How long to wait for a daemon that is started anew. */
+struct patience {
+    int64_t ms;                     /* 0: one try */
+    bool strict;                    /* the last try ends with it */
+    bool follows;                   /* the first connection is waited for as later ones are */
+    bool (*is_over)(void *context); /* asked between tries, without the lock; NULL: never earlier */
+    void *context;
+};
+
+/* Makes a connection where there is none. Lock held; dropped while it waits. One thread connects (`greeting`); the
+ * others wait for the outcome, and share its failure. */
+enum kops_code session_connect_for(struct kops_client *c, uint64_t deadline, const struct patience *p,
+                                   struct kops_error *e);
+
+/* As session_connect_for(), as long as the client's options allow. A binding's client has no new connection so: the
+ * error is connection_lost, with the detail `ran` = 0. */
 enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, struct kops_error *e);
 
-/* Makes sure that there is a connection. Waits for a daemon that is started anew as long as the client's options allow.
- * Lock held; dropped while it waits. One thread connects (`greeting`); the others wait for the outcome, and share its
- * failure. */
+/* Makes sure that there is a connection. Lock held; dropped while it waits. */
 static inline enum kops_code session_connect(struct kops_client *c, uint64_t deadline, struct kops_error *e)
 {
     if (client_is_connected(c) && !c->ends_by && !c->greeting)

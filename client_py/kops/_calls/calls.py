@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 from .._base.compiled import FAST_RULES, fast_types, native, pack
-from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, UnknownOp
+from .._base.errors import BadArgument, Capturing, ConnectionLost, KopsError, UnknownOp
 from .._base.log import TurnsWarning, log, warn
 from .._base.results import Timing, Timings
-from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
+from .._base.timeouts import DefaultTimeout
 from .._memory.exports import allocations
+from .._memory.pool import Unknown
 from .._session.link import Call
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
@@ -26,7 +27,7 @@ from .launch import Launch
 from .ops import NUMBERS
 from .pending import Link, Pending, Watcher
 from .plans import Plan, Prepared
-from .recording import BaseSequence, Program, Recorder
+from .recording import BaseSequence, Recorder
 from .rules import VECTORS
 
 
@@ -224,7 +225,7 @@ class Calls(DefaultTimeout):
             return NotImplemented
         try:
             return link.run(op, values, None, None, rule, 0, self._timeout)
-        except (ConnectionLost, ConnectFailed) as error:
+        except ConnectionLost as error:
             raise link.lost(error) from None
 
     def _fast(
@@ -243,7 +244,7 @@ class Calls(DefaultTimeout):
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
         try:
             made = link.run(op, values, out, packed, rule, 2 if timing else blocking, self._timeout_of(timeout))
-        except (ConnectionLost, ConnectFailed) as error:
+        except ConnectionLost as error:
             raise link.lost(error) from None
         if sent is not None and made is not NotImplemented:
             return made[0], Timings.made(made[1], sent)
@@ -271,8 +272,9 @@ class Calls(DefaultTimeout):
         """Puts a request on torch's current stream of a device."""
         from .._tensors.torch import current_stream
 
-        params, unknown = request.params(link.key)
-        if unknown is not None:
+        try:
+            params = request.params(link.key)
+        except Unknown:
             link, params = self._known(link, request, timeout)
         if not self._fast_now(link, request, timeout):
             link.enqueue(request.method, params, request.names, request.operands.keep, index, current_stream(index))
@@ -282,7 +284,7 @@ class Calls(DefaultTimeout):
         """Makes new memory, programs and kernels known to the daemon. Returns the connection and the request's params."""
 
         def plan(link: Link) -> Plan:
-            params = yield from plans.prepare(link, request)
+            params = yield from plans.known(link, request.params)
             return link, params
 
         answer: tuple[Link, dict[str, Any]] = self._drive(link, plan, timeout)
@@ -326,10 +328,6 @@ class Calls(DefaultTimeout):
         request = sequence.prepared(link)
         answer = self._carry(link, request, options["timing"], options["stream"], options["blocking"], options["timeout"])
         return sequence.took(answer)
-
-    def _define(self, program: Program) -> None:
-        link = self._live()
-        self._drive(link, program.define, DEFAULT_TIMEOUT)
 
     def _scope_begin(self, recorder: Recorder) -> None:
         self._scopes.setdefault(threading.get_ident(), []).append(recorder)

@@ -16,6 +16,7 @@ from .._base.intervals import Goal
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.views import plain_view
+from .._memory.pool import Remote
 from .._session.link import Link
 from .._session.recovery import KERNEL_HAZARD
 from .._source.scalars import convert, is_plain, structure
@@ -34,12 +35,12 @@ class Recordable:
         raise NotImplementedError
 
 
-class Launchable:
-    """An entry of a source with its parameter list, and its id on each connection."""
+class Launchable(Remote):
+    """An entry of a source with its parameter list."""
 
+    what = "kernel"
     name: str
     params: tuple[Param, ...]
-    ids: dict[int, int]
 
     def _result(self, arguments: tuple[Any, ...]) -> Any:
         """The result of a call."""
@@ -122,22 +123,10 @@ class Launch:
                 self.inputs.append(operand)
         check_devices(self.inputs, [])
 
-    def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        kernel = self.kernel.ids.get(key)
-        if kernel is None:
-            return {}, self.kernel
-        args = []
-        for argument in self.arguments:
-            if isinstance(argument, Operand):
-                buffer = None
-                if argument.source is not None:
-                    buffer = argument.source.ids.get(key)
-                    if buffer is None:
-                        return {}, argument.source
-                args.append(argument.wire(buffer))
-            else:
-                args.append(argument)
-        return {"kernel": kernel, "args": args, **self.geometry, **self.options}, None
+    def params(self, key: int) -> dict[str, Any]:
+        kernel = self.kernel.at(key)
+        args = [argument.wire(key) if isinstance(argument, Operand) else argument for argument in self.arguments]
+        return {"kernel": kernel, "args": args, **self.geometry, **self.options}
 
     def step(self, place: Callable[[Operand], int]) -> dict[str, Any]:
         """As one of a sequence; the kernel itself stands for its id."""

@@ -7,12 +7,12 @@ turn comes again.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from .._base.errors import BadArgument, KopsError, Unsupported
 from .._base.intervals import Goal
 from .._base.records import Choice
 from .._base.results import CACHES, Conditions, Counters, Profile, Reading, Timings, tuned_of
+from .._base.twins import Steps
 from .._memory.exports import Allocation
 from .._session.link import Call, Link
 from .._session.recovery import LOSSES
@@ -243,50 +244,28 @@ class Rotation:
 
 
 def profile_cold(
-    warm: Callable[[int, Goal], Profile], submit: Callable[..., Any], read: Callable[[str], Reading], operands: Sequence[Any],
-    array: Callable[[Any], Any], repeat: int, goal: Goal,
-) -> Profile:  # fmt: skip
-    """`warm(repeat, goal)` profiles as ever, `submit(*operands)` starts one timed execution, `read(device)` reads conditions."""
-    first = warm(1, Goal())
-    rotation = Rotation(first, operands, array, repeat, goal)
+    client: Any, warm: Callable[[int, Goal], Any], start: Callable[..., Any], operands: Sequence[Any], repeat: int, goal: Goal
+) -> Steps:
+    """`warm(repeat, goal)` profiles as ever, `start(*operands)` starts one timed execution."""
+    first = yield partial(warm, 1, Goal())
+    rotation = Rotation(first, operands, client.array, repeat, goal)
     if rotation.count == 1:
-        return warm(repeat, goal)
-    while not rotation.over:
-        waiting: deque[tuple[bool, Any]] = deque()
-        for counts, one in rotation.round():
-            if len(waiting) == AHEAD:
-                earlier, pending = waiting.popleft()
-                rotation.took(earlier, pending.result())
-            waiting.append((counts, submit(*one)))
-        for counts, pending in waiting:
-            rotation.took(counts, pending.result())
-    return rotation.profile(read(first.device) if first.conditions is not None else None)
-
-
-async def profile_cold_async(
-    warm: Callable[[int, Goal], Awaitable[Profile]], run: Callable[..., Any], read: Callable[[str], Awaitable[Reading]],
-    operands: Sequence[Any], array: Callable[[Any], Any], repeat: int, goal: Goal,
-) -> Profile:  # fmt: skip
-    """The same with `await`: `run(*operands)` is a coroutine of one timed execution."""
-    first = await warm(1, Goal())
-    rotation = Rotation(first, operands, array, repeat, goal)
-    if rotation.count == 1:
-        return await warm(repeat, goal)
-    waiting: deque[tuple[bool, asyncio.Task[Any]]] = deque()
+        return (yield partial(warm, repeat, goal))
+    waiting: deque[tuple[bool, Any]] = deque()
     try:
         while not rotation.over:
             for counts, one in rotation.round():
                 if len(waiting) == AHEAD:
-                    rotation.took(waiting[0][0], await waiting[0][1])
+                    rotation.took(waiting[0][0], (yield partial(client._end, waiting[0][1])))
                     waiting.popleft()
-                waiting.append((counts, asyncio.ensure_future(run(*one))))
+                waiting.append((counts, start(*one)))
             while waiting:
-                rotation.took(waiting[0][0], await waiting[0][1])
+                rotation.took(waiting[0][0], (yield partial(client._end, waiting[0][1])))
                 waiting.popleft()
     finally:
-        for _, task in waiting:
-            task.cancel()
-    return rotation.profile(await read(first.device) if first.conditions is not None else None)
+        for _, pending in waiting:
+            client._give_up(pending)
+    return rotation.profile((yield partial(client.conditions, first.device)) if first.conditions is not None else None)
 
 
 def _check_tunes(connection: Link) -> None:

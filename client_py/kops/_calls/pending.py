@@ -137,7 +137,7 @@ class Pending(concurrent.futures.Future[Any]):
                 if seconds == 0:
                     self._connection.poll()
                     if not self._call.done:
-                        raise no_reply(self._call, seconds)
+                        raise no_reply(self._call.method, seconds)
                 else:
                     self._connection.wait(self._call, seconds)
             finally:
@@ -148,7 +148,7 @@ class Pending(concurrent.futures.Future[Any]):
         try:
             super().exception(seconds)
         except concurrent.futures.TimeoutError:
-            raise no_reply(self._call, seconds) from None
+            raise no_reply(self._call.method, seconds) from None
 
     def _notice_fork(self) -> None:
         """In a child process: the threads that held the locks are the parent's."""

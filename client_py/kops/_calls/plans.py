@@ -37,21 +37,17 @@ from .._base.texts import counted
 from .._memory import device_pool
 from .._memory.device_pool import DeviceSegment
 from .._memory.exports import allocations
-from .._memory.pool import Source, pool, prune
+from .._memory.pool import Source, Unknown, pool
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.array_adapter import NumberSource
-from .._tensors.device_array import Array, new_guarded
+from .._tensors.device_array import Array, dtype_name, find_device, new_guarded
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import out_dtypes, rules
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
 REFUSALS = (InvalidFd, InvalidHandle, UnknownDevice, DeviceMismatch, Unsupported)
-
-
-def _undo_register(reply: Any) -> tuple[str, dict[str, Any]]:
-    return "release", {"buffer": reply["buffer"]}
 
 
 def make_known(connection: Link, unknown: Any) -> Plan:
@@ -71,10 +67,11 @@ def make_array(connection: Link, array: Array) -> Plan:
         yield from register(connection, source)
 
 
-def make_guarded(connection: Link, device: Device, shape: Any, dtype: str, at_end: bool, client: Any) -> Plan:
+def make_guarded(connection: Link, device: Any, shape: Any, dtype: Any, at_end: bool, client: Any) -> Plan:
     """An array in memory of its own that ends, or begins, where the memory does."""
+    found, name = find_device(client.devices, device), dtype_name(dtype)
     connection.need("guards")
-    made = new_guarded(client, device, shape, dtype)
+    made = new_guarded(client, found, shape, name)
     yield from make_array(connection, made)
     if at_end and made._block is not None:
         made._start = made._block.segment.size - made.nbytes
@@ -105,22 +102,15 @@ def _register(connection: Link, source: Source) -> Plan:
     with contextlib.closing(source.registrations()) as messages:
         for params, fds in messages:
             if not buffer:
-                reply = yield Call("register", params, fds, source, _undo_register)
+                reply = yield Call("register", params, fds, source, "buffer")
                 buffer = reply["buffer"]
                 continue
             try:
                 yield Call("register", {**params, "extend": buffer}, fds, source)
             except BaseException:
-                connection.garbage.append(buffer)
+                connection.garbage.append(("buffer", buffer))
                 raise
-    _know(connection, source, buffer)
-
-
-def _know(connection: Link, source: Source, buffer: int) -> None:
-    known = source.ids.setdefault(connection.key, buffer)
-    prune(source.ids)
-    if known != buffer:
-        connection.garbage.append(buffer)  # another thread was faster
+    source.know(connection, buffer)
     connection.remember(source)
 
 
@@ -128,20 +118,20 @@ def _alloc(connection: Link, segment: DeviceSegment) -> Plan:
     """Has the daemon make a segment's memory. Where there is none left, what this process keeps for reuse is given back first."""
     params = {"size": segment.size, "device": segment.device}
     try:
-        reply = yield Call("alloc", params, (), segment, _undo_register)
+        reply = yield Call("alloc", params, (), segment, "buffer")
     except (OutOfMemory, QuotaExceeded):
         if not segment.pool.trim():
             raise
         yield Call("trim", {})  # the reply means that the daemon has let go of it, too
-        reply = yield Call("alloc", params, (), segment, _undo_register)
+        reply = yield Call("alloc", params, (), segment, "buffer")
     if reply["kind"] != "cuda_vmm" or reply["size"] < segment.size:
-        connection.garbage.append(reply["buffer"])
+        connection.garbage.append(("buffer", reply["buffer"]))
         raise BadReply(f"the daemon gave {reply['size']} bytes of {reply['kind']} for {segment.size} on the GPU {segment.device}")
     if segment.adopt(reply["fds"]):
         segment.made(reply["size"])
-        _know(connection, segment, reply["buffer"])
+        segment.know(connection, reply["buffer"])
     else:
-        connection.garbage.append(reply["buffer"])  # another thread was faster
+        connection.garbage.append(("buffer", reply["buffer"]))  # another thread was faster
 
 
 def _write_number(connection: Link, number: NumberSource) -> Plan:
@@ -178,9 +168,8 @@ class Prepared(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...  # the ops, for messages
 
-    def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        """The params of `method` on the connection of that key; or the memory, program or kernel to be made known there
-        first."""
+    def params(self, key: int) -> dict[str, Any]:
+        """The params of `method` on the connection of that key. Raises Unknown for memory, a program or a kernel that it does not know."""
 
     def renew(self, key: int) -> None:
         """Looks its memory up again, after a daemon called a reference stale."""
@@ -285,25 +274,16 @@ class Request:
         shape = self._result_shape()
         return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])
 
-    def params(self, key: int) -> tuple[dict[str, Any], Source | None]:
-        """The params of `run` on the connection of that key; or the memory that is to be registered first."""
-        params: dict[str, Any] = {"op": self.op}
-        for name, all_operands in (("in", self.inputs), ("out", self.outputs)):
-            tensors = []
-            for operand in all_operands:
-                source = operand.source
-                buffer = None
-                if source is not None:
-                    buffer = source.ids.get(key)
-                    if buffer is None:
-                        return params, source
-                tensors.append(operand.wire(buffer))
-            params[name] = tensors
+    def params(self, key: int) -> dict[str, Any]:
+        """The params of `run` on the connection of that key. Raises Unknown."""
+        params: dict[str, Any] = {
+            "op": self.op, "in": [one.wire(key) for one in self.inputs], "out": [one.wire(key) for one in self.outputs],
+        }  # fmt: skip
         if self.attrs:
             params["attrs"] = self.attrs
         if self.options:
             params.update(self.options)
-        return params, None
+        return params
 
     def step(self, place: Callable[[Operand], int]) -> dict[str, Any]:
         """As one of a sequence; `place` gives an operand its number there."""
@@ -338,22 +318,24 @@ class Request:
         return tuple(o.value if self.given else o.adapter.result(o.value) for o in outputs)
 
 
-def prepare(connection: Link, request: Prepared) -> Plan:
-    """Makes new memory, programs and kernels known to the daemon; returns the request's params."""
+def known(connection: Link, make: Callable[[int], Any]) -> Plan:
+    """What `make` makes for the connection's key, once the daemon knows all that it names there."""
     while True:
-        params, unknown = request.params(connection.key)
-        if unknown is None:
-            return params
-        yield from make_known(connection, unknown)
+        try:
+            return make(connection.key)
+        except Unknown as unknown:
+            thing = unknown.thing
+        yield from make_known(connection, thing)
 
 
 def execute(connection: Link, request: Prepared, retry: bool = True) -> Plan:
     """Registers new memory and runs; returns the reply. Once more when the daemon finds a reference stale, which it
     does before anything runs."""
     while True:
-        params, unknown = request.params(connection.key)
-        if unknown is not None:
-            params = yield from prepare(connection, request)
+        try:
+            params = request.params(connection.key)
+        except Unknown:
+            params = yield from known(connection, request.params)
         if request.operands.waits:
             request.operands.synchronize()
         try:

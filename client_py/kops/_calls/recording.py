@@ -16,7 +16,7 @@ import msgpack
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
 from .._base.results import Timing, Timings
 from .._base.timeouts import DEFAULT_TIMEOUT
-from .._memory.pool import garbage, prune
+from .._memory.pool import Remote, release
 from .._session.link import Call, Link
 from .._session.recovery import KERNEL_HAZARD, LOSSES
 from .._source.geometry import NAMES
@@ -146,33 +146,14 @@ class Recorder(OpMethods):
             self._tensors.append(operand)
         return found
 
-    def body(self, key: int) -> tuple[dict[str, Any], Any]:
-        """`tensors` and `ops` on the connection of that key, or the memory or kernel to make known first."""
+    def params(self, key: int) -> dict[str, Any]:
+        """`tensors` and `ops` on the connection of that key. Raises Unknown."""
         if not self._steps:
             raise BadArgument(f"this {self.name} has no op")
-        tensors = []
-        for operand in self._tensors:
-            buffer = None
-            if operand.source is not None:
-                buffer = operand.source.ids.get(key)
-                if buffer is None:
-                    return {}, operand.source
-            tensors.append(operand.wire(buffer))
+        tensors = [operand.wire(key) for operand in self._tensors]
         if not self._kernels:
-            return {"tensors": tensors, "ops": self._steps}, None
-        steps = []
-        for step in self._steps:
-            kernel = step.get("kernel")
-            if kernel is not None:
-                known = kernel.ids.get(key)
-                if known is None:
-                    return {}, kernel
-                step = {**step, "kernel": known}
-            steps.append(step)
-        return {"tensors": tensors, "ops": steps}, None
-
-    def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        return self.body(key)
+            return {"tensors": tensors, "ops": self._steps}
+        return {"tensors": tensors, "ops": [{**s, "kernel": s["kernel"].at(key)} if "kernel" in s else s for s in self._steps]}
 
     def renew(self, key: int) -> None:
         for operand in self._tensors:
@@ -242,9 +223,8 @@ class BaseSequence(Recorder):
         self._wire = plans.options_of(connection, self._device, **{name: options[name] for name in names})
         return self
 
-    def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        body, unknown = self.body(key)
-        return {**body, **self._wire}, unknown
+    def params(self, key: int) -> dict[str, Any]:
+        return {**super().params(key), **self._wire}
 
     def took(self, answer: Any) -> Any:
         """The caller's result, from the plan's."""
@@ -326,21 +306,14 @@ class ProgramRun:
         if operand.source is not None:
             self.bound.append((index, operand))
 
-    def params(self, key: int) -> tuple[dict[str, Any], Any]:
-        program = self.program.ids.get(key)
-        if program is None:
-            return {}, self.program
-        params: dict[str, Any] = {"program": program}
+    def params(self, key: int) -> dict[str, Any]:
+        params: dict[str, Any] = {"program": self.program.at(key)}
         if self.bound:
-            bind = []
-            for index, operand in self.bound:
-                assert operand.source is not None
-                buffer = operand.source.ids.get(key)
-                if buffer is None:
-                    return {}, operand.source
-                bind.append({"index": index, "buffer": buffer, "offset": operand.offset})
-            params["bind"] = bind
-        return {**params, **self.options}, None
+            params["bind"] = [
+                {"index": index, "buffer": operand.source.at(key), "offset": operand.offset}
+                for index, operand in self.bound if operand.source is not None
+            ]  # fmt: skip
+        return {**params, **self.options}
 
     @property
     def hazard(self) -> str | None:
@@ -353,14 +326,14 @@ class ProgramRun:
             renew(operand)
 
 
-class BaseProgram(Recorder):
+class BaseProgram(Recorder, Remote):
     """Ops that the daemon keeps, and runs when `run` says so. Their outputs are in the arrays that recording made.
 
     The program keeps its arrays alive. After a lost connection it is defined anew at its next run. `release()`, or
     the last reference's end, lets the daemon forget it.
     """
 
-    name = "program"
+    name = what = "program"
 
     def __init__(self, client: Any, device: Any) -> None:
         super().__init__()
@@ -403,38 +376,22 @@ class BaseProgram(Recorder):
         """Makes the program known to the daemon."""
         connection.need("program")
         self._closed = True
-        while True:
-            body, unknown = self.body(connection.key)
-            if unknown is None:
-                break
-            yield from plans.make_known(connection, unknown)
+        body = yield from plans.known(connection, self.params)
         if self._device is not None:
             body["device"] = plans.device_ref(self._device)
-        reply = yield Call("program", body, (), self.operands.keep, _undo_program)
-        known = self.ids.setdefault(connection.key, reply["program"])
-        prune(self.ids)
-        if known != reply["program"]:
-            connection.garbage.append(("program", reply["program"]))
-        return known
+        reply = yield Call("program", body, (), self.operands.keep, "program")
+        return self.know(connection, reply["program"])
 
     def renew(self, key: int) -> None:
         super().renew(key)
-        self._forget(key)
+        release(self)
 
     def release(self) -> None:
         """The daemon forgets the program. Runs that were sent still finish. Idempotent; a later run defines it anew."""
-        for key in list(self.ids):
-            self._forget(key)
-
-    def _forget(self, key: int) -> None:
-        program = self.ids.pop(key, None)
-        connection = garbage.get(key)
-        if program is not None and connection is not None:
-            connection.garbage.append(("program", program))
+        release(self)
 
     def __del__(self) -> None:
-        if self.__dict__.get("ids"):
-            self.release()
+        release(self)
 
     def __repr__(self) -> str:
         state = "has run" if self._has_run else "defined" if self.ids else "complete" if self._closed else "recording"
@@ -448,10 +405,6 @@ class BaseProgram(Recorder):
         self._closed = True
         options = plans.options_of(connection, None, stream, timing, deadline_ms, priority, warmup, repeat, exclusive)
         return ProgramRun(self, bind, options)
-
-
-def _undo_program(reply: Any) -> tuple[str, dict[str, Any]]:
-    return "release", {"program": reply["program"]}
 
 
 class Program(BaseProgram):

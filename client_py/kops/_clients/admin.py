@@ -11,6 +11,7 @@ from .._base.record import Record
 from .._base.records import ClientInfo, Drained, UserInfo
 from .._base.results import Reading
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import awaited
 from .._calls.plans import Plan
 from .._session.link import Call
 
@@ -94,19 +95,18 @@ def drain_hazard() -> str:
 class AdminMethods:
     """Methods of `Client`. A daemon that is older than one raises `Unsupported`."""
 
-    _live: Any
-    _drive: Any
+    _ask: Any
     _timeout_of: Any
 
     def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
         """The connections, the memory that each one uses and how it is served. Administrators (by default root and the user that
         the daemon runs as) see everybody, others the connections of their own uid, or identity."""
-        answer: Clients = self._drive(self._live(), lambda _: clients(), timeout)
+        answer: Clients = self._ask(lambda _: clients(), timeout)
         return answer
 
     def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
         """All metrics in Prometheus' text format 0.0.4."""
-        answer: str = self._drive(self._live(), lambda _: metrics(), timeout)
+        answer: str = self._ask(lambda _: metrics(), timeout)
         return answer
 
     def drain(
@@ -116,31 +116,13 @@ class AdminMethods:
         in flight. With `stop` the daemon ends then, with `resume` it takes new work again, at once. `timeout` comes on
         top of `wait`. For administrators; not repeated when the connection is lost."""
         patience = drain_patience(wait, self._timeout_of(timeout))
-        answer: Drained = self._drive(self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
+        answer: Drained = self._ask(lambda _: drain(stop, resume, wait), patience, drain_hazard)
         return answer
 
 
 class AsyncAdminMethods:
-    """Methods of `AsyncClient`, as those of `AdminMethods`."""
+    """Methods of `AsyncClient`."""
 
-    _live: Any
-    _drive: Any
-    _timeout_of: Any
-
-    async def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
-        """As `Client.clients`."""
-        answer: Clients = await self._drive(await self._live(), lambda _: clients(), timeout)
-        return answer
-
-    async def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
-        """As `Client.metrics`."""
-        answer: str = await self._drive(await self._live(), lambda _: metrics(), timeout)
-        return answer
-
-    async def drain(
-        self, *, stop: bool = False, resume: bool = False, wait: float | None = None, timeout: float | None = DEFAULT_TIMEOUT
-    ) -> Drained:
-        """As `Client.drain`."""
-        patience = drain_patience(wait, self._timeout_of(timeout))
-        answer: Drained = await self._drive(await self._live(), lambda _: drain(stop, resume, wait), patience, drain_hazard)
-        return answer
+    clients = awaited(AdminMethods.clients)
+    metrics = awaited(AdminMethods.metrics)
+    drain = awaited(AdminMethods.drain)

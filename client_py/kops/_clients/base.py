@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from .._base.errors import BadArgument
+from .._base.compiled import native
+from .._base.errors import BadArgument, ConnectionLost
 from .._base.log import log
 from .._base.records import Device
 from .._base.results import Info, Op
-from .._base.timeouts import DefaultTimeout
+from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
+from .._base.twins import Steps
 from .._calls import plans
-from .._session.link import Link
-from .._session.recovery import CONNECT_LIMIT, Backoff, shorter
+from .._calls.pending import Link
+from .._calls.recording import BaseProgram
+from .._session.native_link import NativeLink
+from .._session.plain import connect as connect_plainly
+from .._session.recovery import no_hazard, shorter
 from .._tensors import device_array
 
 
@@ -22,12 +30,22 @@ class BaseClient(DefaultTimeout):
 
     reconnect_timeout: float
     autostart: bool
+    isolate: str | None
+    spin_us: float = 0
+    _connection: Link | None
+    _live: Callable[[], Any]
+    _take: Any
 
     def _begin(self, socket: Any) -> None:
         self._path = socket
         self._closed = False
         self._found: str | None = None  # path at which a daemon has answered
         self._keys: deque[int] = deque(maxlen=8)  # keys of the connections so far
+        _clients.add(self)
+
+    def _forked(self) -> None:
+        """In a child process: the parent's connection is none of ours."""
+        raise NotImplementedError
 
     # The daemon
 
@@ -84,53 +102,73 @@ class BaseClient(DefaultTimeout):
         interpreter checks, and where the daemon is older."""
         if side not in ("start", "end"):
             raise BadArgument(f'side is "start" or "end", not {side!r}')
-        return self._guarded(device, shape, dtype, side == "end")
+        return self._ask(lambda link: plans.make_guarded(link, device, shape, dtype, side == "end", self), DEFAULT_TIMEOUT)
 
-    def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
+    def _ask(self, plan_of: Callable[[Any], plans.Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard) -> Any:
+        """Carries a plan out on the connection; with asyncio a coroutine."""
         raise NotImplementedError
 
-    def _plan_guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Callable[[Link], plans.Plan]:
-        found, name = device_array.find_device(self.devices, device), device_array.dtype_name(dtype)
-        return lambda link: plans.make_guarded(link, found, shape, name, at_end, self)
+    def _tell_launched(self) -> None:
+        """Tells the daemon of launches in this process that its statistics do not have yet."""
 
     def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
         """A `kops.Array`, set to a value where one is given."""
-        raise NotImplementedError
 
-    def _new_array(self, device: Any, shape: Any, dtype: Any) -> Any:
-        found = device_array.find_device(self.devices, device)
-        return device_array.new(self, found, shape, device_array.dtype_name(dtype))
+        def steps() -> Steps:
+            yield self._live
+            made = device_array.new(self, device_array.find_device(self.devices, device), shape, device_array.dtype_name(dtype))
+            yield partial(self._ask, lambda link: plans.make_array(link, made), DEFAULT_TIMEOUT)
+            for value in values:
+                yield partial(made.set, value)
+            return made
+
+        return self._take(steps())
+
+    def _define(self, program: BaseProgram) -> Any:
+        return self._ask(program.define, DEFAULT_TIMEOUT)
 
     # Connecting
 
-    def _backoff(self) -> Backoff:
-        """The time in which a daemon that has gone away may come back."""
-        return Backoff(shorter(self.reconnect_timeout, self.timeout))
+    def __repr__(self) -> str:
+        connection = self._connection
+        state = "closed" if self._closed else "not connected" if connection is None else connection.path
+        return f"<kops.{type(self).__name__} {state}>"
 
-    def _connecting_anew(self) -> Backoff:
-        backoff = self._backoff()
-        if self._found is not None:
-            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", self._found, backoff.seconds)
-        return backoff
-
-    def _where(self) -> Any:
-        """The socket to connect to: where a daemon was, its successor is."""
-        return self._path if self._found is None else self._found
-
-    def _again(self, backoff: Backoff) -> bool:
-        return self._found is not None and backoff.seconds > 0
-
-    def _greeting_time(self, backoff: Backoff) -> float:
-        """Seconds that a daemon may take to answer `hello`."""
-        return shorter(backoff.left if self._again(backoff) else CONNECT_LIMIT, self.timeout)
-
-    def _remember(self, made: Link) -> None:
-        """A daemon has answered on this connection."""
-        if self._found is not None:
+    def _connected(self, before: Link | None, socket_only: bool = False) -> Link:
+        """A new connection. Waits for the daemon that follows an earlier one."""
+        if self._closed:
+            raise ConnectionLost("the client was closed", {"closed": True})
+        follows, patience = self._found is not None, shorter(self.reconnect_timeout, self.timeout)
+        path = self._found if follows else self._path
+        if follows:
+            log.info("the connection to kopsd at %s is over: connecting anew, for %g s at most", path, patience)
+        made: Link
+        if native is None:
+            if before is not None:
+                before.close()
+            made = connect_plainly(path, self.autostart, self.timeout, self.isolate)
+        else:
+            earlier = before if isinstance(before, NativeLink) else None
+            made = NativeLink(
+                path, self.timeout, patience, self.spin_us, earlier, follows, self.autostart, socket_only, self.isolate
+            )  # fmt: skip
+        if follows:
             log.info("connected to kopsd at %s again", made.path)
         self._found = made.path
         made.earlier = set(self._keys)
         self._keys.append(made.key)
+        return made
+
+
+_clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _arrays() -> Any:

@@ -5,30 +5,27 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from .._base.compiled import SWITCHED_OFF, native, why_not
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, KopsError
+from .._base.errors import BadArgument, ConnectionLost, KopsError
 from .._base.log import uncollected, warn
 from .._base.records import Device
 from .._base.results import Info, Timing
 from .._base.stats import Stats
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import take
 from .._calls import ops_here, plans
 from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
 from .._calls.recording import Program, Sequence, record
 from .._kernels import here
-from .._kernels.modules import FormulaMethods, KernelMethods
-from .._session.link import Call
-from .._session.native_link import NativeLink
-from .._session.plain import connect as connect_plainly
-from .._session.recovery import LOSSES, Backoff, reconnect_timeout_of
+from .._kernels.modules import KernelMethods
+from .._session.recovery import LOSSES, no_hazard, reconnect_timeout_of
 from .._tensors.adapters import meet_torch
 from .admin import AdminMethods
 from .base import BaseClient
@@ -41,7 +38,7 @@ PLAIN = (
 LAST_WAIT = 10.0  # seconds that a dropped client waits for its ordered calls
 
 
-class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, MeasureMethods, AdminMethods):
+class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminMethods):
     """A connection to kopsd. Made by `connect`; a context manager.
 
     Each op of the daemon is a method: `k.add(a, b)`; `help(k.add)` lists its arguments. In a forked child the client
@@ -89,7 +86,6 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         self.autostart = autostart
         self._begin(socket)
         self._connecting = threading.Lock()
-        _clients.add(self)
 
     # The daemon
 
@@ -102,7 +98,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def ping(self, data: Mapping[str, Any] | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """Asks the daemon for an answer, which is `data`."""
-        answer: dict[str, Any] = self._drive(self._live(), lambda link: plans.ping(data or {}), timeout)
+        answer: dict[str, Any] = self._ask(lambda _: plans.ping(data or {}), timeout)
         return answer
 
     def stats(
@@ -118,28 +114,17 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         `ops` (a row for each op, device, variant, dtype and shapes) and `mappings`. Filters choose rows; `reset` starts
         them anew."""
         self._tell_launched()
-        answer: Stats = self._drive(self._live(), lambda link: plans.stats(op, dtype, device, reset), timeout)
+        answer: Stats = self._ask(lambda _: plans.stats(op, dtype, device, reset), timeout)
         return answer
 
     def trim(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, int]:
         """Lets go of memory that is not in use: free shared memory of this process and what it keeps on GPUs for new arrays (`freed`
         bytes), registrations of device memory that was freed, and the daemon's idle mappings (`unpinned` bytes in `mappings`).
         Before retrying after an out-of-memory error of one's own."""
-        answer: dict[str, int] = self._drive(self._live(), plans.trim, timeout)
+        answer: dict[str, int] = self._ask(plans.trim, timeout)
         return answer
 
     # Arrays on devices
-
-    def _on_device(self, device: Any, shape: Any, dtype: Any, values: tuple[Any, ...] = ()) -> Any:
-        made = self._new_array(device, shape, dtype)
-        self._drive(self._live(), lambda link: plans.make_array(link, made), DEFAULT_TIMEOUT)
-        for value in values:
-            made.set(value)
-        return made
-
-    def _guarded(self, device: Any, shape: Any, dtype: Any, at_end: bool) -> Any:
-        live = self._live()
-        return self._drive(live, self._plan_guarded(device, shape, dtype, at_end), DEFAULT_TIMEOUT)
 
     def _copy(self, source: Any, out: Any, stream: int, blocking: bool) -> Any:
         if blocking:
@@ -154,6 +139,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def run(
         self,
+        /,
         op: str,
         *inputs: Any,
         out: Any = None,
@@ -270,7 +256,6 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             connection.close()
 
     def _tell_launched(self) -> None:
-        """Tells the daemon of launches in this process that its statistics do not have yet."""
         for kernel in [reference() for reference in self._launched.valuerefs()]:
             if kernel is not None:
                 here.tell(self._connection, kernel)
@@ -300,14 +285,25 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled client connects anew where it is unpickled, so it can go to spawned workers."""
-        where = self.where if self._place_chosen else None
-        how = (self.timeout, self.spin_us, self.blocking, self.reconnect_timeout, self.isolate, self.autostart, where)
-        return _connect_again, (self._path, *how)
+        return partial(
+            Client, self._path, timeout=self.timeout, spin_us=self.spin_us, blocking=self.blocking, isolate=self.isolate,
+            reconnect_timeout=self.reconnect_timeout, autostart=self.autostart, where=self.where if self._place_chosen else None,
+        ), ()  # fmt: skip
 
-    def __repr__(self) -> str:
-        connection = self._connection
-        state = "closed" if self._closed else "not connected" if connection is None else connection.path
-        return f"<kops.Client {state}>"
+    def _ask(self, plan_of: Callable[[Any], plans.Plan], timeout: Any, hazard: Callable[[], str | None] = no_hazard) -> Any:
+        return self._drive(self._live(), plan_of, timeout, hazard)
+
+    _take = staticmethod(take)
+
+    def _start(self, op: str, *inputs: Any, **how: Any) -> Pending:
+        """An execution that `_end` waits for."""
+        return self.submit(op, *inputs, **how)
+
+    def _end(self, started: Pending) -> Any:
+        return started.result()
+
+    def _give_up(self, started: Pending) -> None:
+        """Nobody waits for it."""
 
     def _live(self) -> Link:
         """The connection; a new one when there is none or it was lost."""
@@ -320,44 +316,13 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
             connection = self._connection
             if connection is None or not connection.alive:
                 self._forget_places()
-                if connection is not None:
-                    self._await_end(connection)
-                if connection is not None and not isinstance(connection, NativeLink):
-                    connection.close()
-                connection = self._connection = self._connect(connection)
+                if native is None:
+                    _tell_of_plain()
+                connection = self._connection = self._connected(connection)
+                meet_torch()
         if self._submitted:
             self._raise_lost(connection)
         return connection
-
-    def _await_end(self, link: Link) -> None:
-        """A daemon that lost its device ends in a moment, with all that was asked of it."""
-        backoff = self._backoff()
-        while not link.ended and (pause := backoff.pause()) is not None:
-            try:
-                link.exchange(Call("ping", {}), backoff.left)
-            except KopsError:
-                break
-            time.sleep(pause)
-
-    def _connect(self, before: Link | None) -> Link:
-        """A new connection; waits for a daemon where there was one."""
-        backoff = self._connecting_anew()
-        while True:
-            if self._closed:
-                raise ConnectionLost("the client was closed", {"closed": True})
-            try:
-                made = self._link(before, backoff)
-            except (ConnectFailed, *LOSSES) as error:
-                if self._found is None and isinstance(error, ConnectFailed):
-                    raise  # perhaps no daemon will ever come
-                pause = backoff.pause()
-                if pause is None:
-                    raise backoff.connecting(error) from None
-                time.sleep(pause)
-            else:
-                self._remember(made)
-                meet_torch()
-                return made
 
     def _raise_lost(self, connection: Link) -> None:
         """Raises ConnectionLost, once, where requests that this thread submitted were lost: later calls may depend on them."""
@@ -375,14 +340,6 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
                 {"requests": len(lost)},
             )
 
-    def _link(self, before: Link | None, backoff: Backoff) -> Link:
-        path, limit = self._where(), self._greeting_time(backoff)
-        if native is None:
-            _tell_of_plain()
-            return connect_plainly(path, limit, self.autostart, self.timeout, self.isolate)
-        earlier = before if isinstance(before, NativeLink) else None
-        return NativeLink(path, self.timeout, self.spin_us, earlier, limit, self.autostart, isolate=self.isolate)
-
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
         connection, self._connection = self._connection, None
@@ -392,7 +349,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, FormulaMethods, Measur
         if connection is not None:
             connection.forsake()
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
 _told_of_plain = False
 
 
@@ -402,24 +359,6 @@ def _tell_of_plain() -> None:
     if not _told_of_plain and why_not is not SWITCHED_OFF:
         _told_of_plain = True
         warn(PLAIN + why_not, RuntimeWarning)
-
-
-def _after_fork() -> None:
-    for client in list(_clients):
-        client._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _connect_again(
-    path: Any, timeout: float | None, spin_us: float, blocking: bool, reconnect_timeout: float, isolate: str | None, autostart: bool,
-    where: str | None,
-) -> Client:  # fmt: skip
-    return Client(
-        path, timeout=timeout, spin_us=spin_us, blocking=blocking, reconnect_timeout=reconnect_timeout, isolate=isolate,
-        autostart=autostart, where=where,
-    )  # fmt: skip
 
 
 def connect(

@@ -12,6 +12,7 @@ from .._base.errors import BadArgument
 from .._base.records import Choice, Device
 from .._base.results import Comparison, Conditions, Profile, Reading, Tuned
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import Steps, awaited
 from .._calls import measure, plans
 from .._calls.measure import caches_of
 from .._calls.ops import check_attrs
@@ -63,21 +64,22 @@ class Turns:
 class MeasureMethods:
     """Methods of `Client`."""
 
+    _ask: Any
     _live: Any
     _drive: Any
+    _take: Any
+    _start: Any
     run: Any
-    submit: Any
-    array: Any
 
     def conditions(self, device: Device | str | int | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> Reading:
         """What a device's speed depends on at this time: clocks, temperature, power, and what keeps the clocks down. A
         `Reading`, whose `missing` says why where nothing is known. Without `device`: the default device."""
         reference = None if device is None else plans.device_ref(device)
-        answer: Reading = self._drive(self._live(), lambda link: measure.reading(link, reference), timeout)
+        answer: Reading = self._ask(lambda link: measure.reading(link, reference), timeout)
         return answer
 
     def tune(
-        self, op: str, *inputs: Any, out: Any = None, device: Device | str | int | None = None,
+        self, /, op: str, *inputs: Any, out: Any = None, device: Device | str | int | None = None,
         timeout: float | None = DEFAULT_TIMEOUT, **attrs: Any,
     ) -> Tuned:
         """Has the daemon measure what runs an op fastest on arrays like these (their shapes, strides, dtypes and alignments count,
@@ -88,17 +90,18 @@ class MeasureMethods:
         attrs = check_attrs(op, attrs, None)
         options = {} if device is None else {"device": plans.device_ref(device)}
         request = plans.Request(op, inputs, out, attrs, options)
-        answer: Tuned = self._drive(self._live(), partial(measure.tune, request=request), timeout)
+        answer: Tuned = self._ask(partial(measure.tune, request=request), timeout)
         return answer
 
     def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
         """What tuning has chosen for problems of this user, for administrators all of it, the newest first. `clear` forgets all of
         it first, for administrators."""
-        answer: list[Choice] = self._drive(self._live(), partial(measure.tuning, clear=clear), timeout)
+        answer: list[Choice] = self._ask(partial(measure.tuning, clear=clear), timeout)
         return answer
 
     def profile(
         self,
+        /,
         op: str,
         *inputs: Any,
         warmup: int = 3,
@@ -131,24 +134,32 @@ class MeasureMethods:
         operands, with cold caches; `counters="warm"` keeps what an execution before has left in them."""
         attrs = check_attrs(op, attrs, variant)
         caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
-        connection = self._live()
-        if measure.is_cold(cache):
-            how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
-            target = self.run(op, *inputs, **how) if out is None else out
-            return measure.profile_cold(
-                lambda n, g: self.profile(
-                    op, *inputs, out=target, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **how
-                ),
-                lambda *operands: self.submit(op, *operands[:-1], out=operands[-1], timing=plans.truest(connection), **how),
-                self.conditions, (*inputs, target), self.array, repeat, goal,
+        cold = measure.is_cold(cache)
+        how: dict[str, Any] = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority}
+
+        def again(operands: tuple[Any, ...], n: int, g: intervals.Goal) -> Any:
+            return self.profile(
+                op, *operands[:-1], out=operands[-1], warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions,
+                timeout=timeout, **how, **attrs,
             )  # fmt: skip
-        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
-        request = plans.Request(op, inputs, out, attrs, options)
-        plan = partial(measure.profile, request=request, goal=goal, watch=conditions, counters=caches)
-        answer: Profile = self._drive(connection, plan, timeout, lambda: request.hazard)
+
+        def steps() -> Steps:
+            connection = yield self._live
+            timing = plans.truest(connection)
+            if cold:
+                target = (yield partial(self.run, op, *inputs, timeout=timeout, **how, **attrs)) if out is None else out
+                operands = (*inputs, target)
+                start = lambda *some: self._start(op, *some[:-1], out=some[-1], timing=timing, timeout=timeout, **how, **attrs)  # noqa: E731
+                return (yield from measure.profile_cold(self, partial(again, operands), start, operands, repeat, goal))
+            options = plans.options_of(connection, device, stream, timing, deadline_ms, priority, warmup, repeat)
+            request = plans.Request(op, inputs, out, attrs, options)
+            plan = partial(measure.profile, request=request, goal=goal, watch=conditions, counters=caches)
+            return (yield partial(self._drive, connection, plan, timeout, lambda: request.hazard))
+
+        answer: Profile = self._take(steps())
         return answer
 
-    def compare(self, first: Any, second: Any, *arguments: Any, rounds: int = 21, **options: Any) -> Comparison:
+    def compare(self, /, first: Any, second: Any, *arguments: Any, rounds: int = 21, **options: Any) -> Comparison:
         """Measures two ways to do something in turns, so that clocks, heat and other clients meet both alike, and says
         whether the difference is real:
 
@@ -161,100 +172,29 @@ class MeasureMethods:
         and `options`, keywords of `profile` such as `repeat=50` or `cache="cold"`, are for both. The order changes from round to
         round; the first round, which warms up, is not counted. At least 6 rounds."""
         turns = Turns(rounds)
-        one_way, other_way = (way_of(self, way, arguments, options) for way in (first, second))
-        one, other = one_way(), other_way()
-        before = self.conditions(one.device or None)
-        for turn in range(rounds):
-            if turn % 2:
-                other, one = other_way(), one_way()
-            else:
-                one, other = one_way(), other_way()
-            turns.took(one, other)
-        return turns.result(one, other, Conditions(before, self.conditions(one.device or None)))
+        ways = [way_of(self, way, arguments, options) for way in (first, second)]
+
+        def steps() -> Steps:
+            made: list[Profile] = []
+            for way in ways:
+                made.append((yield way))
+            before = yield partial(self.conditions, made[0].device or None)
+            for turn in range(rounds):
+                for i in (1, 0) if turn % 2 else (0, 1):
+                    made[i] = yield ways[i]
+                turns.took(made[0], made[1])
+            after = yield partial(self.conditions, made[0].device or None)
+            return turns.result(made[0], made[1], Conditions(before, after))
+
+        answer: Comparison = self._take(steps())
+        return answer
 
 
 class AsyncMeasureMethods:
-    """Methods of `AsyncClient`."""
+    """Methods of `AsyncClient`. The functions that it compares are coroutine functions."""
 
-    _live: Any
-    _drive: Any
-    run: Any
-    array: Any
-
-    async def conditions(self, device: Device | str | int | None = None, *, timeout: float | None = DEFAULT_TIMEOUT) -> Reading:
-        """As `Client.conditions`."""
-        reference = None if device is None else plans.device_ref(device)
-        answer: Reading = await self._drive(await self._live(), lambda link: measure.reading(link, reference), timeout)
-        return answer
-
-    async def tune(
-        self, op: str, *inputs: Any, out: Any = None, device: Device | str | int | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT, **attrs: Any,
-    ) -> Tuned:
-        """As `Client.tune`."""
-        attrs = check_attrs(op, attrs, None)
-        options = {} if device is None else {"device": plans.device_ref(device)}
-        request = plans.Request(op, inputs, out, attrs, options)
-        answer: Tuned = await self._drive(await self._live(), partial(measure.tune, request=request), timeout)
-        return answer
-
-    async def tuning(self, *, clear: bool = False, timeout: float | None = DEFAULT_TIMEOUT) -> list[Choice]:
-        """As `Client.tuning`."""
-        answer: list[Choice] = await self._drive(await self._live(), partial(measure.tuning, clear=clear), timeout)
-        return answer
-
-    async def profile(
-        self,
-        op: str,
-        *inputs: Any,
-        warmup: int = 3,
-        repeat: int = 20,
-        until: float | None = None,
-        at_most: float = intervals.SECONDS_MOST,
-        cache: str = "warm",
-        conditions: bool = True,
-        counters: bool | str = False,
-        out: Any = None,
-        variant: str | None = None,
-        device: Device | str | int | None = None,
-        stream: int = 0,
-        deadline_ms: int | None = None,
-        priority: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        **attrs: Any,
-    ) -> Profile:
-        """As `Client.profile`."""
-        attrs = check_attrs(op, attrs, variant)
-        caches, goal = caches_of(counters, cache), intervals.Goal(until, at_most)
-        connection = await self._live()
-        if measure.is_cold(cache):
-            how = {"device": device, "stream": stream, "deadline_ms": deadline_ms, "priority": priority, "timeout": timeout, **attrs}
-            target = await self.run(op, *inputs, **how) if out is None else out
-            return await measure.profile_cold_async(
-                lambda n, g: self.profile(
-                    op, *inputs, out=target, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **how
-                ),
-                lambda *operands: self.run(op, *operands[:-1], out=operands[-1], timing=plans.truest(connection), **how),
-                self.conditions, (*inputs, target), self.array, repeat, goal,
-            )  # fmt: skip
-        options = plans.options_of(connection, device, stream, plans.truest(connection), deadline_ms, priority, warmup, repeat)
-        request = plans.Request(op, inputs, out, attrs, options)
-        plan = partial(measure.profile, request=request, goal=goal, watch=conditions, counters=caches)
-        answer: Profile = await self._drive(connection, plan, timeout, lambda: request.hazard)
-        return answer
-
-    async def compare(self, first: Any, second: Any, *arguments: Any, rounds: int = 21, **options: Any) -> Comparison:
-        """As `Client.compare`; functions are coroutine functions."""
-        turns = Turns(rounds)
-        one_way, other_way = (way_of(self, way, arguments, options) for way in (first, second))
-        one, other = await one_way(), await other_way()
-        before = await self.conditions(one.device or None)
-        for turn in range(rounds):
-            if turn % 2:
-                other = await other_way()
-                one = await one_way()
-            else:
-                one = await one_way()
-                other = await other_way()
-            turns.took(one, other)
-        return turns.result(one, other, Conditions(before, await self.conditions(one.device or None)))
+    conditions = awaited(MeasureMethods.conditions)
+    tune = awaited(MeasureMethods.tune)
+    tuning = awaited(MeasureMethods.tuning)
+    profile = awaited(MeasureMethods.profile)
+    compare = awaited(MeasureMethods.compare)

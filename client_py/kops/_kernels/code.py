@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from .._base.errors import BadArgument, InvalidArgument, MissingKey, Unsupported, WrongType
 from .._base.records import Compiled, Entry
 from .._calls.plans import Plan, device_ref
-from .._memory.pool import garbage, prune
+from .._memory.pool import Remote, release
 from .._session.link import Call, Link
 from .._source.source import Scan, gather, names, scan
 
@@ -50,10 +50,10 @@ def check_launches(connection: Link) -> None:
         )
 
 
-class Code:
-    """A source with all that its compilation depends on. `ids` has its module on each connection, by the connection's
-    key; a new connection gets a new one when a kernel is used on it."""
+class Code(Remote):
+    """A source with all that its compilation depends on. A new connection gets a new module when a kernel is used on it."""
 
+    what = "module"
     usual_device: ClassVar[str | int | None] = None  # device for this process's sources that name none; None: the daemon's first GPU
 
     def __init__(
@@ -111,7 +111,7 @@ class Code:
         if connection.info is None or not connection.info.kernels:
             connection.need("compile")
         try:
-            reply = yield Call("compile", self.request(), (), None, _undo_module)
+            reply = yield Call("compile", self.request(), (), None, "module")
         except MissingKey as error:
             if error.detail.get("key") != "arch":
                 raise
@@ -122,11 +122,7 @@ class Code:
                 raise
             raise InvalidArgument(f"{self.options[int(found[1])]!r}: {error.message}", error.detail) from None
         self.compiled = Compiled.read(reply)
-        known = self.ids.setdefault(connection.key, reply["module"])
-        prune(self.ids)
-        if known != reply["module"]:
-            connection.garbage.append(("module", reply["module"]))  # another thread was faster
-        return known
+        return self.know(connection, reply["module"])
 
     def only(self) -> str:
         """The only entry."""
@@ -145,20 +141,4 @@ class Code:
         return {**self.__dict__, "ids": {}, "_scan": None}
 
     def __del__(self) -> None:
-        release(self.__dict__.get("ids"), "module")
-
-
-def release(ids: dict[int, int] | None, what: str) -> None:
-    """Lets the connections forget a module or kernel."""
-    while ids:
-        try:
-            key, number = ids.popitem()
-        except KeyError:
-            return
-        connection = garbage.get(key)
-        if connection is not None:
-            connection.garbage.append((what, number))
-
-
-def _undo_module(reply: Any) -> tuple[str, dict[str, Any]]:
-    return "release", {"module": reply["module"]}
+        release(self)

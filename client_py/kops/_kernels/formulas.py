@@ -295,6 +295,11 @@ class BaseFormula(Recordable):
             )
         return prepared.steps[0]
 
+    def profile(self, *values: Any, out: Any = None, **options: Any) -> Any:
+        """As `Kernel.profile`."""
+        kernel, *arguments = self._one(self._prepare(values, out, **self._how(options)))
+        return kernel.profile(*arguments, **options)
+
     def __getstate__(self) -> dict[str, Any]:
         """For another process, where its kernels are made anew."""
         return {**self.__dict__, "_kernels": {}}
@@ -325,11 +330,6 @@ class Formula(BaseFormula):
             timings = kernel(*arguments, **options)
         return (prepared.result, timings) if options.get("timing") else prepared.result
 
-    def profile(self, *values: Any, out: Any = None, **options: Any) -> Any:
-        """As `Kernel.profile`."""
-        kernel, *arguments = self._one(self._prepare(values, out, **self._how(options)))
-        return kernel.profile(*arguments, **options)
-
     def submit(self, *values: Any, out: Any = None, **options: Any) -> Any:
         """As `Kernel.submit`: a `Pending` of the results."""
         pending = None
@@ -356,8 +356,3 @@ class AsyncFormula(BaseFormula):
         kernel, *arguments = prepared.steps[0]
         timings = await kernel(*arguments, **options)
         return (prepared.result, timings) if options.get("timing") else prepared.result
-
-    async def profile(self, *values: Any, out: Any = None, **options: Any) -> Any:
-        """As `Kernel.profile`."""
-        kernel, *arguments = self._one(self._prepare(values, out, **self._how(options)))
-        return await kernel.profile(*arguments, **options)

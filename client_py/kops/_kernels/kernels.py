@@ -10,19 +10,20 @@ from typing import Any, NoReturn
 
 from .._base.compiled import NUMBERS, keep_name, native, pack
 from .._base.declarations import KERNEL_LIMITS
-from .._base.errors import BadArgument, Capturing, ConnectFailed, ConnectionLost, KopsError, Unsupported
+from .._base.errors import BadArgument, Capturing, ConnectionLost, KopsError, Unsupported
 from .._base.intervals import SECONDS_MOST, Goal
 from .._base.records import Entry
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import Steps, awaited
 from .._calls import contexts
 from .._calls.contexts import Place, is_here, place, remember
 from .._calls.launch import Launch, Launchable, profile, run, scalar
-from .._calls.measure import caches_of, is_cold, profile_cold, profile_cold_async
+from .._calls.measure import caches_of, is_cold, profile_cold
 from .._calls.pending import Pending
 from .._calls.plans import Plan, blocking_of, options_of, truest
-from .._memory.pool import prune
+from .._memory.pool import release
 from .._session.link import Call, Link
 from .._session.recovery import KERNEL_HAZARD, SHORT_LOSSES, Trial, short_call
 from .._source.geometry import Geometry
@@ -30,7 +31,7 @@ from .._source.signature import Param, parse
 from .._source.source import check
 from .._source.source import signature as signature_of
 from . import here
-from .code import Code, check_launches, launches_none, release
+from .code import Code, check_launches, launches_none
 
 
 class Bound:
@@ -69,7 +70,6 @@ class Bound:
 
 
 KEPT = 64  # geometries of kernel[…] that were looked at
-LOSSES_OF_NATIVE = (*SHORT_LOSSES, ConnectFailed)
 LANES = ("grid", "block", "shared")  # kernel[grid, block, shared]
 
 
@@ -145,12 +145,20 @@ class BaseKernel(Launchable):
             connection.need("kernels")  # a daemon that knows of them says why it launches none
         if self._structures:
             connection.need("structures")
-        reply = yield Call("kernel", self.declaration(module), (), None, _undo_kernel)
-        known = self.ids.setdefault(connection.key, reply["kernel"])
-        prune(self.ids)
-        if known != reply["kernel"]:
-            connection.garbage.append(("kernel", reply["kernel"]))  # another thread was faster
-        return known
+        reply = yield Call("kernel", self.declaration(module), (), None, "kernel")
+        return self.know(connection, reply["kernel"])
+
+    def _declare(self, timeout: Any) -> Any:
+        """Has the kernel be known to the daemon that launches it; the kernel."""
+        client = self._client
+
+        def steps() -> Steps:
+            link = yield client._live
+            if link.key not in self.ids and not self.interprets(link):
+                yield partial(client._drive, link, self.define, timeout)
+            return self
+
+        return client._take(steps())
 
     def declaration(self, module: int) -> dict[str, Any]:
         """The params of the request `kernel`."""
@@ -268,7 +276,7 @@ class BaseKernel(Launchable):
     def __del__(self) -> None:
         if self.__dict__.get("_here") is not None:
             here.leave_word(self)
-        release(self.__dict__.get("ids"), "kernel")
+        release(self)
 
 
 class Kernel(BaseKernel):
@@ -407,7 +415,7 @@ class Kernel(BaseKernel):
         seconds = client._timeout_of(timeout)
         try:
             made = link.launch(self._native, known, arguments, sizes, 2 if timing else waits, seconds)
-        except LOSSES_OF_NATIVE as error:
+        except SHORT_LOSSES as error:
             return self._failed(link, error, waits)
         if sent is not None and type(made) is tuple:
             return Timings.made(made, sent)
@@ -417,7 +425,7 @@ class Kernel(BaseKernel):
 
     def _failed(self, link: Any, error: KopsError, waited: bool) -> Any:
         """The extension's launch has failed. A launch that did not run goes the long way, which waits for a daemon."""
-        if isinstance(error, (ConnectionLost, ConnectFailed)):
+        if isinstance(error, ConnectionLost):
             error = link.lost(error)
         if waited:
             trial = Trial(self._client.reconnect_timeout, None, lambda: KERNEL_HAZARD)
@@ -458,7 +466,7 @@ class Kernel(BaseKernel):
         return self._bind(sizes)
 
     def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
+        self, /, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
         cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
         shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
         exclusive: bool = False, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
@@ -471,23 +479,32 @@ class Kernel(BaseKernel):
         arguments = self._positional(arguments, named)
         sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
         caches, goal = caches_of(counters, cache), Goal(until, at_most)
-        if is_cold(cache):
-            how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
-            again = {**sizes, **how, "timeout": timeout}
-            return profile_cold(
-                lambda n, g: self.profile(
-                    *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
-                ),
-                partial(self.submit, timing=truest(client._live()), **again), client.conditions, arguments, client.array, repeat, goal,
+        how: dict[str, Any] = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
+        cold = is_cold(cache)
+
+        def again(n: int, g: Goal) -> Any:
+            return self.profile(
+                *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, timeout=timeout, **sizes,
+                **how,
             )  # fmt: skip
-        geometry = self._geometry.of_call(arguments, sizes)
-        link = client._live()
-        self._check_launched(link, "a profile")
-        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
-        how.update(warmup=warmup, repeat=repeat)
-        launch = self._measured(link, arguments, geometry, how)
-        answer: Profile = client._drive(link, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard)
+
+        def steps() -> Steps:
+            link = yield client._live
+            if cold:
+                start = partial(self._start, timing=truest(link), timeout=timeout, **sizes, **how)
+                return (yield from profile_cold(client, again, start, arguments, repeat, goal))
+            geometry = self._geometry.of_call(arguments, sizes)
+            self._check_launched(link, "a profile")
+            launch = self._measured(link, arguments, geometry, {**how, "warmup": warmup, "repeat": repeat})
+            plan = partial(profile, request=launch, goal=goal, watch=conditions, counters=caches)
+            return (yield partial(client._drive, link, plan, timeout, lambda: launch.hazard))
+
+        answer: Profile = client._take(steps())
         return answer
+
+    def _start(self, *arguments: Any, **how: Any) -> Any:
+        """A launch that the client's `_end` waits for."""
+        return self.submit(*arguments, **how)
 
     def submit(
         self, *arguments: Any, grid: Any = None, block: Any = None, shared: Any = None, cluster: Any = None, stream: int = 0,
@@ -512,16 +529,6 @@ class Kernel(BaseKernel):
             link = client._live()
             client._drive(link, self.code.define, DEFAULT_TIMEOUT)
         return super().attributes
-
-    def _declare(self, timeout: Any) -> Kernel:
-        link = self._client._live()
-        if link.key not in self.ids and not self.interprets(link):
-            self._client._drive(link, self.define, timeout)
-        return self
-
-
-def _undo_kernel(reply: Any) -> tuple[str, dict[str, Any]]:
-    return "release", {"kernel": reply["kernel"]}
 
 
 class AsyncKernel(BaseKernel):
@@ -550,40 +557,7 @@ class AsyncKernel(BaseKernel):
         """`kernel[grid, block]`: the kernel with that geometry."""
         return self._bind(sizes)
 
-    async def profile(
-        self, *arguments: Any, warmup: int = 3, repeat: int = 50, until: float | None = None, at_most: float = SECONDS_MOST,
-        cache: str = "warm", conditions: bool = True, counters: bool | str = False, grid: Any = None, block: Any = None,
-        shared: Any = None, cluster: Any = None, stream: int = 0, deadline_ms: int | None = None, priority: str | None = None,
-        exclusive: bool = False, timeout: float | None = DEFAULT_TIMEOUT, **named: Any,
-    ) -> Profile:  # fmt: skip
-        """As `Kernel.profile`."""
-        client = self._client
-        arguments = self._positional(arguments, named)
-        sizes = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
-        caches, goal = caches_of(counters, cache), Goal(until, at_most)
-        if is_cold(cache):
-            how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
-            again = {**sizes, **how, "timeout": timeout}
-            launch_timed = partial(self.__call__, timing=truest(await client._live()), **again)
-            return await profile_cold_async(
-                lambda n, g: self.profile(
-                    *arguments, warmup=warmup, repeat=n, until=g.until, at_most=g.at_most, conditions=conditions, **again
-                ),
-                launch_timed, client.conditions, arguments, client.array, repeat, goal,
-            )  # fmt: skip
-        geometry = self._geometry.of_call(arguments, sizes)
-        connection = await client._live()
-        self._check_launched(connection, "a profile")
-        how = {"stream": stream, "deadline_ms": deadline_ms, "priority": priority, "exclusive": exclusive}
-        how.update(warmup=warmup, repeat=repeat)
-        launch = self._measured(connection, arguments, geometry, how)
-        answer: Profile = await client._drive(
-            connection, lambda link: profile(link, launch, goal, conditions, caches), timeout, lambda: launch.hazard
-        )
-        return answer
+    profile = awaited(Kernel.profile)
 
-    async def _declare(self, timeout: Any) -> AsyncKernel:
-        connection = await self._client._live()
-        if connection.key not in self.ids and not self.interprets(connection):
-            await self._client._drive(connection, self.define, timeout)
-        return self
+    def _start(self, *arguments: Any, **how: Any) -> Any:
+        return asyncio.ensure_future(self(*arguments, **how))

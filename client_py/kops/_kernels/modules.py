@@ -9,13 +9,15 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_origin, overload
+from typing import Annotated, Any, Generic, TypeVar, get_origin, overload
 
 from .._base.errors import BadArgument
 from .._base.records import Compiled, Entry
 from .._base.texts import closest_first
 from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import Steps, awaited
 from .._source.geometry import Geometry, Sizes
 from .._source.signature import Param, declarations
 from .code import Code
@@ -214,7 +216,8 @@ class Module(BaseModule):
     ) -> Kernel:  # fmt: skip
         """Declares one of its kernels, see `Client.kernel`. Without a name the only one."""
         made: Kernel = self._make(entry, signature, grid, block, shared, cluster, alias, cooperative, pdl)
-        return made._declare(DEFAULT_TIMEOUT)
+        declared: Kernel = made._declare(DEFAULT_TIMEOUT)
+        return declared
 
 
 class AsyncModule(BaseModule):
@@ -235,15 +238,24 @@ def _launches(grid: Any, block: Any, shared: Any, cluster: Any) -> dict[str, Any
     return {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
 
 
-class KernelMethods:
-    """A client's methods for kernels of the user's own."""
+M = TypeVar("M")
+K = TypeVar("K")
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+class Compiles(Generic[M, K]):
+    """Methods of a client for kernels of the user's own. `M`, `K`: the client's modules and kernels."""
+
+    _module_type: Any
+    _kernel_type: Any
 
     def compile(
         self, source: str | os.PathLike[str], entries: str | Iterable[str] | None = None, *, options: Iterable[str] = (),
         files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
         grid: Sizes = None, block: Sizes = None, shared: Any = 0, cluster: Sizes = None,
         signatures: Mapping[str, Any] | None = None, timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> Module:  # fmt: skip
+    ) -> M:  # fmt: skip
         """Compiles CUDA C++ in the daemon, or finds that it was compiled before, by anyone: a `Module`.
 
         `source` is the text, or a `pathlib.Path`, whose `#include "…"` of files beside it are sent along. `files` are
@@ -259,9 +271,14 @@ class KernelMethods:
         """
         code = Code(source, entries, options, files, name, arch, device)
         client: Any = self
-        link = client._live()
-        client._drive(link, code.define, timeout)
-        return Module(self, code, _launches(grid, block, shared, cluster), signatures)
+
+        def steps() -> Steps:
+            link = yield client._live
+            yield partial(client._drive, link, code.define, timeout)
+            return self._module_type(self, code, _launches(grid, block, shared, cluster), signatures)
+
+        made: M = client._take(steps())
+        return made
 
     def kernel(
         self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
@@ -269,7 +286,7 @@ class KernelMethods:
         files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
         alias: bool = False, cooperative: bool = False, pdl: bool = False, fallback: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> Kernel:  # fmt: skip
+    ) -> K:  # fmt: skip
         """Compiles a kernel and declares how it is called: a `Kernel`.
 
             kern = k.kernel(source, "add2_kernel", "float* c, const float* a, const float* b, int n",
@@ -293,9 +310,10 @@ class KernelMethods:
         """
         code = Code(source, entry, options, files, name, arch, device)
         geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
-        return Kernel(self, code, code.only(), signature, geometry, alias, fallback)._declare(timeout)
+        made: K = self._kernel_type(self, code, code.only(), signature, geometry, alias, fallback)._declare(timeout)
+        return made
 
-    def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
+    def load(self, /, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> M:
         """Compiles a .cu file: a `Module` whose attributes are its kernels. The keywords are those of `compile`.
 
         mod = k.load("tutorial.cu", block=256, grid="ceil_div(n, 256)")
@@ -304,8 +322,16 @@ class KernelMethods:
         """
         return self.compile(Path(path), entries, **how)
 
+
+class Makes(Generic[K, E, R]):
+    """Methods of a client that make kernels of functions and formulas, which are compiled at their first call."""
+
+    _kernel_type: Any
+    _elementwise_type: Any
+    _reduction_type: Any
+
     @overload
-    def cuda_kernel(self, function: Callable[..., object]) -> Kernel: ...
+    def cuda_kernel(self, function: Callable[..., object]) -> K: ...
 
     @overload
     def cuda_kernel(
@@ -313,7 +339,7 @@ class KernelMethods:
         cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
         arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
         pdl: bool = False, fallback: str | None = None,
-    ) -> Callable[[Callable[..., object]], Kernel]: ...  # fmt: skip
+    ) -> Callable[[Callable[..., object]], K]: ...  # fmt: skip
 
     def cuda_kernel(
         self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
@@ -335,85 +361,12 @@ class KernelMethods:
         left out. `prelude` comes before the kernel: includes, other functions. Compiled at its first call.
         """
         geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
-        return _decorate(self, Kernel, function, geometry, prelude, options, files, arch, device, alias, fallback)
-
-
-class AsyncKernelMethods:
-    """As `KernelMethods`, with `await`."""
-
-    async def compile(
-        self, source: str | os.PathLike[str], entries: str | Iterable[str] | None = None, *, options: Iterable[str] = (),
-        files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
-        grid: Sizes = None, block: Sizes = None, shared: Any = 0, cluster: Sizes = None,
-        signatures: Mapping[str, Any] | None = None, timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> AsyncModule:  # fmt: skip
-        """As `Client.compile`."""
-        code = Code(source, entries, options, files, name, arch, device)
-        client: Any = self
-        connection = await client._live()
-        await client._drive(connection, code.define, timeout)
-        return AsyncModule(self, code, _launches(grid, block, shared, cluster), signatures)
-
-    async def kernel(
-        self, source: str | os.PathLike[str], entry: str | None = None, signature: Signature = None, grid: Sizes = None,
-        block: Sizes = None, *, shared: Any = 0, cluster: Sizes = None, options: Iterable[str] = (),
-        files: Mapping[str, str] | None = None, name: str | None = None, arch: str | None = None, device: Any = None,
-        alias: bool = False, cooperative: bool = False, pdl: bool = False, fallback: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-    ) -> AsyncKernel:  # fmt: skip
-        """As `Client.kernel`: `kern = await k.kernel(…)`, then `await kern(c, a, b, n)`."""
-        code = Code(source, entry, options, files, name, arch, device)
-        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
-        made = AsyncKernel(self, code, code.only(), signature, geometry, alias, fallback)
-        return await made._declare(timeout)
-
-    async def load(self, path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> AsyncModule:
-        """As `Client.load`."""
-        return await self.compile(Path(path), entries, **how)
-
-    @overload
-    def cuda_kernel(self, function: Callable[..., object]) -> AsyncKernel: ...
-
-    @overload
-    def cuda_kernel(
-        self, function: None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
-        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
-        pdl: bool = False, fallback: str | None = None,
-    ) -> Callable[[Callable[..., object]], AsyncKernel]: ...  # fmt: skip
-
-    def cuda_kernel(
-        self, function: Callable[..., object] | None = None, *, grid: Sizes = None, block: Sizes = None, shared: Any = 0,
-        cluster: Sizes = None, prelude: str = "", options: Iterable[str] = (), files: Mapping[str, str] | None = None,
-        arch: str | None = None, device: Any = None, alias: bool = False, cooperative: bool = False,
-        pdl: bool = False, fallback: str | None = None,
-    ) -> Any:  # fmt: skip
-        """As `Client.cuda_kernel`; the kernel is awaited."""
-        geometry = Geometry(grid, block, shared, cluster, cooperative, pdl)
-        return _decorate(self, AsyncKernel, function, geometry, prelude, options, files, arch, device, alias, fallback)
-
-
-def _decorate(
-    client: Any, kind: type[BaseKernel], function: Callable[..., object] | None, geometry: Geometry, prelude: str, options: Iterable[str],
-    files: Mapping[str, str] | None, arch: str | None, device: Any, alias: bool, fallback: str | None,
-) -> Any:  # fmt: skip
-    def decorate(function: Callable[..., object]) -> BaseKernel:
-        source, signature = source_of(function, prelude)
-        code = Code(source, function.__name__, options, files, f"{function.__name__}.cu", arch, device)
-        made = kind(client, code, function.__name__, signature, geometry, alias, fallback)
-        made.__doc__, made.__module__ = function.__doc__, function.__module__
-        return made
-
-    return decorate if function is None else decorate(function)
-
-
-class FormulaMethods:
-    """Of `Client`."""
+        return _decorate(self, self._kernel_type, function, geometry, prelude, options, files, arch, device, alias, fallback)
 
     def elementwise(
         self, inputs: str, outputs: str | None = None, operation: str | None = None, *, name: str = "elementwise", prelude: str = "",
         options: Iterable[str] = (), device: Any = None, arch: str | None = None, fallback: str | None = None,
-    ) -> Elementwise:  # fmt: skip
+    ) -> E:  # fmt: skip
         """Makes a kernel of a formula in CUDA C++, which is applied to each element:
 
             f = k.elementwise("x * y + z")
@@ -435,13 +388,14 @@ class FormulaMethods:
 
         Raises `CompileFailed` at a call, with the line of the formula in `line`.
         """
-        return Elementwise(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
+        made: E = self._elementwise_type(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
+        return made
 
     def reduce(
         self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
         accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
         device: Any = None, arch: str | None = None, fallback: str | None = None,
-    ) -> Reduction:  # fmt: skip
+    ) -> R:  # fmt: skip
         """Makes kernels that reduce arrays to one number, or to one along each of some axes:
 
             norm = k.reduce("x * x", "a + b", "sqrt(a)", 0)
@@ -460,27 +414,36 @@ class FormulaMethods:
         default), `keepdims` and `out`. Results are the same each time: the order depends on shapes and strides alone, and there are no
         atomics. Reductions to few numbers are two kernels, in one sequence.
         """
-        return Reduction(
+        made: R = self._reduction_type(
             self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch, fallback
         )  # fmt: skip
+        return made
 
 
-class AsyncFormulaMethods:
-    """Of `AsyncClient`."""
+class KernelMethods(Compiles[Module, Kernel], Makes[Kernel, Elementwise, Reduction]):
+    """Of `Client`."""
 
-    def elementwise(
-        self, inputs: str, outputs: str | None = None, operation: str | None = None, *, name: str = "elementwise", prelude: str = "",
-        options: Iterable[str] = (), device: Any = None, arch: str | None = None, fallback: str | None = None,
-    ) -> AsyncElementwise:  # fmt: skip
-        """As `Client.elementwise`, without `await`; its calls are awaited."""
-        return AsyncElementwise(self, inputs, outputs, operation, name, prelude, options, device, arch, fallback)
+    _module_type, _kernel_type, _elementwise_type, _reduction_type = Module, Kernel, Elementwise, Reduction
 
-    def reduce(
-        self, map: str, reduce: str, post: str = "a", identity: Any = None, *, inputs: str | None = None, output: str | None = None,
-        accumulate: str | None = None, axis: Any = None, name: str = "reduction", prelude: str = "", options: Iterable[str] = (),
-        device: Any = None, arch: str | None = None, fallback: str | None = None,
-    ) -> AsyncReduction:  # fmt: skip
-        """As `Client.reduce`, without `await`; its calls are awaited."""
-        return AsyncReduction(
-            self, map, reduce, post, identity, inputs, output, accumulate, axis, name, prelude, options, device, arch, fallback
-        )  # fmt: skip
+
+class AsyncKernelMethods(Makes[AsyncKernel, AsyncElementwise, AsyncReduction]):
+    """Of `AsyncClient`. What `Makes` makes is awaited when it is called."""
+
+    _module_type, _kernel_type, _elementwise_type, _reduction_type = AsyncModule, AsyncKernel, AsyncElementwise, AsyncReduction
+    compile = awaited(Compiles[AsyncModule, AsyncKernel].compile)
+    kernel = awaited(Compiles[AsyncModule, AsyncKernel].kernel)
+    load = awaited(Compiles[AsyncModule, AsyncKernel].load)
+
+
+def _decorate(
+    client: Any, kind: type[BaseKernel], function: Callable[..., object] | None, geometry: Geometry, prelude: str, options: Iterable[str],
+    files: Mapping[str, str] | None, arch: str | None, device: Any, alias: bool, fallback: str | None,
+) -> Any:  # fmt: skip
+    def decorate(function: Callable[..., object]) -> BaseKernel:
+        source, signature = source_of(function, prelude)
+        code = Code(source, function.__name__, options, files, f"{function.__name__}.cu", arch, device)
+        made = kind(client, code, function.__name__, signature, geometry, alias, fallback)
+        made.__doc__, made.__module__ = function.__doc__, function.__module__
+        return made
+
+    return decorate if function is None else decorate(function)

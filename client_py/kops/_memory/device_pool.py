@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-from .pool import Source, class_size, release
+from .pool import Blocks, Source, class_size
 
 GRANULARITY = 2 << 20  # bytes: granularity of GPU memory
 SLICED = 1 << 20  # bytes: blocks up to this size share segments
@@ -74,7 +73,6 @@ class DeviceSegment(Source):
     def close(self) -> None:
         from .mapping import unmap
 
-        release(self)
         unmap(self)
         if self.fd >= 0:
             os.close(self.fd)
@@ -98,17 +96,12 @@ class DeviceBlock:
             segment.pool.returned.append((segment, self.offset, self.size, self._epoch))
 
 
-class DevicePool:
+class DevicePool(Blocks):
     """The blocks of one GPU."""
 
     def __init__(self, device: str) -> None:
+        super().__init__(IDLE)
         self.device = device  # UUID
-        self.epoch = 0
-        self.returned: deque[tuple[DeviceSegment, int, int, int]] = deque()
-        self._lock = threading.Lock()
-        self._free: dict[int, list[tuple[DeviceSegment, int]]] = {}
-        self._idle = 0
-        self.bytes = 0  # size of all segments
 
     def take(self, size: int) -> DeviceBlock:
         """A block of at least `size` bytes, whose content is whatever was there."""
@@ -116,18 +109,7 @@ class DevicePool:
         if rounded > SLICED:
             rounded = -(-rounded // GRANULARITY) * GRANULARITY
         with self._lock:
-            self._collect()
-            free = self._free.get(rounded)
-            if free:
-                self._idle -= rounded
-                return DeviceBlock(*free.pop(), rounded)
-            segment = DeviceSegment(self, max(rounded, GRANULARITY))
-            self.bytes += segment.size
-            segment.blocks = segment.size // rounded
-            if segment.blocks > 1:
-                self._free.setdefault(rounded, []).extend((segment, i * rounded) for i in range(segment.blocks - 1, 0, -1))
-                self._idle += (segment.blocks - 1) * rounded
-            return DeviceBlock(segment, 0, rounded)
+            return DeviceBlock(*self._place(rounded), rounded)
 
     def take_alone(self, size: int) -> DeviceBlock:
         """A segment of its own, which is closed once nothing uses it. It may have more bytes when it is made."""
@@ -138,65 +120,8 @@ class DevicePool:
             segment.blocks = 1
             return DeviceBlock(segment, 0, segment.size)
 
-    def trim(self) -> int:
-        """Closes every segment that no block in use lies in; the bytes that were given back."""
-        with self._lock:
-            before = self.bytes
-            self._collect()
-            self._close_idle(0)
-            return before - self.bytes
-
-    def usage(self) -> dict[str, int]:
-        """The bytes of its segments, and how many of these are free for reuse."""
-        with self._lock:
-            self._collect()
-            return {"bytes": self.bytes, "idle_bytes": self._idle}
-
-    def _collect(self) -> None:
-        while self.returned:
-            segment, offset, size, epoch = self.returned.popleft()
-            if epoch == self.epoch and not segment.alone:
-                self._free.setdefault(size, []).append((segment, offset))
-                self._idle += size
-            else:
-                self._retire(segment)
-        if self._idle > IDLE:
-            self._close_idle(IDLE)
-
-    def _retire(self, segment: DeviceSegment) -> None:
-        """A block that is not reused."""
-        segment.blocks -= 1
-        if segment.blocks <= 0:
-            self._close(segment)
-
-    def _close(self, segment: DeviceSegment) -> None:
-        self.bytes -= segment.size
-        segment.close()
-
-    def _close_idle(self, limit: int) -> None:
-        """Closes wholly free segments, those of the largest blocks first, until no more than `limit` bytes are idle."""
-        for size in sorted(self._free, reverse=True):
-            count: dict[int, int] = {}
-            for segment, _ in self._free[size]:
-                count[id(segment)] = count.get(id(segment), 0) + 1
-            gone: dict[int, DeviceSegment] = {}
-            for segment, _ in self._free[size]:
-                if id(segment) not in gone and count[id(segment)] == segment.blocks and self._idle > limit:
-                    gone[id(segment)] = segment
-                    self._idle -= segment.blocks * size
-            self._free[size] = [(segment, offset) for segment, offset in self._free[size] if id(segment) not in gone]
-            for segment in gone.values():
-                self._close(segment)
-
-    def after_fork(self, child: bool) -> None:
-        """Nothing that is in use now may be reused, by either side, and nothing that is free by the child."""
-        self.epoch += 1
-        if child:
-            self._lock = threading.Lock()
-            free, self._free, self._idle = self._free, {}, 0
-            for blocks in free.values():
-                for segment, _ in blocks:
-                    self._retire(segment)
+    def _make(self, size: int) -> DeviceSegment:
+        return DeviceSegment(self, max(size, GRANULARITY))
 
 
 _pools: dict[str, DevicePool] = {}
@@ -212,11 +137,8 @@ def trim() -> int:
     return sum(pool.trim() for pool in list(_pools.values()))
 
 
-def _after_fork(child: bool) -> None:
-    if child:
-        DeviceSegment._lock = threading.Lock()
-    for pool in list(_pools.values()):
-        pool.after_fork(child)
+def _after_fork() -> None:
+    DeviceSegment._lock = threading.Lock()
 
 
-os.register_at_fork(after_in_parent=lambda: _after_fork(False), after_in_child=lambda: _after_fork(True))
+os.register_at_fork(after_in_child=_after_fork)

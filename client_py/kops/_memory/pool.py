@@ -9,7 +9,7 @@ The kernel charges a shared page to the process that first touches it. A block's
 handed out, so that they count as this process's, also where the daemon writes before this process reads. How much there
 is to take is looked at before (`check_available`).
 
-Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `_epoch` counts
+Fork. Both sides go on using the segments, so from then on neither may reuse a block that was in use: `epoch` counts
 forks, and a block of an older epoch is retired instead of reused. The child also forgets the blocks that were free.
 The pool is thread-safe; a block may die on any thread, also inside the pool's own functions (garbage collection).
 """
@@ -91,8 +91,39 @@ def _machine_has() -> int:
     return size - min(size // KEPT_BACK[0], KEPT_BACK[1])
 
 
-class Source:
-    """Memory that can be registered: `ids` has its buffer id on each connection, by the connection's key."""
+class Unknown(Exception):
+    """A connection does not know a thing, which is to be made known to it first."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+
+class Remote:
+    """A thing that a daemon keeps for a connection under an id: `ids` has them by the connection's key."""
+
+    __slots__ = ()
+    ids: dict[int, int]
+    what = "buffer"  # the kind, as `release` names it
+
+    def at(self, key: int) -> int:
+        """Its id on the connection of that key. Raises Unknown."""
+        known = self.ids.get(key)
+        if known is None:
+            raise Unknown(self)
+        return known
+
+    def know(self, connection: Any, number: int) -> int:
+        """Notes the id that a connection gave; the valid one, since another thread may have been faster."""
+        known = self.ids.setdefault(connection.key, number)
+        if len(self.ids) > 8:
+            prune(self.ids)
+        if known != number:
+            connection.garbage.append((self.what, number))
+        return known
+
+
+class Source(Remote):
+    """Memory that can be registered."""
 
     __slots__ = ("ids", "base")
     on_host = False
@@ -121,6 +152,7 @@ class Segment(Source):
 
     __slots__ = ("size", "fd", "address", "blocks", "touched")
     on_host = True
+    alone = False
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -180,10 +212,7 @@ class Block:
     def __del__(self) -> None:
         # Runs in any thread, at any point of any function, so it only appends.
         if self.segment is not None:
-            _returned.append((self.segment, self.offset, self.nbytes, self.epoch))
-
-
-_returned: deque[tuple[Segment, int, int, int]] = deque()
+            pool.returned.append((self.segment, self.offset, self.nbytes, self.epoch))
 
 
 def _default_idle() -> int:
@@ -206,33 +235,131 @@ def class_size(size: int) -> int:
     return -(-size // step) * step
 
 
-class Pool:
-    """Makes blocks, takes them back, and finds the segment of an address."""
+class Blocks:
+    """Blocks cut from segments, and their reuse. A segment has its `size`, how many `blocks` were cut from it, in use or free, and is
+    `alone` where none of them is used again."""
+
+    def __init__(self, idle_limit: int) -> None:
+        self.idle_limit = idle_limit  # bytes of free blocks that are kept
+        self.epoch = 0  # forks so far
+        self.returned: deque[tuple[Any, int, int, int]] = deque()  # blocks that died: segment, offset, size, epoch
+        self.bytes = 0  # size of all segments
+        self._lock = threading.Lock()
+        self._free: dict[int, list[tuple[Any, int]]] = {}
+        self._idle = 0
+        _all.append(self)
+
+    def trim(self) -> int:
+        """Closes every segment that no block in use lies in; the bytes that were given back."""
+        with self._lock:
+            before = self.bytes
+            self._collect()
+            self._close_idle(0)
+            return before - self.bytes
+
+    def _make(self, size: int) -> Any:
+        """A new segment for blocks of that size."""
+        raise NotImplementedError
+
+    def _place(self, size: int) -> tuple[Any, int]:
+        """A free block of that size: its segment and offset. Under the lock."""
+        if self.returned:
+            self._collect()
+        free = self._free.get(size)
+        if free:
+            self._idle -= size
+            return free.pop()
+        segment = self._make(size)
+        self.bytes += segment.size
+        segment.blocks = segment.size // size
+        if segment.blocks > 1:
+            self._free.setdefault(size, []).extend((segment, i * size) for i in range(segment.blocks - 1, 0, -1))
+            self._idle += (segment.blocks - 1) * size
+        return segment, 0
+
+    def _collect(self) -> None:
+        """Takes in the blocks that died since."""
+        while self.returned:
+            segment, offset, size, epoch = self.returned.popleft()
+            if epoch == self.epoch and not segment.alone:
+                self._free.setdefault(size, []).append((segment, offset))
+                self._idle += size
+            else:
+                self._retire(segment)
+        if self._idle > self.idle_limit:
+            self._close_idle(self.idle_limit)
+
+    def _retire(self, segment: Any) -> None:
+        """A block of it is not used again."""
+        segment.blocks -= 1
+        if segment.blocks <= 0:
+            self._close([segment])
+
+    def _close_idle(self, limit: int) -> None:
+        """Closes wholly free segments, those of the largest blocks first, until no more than `limit` bytes are idle."""
+        self._count_idle()
+        closed: list[Any] = []
+        for size in sorted(self._free, reverse=True):
+            if self._idle <= limit:
+                break  # small sizes have many blocks: they are counted only where it is needed
+            gone: set[Any] = set()
+            for segment, free in Counter(map(itemgetter(0), self._free[size])).items():
+                if free == segment.blocks and self._idle > limit:
+                    gone.add(segment)
+                    self._idle -= free * size
+            if gone:
+                self._free[size] = [block for block in self._free[size] if block[0] not in gone]
+                closed += gone
+        self._close(closed)
+
+    def _count_idle(self) -> None:
+        """Anew, since Ctrl-C may have come between a block's move and its count."""
+        self._idle = sum(size * len(blocks) for size, blocks in self._free.items())
+
+    def _close(self, segments: list[Any]) -> None:
+        for segment in segments:
+            self.bytes -= segment.size
+            release(segment)
+            segment.close()
+
+    def after_fork(self, child: bool) -> None:
+        """Nothing that is in use now may be reused, by either side, and nothing that is free by the child."""
+        self.epoch += 1
+        if child:
+            self._lock = threading.Lock()
+            free, self._free, self._idle = self._free, {}, 0
+            for blocks in free.values():
+                for segment, _ in blocks:
+                    self._retire(segment)
+
+
+_all: list[Blocks] = []
+
+
+def _after_fork(child: bool) -> None:
+    for one in list(_all):
+        one.after_fork(child)
+
+
+os.register_at_fork(after_in_parent=lambda: _after_fork(False), after_in_child=lambda: _after_fork(True))
+
+
+class Pool(Blocks):
+    """The process's shared memory. Finds the segment of an address, too."""
 
     def __init__(self) -> None:
-        self.idle_limit = _default_idle()
-        self._lock = threading.Lock()
+        super().__init__(_default_idle())
         self._types: dict[int, Any] = {}
-        self._free: dict[int, list[tuple[Segment, int]]] = {}
-        self._idle = 0
-        self._epoch = 0
         self._table: tuple[list[int], list[Segment]] = ([], [])  # by address; replaced, never changed
 
     def take(self, size: int) -> Any:
         """A block of at least `size` bytes, whose content is whatever was there. Raises OutOfMemory."""
         rounded = class_size(size)
         with self._lock:
-            if _returned:
-                self._collect()
-            free = self._free.get(rounded)
-            if free:
-                segment, offset = free.pop()
-                self._idle -= rounded
-            else:
-                segment, offset = self._cut(rounded)
+            segment, offset = self._place(rounded)
         block = (self._types.get(rounded) or self._type(rounded)).from_address(segment.address + offset)
         block.offset = offset
-        block.epoch = self._epoch
+        block.epoch = self.epoch
         block.segment = segment
         if segment.touched < offset + rounded:
             try:
@@ -251,12 +378,6 @@ class Pool:
             return segments[i]
         return None
 
-    def trim(self) -> int:
-        """Closes every segment that no block in use lies in; the bytes that were given back."""
-        with self._lock:
-            self._collect()
-            return self._close_idle(0)
-
     def usage(self) -> dict[str, int]:
         """Segments, their bytes, and how many of these are free for reuse."""
         with self._lock:
@@ -271,7 +392,7 @@ class Pool:
             made = self._types[size] = type("Block", (Block, ctypes.c_char * size), {"nbytes": size})
         return made
 
-    def _cut(self, size: int) -> tuple[Segment, int]:
+    def _make(self, size: int) -> Segment:
         whole = max(SLAB[0], min(64 * size, SLAB[1])) if size <= MAX_SLICED else size
         try:
             check_available(whole)
@@ -286,94 +407,36 @@ class Pool:
         starts.insert(i, segment.address)
         segments.insert(i, segment)
         self._table = (starts, segments)
-        segment.blocks = segment.size // size
-        if segment.blocks > 1:
-            self._free.setdefault(size, []).extend((segment, i * size) for i in range(segment.blocks - 1, 0, -1))
-            self._idle += (segment.blocks - 1) * size
-        return segment, 0
-
-    def _collect(self) -> None:
-        """Takes in the blocks that died since."""
-        while _returned:
-            segment, offset, size, epoch = _returned.popleft()
-            if epoch == self._epoch:
-                self._free.setdefault(size, []).append((segment, offset))
-                self._idle += size
-            else:
-                segment.blocks -= 1
-                if segment.blocks <= 0:
-                    self._close([segment])
-        if self._idle > self.idle_limit:
-            self._close_idle(self.idle_limit)
-
-    def _close_idle(self, limit: int) -> int:
-        """Closes wholly free segments, the largest first, until no more than `limit` bytes are idle."""
-        self._count_idle()
-        closed: list[Segment] = []
-        for size in sorted(self._free, reverse=True):
-            if self._idle <= limit:
-                break  # small sizes have many blocks: they are counted only where it is needed
-            gone: set[Segment] = set()
-            for segment, free in Counter(map(itemgetter(0), self._free[size])).items():
-                if free == segment.blocks and self._idle > limit:
-                    gone.add(segment)
-                    self._idle -= free * size
-            if gone:
-                self._free[size] = [block for block in self._free[size] if block[0] not in gone]
-                closed += gone
-        self._close(closed)
-        return sum(segment.size for segment in closed)
-
-    def _count_idle(self) -> None:
-        """Anew, since Ctrl-C may have come between a block's move and its count."""
-        self._idle = sum(size * len(blocks) for size, blocks in self._free.items())
+        return segment
 
     def _close(self, segments: list[Segment]) -> None:
-        gone = set(map(id, segments))
-        left = [s for s in self._table[1] if id(s) not in gone]
+        gone = set(segments)
+        left = [s for s in self._table[1] if s not in gone]
         self._table = ([s.address for s in left], left)
-        for segment in segments:
-            release(segment)
-            segment.close()
-
-    def after_fork(self, child: bool) -> None:
-        """Nothing that is in use now may be reused, by either side."""
-        self._epoch += 1
-        if child:
-            self._lock = threading.Lock()
-            self._retire_free()
-
-    def _retire_free(self) -> None:
-        for blocks in self._free.values():
-            for segment, _ in blocks:
-                segment.blocks -= 1
-        self._free.clear()
-        self._idle = 0
+        super()._close(segments)
 
 
-# Connections by key. When a source ends, each connection that registered it gets the id to release.
+# Connections by key. When a thing ends, each connection that knows it gets the id to release.
 garbage: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def prune(ids: dict[int, int]) -> None:
     """Forgets ids on connections that are no more. Other threads may add ids meanwhile: `list` copies them in one step."""
-    if len(ids) > 8:
-        for key in list(ids):
-            if key not in garbage:
-                ids.pop(key, None)
+    for key in list(ids):
+        if key not in garbage:
+            ids.pop(key, None)
 
 
-def release(source: Source) -> None:
-    """Forgets a source's registrations; each connection releases the id with its next request."""
-    ids, source.ids = source.ids, {}
-    for key, buffer in ids.copy().items():
+def release(thing: Any) -> None:
+    """Forgets a thing's ids; each connection releases its own with its next request. It may be a thing that was not made as a whole."""
+    ids, thing.ids = getattr(thing, "ids", {}), {}
+    for key, number in ids.copy().items():
         connection = garbage.get(key)
         if connection is not None:
-            connection.garbage.append(buffer)
+            connection.garbage.append((thing.what, number))
 
 
 pool = Pool()
-os.register_at_fork(after_in_parent=lambda: pool.after_fork(False), after_in_child=lambda: pool.after_fork(True))
 
 
 @contextlib.contextmanager

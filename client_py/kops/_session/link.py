@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._base.errors import DeviceLost, JobTimeout, KopsError, LimitExceeded, Timeout, Unsupported
+from .._base.compiled import pack
+from .._base.errors import BadArgument, DeviceLost, JobTimeout, KopsError, LimitExceeded, Timeout, Unsupported
 from .._base.results import Info
 from .._memory.pool import garbage
 
@@ -19,9 +20,8 @@ CANCELLABLE = ("run", "launch", "sequence", "run_program", "compile")
 MSGID_MASK = 0xFFFFFFFF
 DEFAULT_MESSAGE_BYTES = 64 * 1024  # until hello told the limit
 
-# Things that the next request tells the daemon: a buffer to release; a module, kernel or program as (key, id); in links
-# through the extension also (method, packed params).
-Gone = int | tuple[str, int] | tuple[str, bytes]
+# Things that the next request tells the daemon: what to release as (kind, id); in links through the extension also (method, packed params).
+Gone = tuple[str, int] | tuple[str, bytes]
 
 
 class Descriptors(list[int]):
@@ -37,7 +37,7 @@ class Call:
 
     `keep` has the memory that the daemon may touch until it has answered; it is dropped with the reply, also when nobody
     waits for that any more. Where the reply came at a deadline, ahead of the work's end, another call keeps it on.
-    `undo` turns the result of a request that was given up into a notification that takes it back. `notify` is called
+    `undo` is the kind of what a request makes, which is released where it was given up. `notify` is called
     once the reply is there (on whichever thread received it).
     """
 
@@ -52,7 +52,7 @@ class Call:
         params: Mapping[str, Any],
         fds: tuple[int, ...] = (),
         keep: Any = None,
-        undo: Callable[[Any], tuple[str, dict[str, Any]]] | None = None,
+        undo: str | None = None,
     ) -> None:
         self.method = method
         self.params = params
@@ -153,12 +153,20 @@ def barrier_for(call: Call) -> Call:
     return barrier
 
 
+def packed(params: Any, pack: Callable[[Any], bytes] = pack) -> bytes:
+    try:
+        data: bytes = pack(params)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadArgument(f"an argument cannot be sent: {error}") from error
+    return data
+
+
 def too_long(length: int, limit: int) -> LimitExceeded:
     return LimitExceeded(f"the request has {length} bytes, the daemon takes {limit}", {"limit": limit, "value": length})
 
 
-def no_reply(call: Call, timeout: float | None) -> Timeout:
-    return Timeout(f"no reply to {call.method} within {timeout} s", {"method": call.method})
+def no_reply(method: str, timeout: float | None) -> Timeout:
+    return Timeout(f"no reply to {method} within {timeout} s", {"method": method})
 
 
 def copy_of(error: KopsError) -> KopsError:

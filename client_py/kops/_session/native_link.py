@@ -19,7 +19,6 @@ import msgpack
 
 from .._base.compiled import keep_name, native, pack
 from .._base.errors import (
-    BadArgument,
     ConnectFailed,
     ConnectionLost,
     KopsError,
@@ -32,7 +31,7 @@ from .._base.errors import (
 from .._memory.exports import Allocation, allocations
 from .._memory.pool import Source
 from .._version import VERSION
-from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, ends_daemon, goes_on, no_reply, too_long
+from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, ends_daemon, goes_on, no_reply, packed, too_long
 from .places import candidates
 
 HEAD = 32  # most bytes of a request before its params
@@ -44,22 +43,26 @@ class NativeLink(Link):
     """One connection, made by the extension."""
 
     def __init__(
-        self, path: Any, timeout: float | None, spin_us: float, before: NativeLink | None = None, limit: float | None = None,
-        autostart: bool = False, socket_only: bool = False, isolate: str | None = None,
+        self, path: Any, timeout: float | None, patience: float, spin_us: float = 0, before: NativeLink | None = None,
+        follows: bool = False, autostart: bool = False, socket_only: bool = False, isolate: str | None = None,
     ) -> None:  # fmt: skip
-        """`before` is the link whose connection was lost; this one goes on with its client, for `limit` seconds. `socket_only`: without
-        shared memory for messages, so that the socket says when there is something to read."""
+        """`before` is the link whose connection was lost; this one goes on with its client. A daemon that is started anew is waited for
+        `patience` seconds, with `follows` also by a new client. `socket_only`: without shared memory for messages, so that the socket
+        says when there is something to read."""
         super().__init__()
         self._native: Any
         self._kept: threading.Event
         if before is not None and not before._native.closed:
             self._native, self._kept = before._native, before._kept
+            before.failure = before.failure or ConnectionLost("the connection was lost")
         else:
             self._kept = threading.Event()
             socket = None if path is None else os.fspath(path)
             try:
                 name = f"kops-python {VERSION}"
-                self._native = native.Link(socket, name, timeout, spin_us, self._kept.set, autostart, socket_only, isolate)
+                self._native = native.Link(
+                    socket, name, timeout, patience, spin_us, self._kept.set, follows, autostart, socket_only, isolate
+                )
             except ConnectFailed as error:
                 error.detail.setdefault("tried", candidates(path))
                 raise
@@ -68,10 +71,14 @@ class NativeLink(Link):
         self.run = self._native.run
         self.launch = self._native.launch
         try:
-            self.generation, hello = self._native.generation(timeout if before is None else limit)
+            self.generation, hello = self._native.generation(patience)
         except Timeout as error:
-            raise ConnectFailed(f"{self.path}: kopsd does not answer; {error}") from None
+            raise ConnectFailed(error.message) from None
+        except ConnectFailed as error:
+            error.detail.setdefault("tried", [self.path])
+            raise
         self.inflight = 16  # most submitted requests, until hello told the limit
+        self.room: Any = None  # the asyncio client's, for as many
         self.open: dict[int, Call] = {}  # submitted, by ticket
         self._waited: dict[int, int] = {}  # the thread that waits for a ticket
         self.greeted(msgpack.unpackb(hello))
@@ -94,39 +101,35 @@ class NativeLink(Link):
                 gone = self.garbage.popleft()
             except IndexError:
                 return
-            if isinstance(gone, int):
-                self._native.forget(gone)
-                self._native.notify("release", pack({"buffer": gone}))
-            elif isinstance(gone[1], bytes):
+            if isinstance(gone[1], bytes):
                 self.tell(gone[0], gone[1])
-            else:
-                self._native.notify("release", pack(dict([gone])))
+                continue
+            if gone[0] == "buffer":
+                self._native.forget(gone[1])
+            self._native.notify("release", pack(dict([gone])))
 
     def exchange(self, call: Call, timeout: float | None) -> None:
         """Sends a request and waits until its reply is there."""
         data = self._encode(call)
-        cancel = call.method in CANCELLABLE
         call.sent = True
+        self._take(call, self._call(call.method, data, call.fds, timeout, call.keep))
+
+    def _call(self, method: str, data: bytes, fds: tuple[int, ...], timeout: float | None, keep: Any) -> Any:
         try:
-            reply = self._native.call(self.generation, call.method, data, call.fds, timeout, cancel, call.keep)
-        except (ConnectionLost, ConnectFailed) as error:
+            reply = self._native.call(self.generation, method, data, fds, timeout, method in CANCELLABLE, keep)
+        except ConnectionLost as error:
             raise self.lost(error) from None
         if reply is None:
-            raise no_reply(call, timeout)
-        self._take(call, reply)
+            raise no_reply(method, timeout)
+        return reply
 
     def repeat(self, method: str, data: bytes, timeout: float | None, keep: list[Any]) -> bool:
         """Sends a packed request and waits until its reply is there, which is not unpacked; keeps `keep` until then, also
-        where the wait ends before. False when it was refused
-        because the daemon does not know something of it (any more): then nothing ran."""
+        where the wait ends before. False when it was refused because the daemon does not know something of it (any more): then nothing
+        ran."""
         if self.failure is not None or self.open or self.garbage:
             return False
-        try:
-            reply = self._native.call(self.generation, method, data, (), timeout, method in CANCELLABLE, keep)
-        except (ConnectionLost, ConnectFailed) as error:
-            raise self.lost(error) from None
-        if reply is None:
-            raise no_reply(Call(method, {}), timeout)
+        reply = self._call(method, data, (), timeout, keep)
         if reply[0]:
             refusal = from_reply(msgpack.unpackb(reply[1]))
             self.doomed |= ends_daemon(refusal)
@@ -147,23 +150,25 @@ class NativeLink(Link):
                 break
             time.sleep(TAKING)
         if not call.done:
-            raise no_reply(call, timeout)
+            raise no_reply(call.method, timeout)
 
-    def poll(self) -> None:
-        """Takes in the replies that have arrived, and notes where the connection is over."""
+    def poll(self, in_order: bool = False) -> None:
+        """Takes in the replies that have arrived, and notes where the connection is over. `in_order`: up to the first without one."""
         if self.failure is None:
             with contextlib.suppress(KopsError):
                 try:
                     self._native.look()
                 except KopsError as error:
                     raise self.lost(error) from None
-        self.settle()
+        self.settle(in_order)
 
-    def settle(self) -> None:
+    def settle(self, in_order: bool = False) -> None:
         """Ends the requests whose replies libkops has taken in. Reads nothing."""
         for call in list(self.open.values()):
             if not call.done and (self._native.closed or self._native.has_ended(call.msgid)):
                 self._finish(call, 1)
+            elif in_order:
+                break
 
     def fileno(self) -> int:
         """The socket, which can be read when there is something to poll() for. Raises ConnectionLost."""
@@ -199,13 +204,10 @@ class NativeLink(Link):
         if self.failure is not None:
             self.check()
         if self.open:
-            self._reap()
+            self.poll(True)
         if self.garbage:
             self.release()
-        try:
-            data: bytes = pack(call.params)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        data = packed(call.params)
         if len(data) > self.message_bytes:
             raise too_long(len(data), self.message_bytes)
         return data
@@ -226,7 +228,7 @@ class NativeLink(Link):
     def _wait_for(self, call: Call, timeout: float | None) -> None:
         try:
             reply = self._native.wait(call.msgid, timeout)
-        except (ConnectionLost, ConnectFailed) as error:
+        except ConnectionLost as error:
             call.error = self.lost(error)
         except KopsError as error:
             # In a forked child, where a thread of the parent was in libkops at the fork: it knows none of the requests
@@ -255,19 +257,10 @@ class NativeLink(Link):
                 result["fds"] = call.received
             call.result = result
             if call.abandoned and call.undo is not None:
-                method, params = call.undo(result)
-                self._native.notify(method, pack(params))
+                self._native.notify("release", pack({call.undo: result[call.undo]}))
         call.answered = True
         call.done = True
         call.keep = None
-
-    def _reap(self) -> None:
-        """Drops the references of requests that have ended and that nobody waited for."""
-        for ticket, call in list(self.open.items()):
-            if not self._native.done(ticket):
-                break
-            if not call.done:
-                self._finish(call, 1)
 
     def tell(self, method: str, params: bytes) -> None:
         """Tells the daemon something that it need not know: dropped where it is behind with its reading."""
@@ -285,10 +278,7 @@ class NativeLink(Link):
             self.release()
         params.pop("stream", None)
         name = names[0] if len(names) == 1 else f"{method} of {len(names)} ops"
-        try:
-            data = pack(params)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        data = packed(params)
         driver = allocations.driver
         with self.losing(), driver.using(driver.primary_context(index)):
             self._native.enqueue(method, keep_name(name), data, (keep,), handle)
@@ -313,21 +303,16 @@ class NativeLink(Link):
     # Connecting and closing
 
     def lost(self, error: KopsError) -> ConnectionLost:
-        """This connection is over: libkops says so, or tried to make another one. The error to raise; `unsent` among
-        its details says that nothing of the request was written."""
-        unsent = error.detail.pop("unsent", None) or isinstance(error, ConnectFailed)
-        if not isinstance(error, ConnectionLost):
-            error = ConnectionLost(f"the connection was lost; {error}")
+        """libkops says that this connection is over. The error to raise; `ran` is 0 among its details where the request did not run."""
         if self.failure is None:
-            self.failure = error
-        detail = {**error.detail, "unsent": True} if unsent else error.detail
-        return ConnectionLost(error.message, {**detail, "closed": True} if self._native.closed else detail)
+            self.failure = ConnectionLost(error.message, {key: value for key, value in error.detail.items() if key != "ran"})
+        return ConnectionLost(error.message, {**error.detail, "closed": True} if self._native.closed else error.detail)
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
         try:
             yield
-        except (ConnectionLost, ConnectFailed) as error:
+        except ConnectionLost as error:
             raise self.lost(error) from None
 
     def close(self, why: str = "the client was closed") -> None:

@@ -28,9 +28,9 @@ from typing import Any
 
 import msgpack
 
-from .._base.errors import BadArgument, BadReply, ConnectFailed, ConnectionLost, KopsError, Timeout, from_reply
+from .._base.errors import BadReply, ConnectFailed, ConnectionLost, KopsError, Timeout, from_reply
 from .._version import PROTOCOL, VERSION
-from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, copy_of, ends_daemon, goes_on, no_reply, too_long
+from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, copy_of, ends_daemon, goes_on, no_reply, packed, too_long
 from .places import candidates, distrust, explained
 
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
@@ -38,6 +38,7 @@ BRING_FDS = ("alloc",)  # the methods whose replies bring descriptors
 MAX_FDS = 16
 MAX_REPLY, MAX_ELEMENTS = 64 << 20, 1 << 20
 RECEIVE = ((65536,), (socket.CMSG_SPACE(MAX_FDS * 4),), (int(socket.MSG_CMSG_CLOEXEC),))
+CONNECT_LIMIT = 30.0  # seconds that a daemon may take to answer where calls have no limit, as in libkops: it may be starting
 INTERRUPT_GRACE = 0.25  # seconds that Ctrl-C waits for the cancelled request's reply
 
 # As recvmsg returns it: (bytes, control messages, flags, address).
@@ -67,19 +68,18 @@ class PlainLink(Link):
         try:
             turn.extend(map(self._turn.acquire, (True,), (-1 if timeout is None else timeout,)))
             if not turn[0]:
-                raise no_reply(call, timeout)
+                raise no_reply(call.method, timeout)
             try:
                 self.check()
                 self._socket.settimeout(_left(end))
                 while self.garbage:
-                    gone = self.garbage.popleft()
-                    self.notify("release", dict([gone]) if isinstance(gone, tuple) else {"buffer": gone})
+                    self.notify("release", dict([self.garbage.popleft()]))
                 self.put(call)
                 self._receive_until(call, end)
             except BaseException as error:
                 self._give_up(call, error)
                 if isinstance(error, TimeoutError):
-                    raise no_reply(call, timeout) from None
+                    raise no_reply(call.method, timeout) from None
                 raise
         finally:
             if turn and turn[0]:
@@ -141,10 +141,7 @@ class PlainLink(Link):
         self._write(self._packed([NOTIFICATION, method, [params]]), [])
 
     def _packed(self, message: list[Any]) -> bytes:
-        try:
-            data: bytes = msgpack.packb(message)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BadArgument(f"an argument cannot be sent: {error}") from error
+        data = packed(message, msgpack.packb)
         if len(data) > self.message_bytes:
             raise too_long(len(data), self.message_bytes)
         return data
@@ -236,7 +233,7 @@ class PlainLink(Link):
             else:
                 call.result = {**result, "fds": call.received} if brings else result
                 if call.abandoned and call.undo is not None:
-                    self.notify(*call.undo(result))
+                    self.notify("release", {call.undo: result[call.undo]})
             call.answered = True
             self._applied = msgid
             self._waiting.pop(msgid, None)
@@ -344,18 +341,19 @@ SBIN = "/usr/local/sbin:/usr/sbin"  # folders where packages put kopsd, which us
 
 
 def connect(
-    path: str | os.PathLike[str] | None, timeout: float, autostart: bool, starting: float | None, isolate: str | None
+    path: str | os.PathLike[str] | None, autostart: bool, patience: float | None, isolate: str | None
 ) -> PlainLink:
     """The first of the candidates that accepts and is trusted. Where none does, a daemon is started for this user, which takes
-    `starting` seconds at most. The daemon has answered `hello`, for which it has `timeout` seconds. Raises ConnectFailed, which lists
-    what was tried, and Timeout."""
+    `patience` seconds at most. The daemon has answered `hello`, for which it has as long, and CONNECT_LIMIT. Raises ConnectFailed, which
+    lists what was tried, and Timeout."""
+    timeout = CONNECT_LIMIT if patience is None else min(patience, CONNECT_LIMIT)
     try:
         made = _connect(path, timeout)
     except ConnectFailed as error:
         # A socket that was named is the only one.
         if not autostart or path is not None or os.environ.get("KOPS_SOCKET") or os.environ.get("KOPS_AUTOSTART") == "0":
             raise
-        made = _connect(_start(starting, error), timeout)
+        made = _connect(_start(patience, error), timeout)
     params = {"client": f"kops-python {VERSION}", "protocol": PROTOCOL}
     call = Call("hello", params if isolate is None else {**params, "isolate": isolate})
     try:

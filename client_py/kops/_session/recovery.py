@@ -1,7 +1,8 @@
 """Recovery of a call whose daemon goes away, or says that it will: the call is made once more, or its error says why not.
 
 Decides only. The synchronous and the asyncio client ask `Trial.judge` when a call has failed, wait as it says, and
-take the connection that is good now. Plans register memory, programs and kernels again, since ids belong to a connection.
+take the connection that is good now, for which libkops waits. Plans register memory, programs and kernels again, since ids belong to a
+connection.
 
 A request that was never written, or was answered `shutting_down`, did not run: it is made again as often as the time
 allows. One whose reply is missing may have run: it is made again once, if that does no harm. A device that was lost
@@ -16,12 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .._base.errors import BadArgument, ConnectFailed, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
+from .._base.errors import BadArgument, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
 from .._base.log import log
 from .link import Call, ends_daemon
 
 DEFAULT_RECONNECT = 10.0  # seconds
-CONNECT_LIMIT = 30.0  # seconds that a first daemon may take to answer where calls have no limit, as in libkops: the daemon may be starting
 LOSSES = (ConnectionLost, ShuttingDown, DeviceLost)
 SHORT_LOSSES = (*LOSSES, JobTimeout)  # errors of the extension's own requests after which their connection is over
 RUNS = ("run", "launch", "sequence", "run_program")  # requests that change memory
@@ -50,72 +50,44 @@ def shorter(seconds: float, timeout: float | None) -> float:
     return seconds if timeout is None else min(seconds, timeout)
 
 
-class Backoff:
-    """Waits of growing length, until the time is over."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.end = time.monotonic() + seconds
-        self._pause = PAUSES[0]
-
-    @property
-    def left(self) -> float:
-        return max(0.0, self.end - time.monotonic())
-
-    def pause(self) -> float | None:
-        """Seconds to the next try; None when no more are to be made."""
-        left = self.left
-        if left <= 0:
-            return None
-        pause, self._pause = min(self._pause, left), min(2 * self._pause, PAUSES[1])
-        return pause
-
-    def connecting(self, error: KopsError) -> KopsError:
-        """The error to raise when no daemon answered in time."""
-        if not self.seconds or not isinstance(error, ConnectFailed):
-            return error
-        why = f"the connection to kopsd was lost, and no new one could be made within {self.seconds:g} s: {error.message}"
-        return ConnectFailed(why, error.detail)
-
-
-class Failed:
-    """A try that ended with a loss, and the request that it was of."""
-
-    __slots__ = ("error", "call")
-
-    def __init__(self, error: KopsError, call: Call | None) -> None:
-        self.error = error
-        self.call = call
-
-
 class Trial:
     """The tries of one call. `hazard` says why its request must not run twice, None where it may."""
 
     def __init__(self, reconnect_timeout: float, timeout: float | None, hazard: Callable[[], str | None]) -> None:
-        self.backoff = Backoff(shorter(reconnect_timeout, timeout))
+        self._seconds = shorter(reconnect_timeout, timeout)
+        self._end = time.monotonic() + self._seconds
+        self._next = PAUSES[0]
         self._hazard = hazard
         self._repeated = False
+
+    def _pause(self) -> float | None:
+        """Seconds to the next try; None when no more are to be made."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            return None
+        pause, self._next = min(self._next, left), min(2 * self._next, PAUSES[1])
+        return pause
 
     def judge(self, error: KopsError, call: Call | None) -> float:
         """A try has failed: seconds to wait before the next one. Raises the caller's error when that was the last one."""
         if isinstance(error, DeviceLost) and not ends_daemon(error):
             raise error  # the daemon has repeated what it could
-        if isinstance(error, JobTimeout) or call is None or not self.backoff.seconds or error.detail.get("closed"):
+        if isinstance(error, JobTimeout) or call is None or not self._seconds or error.detail.get("closed"):
             raise error
         if isinstance(error, ShuttingDown) and call.answered:
             return self._refused(error)
-        if not call.sent or error.detail.get("unsent"):
-            pause = self.backoff.pause()
+        if not call.sent or error.detail.get("ran") == 0:
+            pause = self._pause()
             if pause is None:
                 raise error
             return pause
         return self._missing(error, call)
 
     def _refused(self, error: ShuttingDown) -> float:
-        pause = self.backoff.pause()
+        pause = self._pause()
         if pause is None:
             raise ShuttingDown(
-                f"{error.message} (asked again for {self.backoff.seconds:g} s). Nothing ran: call again once the daemon "
+                f"{error.message} (asked again for {self._seconds:g} s). Nothing ran: call again once the daemon "
                 "serves, or wait longer with reconnect_timeout=",
                 error.detail,
             ) from error

@@ -16,7 +16,7 @@ from .._base.declarations import DTYPES, OPS
 from .._base.dtypes import NAMES
 from .._base.errors import DeviceMismatch, UnknownDtype, WrongType
 from .._memory.exports import Allocation, allocations
-from .._memory.pool import Source, pool
+from .._memory.pool import Source, Unknown, pool
 from .._source.scalars import convert, to_bytes
 from .._source.types import TENSORS_ONLY
 
@@ -47,19 +47,18 @@ class Operand:
         self.dtype = dtype
         self.adapter = adapter
 
-    def wire(self, buffer: int | None) -> dict[str, Any]:
-        """The tensor map."""
-        if buffer is None:
+    def wire(self, key: int) -> dict[str, Any]:
+        """The tensor map on the connection of that key. Raises Unknown."""
+        source = self.source
+        if source is None:
             return {"shape": self.shape, "dtype": self.dtype}
-        if self.strides is None:
-            return {"buffer": buffer, "offset": self.offset, "shape": self.shape, "dtype": self.dtype}
-        return {
-            "buffer": buffer,
-            "offset": self.offset,
-            "shape": self.shape,
-            "strides": self.strides,
-            "dtype": self.dtype,
-        }
+        buffer = source.ids.get(key)
+        if buffer is None:
+            raise Unknown(source)
+        made = {"buffer": buffer, "offset": self.offset, "shape": self.shape, "dtype": self.dtype}
+        if self.strides is not None:
+            made["strides"] = self.strides
+        return made
 
 
 class Layout(NamedTuple):

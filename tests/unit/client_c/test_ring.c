@@ -284,15 +284,16 @@ TEST(so_does_a_broken_index_of_the_reader)
     for (int k = 0; k < 2; k++) {
         struct breaking b = {.answer = true, .tail_add = broken[k]};
         struct scene *s = start(0, serve_breaking, &b);
-        const uint32_t generation = native_generation(s->client, 0, &s->error);
+        const uint32_t generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error);
         kops_ticket first, ticket;
 
         (void)kops_trim(s->client, NULL, &s->error); /* the answer is no trim's: only that it came counts */
         assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &first, &s->error));
         /* One that was not begun is sent anew, on a new connection. */
-        for (int i = 0; i < MANY && native_generation(s->client, 0, &s->error) == generation; i++)
+        for (int i = 0; i < MANY && native_generation(s->client, &(struct patience){.ms = 0}, &s->error) == generation;
+             i++)
             (void)kops_submit(s->client, tagged_run(&s->t, "x"), &ticket, &s->error);
-        assert_int_not_equal(native_generation(s->client, 0, &s->error), generation);
+        assert_int_not_equal(native_generation(s->client, &(struct patience){.ms = 0}, &s->error), generation);
         assert_int_equal(kops_wait(s->client, first, 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
         scene_stop(s);
     }

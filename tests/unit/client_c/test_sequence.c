@@ -137,7 +137,7 @@ SCENE(a_binding_calls_any_method)
     assert_int_equal(reply.length, 1);
     assert_memory_equal(reply.data, "\x80", 1);
     assert_false(reply.is_error);
-    assert_int_equal(reply.generation, native_generation(s->client, 0, &s->error));
+    assert_int_equal(reply.generation, native_generation(s->client, &(struct patience){.ms = 0}, &s->error));
     memory.fds[0] = memfd_create("x", MFD_CLOEXEC);
     assert_ok(call(s->client, memory, &reply));
     close(memory.fds[0]);
@@ -157,7 +157,8 @@ SCENE(a_binding_calls_any_method)
     assert_int_equal(native_wait(s->client, ticket, 0, &reply, &s->error), KOPS_ERR_BAD_ARGUMENT);
     late.generation = reply.generation + 1;
     assert_int_equal(call(s->client, late, &reply), KOPS_ERR_CONNECTION_LOST);
-    native_notify(s->client, native_generation(s->client, 0, &s->error), "release", "\x81\xa7program\x05", 10, false);
+    native_notify(s->client, native_generation(s->client, &(struct patience){.ms = 0}, &s->error), "release",
+                  "\x81\xa7program\x05", 10, false);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_string_equal(scene_seen(s).released, "{program: 5}");
     native_reply_free(&reply);
@@ -169,7 +170,7 @@ SCENE(a_binding_runs_by_ids)
     const struct native_tensor tensors[2] = {{.shape = shape, .rank = 1, .dtype = KOPS_F32},
                                              {.shape = shape, .rank = 1, .dtype = KOPS_F32}};
     kops_ticket ticket;
-    struct native_request request = {.generation = native_generation(s->client, 0, &s->error),
+    struct native_request request = {.generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error),
                                      .op = "square",
                                      .n_inputs = 1,
                                      .n_outputs = 1,
