@@ -17,12 +17,6 @@
 
 enum { TICKS = 4 /* in one timeout; a stuck job is found at most one tick late */ };
 
-void device_watchdog_note(struct server *s, unsigned device, uint64_t received_ns)
-{
-    if (received_ns < s->exec->progress_of_ns[device])
-        s->exec->progress_of_ns[device] = received_ns;
-}
-
 /* The stream's first run, when it is on a device; NULL otherwise. */
 static struct run *first_on_device(const struct stream *stream)
 {
@@ -38,7 +32,7 @@ static bool is_still(struct server *s, struct stream *stream, const struct run *
     if (stream->watched == r->sequence + 1 && stream->watched_ended == run->job.ended)
         return true;
     if (stream->watched == r->sequence + 1)
-        device_watchdog_note(s, run->device->index, r->received_ns);
+        note_progress(s, run->device->index, r->received_ns);
     stream->watched = r->sequence + 1;
     stream->watched_ended = run->job.ended;
     stream->watched_ticks = 0;

@@ -9,8 +9,6 @@ void device_watchdog_init(struct server *s);
 void device_watchdog_watch(struct server *s);
 /* server.job_timeout_s has changed. */
 void device_watchdog_reload(struct server *s);
-/* A run on the device, received at `received_ns`, has progressed. */
-void device_watchdog_note(struct server *s, unsigned device, uint64_t received_ns);
 void device_watchdog_stop(struct server *s);
 
 #endif

@@ -62,6 +62,8 @@ void exec_poll(struct server *s)
     /* First: a run that waits for its timeline word holds its client's stream up. */
     if (!list_empty(&x->held.users))
         timelines_poll(s);
+    if (x->n_jobs_running && !uv_is_active((uv_handle_t *)&x->device_watchdog_timer))
+        device_watchdog_watch(s);
     for (unsigned i = 0; (x->n_jobs_running || s->woken) && i < s->devices.count; i++)
         if (x->jobs_running[i] || s->woken) {
             struct backend_device *device = s->devices.all[i];

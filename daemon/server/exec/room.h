@@ -50,4 +50,11 @@ struct connection_exec {
     struct stream *streams[STREAMS_MAX];
 };
 
+/* A run on the device, received at `received_ns`, has progressed. */
+static inline void note_progress(struct server *s, unsigned device, uint64_t received_ns)
+{
+    if (received_ns < s->exec->progress_of_ns[device])
+        s->exec->progress_of_ns[device] = received_ns;
+}
+
 #endif

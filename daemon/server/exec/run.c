@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "server/code/code.h"
-#include "server/exec/device_watchdog.h"
 #include "server/exec/exec.h"
 #include "server/exec/program.h"
 #include "server/exec/room.h"
@@ -78,7 +77,7 @@ static void job_done(struct backend_job *job)
     struct account *account = run->stream->connection->account;
     const uint64_t before = run->commands.n_steps > FEW ? clock_thread_ns() : 0;
 
-    device_watchdog_note(s, run->device->index, request_of(run)->received_ns);
+    note_progress(s, run->device->index, request_of(run)->received_ns);
     note_fault(s, run);
     /* A lost device, or a job without memory, has not written the done word. */
     if (job->failed)

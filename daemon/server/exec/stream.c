@@ -1,7 +1,6 @@
 #include <stdlib.h>
 
 #include "server/exec/device_queues.h"
-#include "server/exec/device_watchdog.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/exec/timeline.h"
@@ -46,8 +45,6 @@ static void note_offered(struct server *s, const struct run *run)
     s->exec->jobs_begun[device]++;
     s->exec->n_jobs_running++;
     s->active = true;
-    if (!uv_is_active((uv_handle_t *)&s->exec->device_watchdog_timer))
-        device_watchdog_watch(s);
 }
 
 /* An offered run ends. */
