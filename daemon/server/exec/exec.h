@@ -43,7 +43,8 @@ unsigned exec_queued(const struct connection *c);
 bool exec_can_cancel(const struct request *r);
 void exec_cancel(struct request *r);
 
-/* Ends all of the connection's runs as cancelled, also those that a device can end only at its domain's cost. */
+/* The daemon ends: ends all of the connection's runs, also those that a device can end only at its domain's cost. Runs
+ * that have not begun are answered with shutting_down, others with cancelled. */
 void exec_cancel_all(struct connection *c);
 
 /* Applies changed limits to the connection, and to devices. */

@@ -23,10 +23,25 @@ static void set_stop_error(const struct run *run, bool ended, const char *what, 
     error_detail_bool(into, "ended", ended);
 }
 
+/* Whether nothing of the stopped run was done. A job that came back to be begun anew may be done once more by the
+ * client, too. */
+static bool has_not_begun(const struct run *run)
+{
+    const struct backend_job *job = &run->job;
+
+    if (run->state != RUN_SUBMITTED)
+        return !job->failed;
+    return job->failed && job->error.code == ERROR_CANCELLED && !job->forced && !job->started_ns;
+}
+
 static const struct error *end_error(const struct run *run, struct error *into)
 {
     if (run->stop == RUN_GOES_ON)
         return &run->error;
+    if (run->stop == RUN_ENDING && has_not_begun(run)) {
+        error_set(into, ERROR_SHUTTING_DOWN, "the daemon is ending, and the job had not started; connect again");
+        return into;
+    }
     set_stop_error(run, true, run->job.forced ? forced : run->job.started_ns ? undefined : not_started, into);
     return into;
 }

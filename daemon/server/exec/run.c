@@ -425,7 +425,7 @@ void run_stop_all(struct connection *c, enum run_stop why)
 
 void exec_cancel_all(struct connection *c)
 {
-    run_stop_all(c, RUN_CANCELLED);
+    run_stop_all(c, RUN_ENDING);
     list_for_each_safe (node, after, &c->unfinished) {
         struct run *run = request_state(list_entry(node, struct request, order_link));
 

@@ -7,8 +7,8 @@
 #include "server/exec/stream.h"
 #include "server/peer/request.h"
 
-/* Reasons why a run ends early. */
-enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_DEADLINE, RUN_ABANDONED };
+/* Reasons why a run ends early. RUN_ENDING: the daemon ends. */
+enum run_stop { RUN_GOES_ON, RUN_CANCELLED, RUN_ENDING, RUN_DEADLINE, RUN_ABANDONED };
 
 /* An offered run is still queued: the first of its stream, which its device does not take yet, or gave back. */
 enum run_state { RUN_QUEUED, RUN_OFFERED, RUN_SUBMITTED };
