@@ -18,6 +18,7 @@
 #include "executor/front.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/shortage.h"
 
 /* ---- calls. Thread: any ---- */
 
@@ -206,8 +207,9 @@ static int spawn(struct executor *x, int control, struct error *e)
     r = confine_spawn(config, EXECUTOR_ARGUMENT, own, x->common, control, &x->pid);
     if (r == 0)
         return 0;
-    return error_set(e, r == ENOMEM ? ERROR_OUT_OF_MEMORY : ERROR_INTERNAL, "an executor cannot be started: %s",
-                     strerror(r));
+    if (r == ENOMEM || r == EMFILE || r == ENFILE)
+        return error_shortage(e, r, "starting an executor");
+    return error_set(e, ERROR_INTERNAL, "an executor cannot be started: %s", strerror(r));
 }
 
 static bool wait_for_end(const struct executor *x, int ms)

@@ -18,6 +18,7 @@
 #include "executor/confine.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/shortage.h"
 #include "util/signals.h"
 
 /* ---- messages ---- */
@@ -112,15 +113,16 @@ static int start(struct tuner *t, struct error *e)
     int pair[2], r;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "the socket of a tuner: %s", strerror(errno));
+        return error_shortage(e, errno, "the socket of a tuner");
     t->used = false;
     setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     r = confine_spawn(t->config, TUNER_ARGUMENT, NULL, false, pair[1], &t->pid);
     close(pair[1]);
     if (r) {
         close(pair[0]);
-        return error_set(e, r == ENOMEM ? ERROR_OUT_OF_MEMORY : ERROR_INTERNAL, "a tuner cannot be started: %s",
-                         strerror(r));
+        if (r == ENOMEM || r == EMFILE || r == ENFILE)
+            return error_shortage(e, r, "starting a tuner");
+        return error_set(e, ERROR_INTERNAL, "a tuner cannot be started: %s", strerror(r));
     }
     pthread_mutex_lock(&t->lock);
     t->control = pair[0];
