@@ -7,6 +7,7 @@
  *     hang             kernels on the stand-in GPU do not end, for a while
  *     hang-domain      kernels in an executor of a domain do not end, for seconds
  *     fault            a call of the driver fails, or a kernel
+ *     crash            an executor ends in a call of the driver, or beside one, by a signal
  *
  * The seed says which process of several, which call, and how long. */
 #include <dirent.h>
@@ -309,45 +310,65 @@ static void hang_domain(pid_t pid)
     pass_for(open_gate, 0, HAPPENED_GPU_HANGS, 1000000000 + world_random(w) % 7000000000);
 }
 
-static void fault(void)
+struct planned_fault {
+    const char *function;
+    int32_t error;
+    uint32_t sticky;
+};
+
+/* One of them, soon. */
+static void arm(const struct planned_fault *all, size_t n, unsigned latest)
 {
-    static const struct {
-        const char *function;
-        int32_t error;
-        uint32_t sticky;
-    } faults[] = {{"cuMemAlloc", 2, 0},
-                  {"cuMemCreate", 2, 0},
-                  {"cuMemHostRegister", 2, 0},
-                  {"cuStreamCreate", 2, 0},
-                  {"cuEventCreate", 2, 0},
-                  {"cuLaunchKernel", 2, 0},
-                  {"cuLaunchKernel", 719, 1},
-                  {"kernel", 700, 1},
-                  {"kernel", 719, 1},
-                  {"copy", 700, 1},
-                  {"copy", 719, 1},
-                  {"cuEventRecord", 719, 1},
-                  {"cuStreamSynchronize", 700, 1},
-                  {"cuMemcpyHtoDAsync", 719, 1},
-                  {"cuModuleLoadData", 2, 0},
-                  {"cuMemHostRegister", 719, 1},
-                  {"cuMemAlloc", 719, 1}};
-    const unsigned kind = (unsigned)(world_random(w) % (sizeof(faults) / sizeof(faults[0])));
+    const struct planned_fault *one = &all[world_random(w) % n];
 
     for (unsigned i = 0; i < STANDIN_FAULTS; i++) {
         struct standin_fault *f = &control->faults[i];
 
         if (f->armed)
             continue;
-        f->countdown = (uint32_t)(1 + world_random(w) % 4);
+        f->countdown = (uint32_t)(1 + world_random(w) % latest);
         f->times = 1;
-        f->error = faults[kind].error;
-        f->sticky = faults[kind].sticky;
-        snprintf(f->function, sizeof(f->function), "%s", faults[kind].function);
+        f->error = one->error;
+        f->sticky = one->sticky;
+        snprintf(f->function, sizeof(f->function), "%s", one->function);
         f->armed = 1;
         begins(HAPPENED_GPU_FAULTS);
         return;
     }
+}
+
+static void fault(void)
+{
+    static const struct planned_fault faults[] = {{"cuMemAlloc", 2, 0},
+                                                  {"cuMemCreate", 2, 0},
+                                                  {"cuMemHostRegister", 2, 0},
+                                                  {"cuStreamCreate", 2, 0},
+                                                  {"cuEventCreate", 2, 0},
+                                                  {"cuLaunchKernel", 2, 0},
+                                                  {"cuLaunchKernel", 719, 1},
+                                                  {"kernel", 700, 1},
+                                                  {"kernel", 719, 1},
+                                                  {"copy", 700, 1},
+                                                  {"copy", 719, 1},
+                                                  {"cuEventRecord", 719, 1},
+                                                  {"cuStreamSynchronize", 700, 1},
+                                                  {"cuMemcpyHtoDAsync", 719, 1},
+                                                  {"cuModuleLoadData", 2, 0},
+                                                  {"cuMemHostRegister", 719, 1},
+                                                  {"cuMemAlloc", 719, 1}};
+
+    arm(faults, sizeof(faults) / sizeof(faults[0]), 4);
+}
+
+/* Between what a job writes and the news of it there are few calls. */
+static void crash(void)
+{
+    static const struct planned_fault calls[] = {
+        {"cuLaunchKernel", STANDIN_CRASH, 0},     {"kernel", STANDIN_CRASH, 0},       {"copy", STANDIN_CRASH, 0},
+        {"cuStreamBatchMemOp", STANDIN_CRASH, 0}, {"kernel_end", STANDIN_CRASH, 0},   {"copy_end", STANDIN_CRASH, 0},
+        {"cuEventQuery", STANDIN_CRASH, 0},       {"cuGraphLaunch", STANDIN_CRASH, 0}};
+
+    arm(calls, sizeof(calls) / sizeof(calls[0]), 8);
 }
 
 /* ---- all of them ---- */
@@ -370,6 +391,7 @@ static const struct {
     {"hang", NULL, NULL, hang},
     {"hang-domain", "domain", hang_domain, NULL},
     {"fault", NULL, NULL, fault},
+    {"crash", NULL, NULL, crash},
 };
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };

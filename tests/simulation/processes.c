@@ -203,7 +203,7 @@ static void signal_taken(pid_t pid, int signal)
     for (unsigned i = 0; i < LOOKS; i++) {
         FILE *f = fopen(path, "re");
         unsigned long long pending = 0, shared = 0;
-        char state = 'Z';
+        char state = f || errno == ENOENT ? 'Z' : '?'; /* the caller may have no descriptor left */
 
         while (f && fgets(line, sizeof(line), f))
             if (sscanf(line, "State: %c", &state) != 1 && sscanf(line, "SigPnd: %llx", &pending) != 1)

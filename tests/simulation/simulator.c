@@ -9,6 +9,7 @@
  * --age: of the machine. --slow-starts: that an executor's process takes at most to begin. The daemon gets SIGTERM when
  * all clients have ended. Prints a line of JSON. Exit status 1: something went
  * wrong that `wrong` names; the same arguments do the same once more. */
+#include <dirent.h>
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -217,14 +218,30 @@ static void wait_for_request(void)
         }
     }
     w->parties[0].turn = 0;
+    w->holder = 0; /* a process that has ended with the turn leaves it to nobody that is begun in its place */
+}
+
+/* Whether a thread of it does anything: it has no turn, so that this is a signal's handler. */
+static bool is_busy(pid_t pid)
+{
+    const struct dirent *entry;
+    bool busy = false;
+    char path[40];
+    DIR *threads;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    threads = opendir(path);
+    while (threads && !busy && (entry = readdir(threads)))
+        busy = entry->d_name[0] != '.' && !strchr("SZ", state_of((pid_t)strtol(entry->d_name, NULL, 10)));
+    if (threads)
+        closedir(threads);
+    return busy;
 }
 
 void ask_to_end(pid_t pid)
 {
-    const uint64_t before = w->descriptors;
-
-    kill(pid, SIGTERM);
-    for (unsigned i = 0; w->descriptors == before && i < HANDLER_LOOKS; i++) /* its handler writes to its loop's pipe */
+    kill(pid, SIGTERM); /* which wakes the thread that takes it, unless all block it */
+    for (unsigned i = 0; i < HANDLER_LOOKS && is_busy(pid); i++)
         sched_yield();
 }
 

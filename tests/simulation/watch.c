@@ -1,7 +1,7 @@
 /* watch: a client that looks at the daemon while others work, as an administrator does, or when they have ended, and
  * tells what should not be.
  *
- *     watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--last yes]
+ *     watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--slow-starts yes] [--last yes]
  *
  * --rude: others are, so that broken messages are no wonder. --last: nobody else is there any more, so nothing may be
  * held or charged. Prints a line of JSON, {"found": a sentence}, whose sentence is empty when all is well. */
@@ -275,7 +275,7 @@ static void look(void)
 int main(int argc, char **argv)
 {
     struct kops_connect_options options = {.name = "watch", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
-    bool small_quotas = false;
+    bool small_quotas = false, slow_starts = false;
     unsigned looks = 0, tries = 0;
     struct kops_error e;
 
@@ -292,10 +292,13 @@ int main(int argc, char **argv)
             is_last = !strcmp(argv[i + 1], "yes");
         else if (!strcmp(argv[i], "--small-quotas"))
             small_quotas = !strcmp(argv[i + 1], "yes");
+        else if (!strcmp(argv[i], "--slow-starts"))
+            slow_starts = !strcmp(argv[i + 1], "yes");
     }
     if (!options.socket)
-        errx(2, "usage: watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--last yes]");
-    expect_open(small_quotas, false);
+        errx(2, "usage: watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--slow-starts yes] "
+                "[--last yes]");
+    expect_open(small_quotas, slow_starts);
     while (kops_connect(&options, &client, &e) && ++tries < CONNECT_TRIES)
         usleep(CONNECT_PAUSE_US); /* it may not have begun yet */
     if (!client)

@@ -4,10 +4,18 @@
 #include <err.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "soak.h"
 
-enum { ELEMENTS = 100, BYTES = ELEMENTS * sizeof(float), STEPS = 9, SQUARES = 2, COPIES = 30 }; /* exact in f32 */
+enum {
+    ELEMENTS = 100,
+    BYTES = ELEMENTS * sizeof(float),
+    STEPS = 9,
+    SQUARES = 2,
+    COPIES = 30,
+    LATE_US = 5000
+}; /* exact in f32 */
 
 /* The driver's functions, loaded at run time: most clients need none. */
 static struct {
@@ -22,6 +30,7 @@ static struct {
     int (*copy)(uint64_t, uint64_t, size_t, void *);
     int (*copy_in)(uint64_t, const void *, size_t, void *);
     int (*copy_out)(void *, uint64_t, size_t, void *);
+    int (*call)(void *, void (*)(void *), void *);
 } cu;
 
 struct stream {
@@ -52,7 +61,8 @@ static void load(void)
                      {"cuStreamSynchronize", &cu.synchronize},
                      {"cuMemcpyDtoDAsync_v2", &cu.copy},
                      {"cuMemcpyHtoDAsync_v2", &cu.copy_in},
-                     {"cuMemcpyDtoHAsync_v2", &cu.copy_out}};
+                     {"cuMemcpyDtoHAsync_v2", &cu.copy_out},
+                     {"cuLaunchHostFunc", &cu.call}};
     const char *named = getenv("KOPS_CUDA_DRIVER");
     void *library = dlopen(named ? named : "libcuda.so.1", RTLD_NOW);
 
@@ -120,6 +130,23 @@ static void renew_memory(struct stream *m)
     make_memory(m);
 }
 
+static void pass_time(void *us)
+{
+    usleep((useconds_t)(uintptr_t)us);
+}
+
+/* Fills the memory that is worked in. Sometimes the stream comes late to that, after the calls behind it. */
+static void fill(struct soak *s, const float *values)
+{
+    const struct stream *m = s->stream;
+    const uintptr_t us = random_below(&s->random, LATE_US);
+
+    must(cu.copy_in(m->memory[1], values, BYTES, m->stream), "cuMemcpyHtoD");
+    if (random_chance(&s->random, 30))
+        must(cu.call(m->stream, pass_time, (void *)us), "cuLaunchHostFunc");
+    must(cu.copy(m->memory[0], m->memory[1], BYTES, m->stream), "cuMemcpyDtoD");
+}
+
 /* x = x², or x = x + a. A copy of the client's own comes before some: the op works in it. */
 static enum kops_code step(struct soak *s, bool square, bool batch, unsigned *x, struct kops_error *e)
 {
@@ -185,7 +212,7 @@ static void refused_batch(struct soak *s)
         values[i] = (float)i;
     for (unsigned i = 0; i < copies; i++)
         must(cu.copy(m->memory[1], m->memory[0], BYTES, m->stream), "cuMemcpyDtoD");
-    must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");
+    fill(s, values);
     if (kops_batch_begin(s->client, m->stream, &e)) {
         count_failure(s, EXPECT_ORDERED, "a batch", &e);
         renew_memory(s->stream);
@@ -241,7 +268,7 @@ void stream_turn(struct soak *s)
         refused_batch(s);
         return;
     }
-    must(cu.copy_in(m->memory[0], values, BYTES, m->stream), "cuMemcpyHtoD");
+    fill(s, values);
     if (batch)
         kops_batch_begin(s->client, m->stream, &failed);
     while (!failed.code && done < n) {

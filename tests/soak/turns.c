@@ -103,6 +103,8 @@ static void pipelined(struct soak *s)
         order[pick] = order[i - 1];
         if (random_chance(&s->random, 20) && kops_poll(s->client, tickets[k], &done, &e))
             complain(s, "asking for a ticket", e.message);
+        if (random_chance(&s->random, 4) && kops_cancel(s->client, tickets[k], &e))
+            complain(s, "cancelling", e.message);
         if (!kops_wait(s->client, tickets[k], 0, NULL, &e))
             check(s, &s->work[k], &e);
         else if (e.code == KOPS_ERR_CANCELLED)

@@ -168,6 +168,8 @@ CUresult control_fault(const char *function, bool *ret_sticky)
         else
             fault->armed = 0;
         count(STANDIN_COUNTER_faults, 1);
+        if ((int)error == STANDIN_CRASH)
+            __builtin_trap();
         return error;
     }
     return CUDA_SUCCESS;

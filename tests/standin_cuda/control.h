@@ -20,7 +20,8 @@ enum {
     STANDIN_FAULTS = 16,
     STANDIN_CALLS = 256,
     STANDIN_NAME = 56,
-    STANDIN_TEXT = 200
+    STANDIN_TEXT = 200,
+    STANDIN_CRASH = -1 /* in place of an error: the process ends there, by a signal */
 };
 
 /* Where work can be held. Kernels and copies wait in their stream's turn; the others wait inside the call. */
@@ -106,8 +107,9 @@ struct standin_gate {
 };
 
 /* The `countdown`-th next call of `function` (1: the next one) fails with CUresult `error`. `function` is the
- * plain name ("cuMemAlloc", no _v2), or "kernel" or "copy" for work on a stream, whose failure is always sticky. With
- * `sticky` the context is broken from then on. `times` of them fail in a row. A slot is free while armed is 0. */
+ * plain name ("cuMemAlloc", no _v2), or "kernel" or "copy" for work on a stream, whose failure is always sticky, or
+ * "kernel_end" or "copy_end" right behind it. With `sticky` the context is broken from then on. `times` of them fail in
+ * a row. A slot is free while armed is 0. */
 struct standin_fault {
     _Atomic uint32_t armed; /* written last; the stand-in clears it when the last of `times` has fired */
     _Atomic uint32_t countdown;

@@ -111,6 +111,8 @@ static void run_work(struct stream *stream, struct op *op)
     else
         run_fill(op);
     pthread_mutex_lock(&standin_lock);
+    if (r == CUDA_SUCCESS)
+        r = control_fault(is_kernel ? "kernel_end" : "copy_end", &sticky);
     if (r != CUDA_SUCCESS)
         context_break(context, r);
     else if (is_kernel)
