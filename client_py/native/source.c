@@ -140,7 +140,7 @@ static int read_value(struct values *v, const char *name, PyObject *value, PyObj
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Of many names only those in the text have room. */
+/* Reads the values whose names the text has; there is no room for others. */
 static int read_values(struct values *v, const char *text, PyObject *map, PyObject *integers, struct error *e)
 {
     PyObject *key, *value;

@@ -284,7 +284,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
                 raise no_reply(call.method, timeout)
         except BaseException:
             connection.abandon(call)
-            if not call.done and call.msgid not in connection.open:  # it was not sent
+            if not call.done and call.msgid not in connection.open:  # the call was not sent
                 room.release()
             raise
         finally:
