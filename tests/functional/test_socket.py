@@ -139,8 +139,8 @@ def test_a_lock_that_is_about_to_go_is_waited_for(tmp_path: Path) -> None:
             proc.eventually(lambda: str(lock) in proc.fds(daemon.pid), "it has opened the lock")
             fcntl.flock(held, fcntl.LOCK_UN)
             proc.eventually(lambda: path.is_socket() or daemon.poll() is not None, "it has a socket")
-            daemon.send_signal(signal.SIGTERM)
-            assert daemon.wait(raw.PATIENCE) == 0
+            with raw.Connection(str(path)) as connection:
+                assert connection.call("hello")["pid"] == daemon.pid
         finally:
             if daemon.poll() is None:
                 daemon.kill()

@@ -29,7 +29,7 @@ TEXT_MAX, LOG_MAX = 8 << 10, 1 << 20  # most characters kept of a stranger's pro
 ENDING = 1.0  # seconds for a process to end after it has closed its pipe
 # Variables of the environment that a stranger may see.
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CXX", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE",
-        "PYTHONPYCACHEPREFIX", "KOPS_NATIVE")
+        "PYTHONPYCACHEPREFIX")
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -44,7 +44,7 @@ class HostRunner(Runner):
         self.deadline = deadline
         try:
             compiler()
-            compiled_part("it")
+            native = compiled_part("it")
         except KopsError as error:
             raise Stop("no_verdict", f"the interpreter cannot work here: {error}") from None
         down, up = os.pipe(), os.pipe()
@@ -53,7 +53,7 @@ class HostRunner(Runner):
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from kops.judge._worker import main; main()", str(down[0]), str(up[1])], pass_fds=(down[0], up[1]),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-                env={**{name: os.environ[name] for name in KEPT if name in os.environ}, "PYTHONPATH": path},
+                env={**{name: os.environ[name] for name in KEPT if name in os.environ}, "PYTHONPATH": path, "KOPS_NATIVE": native.__file__},
             )  # fmt: skip
         finally:
             os.close(down[0])
