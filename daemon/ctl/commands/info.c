@@ -44,6 +44,8 @@ static void info_json(kops_client *client, const struct kops_info *info, const s
     json_uint("protocol_min", info->protocol_min);
     if (*info->identity)
         json_text("identity", info->identity);
+    if (*info->isolation)
+        json_text("isolation", info->isolation);
     json_begin("devices", '[');
     for (const struct kops_device *const *d = info->devices; *d; d++) {
         conditions_read(client, (*d)->uuid, &now);
@@ -129,6 +131,8 @@ static void info_text(kops_client *client, const struct kops_info *info, const s
     for (const char *const *f = info->features; *f; f++)
         printf(" %s", *f);
     printf("\n");
+    if (*info->isolation)
+        printf("isolation: %s\n", info->isolation);
     if (info->kernels)
         kernels_text(info->kernels);
     if (stats)

@@ -1,5 +1,5 @@
-/* The input of a server: its settings, and the hooks by which it tells its process about itself. Strings live as long
- * as the server; main/settings.c has defaults, ranges and documentation. Thread: loop, but for two hooks. */
+/* The input of a server: its settings, and the hooks by which it tells its process about itself. Strings live until the
+ * next reload; main/settings.c has defaults, ranges and documentation. Thread: loop, but for two hooks. */
 #ifndef KOPS_SERVER_BASE_CONFIG_H
 #define KOPS_SERVER_BASE_CONFIG_H
 

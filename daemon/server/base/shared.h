@@ -33,10 +33,17 @@ enum method {
 
 enum { ERROR_CODES_MAX = 128 /* every error code of the daemon is below */ };
 
-/* Counters that only grow. `stats` subtracts their values at the last reset. */
+/* Counters that only grow, which are keys of `counters` in `stats`: proto/results.json. */
+#define SERVER_COUNTERS(X)                                                                                             \
+    X(connections_total)                                                                                               \
+    X(requests) X(replies) X(errors) X(jobs) X(jobs_cancelled) X(bytes_in) X(bytes_out) X(protocol_errors)
+
+/* `stats` subtracts their values at the last reset. */
 struct server_counters {
-    uint64_t connections_total, requests, replies, errors, jobs, jobs_cancelled, bytes_in, bytes_out, protocol_errors,
-        launches;
+#define X(name) uint64_t name;
+    SERVER_COUNTERS(X)
+#undef X
+    uint64_t launches;
 };
 
 /* Counters for `metrics` only. */

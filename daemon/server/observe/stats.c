@@ -51,18 +51,11 @@ static struct counters_map counters_of(const struct server *s)
 {
     const struct server_counters *n = &s->counters, *then = &s->observe->counters_then;
 
-    return (struct counters_map){
-        .connections = peers_open_connections(s),
-        .connections_total = n->connections_total - then->connections_total,
-        .requests = n->requests - then->requests,
-        .replies = n->replies - then->replies,
-        .errors = n->errors - then->errors,
-        .jobs = n->jobs - then->jobs,
-        .jobs_cancelled = n->jobs_cancelled - then->jobs_cancelled,
-        .bytes_in = n->bytes_in - then->bytes_in,
-        .bytes_out = n->bytes_out - then->bytes_out,
-        .protocol_errors = n->protocol_errors - then->protocol_errors,
-        .rows_dropped = profile_rows_dropped(s->observe->profile),
+    return (struct counters_map){.connections = peers_open_connections(s),
+                                 .rows_dropped = profile_rows_dropped(s->observe->profile),
+#define X(name) .name = n->name - then->name,
+                                 SERVER_COUNTERS(X)
+#undef X
     };
 }
 
