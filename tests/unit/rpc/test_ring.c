@@ -50,7 +50,7 @@ TEST(layout)
     static const uint64_t refused[] = {0, 1, 4095, 4097, 6144, UINT64_C(1) << 31, UINT64_MAX};
     struct ring_consumer requests, replies;
     struct ring_producer from_client, from_daemon;
-    static unsigned char memory[4096 + 4096 + 8192];
+    static _Alignas(RING_LINE_BYTES) unsigned char memory[4096 + 4096 + 8192];
 
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
         assert_false(ring_size_valid(refused[i]));
