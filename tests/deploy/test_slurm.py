@@ -32,7 +32,8 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture
 def scenario(public: Path) -> Scenario:
-    """Runs a script in a pid namespace of its own; `left` is a function that prints the other processes there.
+    """Runs a script in a pid namespace of its own; `left` is a function that prints the other processes there. Those
+    that are ending have no arguments any more, and stand in brackets.
 
     One that has ended, and waits for the namespace's first process to collect its status, is no longer a process here.
     """
@@ -54,7 +55,7 @@ def scenario(public: Path) -> Scenario:
         settings(**changes)
         begin = f"""set -u
         jobs={jobs}
-        left() {{ ps -e -o pid=,stat=,args= >{left}; awk '$1 != 1 && $2 !~ /^Z/ && $3 != "ps"' {left}; }}
+        left() {{ ps -e -o pid=,stat=,args= >{left}; awk '$1 != 1 && $2 !~ /^Z/ && $3 !~ /^\\[/ && $3 != "ps"' {left}; }}
         slurm() {{ timeout 100 {PROGRAM} "$@"; }}
         kopsctl() {{ {binary("kopsctl")} --socket "$jobs/17/kopsd.sock" "$@"; }}
         """
