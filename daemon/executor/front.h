@@ -151,7 +151,7 @@ void front_give_back(struct front_stream *s, struct backend_job *job);
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
-/* Goes on with the jobs for which keepers have opened what they need. */
+/* Gives jobs back whose objects keepers have opened, and has them submitted again. */
 void front_take_opened(struct front *f);
 void front_arm(struct backend_device *device);
 bool front_ends_soon(const struct backend_device *device, uint64_t now_ns);

@@ -292,8 +292,8 @@ static void run_open(struct executor *x, struct front_task *task)
     front_tell(f);
 }
 
-/* Takes the stream's next job, and has the executor's keeper open what it needs. The job goes back to its queue then,
- * and is submitted again. False: the executor is about to end. */
+/* Takes the stream's next job while the executor's keeper opens the job's objects; front_take_opened() follows. False:
+ * the executor is about to end. */
 static bool open_for(struct front_stream *s, struct executor *x)
 {
     struct front *f = s->device->front;
@@ -332,7 +332,7 @@ void front_take_opened(struct front *f)
     }
 }
 
-/* Sends the stream's next job, has opened what it needs, or ends it. False: it waits. */
+/* Takes the stream's next job: sends it, has its objects opened, or ends it. False: the job waits. */
 static bool take_next(struct front_stream *s, struct front_domain *d)
 {
     struct front *f = s->device->front;

@@ -28,6 +28,8 @@ struct rpc_record_field {
     const struct rpc_record *of;
 };
 
+enum { FIELDS_MAX = 64 };
+
 struct rpc_record {
     const struct rpc_record_field *fields;
     unsigned n_fields;
@@ -37,9 +39,11 @@ struct rpc_record {
     {                                                                                                                  \
         key, sizeof(key) - 1, KIND_##KIND, optional, offsetof(struct record, member), of                               \
     }
+/* A record of more fields does not compile: the array would have a negative size. */
 #define RECORD_OF(fields)                                                                                              \
     {                                                                                                                  \
-        fields, sizeof(fields) / sizeof(fields[0])                                                                     \
+        fields, sizeof(fields) / sizeof(fields[0]) +                                                                   \
+                    0 * sizeof(char[sizeof(fields) / sizeof(fields[0]) <= FIELDS_MAX ? 1 : -1])                        \
     }
 #include "proto/generated/record_tables.h"
 
@@ -134,7 +138,7 @@ static bool write_key(struct rpc_output *out, const struct rpc_record_field *f, 
 void rpc_write_record(struct rpc_output *out, const struct rpc_record *record, const void *values)
 {
     const unsigned char *base = values;
-    bool there[64];
+    bool there[FIELDS_MAX];
     uint32_t n = 0;
 
     for (unsigned i = 0; i < record->n_fields; i++) {

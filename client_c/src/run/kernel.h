@@ -22,7 +22,7 @@ struct kops_kernel {
     unsigned references; /* the caller's, and each program's */
     struct kops_module *module;
     char *entry;
-    struct bytes signature; /* the params of `kernel` but for the module */
+    struct bytes signature; /* the params of `kernel`, without `module` */
     const char *name;       /* lives as long as the client */
     struct remote remote;
     /* Owned. NULL until the kernel is first launched in this process, then constant: launches read it without the lock.

@@ -198,7 +198,7 @@ wire_pack wire_pack_tuning;      /* struct wire_tuning */
 
 /* The params of `compile` alone. */
 void wire_pack_source(struct bytes *out, const struct kops_source *s);
-/* The params of `kernel` alone but for the module, and with it. */
+/* Both write the params of `kernel`: the first without `module`, the second with it. */
 void wire_pack_signature(struct bytes *out, const struct kops_signature *s);
 void wire_pack_declaration(struct bytes *out, const struct wire_kernel *w);
 /* An op's attributes alone, as a map. `variant` NULL: not forced. */
