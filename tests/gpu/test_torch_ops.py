@@ -21,6 +21,7 @@ from support.torch_ops import OPS  # noqa: E402
 from torch import sigmoid  # noqa: E402
 
 BACKENDS = ["aot_eager", "inductor"]
+sized = pytest.mark.skipif(not kops.compiled, reason="without the compiled part there are no expressions, which say how large results are")
 captured = pytest.mark.skipif(not kops.compiled, reason="without the compiled part nothing can be launched here, nor captured")
 DOUBLED = """
 extern "C" __global__ void doubled(float *out, const float *in, int n)
@@ -73,14 +74,17 @@ def test_compiled(backend: str) -> None:
     torch_ops.check_compiled("cuda", backend)
 
 
+@sized
 def test_kernel(k: Any) -> None:
     torch_kernels.check_kernel("cuda", k.kernel)
 
 
+@sized
 def test_kernel_compiled(k: Any, backend: str) -> None:
     torch_kernels.check_kernel_compiled("cuda", k.kernel, backend)
 
 
+@sized
 def test_kernel_that_mutates(k: Any, backend: str) -> None:
     torch_kernels.check_kernel_that_mutates("cuda", k.kernel, backend)
 
