@@ -107,15 +107,18 @@ def running_a_program(scene: Scene, victim: Victim) -> Iterator[None]:
 
 
 def waiting_for_its_word(scene: Scene, victim: Victim) -> Iterator[None]:
-    """Ordered work: one that runs, one whose word is not reached."""
+    """Ordered work: one that runs, one that is refused, whose word the next waits for, and one whose word is not reached.
+    The first has waited for its own word, and begins anew without another."""
     page = Timelines(victim.connection)
     page.reach(0, 1)
     victim.memory.data[N:] = 0
     with victim.held("kernel"):
         run = {"op": "square", "in": [victim.a], "out": [victim.b], "ready": 1, "done": 1}
-        add = {"op": "add", "in": [victim.a, victim.b], "out": [victim.c], "ready": 2, "done": 2}
-        sent = [victim.connection.request("run", params) for params in (run, add)]
+        refused = {"op": "square", "in": [victim.a], "out": [victim.count.tensor()], "ready": 2}
+        add = {"op": "add", "in": [victim.a, victim.b], "out": [victim.c], "done": 2}
+        sent = [victim.connection.request("run", params) for params in (run, refused, add)]
         victim.reaches("kernel")
+        assert victim.connection.reply_error(sent.pop(1)).code == "dtype_mismatch"
         yield
         page.wait_done(0, 1)
         assert (victim.memory.data[N : 2 * N] == 9).all()

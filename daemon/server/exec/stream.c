@@ -208,7 +208,8 @@ static bool advance_one(struct stream *stream, struct run *run)
         run_end(run);
         return true;
     }
-    if (!timeline_is_reached(run)) {
+    /* An offered run's word was reached. A run behind it may have left another one since. */
+    if (run->state == RUN_QUEUED && !timeline_is_reached(run)) {
         timeline_hold(run);
         return false;
     }
