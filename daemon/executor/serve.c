@@ -226,14 +226,15 @@ static bool sleep_until_needed(struct serving *p, const struct serve_wait *wait,
 
 static void serve(struct serving *p)
 {
-    uint64_t last_ns = clock_now_ns();
+    enum { LONG_NS = 20 * 1000 * 1000 }; /* without progress for so long, a wake-up alone is no reason to poll */
+    uint64_t last_ns = clock_now_ns(), progress_ns = last_ns;
 
     for (;;) {
         struct serve_wait wait;
         uint64_t now_ns;
 
         if (jobs_turn(p)) {
-            last_ns = clock_now_ns();
+            last_ns = progress_ns = clock_now_ns();
             continue;
         }
         p->overslept = false;
@@ -247,7 +248,8 @@ static void serve(struct serving *p)
         }
         if (!sleep_until_needed(p, &wait, now_ns))
             return;
-        last_ns = clock_now_ns();
+        now_ns = clock_now_ns();
+        last_ns = now_ns - progress_ns < LONG_NS ? now_ns : last_ns;
     }
 }
 
