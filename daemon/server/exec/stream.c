@@ -126,6 +126,8 @@ void stream_take_back(struct run *run)
 {
     struct stream *stream = run->stream;
 
+    if (list_first(&stream->given) == &run->queue_link)
+        stream->watched = 0; /* it has its full time again */
     list_remove(&run->queue_link);
     list_append(stream->queue.next, &run->queue_link);
     run->state = RUN_OFFERED;
@@ -208,8 +210,7 @@ static bool advance_one(struct stream *stream, struct run *run)
         run_end(run);
         return true;
     }
-    /* An offered run's word was reached. A run behind it may have left another one since. */
-    if (run->state == RUN_QUEUED && !timeline_is_reached(run)) {
+    if (!timeline_is_reached(run)) {
         timeline_hold(run);
         return false;
     }
