@@ -113,6 +113,27 @@ static void skip_raw_string(struct cursor *c)
         }
 }
 
+static void skip_name(struct cursor *c)
+{
+    while (c->at < c->end && is_name(peek(c, 0)))
+        c->at++;
+}
+
+static enum token_kind cut_number(struct cursor *c)
+{
+    while (c->at < c->end) {
+        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
+
+        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
+            c->at += 2;
+        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
+            c->at++;
+        else
+            break;
+    }
+    return TOKEN_LITERAL;
+}
+
 static enum token_kind cut_directive(struct cursor *c)
 {
     static const struct {
@@ -137,7 +158,11 @@ static enum token_kind cut_directive(struct cursor *c)
     while (c->at < c->end && peek(c, 0) != '\n') {
         if (skip_no_text(c, true))
             continue;
-        if (peek(c, 0) == '"' || peek(c, 0) == '\'')
+        if (isdigit((unsigned char)peek(c, 0)))
+            cut_number(c);
+        else if (is_name(peek(c, 0)))
+            skip_name(c);
+        else if (peek(c, 0) == '"' || peek(c, 0) == '\'')
             skip_quoted(c, peek(c, 0));
         else
             c->at++;
@@ -167,19 +192,21 @@ static enum token_kind cut_name(struct cursor *c)
     return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
 }
 
-static enum token_kind cut_number(struct cursor *c)
+/* Tells whether the directive there, up to the cursor, is #if 0. */
+static bool is_never(const struct cursor *behind, size_t start)
 {
-    while (c->at < c->end) {
-        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
+    struct cursor c = {.text = behind->text, .at = start + 1, .end = behind->at};
 
-        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
-            c->at += 2;
-        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
-            c->at++;
-        else
-            break;
-    }
-    return TOKEN_LITERAL;
+    skip_blanks(&c, true);
+    c.at += 2;
+    if (is_name(peek(&c, 0))) /* #ifdef */
+        return false;
+    skip_blanks(&c, true);
+    if (peek(&c, 0) != '0' || is_name(peek(&c, 1)))
+        return false;
+    c.at++;
+    skip_blanks(&c, false);
+    return c.at == c.end;
 }
 
 static enum token_kind cut_one(struct cursor *c)
@@ -201,10 +228,16 @@ static enum token_kind cut_one(struct cursor *c)
     return TOKEN_MARK;
 }
 
+size_t tokens_mark_length(const char *text, size_t length)
+{
+    return length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 int tokens_cut(struct tokens *ret, const char *text, size_t length)
 {
-    struct cursor c = {.text = text, .end = length, .line_start = true};
+    struct cursor c = {.text = text, .at = tokens_mark_length(text, length), .end = length, .line_start = true};
     struct tokens t = {.text = text};
+    unsigned dead = 0; /* conditionals that are open within the branch of an #if 0, with it */
 
     for (;;) {
         struct token token;
@@ -217,6 +250,14 @@ int tokens_cut(struct tokens *ret, const char *text, size_t length)
         if (c.at > c.end)
             c.at = c.end;
         token.length = c.at - token.start;
+        if (dead && token.kind == TOKEN_IF)
+            dead++;
+        else if ((dead == 1 && token.kind == TOKEN_ELSE) || (dead && token.kind == TOKEN_ENDIF))
+            dead--;
+        else if (dead)
+            continue;
+        else if (token.kind == TOKEN_IF && is_never(&c, token.start))
+            dead = 1;
         if (t.n == t.capacity) {
             struct token *list = realloc(t.list, (t.capacity = t.capacity ? 2 * t.capacity : 1024) * sizeof(*list));
 
@@ -266,6 +307,17 @@ static size_t skip_branch(const struct tokens *t, size_t i)
     return i;
 }
 
+/* From within n conditionals to behind them: their other branches close the group, too. */
+static size_t skip_conditions(const struct tokens *t, size_t i, unsigned n)
+{
+    for (; n && i < t->n; i++)
+        if (t->list[i].kind == TOKEN_IF)
+            n++;
+        else if (t->list[i].kind == TOKEN_ENDIF)
+            n--;
+    return i;
+}
+
 size_t tokens_skip_group(const struct tokens *t, size_t i)
 {
     char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
@@ -283,7 +335,7 @@ size_t tokens_skip_group(const struct tokens *t, size_t i)
         else if (token_is_mark(t, i, open))
             depth++;
         else if (token_is_mark(t, i, close) && --depth == 0)
-            return i + 1;
+            return skip_conditions(t, i + 1, n);
     }
     return t->n;
 }
