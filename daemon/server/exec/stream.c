@@ -203,8 +203,10 @@ static bool advance_one(struct stream *stream, struct run *run)
     if (run->maps_pending)
         return false;
     if (run->failed || backend_job_is_empty(&run->job)) {
-        if (run->done && stream->submitted && run->stop != RUN_ABANDONED)
-            return false; /* the run's word is written in its turn */
+        /* The word of a run is written in its turn. A run that came back and is lost ends after those before it. */
+        if (stream->submitted &&
+            ((run->done && run->stop != RUN_ABANDONED) || (run->state == RUN_OFFERED && run->stop == RUN_GOES_ON)))
+            return false;
         timeline_pass_on(run);
         timeline_write_done(run);
         run_end(run);
