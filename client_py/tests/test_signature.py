@@ -468,6 +468,8 @@ WORDS = "#define B0 float\n" + "".join(f"#define B{i} B{i - 1} B{i - 1}\n" for i
         "#if " + "(" * 2000 + "1" + ")" * 2000 + "\n#endif\n",
         "#if " + "!" * 2000 + "1\n#endif\n",
         "__global__ f(" * 2000,
+        "struct " * 8000,
+        "using " * 8000,
     ],
 )
 def test_what_would_take_for_ever_is_not_known(before: str) -> None:

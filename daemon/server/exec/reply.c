@@ -42,7 +42,12 @@ static const struct error *end_error(const struct run *run, struct error *into)
         error_set(into, ERROR_SHUTTING_DOWN, "the daemon is ending, and the job had not started; connect again");
         return into;
     }
-    set_stop_error(run, true, run->job.forced ? forced : run->job.started_ns ? undefined : not_started, into);
+    /* A job that came back to begin anew has begun once. */
+    set_stop_error(run, true,
+                   run->job.forced                                  ? forced
+                   : run->job.started_ns || run->job.begun_anew > 0 ? undefined
+                                                                    : not_started,
+                   into);
     return into;
 }
 
