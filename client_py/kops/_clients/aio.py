@@ -320,7 +320,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
                 expiry.cancel()
 
 
-async def _by_a_thread(make: Callable[[], NativeLink], before: NativeLink | None) -> NativeLink:
+async def _by_a_thread(make: Callable[[], Any], before: NativeLink | None) -> Any:
     """What `make` returns, which may block, by a thread that nothing waits for at the end of the loop or of the process. A connection
     that nobody waits for any more is closed, unless it goes on with the client of `before`: the next call takes that."""
     loop = asyncio.get_running_loop()
