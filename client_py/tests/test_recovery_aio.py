@@ -134,11 +134,13 @@ async def test_a_daemon_that_lost_its_device_still_answers(daemon: FakeDaemon) -
         while not slow_ones:
             await asyncio.sleep(0.001)
         lost = asyncio.create_task(k.ping())
-        while not k._connection.doomed:
+        connection = k._connection
+        while not (connection.doomed and k._connecting.locked()):  # the lost call looks for the next daemon
             await asyncio.sleep(0.001)
         peer, msgid = slow_ones[0]
         peer.send([1, msgid, None, {"slow": 1}])
         assert await asyncio.wait_for(slow, 20) == {"slow": 1} and not lost.done()
+        assert connection.failure is None  # it is read as it comes, not at the connection's end
         daemon.script.clear()
         daemon.hang_up()
         assert await lost == {}
