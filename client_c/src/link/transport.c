@@ -366,12 +366,12 @@ static struct wait_window window_of(const struct transport *t, uint64_t begin)
     return w;
 }
 
-/* Waits by the daemon's forecast: sleeps, then polls. Without a forecast it polls for poll_us. TRANSPORT_TIMEOUT:
- * nothing came, and polling does not pay any more. */
+/* Waits by the daemon's forecast: sleeps, then polls. Without a forecast, or when it has gone, it polls for poll_us.
+ * TRANSPORT_TIMEOUT: nothing came, and polling does not pay any more. */
 static enum transport_result wait_by_forecast(struct transport *t, uint64_t deadline, unsigned poll_us)
 {
-    const uint64_t begin = clock_ns();
-    uint64_t now = begin, until = begin + (uint64_t)poll_us * 1000U, look_ns = begin + SOCKET_LOOK_NS;
+    const uint64_t begin = clock_ns(), poll_ns = (uint64_t)poll_us * 1000U;
+    uint64_t now = begin, until = begin + poll_ns, look_ns = begin + SOCKET_LOOK_NS;
     bool crowded = false;
 
     while (now < deadline) {
@@ -389,6 +389,8 @@ static enum transport_result wait_by_forecast(struct transport *t, uint64_t dead
                 now = clock_ns();
             } else if (now >= (wait_is_known(&w) ? w.to_ns : until)) {
                 break;
+            } else if (wait_is_known(&w)) {
+                until = now + poll_ns; /* the daemon takes the window back just before it writes the reply */
             }
         }
         if (r != TRANSPORT_TIMEOUT) {

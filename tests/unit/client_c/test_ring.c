@@ -346,8 +346,18 @@ enum { LONG_US = 60 * 1000 * 1000, SHORT_US = 20 * 1000 /* of polling, without a
 struct forecast {
     uint64_t from_ns, to_ns; /* behind the request's arrival */
     uint64_t watch_ns;       /* for so long the daemon looks whether the client sleeps */
+    uint64_t watch_more_ns;  /* and so long once it has taken the forecast back */
     bool slept;
 };
+
+static bool sleeps_until(struct ring_page *page, uint64_t until)
+{
+    bool slept;
+
+    while (!(slept = atomic_load(&page->reply.consumer_sleeps) != 0) && clock_ns() < until)
+        sched_yield();
+    return slept;
+}
 
 static void serve_with_forecast(struct fake_connection *c, void *context)
 {
@@ -360,9 +370,9 @@ static void serve_with_forecast(struct fake_connection *c, void *context)
             const uint64_t now = clock_ns();
 
             ring_window_set(page, (struct wait_window){now + f->from_ns, now + f->to_ns});
-            while (!(f->slept = atomic_load(&page->reply.consumer_sleeps) != 0) && clock_ns() < now + f->watch_ns)
-                sched_yield();
+            f->slept = sleeps_until(page, now + f->watch_ns);
             ring_window_set(page, (struct wait_window){0});
+            f->slept = f->slept || sleeps_until(page, clock_ns() + f->watch_more_ns);
         }
         fake_answer(c, &r);
     }
@@ -386,4 +396,14 @@ TEST(a_client_waits_by_the_forecast)
 
     assert_true(sleeps_by((struct forecast){60 * second, 61 * second, .watch_ns = 20 * second}, LONG_US));
     assert_false(sleeps_by((struct forecast){0, 60 * second, .watch_ns = second / 5}, SHORT_US));
+}
+
+/* The daemon takes the forecast back before it writes the reply. A client whose own polling would be over by then does
+ * not fall asleep between the two: a wake-up would make each long call later. */
+TEST(a_client_polls_on_when_the_forecast_has_gone)
+{
+    const uint64_t ms = 1000000;
+
+    assert_false(
+        sleeps_by((struct forecast){0, 60000 * ms, .watch_ns = 300 * ms, .watch_more_ns = 20 * ms}, 10 * SHORT_US));
 }
