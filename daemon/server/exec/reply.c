@@ -172,8 +172,8 @@ void run_reply(struct request *r, struct run *run)
     const double total_us = clock_us_between(r->received_ns, now);
     const bool several = run->job.repeat > 1 && run->job.n_samples && !run->sampled;
     const struct rpc_maybe exclusive = {run->job.exclusive, run->job.was_alone};
-    const char *const uuid = run->device->info.uuid, *const timer = timer_of(run);
     const struct command_list *const b = &run->commands;
+    const char *uuid, *timer;
     struct timings_map timings;
     struct rpc_output *out;
     double *sorted;
@@ -192,6 +192,8 @@ void run_reply(struct request *r, struct run *run)
     out = request_result(r);
     if (!out)
         return;
+    uuid = run->device->info.uuid; /* a refused run may have no device */
+    timer = timer_of(run);
     if (run->counters) {
         run_write_counters(out, run);
         return;
