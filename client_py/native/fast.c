@@ -13,7 +13,8 @@
 
 int (*fast_stream_synchronize)(void *stream);
 
-const struct cuda_driver *fast_driver(void)
+/* Returns the driver; NULL: there is none. */
+static const struct cuda_driver *fast_driver(void)
 {
     static const struct cuda_driver *loaded;
     struct kops_error unwanted;
@@ -48,7 +49,8 @@ static size_t place_of(const struct link *link, uint64_t address)
     return low;
 }
 
-const struct region *fast_region(struct link *link, const struct cuda_driver *d, uint64_t pointer)
+/* Finds the region that the address is registered in, if it still is. */
+static const struct region *fast_region(struct link *link, const struct cuda_driver *d, uint64_t pointer)
 {
     size_t i = link->last_region;
     unsigned long long id = 0;

@@ -36,12 +36,6 @@ PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned 
 
 extern int (*fast_stream_synchronize)(void *stream); /* the driver's function, once the driver is loaded */
 
-/* Returns the driver; NULL: there is none. */
-const struct cuda_driver *fast_driver(void);
-
-/* Finds the region that the address is registered in, if it still is. */
-const struct region *fast_region(struct link *link, const struct cuda_driver *d, uint64_t pointer);
-
 /* ---- fast.c: sending ---- */
 
 void fast_begin(struct fast *f, struct link *link, PyObject *inputs);

@@ -62,8 +62,9 @@ static void make_mac(const unsigned char *bytes, size_t size, const unsigned cha
     crypto_generichash(ret_mac, CACHE_MAC_BYTES, bytes, size, secret, CACHE_SECRET_BYTES);
 }
 
-int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
-                    struct buffer *into)
+/* Appends the whole file to `into`, whose maximum is CACHE_FILE_MAX or more; -1 when it does not fit in memory. */
+static int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
+                           struct buffer *into)
 {
     unsigned char header[CACHE_HEADER_BYTES] = {0}, mac[CACHE_MAC_BYTES];
 

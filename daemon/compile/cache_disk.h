@@ -33,10 +33,6 @@ enum {
 
 /* ---- a file; keeps no state, and does not block ---- */
 
-/* Appends the whole file to `into`, whose maximum is CACHE_FILE_MAX or more; -1 when it does not fit in memory. */
-int cache_file_make(const struct compiled *compiled, const unsigned char secret[CACHE_SECRET_BYTES],
-                    struct buffer *into);
-
 /* Reads bytes from anywhere: refuses files that were not made with this secret for this key. The content is read only
  * when its hash is right. */
 int cache_file_open(const void *bytes, size_t size, const unsigned char secret[CACHE_SECRET_BYTES],

@@ -28,7 +28,8 @@ static const char *tensor_key(const struct op *op, unsigned i, char into[16])
     return into;
 }
 
-unsigned op_out_dtypes(const struct op *op, enum dtype dtype)
+/* Returns a DTYPE_BIT set: the dtypes that outputs may have with inputs of `dtype`. */
+static unsigned op_out_dtypes(const struct op *op, enum dtype dtype)
 {
     const unsigned declared = op->out_dtypes ? op->out_dtypes[dtype] : 0;
 

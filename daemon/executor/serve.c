@@ -24,7 +24,7 @@ enum {
     LAST_JOBS_NS = 2000000000 /* how long running jobs may go on once the daemon is gone */
 };
 
-void serve_wake(void *context)
+static void serve_wake(void *context)
 {
     struct serving *p = context;
 

@@ -83,8 +83,6 @@ struct serve_wait {
     uint64_t until_ns; /* UINT64_MAX: not known */
 };
 
-void serve_wake(void *serving);
-
 /* Makes the device's context, unless it is there. Thread: any. */
 int device_activate(struct serving *p, unsigned index, struct error *e);
 

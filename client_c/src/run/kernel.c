@@ -115,8 +115,9 @@ enum kops_code module_ensure(struct kops_module *m, uint64_t deadline, struct ko
     return r;
 }
 
-enum kops_code module_compile(struct kops_client *c, const struct kops_source *source, uint64_t deadline,
-                              struct kops_module **ret_module, char **log, struct kops_error *e)
+/* Compiles a module; *log as in kops_compile(). */
+static enum kops_code module_compile(struct kops_client *c, const struct kops_source *source, uint64_t deadline,
+                                     struct kops_module **ret_module, char **log, struct kops_error *e)
 {
     enum kops_code r = check(c, source, e);
     struct kops_module *m = r ? NULL : calloc(1, sizeof(*m));

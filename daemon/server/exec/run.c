@@ -391,7 +391,9 @@ static bool can_stop(const struct run *run, enum run_stop why)
     return run->stop == RUN_GOES_ON || (why == RUN_ABANDONED && run->stop != RUN_ABANDONED);
 }
 
-void run_stop(struct run *run, enum run_stop why)
+/* Stops a run, unless it was stopped before. A run that no device has ends at once. A submitted one ends when the
+ * device lets go of it. */
+static void run_stop(struct run *run, enum run_stop why)
 {
     if (!can_stop(run, why))
         return;

@@ -65,9 +65,6 @@ struct run_observer {
 void run_begin(struct run *run, const struct run_options *o);
 /* Refuses a run: answers with the error, for ordered work in its turn. Gives everything back. */
 void run_refuse(struct run *run, const struct run_options *o, const struct error *e);
-/* Stops a run, unless it was stopped before. A run that no device has ends at once. A submitted one ends when the
- * device lets go of it. */
-void run_stop(struct run *run, enum run_stop why);
 /* The run's deadline has passed. Where run_end_now() ends it now, it is answered then. Otherwise it is answered first,
  * and ends when the device lets go of it. */
 void run_deadline(struct run *run);

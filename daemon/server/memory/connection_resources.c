@@ -237,7 +237,8 @@ void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, u
     buffer->size = size;
 }
 
-void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
+/* Frees the buffer and its references. */
+static void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
 {
     idtable_remove(&c->memory->buffers, buffer->id);
     *bytes_like(c, buffer) -= buffer->size;

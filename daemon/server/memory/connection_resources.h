@@ -79,8 +79,6 @@ struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m
                                          uint64_t size, enum buffer_kind kind, struct error *e);
 /* Notes that the buffer has become larger. */
 void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, uint64_t size);
-/* Frees the buffer and its references. */
-void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
 
 /* Release a buffer for the method `release`: 0, or -1 and unknown_buffer. */
 int connection_release_buffer(struct connection *c, uint64_t id, struct error *e);

@@ -131,8 +131,6 @@ int tune_begin(struct server *s, struct tune_task *task, struct error *e);
 /* Takes back the tasks that the measurer has done, and answers them. */
 void tune_tasks_end(struct server *s);
 void tune_task_free(struct tune_task *task);
-/* Notes that nobody waits for the task any more. */
-void tune_task_let_go(struct tune *t, struct tune_task *task);
 /* Answers requests whose time is over, and makes sure that the loop turns at the next one's time. Called in every turn
  * of the loop. */
 void tune_answer_overdue(struct server *s);

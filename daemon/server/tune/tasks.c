@@ -41,7 +41,8 @@ int tune_begin(struct server *s, struct tune_task *task, struct error *e)
     return 0;
 }
 
-void tune_task_let_go(struct tune *t, struct tune_task *task)
+/* Notes that nobody waits for the task any more. */
+static void tune_task_let_go(struct tune *t, struct tune_task *task)
 {
     t->n_waiting -= task->waiting != NULL;
     if (task->account)
