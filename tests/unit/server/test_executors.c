@@ -169,65 +169,49 @@ static void look_as(const struct connection *viewer)
         f.rows[i] = at;
 }
 
-static void sees(const struct connection *viewer, unsigned n, const int *pids)
-{
-    look_as(viewer);
-    assert_int_equal(f.n_rows, n);
-    for (unsigned i = 0; i < n; i++)
-        assert_int_equal(strtol(said(f.rows[i]) + strlen("pid="), NULL, 10), pids[i]);
-}
-
 /* ---- tests ---- */
 
 #define EXECUTORS_TEST(name) TEST_WITH(name, set_up, tear_down)
 
 EXECUTORS_TEST(rows_say_whose_they_are)
 {
-    static const char *const rows[] = {
-        "pid=100 state=serving domain=common jobs=4",
-        "pid=101 state=spare jobs=4",
-        "pid=102 state=serving domain=user uid=1000 jobs=4",
-        "pid=103 state=serving domain=connection uid=1001 connection=3 client_pid=12 jobs=4",
-        "pid=104 state=ending domain=connection connection=77 jobs=4",
-        "pid=105 state=starting domain=user uid=0 jobs=4",
+    const struct connection gone = {.uid = ALICE, .number = 77, .isolation = ISOLATE_CONNECTION};
+    const struct {
+        enum backend_process_state state;
+        uint64_t domain;
+        const char *row;
+        bool alice_sees;
+    } all[] = {
+        {PROCESS_SERVING, DOMAIN_COMMON, "pid=100 state=serving domain=common jobs=4", true},
+        {PROCESS_SPARE, DOMAIN_COMMON, "pid=101 state=spare jobs=4", true},
+        {PROCESS_SERVING, domain_of_user(ALICE), "pid=102 state=serving domain=user uid=1000 jobs=4", true},
+        {PROCESS_STARTING, domain_of_user(0), "pid=103 state=starting domain=user uid=0 jobs=4", false},
+        {PROCESS_SERVING, domain_of_user(UINT32_MAX - 1), "pid=104 state=serving domain=user uid=4294967294 jobs=4",
+         false},
+        {PROCESS_SERVING, connection_domain(&f.alices),
+         "pid=105 state=serving domain=connection uid=1000 connection=2 client_pid=11 jobs=4", true},
+        {PROCESS_SERVING, connection_domain(&f.bobs),
+         "pid=106 state=serving domain=connection uid=1001 connection=3 client_pid=12 jobs=4", false},
+        {PROCESS_ENDING, connection_domain(&gone), "pid=107 state=ending domain=connection connection=77 jobs=4",
+         false},
     };
-    const struct connection gone = {.number = 77, .isolation = ISOLATE_CONNECTION};
+    enum { N = sizeof(all) / sizeof(all[0]) };
 
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    process(PROCESS_SPARE, DOMAIN_COMMON);
-    process(PROCESS_SERVING, domain_of_user(ALICE));
-    process(PROCESS_SERVING, connection_domain(&f.bobs));
-    process(PROCESS_ENDING, connection_domain(&gone));
-    process(PROCESS_STARTING, domain_of_user(0));
-    sees(&f.viewer, 6, (const int[]){100, 101, 102, 103, 104, 105});
+    for (unsigned i = 0; i < N; i++)
+        process(all[i].state, all[i].domain);
+    for (unsigned hers = 0; hers < 2; hers++) {
+        unsigned n = 0;
 
-    for (unsigned i = 0; i < 6; i++)
-        assert_string_equal(said(f.rows[i]), rows[i]);
+        look_as(hers ? &f.alices : &f.viewer);
+        for (unsigned i = 0; i < N; i++)
+            if (!hers || all[i].alice_sees)
+                assert_string_equal(said(f.rows[n++]), all[i].row);
+        assert_int_equal(f.n_rows, n);
+        assert_int_equal(f.asked, hers + 1); /* of two devices of a backend one is asked */
+        assert_string_equal(said(f.counts), "started=7 replaced=2 faults=1 jobs_ended=3");
+    }
     assert_true(number_of(f.rows[0], "uptime_s") >= 5);
     assert_true(number_of(f.rows[0], "device_us") == 2500);
-}
-
-EXECUTORS_TEST(others_see_no_row_of_other_users)
-{
-    const struct connection gone = {.uid = ALICE, .number = 77, .isolation = ISOLATE_CONNECTION};
-
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    process(PROCESS_SPARE, DOMAIN_COMMON);
-    process(PROCESS_SERVING, domain_of_user(ALICE));
-    process(PROCESS_SERVING, domain_of_user(BOB));
-    process(PROCESS_SERVING, connection_domain(&f.alices));
-    process(PROCESS_SERVING, connection_domain(&f.bobs));
-    process(PROCESS_ENDING, domain_of_user(BOB));
-    process(PROCESS_SERVING, connection_domain(&gone)); /* nobody's any more */
-    sees(&f.alices, 4, (const int[]){100, 101, 102, 104});
-}
-
-EXECUTORS_TEST(a_backend_is_asked_once)
-{
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    sees(&f.bobs, 1, (const int[]){100});
-    assert_int_equal(f.asked, 1);
-    assert_string_equal(said(f.counts), "started=7 replaced=2 faults=1 jobs_ended=3");
 }
 
 EXECUTORS_TEST(without_executors_there_is_nothing)
@@ -236,7 +220,8 @@ EXECUTORS_TEST(without_executors_there_is_nothing)
 
     process(PROCESS_SERVING, DOMAIN_COMMON);
     f.devices[0].backend = f.devices[2].backend = &without;
-    sees(&f.viewer, 0, NULL);
+    look_as(&f.viewer);
+    assert_int_equal(f.n_rows, 0);
     assert_string_equal(said(f.counts), "started=0 replaced=0 faults=0 jobs_ended=0");
     executors_look(&f.server, &x);
     assert_int_equal(executors_pid(&x, DOMAIN_COMMON), 0);
@@ -256,18 +241,4 @@ EXECUTORS_TEST(a_client_has_the_process_that_serves_it)
     assert_int_equal(executors_pid(&x, connection_domain(&f.bobs)), 104);
     assert_int_equal(executors_pid(&x, connection_domain(&f.alices)), 0);
     assert_int_equal(executors_pid(&x, domain_of_user(ALICE)), 0);
-}
-
-EXECUTORS_TEST(domains_can_be_read)
-{
-    const struct connection shared = {.uid = ALICE, .isolation = ISOLATE_NONE};
-    uint64_t number;
-
-    assert_int_equal(domain_kind(connection_domain(&shared), &number), ISOLATE_NONE);
-    assert_int_equal(domain_kind(domain_of_user(UINT32_MAX), &number), ISOLATE_USER);
-    assert_int_equal(number, UINT32_MAX);
-    assert_int_equal(domain_kind(domain_of_user(0), &number), ISOLATE_USER);
-    assert_int_equal(number, 0);
-    assert_int_equal(domain_kind(connection_domain(&f.bobs), &number), ISOLATE_CONNECTION);
-    assert_int_equal(number, f.bobs.number);
 }
