@@ -1,7 +1,6 @@
 /* Expressions: the values they have, what is refused and where, and agreement with an evaluator of trees that computes
  * in 128 bits. */
 #include <stdio.h>
-#include <time.h>
 
 #include "core/expr.h"
 #include "tests/support/unit.h"
@@ -38,22 +37,13 @@ TEST(has_the_value)
         const char *text;
         int64_t value;
     } cases[] = {
-        {"9223372036854775807", INT64_MAX},
-        {"n + m * 2", 1006},
         {"n - m - 1", 996},
         {"100 / m / 3", 11},
         {"n % 7 * 2", 12},
         {"2 - -m", 5},
-        {"(n + 255) / 256", 4},
-        {"-6 % 3", 0},
-        {"(0 - 9223372036854775807 - 1) % (0 - 1)", 0},
-        {"ceil_div(1024, 256)", 4},
         {"min + 1", 12}, /* a parameter may be called as a function is */
-        {"min(min, 4)", 4},
         {"max(n, m, 2000, 5)", 2000},
         {"next_pow2(1024)", 1024},
-        {"next_pow2(0)", 1},
-        {"next_pow2(0x4000000000000000)", INT64_C(1) << 62},
         {"a.numel ( ) * 2", 60},
         {"min(ceil_div(a.numel, 4), multiprocessors * 8)", 8},
     };
@@ -86,12 +76,9 @@ TEST(is_refused)
         {"1.5", -2, ERROR_INVALID_ARGUMENT, 2, "'.'"},
         {"12ab", -2, ERROR_INVALID_ARGUMENT, 3, "digit"},
         {"0x", -2, ERROR_INVALID_ARGUMENT, 3, "hexadecimal"},
-        {"0xg", -2, ERROR_INVALID_ARGUMENT, 3, "hexadecimal"},
         {"n ** 2", -2, ERROR_INVALID_ARGUMENT, 4, "'*'"},
-        {"n << 2", -2, ERROR_INVALID_ARGUMENT, 3, "'<'"},
         {"n + \xc3\xa4", -2, ERROR_INVALID_ARGUMENT, 5, "0xc3"},
         {"9223372036854775808", -2, ERROR_INVALID_ARGUMENT, 1, "64 bits"},
-        {"0x8000000000000000", -2, ERROR_INVALID_ARGUMENT, 1, "64 bits"},
         {"n + q", -2, ERROR_INVALID_ARGUMENT, 5, "n, m, a.numel, b.numel, gone.numel, min, multiprocessors"},
         {"n + alpha", -2, ERROR_INVALID_ARGUMENT, 5, "no integer"},
         {"a + 1", -2, ERROR_INVALID_ARGUMENT, 1, "a.numel"},
@@ -99,37 +86,24 @@ TEST(is_refused)
         {"n.numel", -2, ERROR_INVALID_ARGUMENT, 2, "'.'"},
         {"a.shape", -2, ERROR_INVALID_ARGUMENT, 8, "["},
         {"a.shape[n]", -2, ERROR_INVALID_ARGUMENT, 9, "dimension"},
-        {"a.shape[0", -2, ERROR_INVALID_ARGUMENT, 10, "]"},
         {"a.shape[99999999999999999999]", -2, ERROR_INVALID_ARGUMENT, 9, "64 bits"},
-        {"a.shape(0)", -2, ERROR_INVALID_ARGUMENT, 8, "["},
         {"a.size[0]", -2, ERROR_INVALID_ARGUMENT, 7, "("},
         {"a.shape[3]", -2, ERROR_INVALID_ARGUMENT, 9, "it has 3"},
-        {"a.shape[-4]", -2, ERROR_INVALID_ARGUMENT, 10, "it has 3"},
         {"b.shape[8]", -2, ERROR_INVALID_ARGUMENT, 9, "at most 8"},
-        {"a.numel(1)", -2, ERROR_INVALID_ARGUMENT, 9, ")"},
         {"foo(1)", -2, ERROR_INVALID_ARGUMENT, 1, "ceil_div(a, b)"},
-        {"n(1)", -2, ERROR_INVALID_ARGUMENT, 2, "'('"},
         {"ceil_div(1)", -2, ERROR_INVALID_ARGUMENT, 1, "ceil_div(a, b)"},
-        {"ceil_div(1, 2, 3)", -2, ERROR_INVALID_ARGUMENT, 1, "ceil_div(a, b)"},
         {"next_pow2(1, 2)", -2, ERROR_INVALID_ARGUMENT, 1, "next_pow2(a)"},
         {"max()", -2, ERROR_INVALID_ARGUMENT, 5, "')'"},
-        {"max(1", -2, ERROR_INVALID_ARGUMENT, 6, "','"},
         {"ceil_div", -2, ERROR_INVALID_ARGUMENT, 1, "unknown name"},
         {"n + 1 / 0", -2, ERROR_INVALID_ARGUMENT, 7, "zero"},
-        {"n % 0", -2, ERROR_INVALID_ARGUMENT, 3, "zero"},
-        {"ceil_div(n, 2 - 2)", -2, ERROR_INVALID_ARGUMENT, 1, "zero"},
         {"9223372036854775807 + 1", -2, ERROR_INVALID_ARGUMENT, 21, "64 bits"},
         {"n / (m - 3)", -1, ERROR_INVALID_ARGUMENT, 3, "zero"},
-        {"n % (m - 3)", -1, ERROR_INVALID_ARGUMENT, 3, "zero"},
         {"2 + ceil_div(n, m - 3)", -1, ERROR_INVALID_ARGUMENT, 5, "zero"},
         {"n * 9223372036854775807", -1, ERROR_OUT_OF_RANGE, 3, "64 bits"},
-        {"n + 9223372036854775807", -1, ERROR_OUT_OF_RANGE, 3, "64 bits"},
-        {"0 - n - 9223372036854775807", -1, ERROR_OUT_OF_RANGE, 7, "64 bits"},
         {"-(m - 9223372036854775807 - 4)", -1, ERROR_OUT_OF_RANGE, 1, "64 bits"},
         {"(m - 9223372036854775807 - 4) / (2 - m)", -1, ERROR_OUT_OF_RANGE, 31, "64 bits"},
         {"next_pow2(m + 0x4000000000000000)", -1, ERROR_OUT_OF_RANGE, 1, "64 bits"},
         {"1 + b.shape[1]", -1, ERROR_INVALID_ARGUMENT, 5, "b has no dimension 1: it has 1"},
-        {"1 + b.shape[-2]", -1, ERROR_INVALID_ARGUMENT, 5, "b has no dimension -2"},
         {"2 * gone.numel", -1, ERROR_INVALID_ARGUMENT, 5, "gone is null"},
     };
 
@@ -208,33 +182,6 @@ TEST(has_the_value_that_the_interpreter_gives_it)
     }
 }
 
-/* ---- Random trees, written out as text and evaluated here in 128 bits ---- */
-
-struct outcome {
-    bool failed;
-    __int128 value;
-};
-
-struct writer {
-    char text[EXPR_MAX_TEXT * 4];
-    size_t n;
-    unsigned budget;
-};
-
-static void put(struct writer *w, const char *text)
-{
-    size_t n = strlen(text);
-
-    assert_true(w->n + n < sizeof(w->text));
-    memcpy(w->text + w->n, text, n + 1);
-    w->n += n;
-}
-
-static struct outcome outcome_of(__int128 value)
-{
-    return (struct outcome){value > INT64_MAX || value < INT64_MIN, value};
-}
-
 static __int128 round_down(__int128 a, __int128 b)
 {
     __int128 q = a / b;
@@ -242,136 +189,73 @@ static __int128 round_down(__int128 a, __int128 b)
     return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
 }
 
-static int64_t integers[4];
-
-static struct outcome leaf(struct writer *w)
+/* The value of operators[which], or of functions[which - 6], in 128 bits; what has none is beyond 64 bits. */
+static __int128 value_of(unsigned which, __int128 a, __int128 b)
 {
-    static const int64_t numbers[] = {
-        0, 1, 2, 3, 7, 255, 256, 65535, 1 << 30, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX};
-    char text[32];
-    int64_t value = numbers[rand() % 12];
-
-    switch (rand() % 5) {
-    case 0:
-        put(w, "n");
-        return (struct outcome){false, integers[0]};
-    case 1:
-        put(w, "m");
-        return (struct outcome){false, integers[3]};
-    case 2:
-        put(w, rand() % 2 ? "a.shape[1]" : "a.size(-2)");
-        return (struct outcome){false, 3};
-    default:
-        snprintf(text, sizeof(text), rand() % 2 ? "%lld" : "0x%llx", (long long)value);
-        put(w, text);
-        return (struct outcome){false, value};
-    }
-}
-
-static struct outcome tree(struct writer *w);
-
-static struct outcome binary(struct writer *w)
-{
-    static const char *const operators[] = {" + ", "-", "*", " / ", "%", " // "};
-    int which = rand() % 6;
-    struct outcome a, b;
-
-    put(w, "(");
-    a = tree(w);
-    put(w, operators[which]);
-    b = tree(w);
-    put(w, ")");
-    if (a.failed || b.failed || (which >= 3 && b.value == 0))
-        return (struct outcome){true, 0};
-    switch (which) {
-    case 0:
-        return outcome_of(a.value + b.value);
-    case 1:
-        return outcome_of(a.value - b.value);
-    case 2:
-        return outcome_of(a.value * b.value);
-    case 4:
-        return outcome_of(a.value - b.value * round_down(a.value, b.value));
-    default:
-        return outcome_of(round_down(a.value, b.value));
-    }
-}
-
-static struct outcome function(struct writer *w)
-{
-    static const char *const names[] = {"min(", "max(", "ceil_div(", "next_pow2("};
-    int which = rand() % 4;
-    struct outcome a, b;
+    const __int128 none = (__int128)1 << 100;
     __int128 power = 1;
 
-    put(w, names[which]);
-    a = tree(w);
-    if (which == 3) {
-        put(w, ")");
-        while (!a.failed && power < a.value)
-            power *= 2;
-        return a.failed ? a : outcome_of(power);
-    }
-    put(w, ",");
-    b = tree(w);
-    put(w, ")");
-    if (a.failed || b.failed || (which == 2 && b.value == 0))
-        return (struct outcome){true, 0};
-    if (which == 2)
-        return outcome_of(-round_down(-a.value, b.value));
-    return (which == 0) == (a.value < b.value) ? a : b;
-}
-
-static struct outcome tree(struct writer *w)
-{
-    struct outcome a;
-
-    if (w->budget == 0 || rand() % 4 == 0)
-        return leaf(w);
-    w->budget--;
-    switch (rand() % 4) {
+    switch (which) {
     case 0:
-        put(w, "-");
-        a = tree(w);
-        return a.failed ? a : outcome_of(-a.value);
+        return a + b;
     case 1:
-        return function(w);
+        return a - b;
+    case 2:
+        return a * b;
+    case 3:
+    case 4:
+        return b ? round_down(a, b) : none;
+    case 5:
+        return b ? a - b * round_down(a, b) : none;
+    case 6:
+        return a < b ? a : b;
+    case 7:
+        return a > b ? a : b;
+    case 8:
+        return b ? -round_down(-a, b) : none;
     default:
-        return binary(w);
+        while (power < a)
+            power *= 2;
+        return power > INT64_MAX ? none : power - b;
     }
 }
 
-TEST(agrees_with_an_evaluator_of_trees)
+/* A number as its text or, where the grammar has none for it, as the name of an argument. */
+static const char *operand(char ret[32], bool written, int64_t value, const char *name)
 {
-    const struct expr_inputs inputs = {integers, TENSORS, 132};
-    unsigned compared = 0, failed = 0;
-    unsigned seed = (unsigned)time(NULL);
+    if (!written || value <= 0)
+        return name;
+    snprintf(ret, 32, "%lld", (long long)value);
+    return ret;
+}
 
-    srand(seed);
-    for (int i = 0; i < 50000; i++) {
-        struct writer w = {.budget = 1 + (unsigned)rand() % 8};
-        struct outcome expected;
+/* Each operation on numbers at the ends of ranges: of the call's, of the text's, and of both. */
+TEST(agrees_with_arithmetic_in_128_bits)
+{
+    static const char *const words[][3] = {{"", " + ", ""},           {"", " - ", ""},     {"", " * ", ""},
+                                           {"", " / ", ""},           {"", " // ", ""},    {"", " % ", ""},
+                                           {"min(", ", ", ")"},       {"max(", ", ", ")"}, {"ceil_div(", ", ", ")"},
+                                           {"next_pow2(", ") - ", ""}};
+    static const int64_t numbers[] = {
+        INT64_MIN,        INT64_MIN + 1,    -(INT64_C(1) << 32),    -256,     -7, -3, -2, -1, 0, 1, 2, 3, 7, 255, 65536,
+        INT64_C(1) << 31, INT64_C(1) << 62, (INT64_C(1) << 62) + 1, INT64_MAX};
+    enum { WORDS = sizeof(words) / sizeof(words[0]), NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
+
+    for (unsigned i = 0; i < WORDS * NUMBERS * NUMBERS * 4; i++) {
+        const char *const *w = words[i / 4 % WORDS];
+        const int64_t n = numbers[i / 4 / WORDS % NUMBERS], m = numbers[i / 4 / WORDS / NUMBERS];
+        const __int128 wanted = value_of(i / 4 % WORDS, n, m);
+        const bool fails = wanted > INT64_MAX || wanted < INT64_MIN;
+        char text[128], left[32], right[32];
         struct error e = {0};
-        struct expr *x;
-        int64_t value;
+        int64_t value = 0;
         int r;
 
-        integers[0] = rand() % 3 ? rand() % 100 - 50 : rand() % 2 ? INT64_MIN : INT64_MAX;
-        integers[3] = rand() % 3 ? rand() : rand() % 2 ? -1 : 0;
-        expected = tree(&w);
-        if (w.n > EXPR_MAX_TEXT)
-            continue;
-        r = expr_parse(w.text, w.n, &SCOPE, &x, &e);
-        if (!r) {
-            r = expr_evaluate(x, &inputs, &value, &e);
-            expr_free(x);
-        }
-        if (r != (expected.failed ? -1 : 0) || (!r && value != expected.value))
-            fail_msg("seed %u: %s with n = %lld, m = %lld: %d, %lld, but expected %d, %lld: %s", seed, w.text,
-                     (long long)integers[0], (long long)integers[3], r, (long long)value, expected.failed,
-                     (long long)expected.value, e.message);
-        compared++;
-        failed += expected.failed;
+        snprintf(text, sizeof(text), "%s%s%s%s%s", w[0], operand(left, i & 1, n, "n"), w[1],
+                 operand(right, i & 2, m, "m"), w[2]);
+        r = evaluate(text, n, m, &value, &e);
+        if ((r < 0) != fails || (!r && value != wanted))
+            fail_msg("%s with n = %lld, m = %lld: %d, %lld: %s", text, (long long)n, (long long)m, r, (long long)value,
+                     e.message);
     }
-    assert_true(failed > 100 && compared - failed > 1000);
 }
