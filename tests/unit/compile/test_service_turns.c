@@ -164,7 +164,8 @@ OPENING_TEST(connections_do_not_count_as_users)
     ask_on(b, s, 2, 100, "f0 f1 f2");
     expect_paused(1, "m0");
     expect_next("m2 f1 m3 f2 m4");
-    close_now(s); /* with one that is paused */
+    close_now(s); /* with one that is paused, and one that waits */
+    assert_int_equal(a[0].answers + a[5].answers, 0);
 }
 
 /* Not the one whose last compile began longest ago. */
@@ -318,17 +319,6 @@ OPENING_TEST(those_who_leave_make_room)
     assert_string_equal(fake_compiler.last.source, "e");
     assert_int_equal(fake_waiting(), COMPILERS);
     close_now(s); /* with two that compile */
-}
-
-OPENING_TEST(closing_while_some_wait)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[4] = {0};
-
-    ask_as(a, s, 1, "a b c d");
-    close_now(s);
-    for (unsigned i = 0; i < 4; i++)
-        assert_int_equal(a[i].answers, 0);
 }
 
 OPENING_TEST(without_memory_later)
