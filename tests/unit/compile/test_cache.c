@@ -4,9 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cache_support.h"
-#include "compile/cache_disk.h"
 #include "compile/cache_memory.h"
+#include "support.h"
 
 /* ---- memory ---- */
 

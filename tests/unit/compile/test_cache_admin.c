@@ -7,8 +7,7 @@
 
 #include "compile/archive.h"
 #include "compile/service_internal.h"
-#include "fake_compiler.h"
-#include "service_support.h"
+#include "support.h"
 
 struct answer {
     unsigned answers;

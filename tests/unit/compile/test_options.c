@@ -1,8 +1,7 @@
 /* Which options, names and texts reach the compiler, and in which form; the key that is made of them. */
 #include <stdio.h>
 
-#include "cache_support.h"
-#include "compile/options.h"
+#include "support.h"
 
 #define TOOLKIT "/opt/toolkit/include"
 

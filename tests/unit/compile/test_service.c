@@ -2,8 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fake_compiler.h"
-#include "service_support.h"
+#include "support.h"
 
 static struct code_service *fresh(const char *directory)
 {

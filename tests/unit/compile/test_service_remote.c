@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "compile/signed.h"
-#include "fake_compiler.h"
 #include "remote/remote.h"
-#include "service_support.h"
+#include "support.h"
 #include "util/list.h"
 
 /* ---- a shared cache that does nothing by itself: all of remote/remote.h ---- */

@@ -4,8 +4,7 @@
 #include <time.h>
 
 #include "compile/service_internal.h"
-#include "fake_compiler.h"
-#include "service_support.h"
+#include "support.h"
 
 enum { COMPILERS = 2, TIME_S = 1 };
 

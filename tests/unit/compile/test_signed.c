@@ -1,8 +1,8 @@
 /* Signed modules and the keys that sign them: what is right comes back, whatever else is refused with its reason. */
 #include <sys/stat.h>
 
-#include "cache_support.h"
 #include "compile/signed.h"
+#include "support.h"
 
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
 
@@ -103,6 +103,7 @@ TEST(others)
 {
     struct signed_trust trust = trust_of(0), nobody = {0}, both = trust_of(1);
     struct buffer b = sign(1, 0), by_other = sign(1, 1);
+    struct compiled *c = module_new(1, 1000);
 
     buffer_refused(&b, &trust, 2, NOW, "another key's module");
     buffer_refused(&by_other, &trust, 1, NOW, "which is not trusted");
@@ -111,37 +112,20 @@ TEST(others)
     buffer_refused(&by_other, &trust, 1, NOW, "its signature is wrong");
     memcpy(both.keys[both.n++], keys[0].public, SIGNING_PUBLIC_BYTES); /* a rotation: both count */
     taken(&b, &both, NOW);
+    trust.max_age_s = 100;
+    for (int64_t passed = -1000; passed <= 100; passed += 100) /* also by a clock that is behind */
+        taken(&b, &trust, (uint64_t)(NOW + passed));
+    buffer_refused(&b, &trust, 1, NOW + 101, "too old");
     buffer_append(&b, "", 1);
     buffer_refused(&b, &trust, 1, NOW, "something stands behind it");
     buffer_free(&b);
     buffer_free(&by_other);
-}
-
-/* A signer who signs nonsense is trusted, and still no binary reaches a device that its own description does not fit.
- */
-TEST(what_a_signer_must_not_sign)
-{
-    struct signed_trust trust = trust_of(0);
-    struct compiled *c = module_new(1, 1000);
-    struct buffer b;
-
+    /* A signer that is trusted signs nonsense: still no binary reaches a device that its description does not fit. */
     memcpy(c->image, "bad", 3);
     buffer_init(&b, SIGNED_MAX);
     assert_int_equal(signed_make(c, &keys[0], NOW, &b), 0);
     buffer_refused(&b, &trust, 1, NOW, "no such kernel");
     compiled_unref(c);
-    buffer_free(&b);
-}
-
-TEST(age)
-{
-    struct signed_trust trust = trust_of(0);
-    struct buffer b = sign(1, 0);
-
-    trust.max_age_s = 100;
-    for (int64_t passed = -1000; passed <= 100; passed += 100) /* also by a clock that is behind */
-        taken(&b, &trust, (uint64_t)(NOW + passed));
-    buffer_refused(&b, &trust, 1, NOW + 101, "too old");
     buffer_free(&b);
 }
 
