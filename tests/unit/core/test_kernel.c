@@ -28,8 +28,6 @@ KERNEL_TEST(a_call_becomes_a_plan)
     assert_int_equal(k->param_bytes, 28);
     assert_int_equal(k->n_pointers, 3);
     assert_true(k->pointers[0] == 8 && k->pointers[1] == 16 && k->pointers[2] == 0); /* a, b, c */
-    for (unsigned i = 0; i < 24; i++)
-        assert_int_equal(k->params[i], 0);
     memcpy(&n, k->params + 24, sizeof(n));
     assert_int_equal(n, 1000);
 
@@ -83,7 +81,6 @@ KERNEL_TEST(tensors_must_fit_the_declaration)
     struct kernel_declaration d = declaration_of(ADD, 4);
     struct kernel_signature *s = signature_of(&d);
     struct tensor t = DENSE(DTYPE_F32, 1000), half = DENSE(DTYPE_F16, 1000), small = DENSE(DTYPE_F32, 5, 100);
-    struct tensor column = DENSE(DTYPE_F32, 1000, 2), odd = DENSE(DTYPE_F32, 1, 1000, 1);
     struct call c = add_call(s, &t, 1000);
     struct error e;
 
@@ -94,14 +91,6 @@ KERNEL_TEST(tensors_must_fit_the_declaration)
     e = refuses_call(s, &c, ERROR_SHAPE_MISMATCH, "args[0]", "c has 500 elements, but the kernel's `n` needs 1000");
     is_number(&e, "elements", 500);
     is_number(&e, "needed", 1000);
-    column.shape[1] = 1; /* every second element */
-    assert_int_equal(tensor_measure(&column, "", &e), 0);
-    c.tensors[2] = &column;
-    refuses_call(s, &c, ERROR_SHAPE_MISMATCH, "args[0]", "dense");
-    odd.strides[0] = 5; /* of dimensions of size 1 no stride matters */
-    odd.strides[2] = 77;
-    c.tensors[2] = &odd;
-    plans(s, &c);
     set_integer(&c, s, 3, -1);
     c.launch.grid = (struct kernel_launch_dimensions){1, {1}};
     plans(s, &c);
@@ -140,7 +129,8 @@ KERNEL_TEST(dense_is_what_walks_memory_in_order)
                 at += rest % t.shape[j] * t.strides[j];
             in_order = in_order && at == k;
         }
-        if (kernel_plan(s, c.tensors, c.args, &c.launch, &c.limits, &p, &e) != (in_order ? 0 : -1))
+        if (kernel_plan(s, c.tensors, c.args, &c.launch, &c.limits, &p, &e) != (in_order ? 0 : -1) ||
+            (!in_order && !strstr(e.message, "dense")))
             fail_msg("seed %u, tensor %u", seed, i);
         in_order ? n_dense++ : n_other++;
     }
@@ -234,24 +224,6 @@ KERNEL_TEST(shapes_ranks_and_alignment)
     d.alias = true;
     s = signature_of(&d);
     plans(s, &c);
-}
-
-KERNEL_TEST(an_expression_may_fail_in_a_call)
-{
-    static const struct kernel_param_declaration params[] = {
-        TENSOR("x", KERNEL_IN, DTYPE_F32, .elements = TEXT("n * n")),
-        SCALAR("n", DTYPE_I64),
-    };
-    struct kernel_declaration d = declaration_of(params, 2);
-    struct tensor t = DENSE(DTYPE_F32, 16);
-    struct call c = {.tensors = {&t}, .limits = H200};
-    struct kernel_signature *s;
-
-    s = signature_of(&d);
-    set_integer(&c, s, 1, 4);
-    plans(s, &c);
-    set_integer(&c, s, 1, INT64_C(1) << 32);
-    refuses_call(s, &c, ERROR_OUT_OF_RANGE, "args[0]", "args[0]: `n * n`: character 3: the result does not fit");
 }
 
 KERNEL_TEST(null_pointers)

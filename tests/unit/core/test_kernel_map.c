@@ -133,25 +133,28 @@ KERNEL_TEST(tensors_that_no_map_describes)
 {
     struct tensor a = DENSE(DTYPE_F16, 128, 96), c = DENSE(DTYPE_F32, 4), empty = DENSE(DTYPE_F16, 0, 96);
     struct tensor cube = DENSE(DTYPE_F16, 2, 4, 8), nothing = DENSE(DTYPE_F32, 0);
+    const struct {
+        const struct tensor *a;
+        const char *word;
+    } refused[] = {{&empty, "a has size 0 in dimension 0"},
+                   {NULL, "a is a null pointer"},
+                   {&cube, "3 dimensions, but the kernel takes 2"}};
     struct mapped d = mapped();
     struct kernel_signature *s = declared(&d);
     struct call call = call_of(s, &a, &c);
     struct plan p;
 
-    call.tensors[0] = &empty;
-    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "a has size 0 in dimension 0");
-    call.tensors[1] = &nothing;
-    call.launch.grid = (struct kernel_launch_dimensions){1, {0}};
-    p = plans(s, &call);
-    assert_true(plan_is_empty(&p)); /* nothing is launched, so no map is needed */
-    call = call_of(s, &a, &c);
-    call.tensors[0] = NULL;
-    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "a is a null pointer");
-    call.tensors[0] = &cube;
-    refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", "3 dimensions, but the kernel takes 2");
+    for (unsigned i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        call.tensors[0] = refused[i].a;
+        refuses_call(s, &call, ERROR_SHAPE_MISMATCH, "args[0]", refused[i].word);
+    }
     call.tensors[0] = &a;
     call.limits.max_map_rank = 0;
     refuses_call(s, &call, ERROR_UNSUPPORTED, "args[0]", "compute capability 9.0");
+    call = call_of(s, &empty, &nothing);
+    call.launch.grid = (struct kernel_launch_dimensions){1, {0}};
+    p = plans(s, &call);
+    assert_true(plan_is_empty(&p)); /* nothing is launched, so no map is needed */
 }
 
 KERNEL_TEST(boxes_have_limits)

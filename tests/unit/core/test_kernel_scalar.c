@@ -1,5 +1,4 @@
-/* Scalar arguments: every type's bytes and range, and rounding to the narrow floating-point types. */
-#include <float.h>
+/* Scalar arguments: the vectors, and what is told of a refusal. Random numbers: tests/rules. */
 #include <stdio.h>
 
 #include "core/kernel_internal.h"
@@ -50,46 +49,6 @@ TEST(a_number_out_of_range_is_told_the_range)
     assert_string_equal(e.details[2].text, "18446744073709551615");
     assert_int_equal(kernel_scalar_from_uint(&u64, UINT64_MAX, bytes, &e), 0);
     refused(kernel_scalar_to_int(&u64, bytes, &back, &e), &e, ERROR_OUT_OF_RANGE);
-}
-
-/* Beside the vectors. */
-TEST(very_small_and_very_large_floats)
-{
-    static const struct {
-        enum dtype dtype;
-        double value;
-        uint64_t bits;
-        bool refused;
-    } cases[] = {
-        {DTYPE_F32, 1e-60, 0, false},
-        {DTYPE_F16, 1e-300, 0, false},
-        {DTYPE_F16, -5e-324, 0x8000, false},
-        {DTYPE_F16, 0x1.0020000001p0, 0x3c01, false}, /* no tie, though a float would make it one */
-        {DTYPE_F16, 0x1.8p-24, 2, false},
-        {DTYPE_F16, 0x1.ff9p-15, 0x3ff, false}, /* below the smallest normal one … */
-        {DTYPE_F16, 0x1.ffep-15, 0x400, false}, /* … and rounded up to it */
-        {DTYPE_F16, 0x1.ffep0, 0x4000, false},
-        {DTYPE_BF16, 0x1.234p-130, 0x9, false},
-        {DTYPE_BF16, -0x1.ffp5, 0xc280, false},
-        {DTYPE_F32, 1e39, 0, true},
-        {DTYPE_F32, -DBL_MAX, 0, true},
-        {DTYPE_F16, DBL_MAX, 0, true},
-        {DTYPE_BF16, -1e40, 0, true},
-    };
-    const struct kernel_param f32 = param_of(DTYPE_F32);
-    unsigned char bytes[8];
-    struct error e = {0};
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct kernel_param p = param_of(cases[i].dtype);
-        const int r = kernel_scalar_from_float(&p, cases[i].value, bytes, &e);
-
-        if (cases[i].refused)
-            refused(r, &e, ERROR_OUT_OF_RANGE);
-        else if (r < 0 || memcmp(bytes, &cases[i].bits, sizeof(bytes)) != 0)
-            fail_msg("%s of %a: 0x%02x%02x", dtype_name(cases[i].dtype), cases[i].value, bytes[1], bytes[0]);
-    }
-    refused(kernel_scalar_from_bool(&f32, true, bytes, &e), &e, ERROR_WRONG_TYPE);
 }
 
 static enum dtype dtype_of(const char *text)
