@@ -59,7 +59,7 @@ static int64_t retry_of(void)
 ACCOUNT_TEST(test_charges)
 {
     for (enum quota q = 0; q < QUOTA_COUNT; q++) {
-        struct charge a = {0}, b = {0}, rest = {0}, none = {0}, refused = {0};
+        struct charge a = {0}, b = {0}, rest = {0}, refused = {0};
 
         f->limits.of[q] = 10;
         assert_int_equal(charge_take(&a, f->alice, PID, q, 7, &f->error), 0);
@@ -68,7 +68,6 @@ ACCOUNT_TEST(test_charges)
         assert_refused(quota_names[q], 7, 10);
         assert_int_equal(charge_take(&refused, f->alice, PID, q, UINT64_MAX, &f->error), -1);
         assert_int_equal(charge_take(&rest, f->alice, PID, q, 3, &f->error), 0);
-        assert_int_equal(charge_take(&none, f->alice, PID, q, 0, &f->error), 0);
         assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &f->error), -1);
         f->limits.of[q] = 5; /* what is there stays */
         assert_int_equal(charge_take(&refused, f->alice, PID, q, 1, &f->error), -1);
@@ -80,7 +79,6 @@ ACCOUNT_TEST(test_charges)
         charge_free(&a);
         charge_free(&rest);
         charge_free(&rest); /* given back once */
-        charge_free(&none);
         charge_free(&b);
         assert_int_equal(f->alice->used[q], 0);
         assert_int_equal(f->bob->used[q], 0);

@@ -127,18 +127,11 @@ TEST_WITH(nobody_pays_for_time_that_nobody_wants, setup, NULL)
     turn(); /* both owe: the one that owes less goes on */
     assert_int_equal(f.clients[1][0].served, 1);
     assert_int_equal(f.clients[0][0].served, 1);
-}
-
-TEST_WITH(a_jump_of_the_clock_is_not_held_against_anybody_for_long, setup, NULL)
-{
-    unsigned turns = 0;
-
-    give(0, 0, 1000000, 10 * US);
-    give(1, 0, 1000000, 10 * US);
-    schedule_charge(&f.users[0], UINT64_MAX);
-    while (!f.clients[0][0].served && turns++ < 10000)
+    schedule_charge(&f.users[0], UINT64_MAX); /* a jump of the clock is not held against anybody for long */
+    for (unsigned turns = 0; f.clients[0][0].served == 1; turns++) {
+        assert_in_range(turns, 0, SCHEDULE_DEBT_MAX_NS / QUANTUM + 2);
         turn();
-    assert_in_range(turns, 1, SCHEDULE_DEBT_MAX_NS / QUANTUM + 2);
+    }
 }
 
 /* Between two looks at the sockets there is one long piece, not one of everybody's. */
