@@ -1,14 +1,10 @@
 /* The daemon's side of the store with helpers of the test's own: those that stop anywhere on the way are given up, and
- * whoever waited for them is told. For the code that is tested time passes FASTER times as fast (CMakeLists.txt wraps
- * its clock). */
-#include <errno.h>
-#include <signal.h>
+ * whoever waited for them is told. Helpers that are processes: functional_shared_cache. For the code that is tested
+ * time passes FASTER times as fast (CMakeLists.txt wraps its clock). */
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "remote/fetch.h"
@@ -69,19 +65,12 @@ static void run_until(struct fixture *f, bool (*true_now)(void *context), void *
     uv_run(&f->loop, UV_RUN_NOWAIT);
 }
 
-static struct remote *store_new(struct fixture *f, const char *helper, unsigned timeout_ms)
-{
-    const struct remote_config config = {
-        .url = "http://nowhere", .helper = helper, .timeout_ms = timeout_ms, .max_bytes = 1 << 20};
-    struct error e;
-
-    return remote_new(&f->loop, &config, &e);
-}
-
 static int open_with(void **state, unsigned timeout_ms)
 {
     static struct fixture fixture;
     struct fixture *f = *state = &fixture;
+    struct remote_config config = {.url = "http://nowhere", .timeout_ms = timeout_ms, .max_bytes = 1 << 20};
+    struct error e;
 
     fixture = (struct fixture){.helper = -1, .folder = "/tmp/remote-XXXXXX"};
     assert_non_null(mkdtemp(f->folder));
@@ -91,7 +80,8 @@ static int open_with(void **state, unsigned timeout_ms)
     assert_int_equal(bind(f->listener, (struct sockaddr *)&f->address, sizeof(f->address)), 0);
     assert_int_equal(listen(f->listener, 16), 0);
     assert_int_equal(uv_loop_init(&f->loop), 0);
-    f->remote = store_new(f, f->address.sun_path, timeout_ms);
+    config.helper = f->address.sun_path;
+    f->remote = remote_new(&f->loop, &config, &e);
     assert_non_null(f->remote);
     return 0;
 }
@@ -259,21 +249,14 @@ static void assert_next_serves(struct fixture *f)
 REMOTE_TEST(test_it_does_not_get_ready)
 {
     struct answer a, b;
+    int deaf;
 
     helper_accept(f);
     assert_non_null(get(f, &a));
     assert_non_null(put(f, &b));
     assert_given_up(f, &a, "the helper does not get ready");
     assert_given_up(f, &b, "the helper does not get ready");
-    assert_next_serves(f);
-}
-
-REMOTE_TEST(test_it_does_not_even_accept)
-{
-    struct answer a;
-    int deaf;
-
-    assert_non_null(get(f, &a));
+    assert_non_null(get(f, &a)); /* the next one does not even accept */
     assert_given_up(f, &a, "the helper does not get ready");
     deaf = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
     assert_true(deaf >= 0); /* the connection that was given up */
@@ -281,33 +264,23 @@ REMOTE_TEST(test_it_does_not_even_accept)
     assert_next_serves(f);
 }
 
+/* It hangs after one answer; the next one at an upload. */
 REMOTE_TEST(test_it_does_not_answer)
 {
-    struct answer gets[3], puts_[2];
+    struct answer all[5];
 
     helper_begin(f);
-    for (unsigned i = 0; i < 3; i++)
-        assert_non_null(get(f, &gets[i]));
-    for (unsigned i = 0; i < 2; i++)
-        assert_non_null(put(f, &puts_[i]));
+    for (unsigned i = 0; i < 5; i++)
+        assert_non_null(i < 3 ? get(f, &all[i]) : put(f, &all[i]));
     helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
-    run_until(f, is_answered, &gets[0]);
-    assert_int_equal(gets[0].status, REMOTE_MISS); /* it hangs after one answer */
-    for (unsigned i = 1; i < 3; i++)
-        assert_given_up(f, &gets[i], "the helper does not answer");
-    for (unsigned i = 0; i < 2; i++)
-        assert_given_up(f, &puts_[i], "the helper does not answer");
-    assert_next_serves(f);
-}
-
-REMOTE_TEST(test_it_does_not_answer_uploads)
-{
-    struct answer a;
-
+    run_until(f, is_answered, &all[0]);
+    assert_int_equal(all[0].status, REMOTE_MISS);
+    for (unsigned i = 1; i < 5; i++)
+        assert_given_up(f, &all[i], "the helper does not answer");
     helper_begin(f);
-    assert_non_null(put(f, &a));
+    assert_non_null(put(f, &all[0]));
     helper_order(f, REMOTE_ORDER_PUT);
-    assert_given_up(f, &a, "the helper does not answer");
+    assert_given_up(f, &all[0], "the helper does not answer");
     assert_next_serves(f);
 }
 
@@ -370,42 +343,3 @@ TEST_OF(struct fixture *f, test_it_reads_late, open_patient, fixture_close)
     run_until(f, is_served, &s);
     assert_int_equal(a.status, REMOTE_MISS);
 }
-
-/* ---- a process of the daemon's own: this program, which stops at once ---- */
-
-static bool is_told(void *context)
-{
-    struct remote_report report;
-
-    remote_report(context, &report);
-    return *report.why != '\0';
-}
-
-TEST(test_a_stopped_process_is_killed)
-{
-    struct fixture f = {0};
-    struct answer a;
-
-    assert_int_equal(uv_loop_init(&f.loop), 0);
-    f.remote = store_new(&f, NULL, TIMEOUT_MS);
-    assert_non_null(get(&f, &a));
-    assert_given_up(&f, &a, "the helper does not get ready");
-    run_until(&f, is_told, f.remote);
-    remote_close(f.remote, on_closed, &f.closed); /* also of the next one, which is stopped, too */
-    while (uv_run(&f.loop, UV_RUN_ONCE))
-        ;
-    assert_true(f.closed);
-    assert_int_equal(uv_loop_close(&f.loop), 0);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* not even a zombie */
-    assert_int_equal(errno, ECHILD);
-}
-
-static int be_a_helper(int argc, char **argv)
-{
-    if (!remote_helper_wanted(argc, argv))
-        return -1;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails */
-    return raise(SIGSTOP);
-}
-
-FIRST(be_a_helper)
