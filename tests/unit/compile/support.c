@@ -197,9 +197,9 @@ struct compile_job {
 struct fake_compiler fake_compiler = {.identity = "fake 1"};
 static struct list jobs = {&jobs, &jobs};
 
-void fake_reset(const char *identity)
+void fake_reset(void)
 {
-    fake_compiler = (struct fake_compiler){.identity = identity};
+    fake_compiler = (struct fake_compiler){.identity = fake_compiler.identity};
     assert_true(list_empty(&jobs));
 }
 
@@ -420,8 +420,10 @@ struct code_service *service_open_with(const char *directory, uint64_t disk_byte
     struct code_service_config config = {
         .directory = directory, .disk_bytes = disk_bytes, .memory_bytes = memory_bytes, .source_bytes = 1000};
     struct error e;
-    struct code_service *s = code_service_new(&loop, &config, &e);
+    struct code_service *s;
 
+    fake_reset();
+    s = code_service_new(&loop, &config, &e);
     if (!s)
         fail_msg("%s", e.message);
     return service_opened(s);

@@ -50,8 +50,8 @@ extern struct fake_compiler {
     bool short_of_memory, may_not_pause; /* no compile begins, none can be paused */
 } fake_compiler;
 
-/* Forgets what was counted; the next compiler has that identity. */
-void fake_reset(const char *identity);
+/* Forgets what was counted. */
+void fake_reset(void);
 
 unsigned fake_waiting(void);                   /* that are neither finished, cancelled nor paused */
 unsigned fake_paused(const char **ret_source); /* that are paused; the source of the oldest */
@@ -68,7 +68,7 @@ extern uv_loop_t loop;
 int loop_open(void **state);
 int loop_close(void **state);
 
-/* Of that directory (NULL: none) with 1 MiB each on disk and in memory, until the test ends. */
+/* Of that directory (NULL: none) with 1 MiB each on disk and in memory, until the test ends. Resets the compiler. */
 struct code_service *service_open(const char *directory);
 /* One that the test has made: it ends with the test. */
 struct code_service *service_opened(struct code_service *s);

@@ -4,16 +4,10 @@
 
 #include "support.h"
 
-static struct code_service *fresh(const char *directory)
-{
-    fake_reset("fake 1");
-    return service_open(directory);
-}
-
 OPENING_TEST(from_the_compiler_then_memory_then_disk)
 {
     const char *directory = folder_new();
-    struct code_service *s = fresh(directory);
+    struct code_service *s = service_open(directory);
     struct code_counters c;
 
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
@@ -22,21 +16,22 @@ OPENING_TEST(from_the_compiler_then_memory_then_disk)
     assert_true(c.compiles == 1 && c.memory_hits == 1 && c.disk_hits == 0);
     close_now(s); /* waits for the file */
 
-    s = fresh(directory); /* the next boot */
+    s = service_open(directory); /* the next boot */
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
     c = code_service_counters(s);
     assert_true(c.compiles == 0 && c.memory_hits == 1 && c.disk_hits == 1);
     close_now(s);
 
-    fake_reset("fake 2"); /* another compiler: nothing of the old one is used */
+    fake_compiler.identity = "fake 2"; /* another compiler: nothing of the old one is used */
     s = service_open(directory);
     assert_int_equal(fetch(s, "a", 4), CODE_COMPILED);
+    fake_compiler.identity = "fake 1";
 }
 
 OPENING_TEST(failures_are_told_and_forgotten)
 {
-    struct code_service *s = fresh(folder_new());
+    struct code_service *s = service_open(folder_new());
     struct asker a = {0}, b = {0};
 
     ask(&a, s, "a");
@@ -64,7 +59,7 @@ static void count_answers(void *context, struct compiled *compiled, enum code_or
 OPENING_TEST(without_memory_for_a_compile)
 {
     struct compile_input in = input_of("a");
-    struct code_service *s = fresh(folder_new());
+    struct code_service *s = service_open(folder_new());
     struct code_request *request;
     struct asker a = {0}, b = {0};
     unsigned answers = 0;
@@ -76,7 +71,7 @@ OPENING_TEST(without_memory_for_a_compile)
     assert_int_equal(a.code, ERROR_OUT_OF_MEMORY);
     assert_int_equal(b.code, ERROR_OUT_OF_MEMORY);
     close_now(s);
-    s = fresh(NULL);
+    s = service_open(NULL);
     fake_compiler.short_of_memory = true;
     MUST_FAIL(code_get(s, &in, count_answers, &answers, &request, &e), ERROR_OUT_OF_MEMORY, "");
     until_idle();
@@ -88,7 +83,7 @@ OPENING_TEST(those_who_go_away)
     const char *directory = folder_new();
 
     for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL);
+        struct code_service *s = service_open(disk ? directory : NULL);
         struct asker a = {0}, b = {0};
 
         ask(&a, s, "a");
@@ -144,7 +139,7 @@ static void cancels_the_next_and_asks_again(struct asker *a)
 OPENING_TEST(answers_may_change_everything)
 {
     for (unsigned works = 0; works < 2; works++) {
-        struct code_service *s = fresh(NULL);
+        struct code_service *s = service_open(NULL);
         struct asker a = {0}, b = {0}, c = {0};
 
         later = (struct asker){0};
@@ -188,7 +183,7 @@ OPENING_TEST(closing_at_any_time)
     const char *directory = folder_new();
 
     for (unsigned when = 0; when < 4; when++) {
-        struct code_service *s = fresh(directory);
+        struct code_service *s = service_open(directory);
         struct asker a = {0}, b = {0};
 
         ask(&a, s, "a");
@@ -225,7 +220,7 @@ OPENING_TEST(what_the_compiler_gets)
     const char *directory = folder_new();
 
     for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL);
+        struct code_service *s = service_open(disk ? directory : NULL);
         char source[] = "source", option[] = "-DN=4", entry[] = "f<int>", file[] = "b.h", text[] = "1";
         const char *options[] = {option, "-use_fast_math"}, *same[] = {"--use_fast_math", "-D", "N=4"};
         const char *entries[] = {entry, "g"};
@@ -268,7 +263,7 @@ OPENING_TEST(works_without_a_usable_directory)
 
     assert_int_equal(chmod(directory, 0777), 0);
     log_begin();
-    s = fresh(directory);
+    s = service_open(directory);
     assert_int_equal(log_end("event=cache_directory_unusable"), 1);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
@@ -277,10 +272,8 @@ OPENING_TEST(works_without_a_usable_directory)
 OPENING_TEST(what_memory_has_no_room_for)
 {
     const char *directory = folder_new();
-    struct code_service *s;
+    struct code_service *s = service_open_with(directory, 1 << 20, 0);
 
-    fake_reset("fake 1");
-    s = service_open_with(directory, 1 << 20, 0);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     until_idle();
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);

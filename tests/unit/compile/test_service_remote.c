@@ -185,7 +185,6 @@ static struct code_service *fresh(unsigned wait_ms, bool publishes)
     struct code_remote_config c = remote_of(wait_ms, publishes);
     struct code_service *s;
 
-    fake_reset("fake 1");
     fake_remote_reset();
     s = service_open(NULL);
     code_service_use_remote(s, &c);
@@ -219,11 +218,9 @@ static void compile_here(struct asker *a)
 /* The key of a source is what the service made of it: a first asker without a shared cache learns it. */
 static void key_of(const char *source, unsigned char ret_key[KEY_BYTES])
 {
-    struct code_service *s;
+    struct code_service *s = service_open(NULL);
     struct asker a = {0};
 
-    fake_reset("fake 1");
-    s = service_open(NULL);
     ask(&a, s, source);
     compile_here(&a);
     memcpy(ret_key, a.compiled->key, KEY_BYTES);

@@ -42,7 +42,7 @@ static struct code_service *service_of(unsigned compilers, const char *directory
     struct code_service *s;
     struct error e;
 
-    fake_reset("fake 1");
+    fake_reset();
     memset(askers, 0, sizeof(askers));
     n_askers = 0;
     s = code_service_new(&loop, &config, &e);
