@@ -1,5 +1,5 @@
-/* gemm: every variant and dtype against sums in f64, within the declared tolerances, where tiles, blocks and threads
- * meet; small and empty products are for tests/conformance. Our own loops for each instruction set. */
+/* gemm: every variant and dtype against sums in f64, within the declared tolerances, where blocks and threads meet;
+ * other products are for tests/conformance. Our own loops for each instruction set. */
 #include <math.h>
 
 #include "kernels.h"
@@ -129,56 +129,28 @@ static void run_product(struct fixture *f, enum dtype dtype, const char *variant
     close_since(open);
 }
 
-static void for_each_variant(const struct product *products, size_t count, const struct backend_config *config)
-{
-    struct fixture f = fixture_open(config);
-
-    for (unsigned d = 0; d < COUNT(all_dtypes); d++) {
-        const char *const *variants = host_backend.variants(f.device, op_get(OP_GEMM), all_dtypes[d]);
-
-        assert_non_null(variants[0]);
-        for (; *variants; variants++)
-            for (size_t i = 0; i < count; i++)
-                run_product(&f, all_dtypes[d], *variants, &products[i]);
-    }
-}
-
+/* Longer and wider than the blocks that operands are copied in, by more threads than there are processors. */
 OPENING_TEST(test_products)
 {
     static const struct product products[] = {
-        {1000, 333, 17, .alpha = 1},
-        {131, 127, 129, .alpha = 1},
-        {1, 300, 70, .alpha = 1},
-        {300, 1, 70, .alpha = 1},
-        {1, 1, 1500, .alpha = 1},
-        {13, 33, 700, .alpha = 1},
-        {65, 31, 257, .alpha = 1},
         {100, 90, 513, .alpha = 1},
-        {64, 64, 64, .alpha = 1},
-        {32, 96, 64, .alpha = 1},
-        {64, 64, 63, .alpha = 1},
-        {12, 32, 600, .alpha = 1},
         {24, 64, 1100, .alpha = 1},
-        /* longer and wider than the blocks that operands are copied in */
         {3, 5, 2100, .a = STRIDED, .alpha = 1},
         {1100, 4, 9, .out = STRIDED, .alpha = 1, .beta = 1},
         {520, 70, 515, .a = TRANSPOSED, .out = SLICE, .alpha = 1, .beta = 1},
         {4, 1100, 9, .b = STRIDED, .alpha = 1},
-        /* batches */
         {20, 10, 30, .batch = -6, .alpha = 1},
-        {130, 140, 20, .batch = 3, .alpha = 1},
+        {40, 500, 30, .alpha = 1, .batch = 7},
         /* nothing to add up: out = beta·out */
-        {5, 7, 3, .alpha = 0},
-        {5, 7, 3, .alpha = 0, .beta = -2},
         {5, 7, 3, .out = TRANSPOSED, .alpha = 0},
+        {5, 7, 3, .alpha = 0, .beta = -2},
     };
+    struct fixture f = fixture_open(&(struct backend_config){.host_threads = 7});
 
-    static const struct product of_more_threads_than_processors[] = {
-        {257, 191, 30, .alpha = 1}, {40, 500, 30, .alpha = 1, .batch = 7}, {100, 7, 600, .alpha = -1, .beta = 1}};
-
-    for_each_variant(products, COUNT(products), NULL);
-    for_each_variant(of_more_threads_than_processors, COUNT(of_more_threads_than_processors),
-                     &(struct backend_config){.host_threads = 7});
+    for (unsigned d = 0; d < COUNT(all_dtypes); d++)
+        for (const char *const *v = host_backend.variants(f.device, op_get(OP_GEMM), all_dtypes[d]); *v; v++)
+            for (size_t i = 0; i < COUNT(products); i++)
+                run_product(&f, all_dtypes[d], *v, &products[i]);
 }
 
 /* Several tiles, and each takes its own part of the bias; out runs along its rows or its columns. */
