@@ -1,7 +1,5 @@
 /* Shape rules: what they refuse, and the plan that a call becomes. Which elements it addresses is for
  * tests/conformance. */
-#include <time.h>
-
 #include "core/op.h"
 #include "tests/support/unit.h"
 
@@ -83,59 +81,45 @@ TEST(refuses_wrong_shapes)
 TEST(strides_without_elements_reach_no_plan)
 {
     static const char *const names[] = {"gemm", "linear", "scaled_gemm", "add", "square", "copy"};
-    static const int64_t sizes[] = {0, 0, 1, 1, 2, 3, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX};
-    static const int64_t strides[] = {0, 1, 2, 3, INT64_C(1) << 31, INT64_C(1) << 61, INT64_C(1) << 62, INT64_MAX};
-    enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), STRIDES = sizeof(strides) / sizeof(strides[0]) };
-    unsigned planned = 0;
+    enum { B, M, N, K };
+    static const unsigned of_products[][3] = {{B, M, K}, {B, K, N}, {B, M, N}}, of_elements[] = {B, M, N};
+    static const int64_t strides[] = {INT64_C(1) << 61, INT64_C(1) << 62, INT64_MAX, 0};
 
-    srand((unsigned)time(NULL));
-    for (int n = 0; n < 200000; n++) {
-        const struct op *op = op_find(names[n % 6], strlen(names[n % 6]));
-        const unsigned rank = (unsigned)(2 + rand() % 4), operands = op->n_inputs + op->n_outputs;
-        const bool product = n % 6 < 3;
+    for (unsigned i = 0; i < 6 * 81 * 4; i++) { /* each dimension has the size 0, 1 or 3 */
+        const unsigned digits[] = {i / 24 % 3, i / 72 % 3, i / 216 % 3, i / 648 % 3};
+        const struct op *op = op_find(names[i % 6], strlen(names[i % 6]));
+        const unsigned operands = op->n_inputs + op->n_outputs, out = operands - 1;
         struct tensor tensors[PLAN_MAX_OPERANDS] = {{.rank = 0}};
         struct op_call call = {.op = op};
-        int64_t shape[TENSOR_MAX_RANK], k = sizes[rand() % SIZES];
-        bool fits = true;
         struct plan p;
-        struct error e;
 
-        for (unsigned i = 0; i < rank; i++)
-            shape[i] = sizes[rand() % SIZES];
         for (unsigned t = 0; t < operands; t++) {
             struct tensor *x = &tensors[t];
 
-            x->rank = rank;
-            x->dtype = n % 6 == 2 ? t < 2 ? DTYPE_F8_E4M3 : DTYPE_F32 : DTYPE_F32;
-            for (unsigned i = 0; i < rank; i++) {
-                x->shape[i] = t < op->n_inputs && rand() % 3 == 0 ? 1 : shape[i];
-                x->strides[i] = strides[rand() % STRIDES];
+            x->dtype = i % 6 == 2 && t < 2 ? DTYPE_F8_E4M3 : DTYPE_F32;
+            x->rank = i % 6 < 3 && t > 1 && t < out ? 0 : 3; /* scales and a bias of one number */
+            for (unsigned d = 0; d < x->rank; d++) {
+                const unsigned which = i % 6 < 3 ? of_products[t < 2 ? t : 2][d] : of_elements[d];
+
+                x->shape[d] = digits[which] == 2 ? 3 : digits[which];
             }
-            if (product && t == 0)
-                x->shape[rank - 2] = shape[rank - 2], x->shape[rank - 1] = k;
-            if (product && t == 1)
-                x->shape[rank - 2] = k, x->shape[rank - 1] = shape[rank - 1];
-            if (n % 6 == 2 && (t == 2 || t == 3))
-                x->shape[rank - (t == 2 ? 1 : 2)] = 1;
-            fits = fits && tensor_measure(x, "", &e) == 0;
+            tensor_set_contiguous(x);
+            MUST(tensor_measure(x, "", &e));
+            for (unsigned d = 0; d < x->rank && !x->count; d++)
+                x->strides[d] = strides[(i / 6 + d) % 4];
             call.tensors[t] = x;
         }
-        for (unsigned i = 0; i < op->n_attrs; i++)
-            call.attrs[i] = op->attrs[i].fallback;
-        if (!fits || op_plan(&call, &p, &e) < 0)
-            continue;
-        planned++;
-        assert_true(plan_is_empty(&p) == (tensors[operands - 1].count == 0));
+        for (unsigned k = 0; k < op->n_attrs; k++)
+            call.attrs[k] = op->attrs[k].fallback;
+        MUST(op_plan(&call, &p, &e));
+        assert_true(plan_is_empty(&p) == (tensors[out].count == 0));
         for (unsigned t = 0; p.kind == PLAN_GEMM && t < operands; t++) {
             const struct plan_matrix *m = plan_gemm_matrix(&p.gemm, t);
 
-            for (unsigned d = 0; tensors[t].count == 0 && d < p.gemm.batch_rank; d++)
-                assert_int_equal(m->batch[d], 0);
             if (tensors[t].count == 0)
-                assert_true(m->row == 0 && m->column == 0);
+                assert_true(m->row == 0 && m->column == 0 && (!p.gemm.batch_rank || m->batch[0] == 0));
         }
     }
-    assert_true(planned > 1000);
 }
 
 /* A dimension that lies far beyond another one does not go on where that ends. */
