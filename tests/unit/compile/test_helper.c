@@ -21,7 +21,6 @@
 
 struct fixture {
     uv_loop_t loop;
-    struct compiler_config config;
     struct compiler *compiler;
     bool closed;
 };
@@ -54,17 +53,19 @@ static void fixture_close(void *fixture)
     free(f);
 }
 
-static struct fixture *fixture_open_with(void (*change)(struct compiler_config *config))
+/* What is 0 there is as most tests have it. */
+static struct fixture *fixture_open_with(struct compiler_config config)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct error e;
 
     assert_non_null(f);
-    f->config = (struct compiler_config){.helpers = 2, .memory_mib = 1024, .time_s = 60, .keep_s = 60};
-    if (change)
-        change(&f->config);
+    config.helpers = 2;
+    config.time_s = 60;
+    config.memory_mib = config.memory_mib ? config.memory_mib : 1024;
+    config.keep_s = config.keep_s ? config.keep_s : 60;
     assert_int_equal(uv_loop_init(&f->loop), 0);
-    f->compiler = compiler_new(&f->loop, &f->config, &e);
+    f->compiler = compiler_new(&f->loop, &config, &e);
     assert_non_null(f->compiler);
     opened(f, fixture_close);
     if (!compiler_usable(f->compiler, &e)) {
@@ -76,7 +77,7 @@ static struct fixture *fixture_open_with(void (*change)(struct compiler_config *
 
 static struct fixture *fixture_open(void)
 {
-    return fixture_open_with(NULL);
+    return fixture_open_with((struct compiler_config){.user = NULL});
 }
 
 static void unref(void *compiled)
@@ -325,28 +326,15 @@ OPENING_TEST(test_faults)
     }
 }
 
-static void best_effort(struct compiler_config *config)
-{
-    config->sandbox = COMPILER_SANDBOX_BEST_EFFORT;
-}
-
-/* And every source gets a helper of its own, as where the helper must not be forked. */
-static void off(struct compiler_config *config)
-{
-    config->sandbox = COMPILER_SANDBOX_OFF;
-    config->alone = true;
-}
-
 OPENING_TEST(test_weaker_sandboxes)
 {
-    void (*const changes[])(struct compiler_config *) = {best_effort, off};
-
-    for (int i = 0; i < 2; i++) {
-        struct fixture *f = fixture_open_with(changes[i]);
+    for (int off = 0; off < 2; off++) { /* then every source gets a helper of its own, as where none may fork */
+        struct fixture *f = fixture_open_with((struct compiler_config){
+            .sandbox = off ? COMPILER_SANDBOX_OFF : COMPILER_SANDBOX_BEST_EFFORT, .alone = off});
         const struct outcome o = compile_one(f, "#include \"/etc/passwd\"\n" SIMPLE_KERNEL, "add");
 
         assert_failed(&o, ERROR_COMPILE_FAILED, "source");
-        assert_int_equal(changes[i] == off, strstr(o.log, "root:") != NULL); /* what switching it off means */
+        assert_int_equal(off, strstr(o.log, "root:") != NULL); /* what switching it off means */
         assert_compiles(f, SIMPLE_KERNEL, "add");
     }
 }
@@ -376,26 +364,18 @@ OPENING_TEST(test_many_parameters)
     "template <> struct X<0> { static constexpr unsigned long long v = 0; };\n"                                        \
     "extern \"C\" __global__ void k(unsigned long long *p) { *p = X<190>::v; }\n"
 
-static void little_memory(struct compiler_config *config)
-{
-    config->memory_mib = 256;
-}
-
 /* Doubles a text until the memory is used up; a type's name is as good as any. */
 OPENING_TEST(test_memory)
 {
-    static const char source[] = "#define X1(a) a a a a a a a a a a\n"
-                                 "#define X2(a) X1(X1(a))\n"
-                                 "#define X4(a) X2(X2(a))\n"
-                                 "#define X8(a) X4(X4(a))\n"
-                                 "extern \"C\" __global__ void k(int *p) { X8(*p += 1;) }\n";
+    static const char source[] = "#define X1(a) a a a a a a a a a a\n#define X2(a) X1(X1(a))\n"
+                                 "#define X4(a) X2(X2(a))\n#define X8(a) X4(X4(a))\n" K "(int *p) { X8(*p += 1;) }\n";
     struct fixture *f;
     struct outcome o;
 
 #if defined(__SANITIZE_ADDRESS__)
     skip(); /* its allocator does not return when there is no memory */
 #endif
-    f = fixture_open_with(little_memory);
+    f = fixture_open_with((struct compiler_config){.memory_mib = 256});
     o = compile_one(f, source, "k");
     assert_failed(&o, ERROR_COMPILE_FAILED, "memory");
     assert_compiles(f, SIMPLE_KERNEL, "add");
@@ -404,20 +384,15 @@ OPENING_TEST(test_memory)
 OPENING_TEST(test_large_source)
 {
     const size_t size = 10 << 20;
-    char *source = malloc(size + 1);
+    char *source = malloc(COMPILER_MAX_INPUT + 2);
     struct fixture *f = fixture_open();
     struct outcome o;
 
-    assert_non_null(source);
-    memset(source, '\n', size);
-    source[size] = '\0';
-    memcpy(source + size - strlen(SIMPLE_KERNEL), SIMPLE_KERNEL, strlen(SIMPLE_KERNEL));
-    assert_compiles(f, source, "add");
-    free(source);
-    source = malloc(COMPILER_MAX_INPUT + 2);
-    assert_non_null(source);
     memset(source, '\n', COMPILER_MAX_INPUT + 1);
     source[COMPILER_MAX_INPUT + 1] = '\0';
+    strcpy(source + size - strlen(SIMPLE_KERNEL), SIMPLE_KERNEL);
+    assert_compiles(f, source, "add");
+    source[size] = '\n';
     o = compile_one(f, source, "add");
     assert_failed(&o, ERROR_LIMIT_EXCEEDED, "");
     free(source);
@@ -426,25 +401,20 @@ OPENING_TEST(test_large_source)
 /* A log of megabytes arrives cut off. */
 OPENING_TEST(test_large_log)
 {
-    static const char source[] = "#define W1(n) int n##0 = ; int n##1 = ; int n##2 = ; int n##3 = ; int n##4 = ;\n"
-                                 "#define W2(n) W1(n##0) W1(n##1) W1(n##2) W1(n##3) W1(n##4) W1(n##5) W1(n##6)\n"
-                                 "#define W3(n) W2(n##0) W2(n##1) W2(n##2) W2(n##3) W2(n##4) W2(n##5) W2(n##6)\n"
-                                 "#define W4(n) W3(n##0) W3(n##1) W3(n##2) W3(n##3) W3(n##4) W3(n##5) W3(n##6)\n"
-                                 "extern \"C\" __global__ void k(int *p) { W4(v) }\n";
+    static const char source[] =
+        "#define W1(n) int n##0 = ; int n##1 = ; int n##2 = ; int n##3 = ; int n##4 = ;\n"
+        "#define W2(n) W1(n##0) W1(n##1) W1(n##2) W1(n##3) W1(n##4) W1(n##5) W1(n##6)\n"
+        "#define W3(n) W2(n##0) W2(n##1) W2(n##2) W2(n##3) W2(n##4) W2(n##5) W2(n##6)\n"
+        "#define W4(n) W3(n##0) W3(n##1) W3(n##2) W3(n##3) W3(n##4) W3(n##5) W3(n##6)\n" K "(int *p) { W4(v) }\n";
     const struct outcome o = compile_one(fixture_open(), source, "k");
 
     assert_failed(&o, ERROR_COMPILE_FAILED, "source");
     assert_in_range(strlen(o.log), 1000, COMPILED_MAX_LOG);
 }
 
-static void keep_shortly(struct compiler_config *config)
-{
-    config->keep_s = 1;
-}
-
 OPENING_TEST(test_idle)
 {
-    struct fixture *f = fixture_open_with(keep_shortly);
+    struct fixture *f = fixture_open_with((struct compiler_config){.keep_s = 1});
 
     for (int i = 0; i < 2; i++) {
         assert_compiles(f, SIMPLE_KERNEL, "add");
@@ -479,27 +449,13 @@ OPENING_TEST(test_close_at_any_time)
     assert_int_equal(errno, ECHILD);
 }
 
-static void no_program(struct compiler_config *config)
-{
-    config->binary = "/bin/false";
-}
-
-static void no_program_file(struct compiler_config *config)
-{
-    config->binary = "/nonexistent/program";
-}
-
-static void unknown_user(struct compiler_config *config)
-{
-    config->user = "no-such-user-here";
-}
-
 OPENING_TEST(test_helper_does_not_start)
 {
-    void (*const changes[])(struct compiler_config *) = {no_program, no_program_file, unknown_user};
+    static const struct compiler_config configs[] = {
+        {.binary = "/bin/false"}, {.binary = "/nonexistent/program"}, {.user = "no-such-user-here"}};
 
     for (int i = 0; i < (getuid() ? 2 : 3); i++) {
-        struct fixture *f = fixture_open_with(changes[i]);
+        struct fixture *f = fixture_open_with(configs[i]);
         struct outcome o = compile_one(f, SIMPLE_KERNEL, "add");
         struct error e;
 
