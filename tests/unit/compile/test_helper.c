@@ -19,6 +19,8 @@
     "        c[i] = a[i] + b[i];\n"                                                                                    \
     "}\n"
 
+#define K "extern \"C\" __global__ void k"
+
 struct fixture {
     uv_loop_t loop;
     struct compiler *compiler;
@@ -198,6 +200,13 @@ OPENING_TEST(test_host_code)
         "  std::vector<float> v(16); float *d; check(cudaMalloc(&d, 64));\n"
         "  twice<<<1, 16>>>(d, 16); check(cudaDeviceSynchronize()); return 0;\n"
         "}\n";
+    static const char using_files[] =
+        "#include \"a.h\"\n#include \"b/c.h\"\ntemplate <class T> __global__ void g(T *x) {}\n" K
+        "(int *x) { *x = A + N; }\n";
+    static const struct compile_file files[] = {{"a.h", "#define A 1\n", 12}, {"b/c.h", "", 0}};
+    static const char *const options[] = {"-DN=4"}, *const entries[] = {"k", "g<int>"};
+    const struct compile_input with_files = {"k.cu", using_files, strlen(using_files), files, 2, options, 1, entries,
+                                             2,      "sm_80"};
     struct fixture *f = fixture_open();
     struct outcome o = compile_one(f, source, "twice");
 
@@ -210,9 +219,11 @@ OPENING_TEST(test_host_code)
     assert_non_null(o.compiled);
     assert_non_null(strstr(o.compiled->log, "kernel.cu(1)"));
     assert_non_null(strstr(o.compiled->log, "unused"));
+    compile_start_input(f, &with_files, &o);
+    compile_wait(f, &o);
+    assert_non_null(o.compiled);
+    assert_int_equal(o.compiled->n_entries, 2);
 }
-
-#define K "extern \"C\" __global__ void k"
 
 /* Without an #include, or with one that NVRTC cannot follow. */
 OPENING_TEST(test_what_nvcc_has_unasked)

@@ -276,60 +276,40 @@ OPENING_TEST(a_source_that_is_wrong_ends_the_question)
     assert_int_equal(count(&puts_), 0);
 }
 
-OPENING_TEST(those_who_go_away)
+/* Those who asked leave, the settings change, or all ends, while the question is asked or its answer looked at. */
+OPENING_TEST(it_goes_at_any_time)
 {
-    struct code_service *s = fresh(FOREVER_MS, true);
-    struct asker a = {0}, b = {0};
-    struct buffer body;
-
-    ask(&a, s, "a");
-    ask(&b, s, "a");
-    until_asked(1);
-    code_request_cancel(a.request);
-    assert_int_equal(count(&gets), 1);
-    code_request_cancel(b.request);
-    assert_int_equal(count(&gets), 0);
-    assert_int_equal(fake_remote.cancelled, 1);
-    close_now(s);
-
-    body = sign("a");
-    s = fresh(FOREVER_MS, true);
-    ask(&a, s, "a");
-    until_asked(1);
-    answer(&body); /* and while the answer is looked at */
-    code_request_cancel(a.request);
-    until_idle();
-    assert_int_equal(a.answers + b.answers, 0);
-    assert_int_equal(fake_compiler.begun, 0);
-}
-
-/* A change of settings, or the end, at any time. */
-OPENING_TEST(it_goes_while_it_is_asked)
-{
-    enum { TO_NONE, TO_ANOTHER, THE_END, KINDS };
+    enum { THEY_LEAVE, TO_NONE, TO_ANOTHER, THE_END, KINDS };
     const struct buffer body = sign("a");
 
-    for (unsigned kind = 0; kind < KINDS; kind++) {
-        for (unsigned looked_at = 0; looked_at < 2; looked_at++) {
-            struct code_service *s = fresh(FOREVER_MS, true);
-            struct code_remote_config none = {0}, another = remote_of(FOREVER_MS, true);
-            struct asker a = {0};
+    for (unsigned i = 0; i < 2 * KINDS; i++) {
+        const unsigned kind = i / 2;
+        struct code_service *s = fresh(FOREVER_MS, true);
+        struct code_remote_config none = {0}, another = remote_of(FOREVER_MS, true);
+        struct asker a = {0}, b = {0};
 
-            another.server.url = "http://another";
-            ask(&a, s, "a");
-            until_asked(1);
-            if (looked_at)
-                answer(&body);
-            if (kind == THE_END) {
-                close_now(s);
-                assert_int_equal(a.answers, 0);
-                continue;
-            }
+        another.server.url = "http://another";
+        ask(&a, s, "a");
+        ask(&b, s, "a");
+        until_asked(1);
+        code_request_cancel(b.request);
+        if (i % 2)
+            answer(&body);
+        else
+            assert_int_equal(count(&gets), 1);
+        if (kind == THEY_LEAVE) {
+            code_request_cancel(a.request);
+            until_idle();
+            assert_int_equal(fake_remote.cancelled, i == 0);
+            assert_int_equal(fake_compiler.begun, 0);
+        } else if (kind != THE_END) {
             code_service_use_remote(s, kind == TO_NONE ? &none : &another);
             assert_int_equal(fake_remote.servers, kind == TO_NONE ? 1 : 2);
             compile_here(&a);
-            close_now(s);
         }
+        close_now(s);
+        assert_int_equal(a.answers, kind == TO_NONE || kind == TO_ANOTHER);
+        assert_int_equal(b.answers, 0);
     }
 }
 

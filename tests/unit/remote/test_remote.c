@@ -1,10 +1,14 @@
 /* The daemon's side of the store with helpers of the test's own: those that stop anywhere on the way are given up, and
- * whoever waited for them is told. Helpers that are processes: functional_shared_cache. For the code that is tested
+ * whoever waited for them is told. For the code that is tested
  * time passes FASTER times as fast (CMakeLists.txt wraps its clock). */
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "remote/fetch.h"
@@ -33,7 +37,7 @@ int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_
     return __real_uv_timer_start(timer, call, (timeout_ms + FASTER - 1) / FASTER, (repeat_ms + FASTER - 1) / FASTER);
 }
 
-/* A store, and the socket that its helpers are reached by. */
+/* A store, and the socket that its helpers are reached by; without a folder they are processes of this program. */
 struct fixture {
     uv_loop_t loop;
     char folder[64];
@@ -343,3 +347,53 @@ TEST_OF(struct fixture *f, test_it_reads_late, open_patient, fixture_close)
     run_until(f, is_served, &s);
     assert_int_equal(a.status, REMOTE_MISS);
 }
+
+/* ---- a process of the daemon's own: this program, which stops at once ---- */
+
+static int open_of_processes(void **state)
+{
+    static struct fixture fixture;
+    const struct remote_config config = {.url = "http://nowhere", .timeout_ms = TIMEOUT_MS, .max_bytes = 1 << 20};
+    struct error e;
+
+    fixture = (struct fixture){.helper = -1, .listener = -1};
+    *state = &fixture;
+    assert_int_equal(uv_loop_init(&fixture.loop), 0);
+    fixture.remote = remote_new(&fixture.loop, &config, &e);
+    return 0;
+}
+
+static bool is_told(void *context)
+{
+    struct remote_report report;
+
+    remote_report(context, &report);
+    return *report.why != '\0';
+}
+
+static int close_without_zombies(void **state)
+{
+    fixture_close(state); /* also of the next one, which is stopped, too */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+    return 0;
+}
+
+TEST_OF(struct fixture *f, test_a_stopped_process_is_killed, open_of_processes, close_without_zombies)
+{
+    struct answer a;
+
+    assert_non_null(get(f, &a));
+    assert_given_up(f, &a, "the helper does not get ready");
+    run_until(f, is_told, f->remote);
+}
+
+static int be_a_helper(int argc, char **argv)
+{
+    if (!remote_helper_wanted(argc, argv))
+        return -1;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails */
+    return raise(SIGSTOP);
+}
+
+FIRST(be_a_helper)
