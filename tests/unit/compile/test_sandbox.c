@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "compile/sandbox.h"
-#include "sandbox/process.h"
 #include "tests/support/unit.h"
 
 /* ≥ 0 from a call that must be refused. */
@@ -159,33 +158,6 @@ TEST(test_probes)
             (run(probes[i].probe, false) != 0 || (probes[i].of_forking && run(probes[i].probe, true) != 0)))
             fail_msg("%s", probes[i].what);
     assert_int_not_equal(run(probe_fork, true), 0);
-}
-
-/* Tells the death of its parent: a grandchild ends with the child. */
-TEST(test_parent)
-{
-    int pipe_fds[2];
-    char byte;
-    pid_t pid;
-
-    assert_int_equal(pipe(pipe_fds), 0);
-    pid = fork();
-    if (pid == 0) {
-        pid_t self = getpid();
-
-        if (fork() == 0) {
-            if (process_bind_to_parent(self) == 0)
-                (void)!write(pipe_fds[1], "x", 1);
-            for (;;)
-                pause();
-        }
-        (void)!read(pipe_fds[0], &byte, 1);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
-    close(pipe_fds[1]);
-    assert_int_equal(read(pipe_fds[0], &byte, 1), 0); /* the end: nobody holds the other side any more */
-    close(pipe_fds[0]);
 }
 
 static int set_up(void **state)

@@ -63,7 +63,6 @@ TEST(test_an_account_has_the_identity_s_limits)
     assert_non_null(all);
     accounts_init(all, &limits);
     identity = identities_get(&all->identities, "a", &e);
-    assert_non_null(identity);
     identity->limits.of[QUOTA_BUFFERS] = 2;
     /* Ranges of /etc/subuid make no user of an identity … */
     limits.subordinates = (struct subordinates){&range, 1};
