@@ -1,11 +1,9 @@
-/* Expressions: the values they have, what is refused and where, and agreement with an evaluator of trees that computes
- * in 128 bits. */
+/* Expressions: the values they have, what is refused and where, and agreement with arithmetic in 128 bits. The rows of
+ * tests/vectors are run by the interpreter, whose code this is (tests/interpret/test_expressions.py). */
 #include <stdio.h>
 
 #include "core/expr.h"
 #include "tests/support/unit.h"
-
-#include "expressions_vectors.h"
 
 static const struct expr_name NAMES[] = {
     {"n", EXPR_INTEGER, 0, 0},    {"m", EXPR_INTEGER, 3, 0},      {"a", EXPR_TENSOR, 0, 3},   {"b", EXPR_TENSOR, 1, -1},
@@ -151,35 +149,6 @@ TEST(knows_what_it_reads)
     assert_string_equal(expr_text(x), "-12");
     assert_null(expr_free(x));
     assert_null(expr_free(NULL));
-}
-
-/* The interpreter, in Python, runs the same rows. */
-TEST(has_the_value_that_the_interpreter_gives_it)
-{
-    static const struct expr_name names[] = {{"n", EXPR_INTEGER, 0, 0},
-                                             {"flag", EXPR_INTEGER, 1, 0},
-                                             {"p", EXPR_TENSOR, 0, -1},
-                                             {"gone", EXPR_TENSOR, 1, -1},
-                                             {"f", EXPR_UNUSABLE, 2, 0}};
-    static const struct tensor p = {.rank = 2, .shape = {6, 7}, .count = 42};
-    static const struct tensor *const tensors[] = {&p, NULL};
-    const struct expr_inputs inputs = {(const int64_t[]){5, 1}, tensors, 4};
-    const struct expr_scope scope = {names, sizeof(names) / sizeof(names[0])};
-
-    for (size_t i = 0; i < sizeof(expressions) / sizeof(expressions[0]); i++) {
-        const char *text = expressions[i].text, *wanted = expressions[i].error ? expressions[i].error : "";
-        struct error e;
-        struct expr *x = NULL;
-        int64_t value = 0;
-        int r = expr_parse(text, strlen(text), &scope, &x, &e);
-
-        if (r == 0)
-            r = expr_evaluate(x, &inputs, &value, &e);
-        if (strcmp(r < 0 ? error_code_name(e.code) : "", wanted) != 0 || (r == 0 && value != expressions[i].value))
-            fail_msg("`%s` is %lld %s, not %lld %s", text, (long long)value, r < 0 ? error_code_name(e.code) : "",
-                     (long long)expressions[i].value, wanted);
-        expr_free(x);
-    }
 }
 
 static __int128 round_down(__int128 a, __int128 b)

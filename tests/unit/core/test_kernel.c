@@ -1,4 +1,5 @@
 /* Calls of user kernels: what tensors are refused for, and the plan that a good call becomes. */
+#include "core/kernel_internal.h"
 #include "kernel_support.h"
 
 KERNEL_TEST(a_call_becomes_a_plan)
@@ -230,4 +231,38 @@ KERNEL_TEST(null_pointers)
     d.grid.at[0] = (struct kernel_value)TEXT("2 * bias.numel");
     s = signature_of(&d);
     refuses_call(s, &c, ERROR_INVALID_ARGUMENT, "grid[0]", "grid[0]: `2 * bias.numel`: character 5: bias is null");
+}
+
+/* Which numbers each type takes, and with which bytes: tests/rules. */
+KERNEL_TEST(a_number_out_of_range_is_told_the_range)
+{
+    static const struct {
+        enum dtype dtype;
+        int64_t value, min, max;
+    } cases[] = {
+        {DTYPE_I8, -129, -128, 127}, {DTYPE_U16, 65536, 0, 65535}, {DTYPE_I32, INT64_MAX, INT32_MIN, INT32_MAX}};
+    struct kernel_param p = {.name = "alpha", .index = 2, .kind = KERNEL_SCALAR};
+    unsigned char bytes[8];
+    struct error e = {0};
+    int64_t back;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        p.dtype = cases[i].dtype;
+        p.size = (uint16_t)dtype_size(p.dtype);
+        assert_int_equal(kernel_scalar_from_int(&p, cases[i].value, bytes, &e), -1);
+        is_error(&e, ERROR_OUT_OF_RANGE, "args[2]", "alpha");
+        is_number(&e, "min", cases[i].min);
+        is_number(&e, "max", cases[i].max);
+        assert_int_equal(kernel_scalar_from_int(&p, cases[i].min, bytes, &e), 0);
+        memset(bytes + p.size, 0xff, sizeof(bytes) - p.size);
+        assert_int_equal(kernel_scalar_to_int(&p, bytes, &back, &e), 0);
+        assert_true(back == cases[i].min);
+    }
+    p.dtype = DTYPE_U64;
+    p.size = 8;
+    assert_int_equal(kernel_scalar_from_int(&p, -1, bytes, &e), -1);
+    assert_string_equal(detail(&e, "max")->text, "18446744073709551615");
+    assert_int_equal(kernel_scalar_from_uint(&p, UINT64_MAX, bytes, &e), 0);
+    assert_int_equal(kernel_scalar_to_int(&p, bytes, &back, &e), -1);
+    is_error(&e, ERROR_OUT_OF_RANGE, "args[2]", "alpha");
 }
