@@ -40,6 +40,7 @@ int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_
 /* A store, and the socket that its helpers are reached by; without a folder they are processes of this program. */
 struct fixture {
     uv_loop_t loop;
+    uv_timer_t tick;
     char folder[64];
     struct sockaddr_un address;
     int listener, helper; /* helper: the connection that is served; -1: none */
@@ -57,16 +58,17 @@ static void on_tick(uv_timer_t *timer)
 {
 }
 
-static void run_until(struct fixture *f, bool (*true_now)(void *context), void *context)
+/* Of the loop; at most 5 ms. */
+static void turn(struct fixture *f)
 {
-    uv_timer_t tick;
+    uv_run(&f->loop, UV_RUN_ONCE);
+}
 
-    uv_timer_init(&f->loop, &tick);
-    __real_uv_timer_start(&tick, on_tick, 5, 5);
-    while (!true_now(context))
-        uv_run(&f->loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&tick, NULL);
-    uv_run(&f->loop, UV_RUN_NOWAIT);
+static void loop_open(struct fixture *f)
+{
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+    uv_timer_init(&f->loop, &f->tick);
+    __real_uv_timer_start(&f->tick, on_tick, 5, 5);
 }
 
 static int open_with(void **state, unsigned timeout_ms)
@@ -83,7 +85,7 @@ static int open_with(void **state, unsigned timeout_ms)
     f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     assert_int_equal(bind(f->listener, (struct sockaddr *)&f->address, sizeof(f->address)), 0);
     assert_int_equal(listen(f->listener, 16), 0);
-    assert_int_equal(uv_loop_init(&f->loop), 0);
+    loop_open(f);
     config.helper = f->address.sun_path;
     f->remote = remote_new(&f->loop, &config, &e);
     assert_non_null(f->remote);
@@ -109,6 +111,7 @@ static int fixture_close(void **state)
 {
     struct fixture *f = *state;
 
+    uv_close((uv_handle_t *)&f->tick, NULL);
     remote_close(f->remote, on_closed, &f->closed);
     while (uv_run(&f->loop, UV_RUN_ONCE))
         ;
@@ -124,14 +127,6 @@ static int fixture_close(void **state)
 
 #define REMOTE_TEST(name) TEST_OF(struct fixture *f, name, fixture_open, fixture_close)
 
-static bool is_called(void *context)
-{
-    struct fixture *f = context;
-
-    f->helper = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
-    return f->helper >= 0;
-}
-
 /* A helper begins, in the place of an earlier one. */
 static void helper_accept(struct fixture *f)
 {
@@ -139,7 +134,8 @@ static void helper_accept(struct fixture *f)
     struct remote_setup setup;
     int fd;
 
-    run_until(f, is_called, f);
+    while ((f->helper = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC)) < 0)
+        turn(f);
     if (last >= 0)
         close(last); /* it is the daemon that gives it up */
     assert_int_equal(remote_receive(f->helper, &setup, sizeof(setup), 0, &fd), sizeof(setup));
@@ -153,48 +149,41 @@ static void helper_say(struct fixture *f, enum remote_event_kind kind, enum remo
     assert_int_equal(remote_send(f->helper, &event, sizeof(event), MSG_DONTWAIT, -1), 0);
 }
 
-static bool serves(void *context)
+static void helper_begin(struct fixture *f)
 {
     struct remote_report report;
 
-    remote_report(context, &report);
-    return report.state == REMOTE_SERVING;
-}
-
-static void helper_begin(struct fixture *f)
-{
     helper_accept(f);
     helper_say(f, REMOTE_EVENT_READY, REMOTE_ANSWER_OK, 0);
-    run_until(f, serves, f->remote);
+    do {
+        turn(f);
+        remote_report(f->remote, &report);
+    } while (report.state != REMOTE_SERVING);
 }
 
-struct wanted {
-    struct fixture *f;
-    struct remote_order order;
-    enum remote_order_kind kind;
-};
-
-static bool is_ordered(void *context)
+/* Whether the helper finds an order of that kind in its socket; others are passed over. */
+static bool helper_finds(struct fixture *f, enum remote_order_kind kind, uint64_t *ret_id)
 {
-    struct wanted *w = context;
+    struct remote_order order;
     int fd;
 
-    while (remote_receive(w->f->helper, &w->order, sizeof(w->order), MSG_DONTWAIT, &fd) > 0) {
+    while (remote_receive(f->helper, &order, sizeof(order), MSG_DONTWAIT, &fd) > 0) {
         if (fd >= 0)
             close(fd);
-        if (w->order.kind == w->kind)
+        *ret_id = order.id;
+        if (order.kind == kind)
             return true;
     }
     return false;
 }
 
-/* The id of the next order of that kind; others are passed over. */
 static uint64_t helper_order(struct fixture *f, enum remote_order_kind kind)
 {
-    struct wanted w = {.f = f, .kind = kind};
+    uint64_t id;
 
-    run_until(f, is_ordered, &w);
-    return w.order.id;
+    while (!helper_finds(f, kind, &id))
+        turn(f);
+    return id;
 }
 
 static void on_answer(void *context, enum remote_status status, int fd, const char *why)
@@ -206,11 +195,6 @@ static void on_answer(void *context, enum remote_status status, int fd, const ch
     a->done = true;
     a->status = status;
     snprintf(a->why, sizeof(a->why), "%s", why ? why : "");
-}
-
-static bool is_answered(void *context)
-{
-    return ((struct answer *)context)->done;
 }
 
 static struct remote_request *get(struct fixture *f, struct answer *a)
@@ -231,9 +215,15 @@ static struct remote_request *put(struct fixture *f, struct answer *a)
     return remote_put(f->remote, key, fd, on_answer, a);
 }
 
+static void until_answered(struct fixture *f, const struct answer *a)
+{
+    while (!a->done)
+        turn(f);
+}
+
 static void assert_given_up(struct fixture *f, struct answer *a, const char *why)
 {
-    run_until(f, is_answered, a);
+    until_answered(f, a);
     assert_int_equal(a->status, REMOTE_FAILED);
     assert_string_equal(a->why, why);
 }
@@ -246,7 +236,7 @@ static void assert_next_serves(struct fixture *f)
     helper_begin(f);
     assert_non_null(get(f, &a));
     helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
-    run_until(f, is_answered, &a);
+    until_answered(f, &a);
     assert_int_equal(a.status, REMOTE_MISS);
 }
 
@@ -277,7 +267,7 @@ REMOTE_TEST(test_it_does_not_answer)
     for (unsigned i = 0; i < 5; i++)
         assert_non_null(i < 3 ? get(f, &all[i]) : put(f, &all[i]));
     helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
-    run_until(f, is_answered, &all[0]);
+    until_answered(f, &all[0]);
     assert_int_equal(all[0].status, REMOTE_MISS);
     for (unsigned i = 1; i < 5; i++)
         assert_given_up(f, &all[i], "the helper does not answer");
@@ -321,30 +311,16 @@ REMOTE_TEST(test_it_does_not_read)
     assert_next_serves(f);
 }
 
-struct served {
-    struct fixture *f;
-    struct answer *last;
-};
-
-/* The helper answers what it finds in its socket. */
-static bool is_served(void *context)
-{
-    const struct served *s = context;
-    struct wanted w = {.f = s->f, .kind = REMOTE_ORDER_GET};
-
-    if (is_ordered(&w))
-        helper_say(s->f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, w.order.id);
-    return s->last->done;
-}
-
 TEST_OF(struct fixture *f, test_it_reads_late, open_patient, fixture_close)
 {
     struct answer a;
-    struct served s = {f, &a};
+    uint64_t id;
 
     helper_begin(f);
     assert_non_null(fill_socket(f, &a));
-    run_until(f, is_served, &s);
+    for (; !a.done; turn(f))
+        if (helper_finds(f, REMOTE_ORDER_GET, &id))
+            helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, id);
     assert_int_equal(a.status, REMOTE_MISS);
 }
 
@@ -358,17 +334,9 @@ static int open_of_processes(void **state)
 
     fixture = (struct fixture){.helper = -1, .listener = -1};
     *state = &fixture;
-    assert_int_equal(uv_loop_init(&fixture.loop), 0);
+    loop_open(&fixture);
     fixture.remote = remote_new(&fixture.loop, &config, &e);
     return 0;
-}
-
-static bool is_told(void *context)
-{
-    struct remote_report report;
-
-    remote_report(context, &report);
-    return *report.why != '\0';
 }
 
 static int close_without_zombies(void **state)
@@ -381,11 +349,15 @@ static int close_without_zombies(void **state)
 
 TEST_OF(struct fixture *f, test_a_stopped_process_is_killed, open_of_processes, close_without_zombies)
 {
+    struct remote_report report;
     struct answer a;
 
     assert_non_null(get(f, &a));
     assert_given_up(f, &a, "the helper does not get ready");
-    run_until(f, is_told, f->remote);
+    do {
+        turn(f);
+        remote_report(f->remote, &report);
+    } while (!*report.why);
 }
 
 static int be_a_helper(int argc, char **argv)
