@@ -1,5 +1,5 @@
-/* Expressions: the values they have, what is refused and where, and agreement with arithmetic in 128 bits. The rows of
- * tests/vectors are run by the interpreter, whose code this is (tests/interpret/test_expressions.py). */
+/* Expressions: the values they have, what is refused and where, what is read. Arithmetic and the rows of
+ * tests/vectors are tested by the interpreter, whose code this is (tests/interpret/test_expressions.py). */
 #include <stdio.h>
 
 #include "core/expr.h"
@@ -149,82 +149,4 @@ TEST(knows_what_it_reads)
     assert_string_equal(expr_text(x), "-12");
     assert_null(expr_free(x));
     assert_null(expr_free(NULL));
-}
-
-static __int128 round_down(__int128 a, __int128 b)
-{
-    __int128 q = a / b;
-
-    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
-}
-
-/* The value of operators[which], or of functions[which - 6], in 128 bits; what has none is beyond 64 bits. */
-static __int128 value_of(unsigned which, __int128 a, __int128 b)
-{
-    const __int128 none = (__int128)1 << 100;
-    __int128 power = 1;
-
-    switch (which) {
-    case 0:
-        return a + b;
-    case 1:
-        return a - b;
-    case 2:
-        return a * b;
-    case 3:
-    case 4:
-        return b ? round_down(a, b) : none;
-    case 5:
-        return b ? a - b * round_down(a, b) : none;
-    case 6:
-        return a < b ? a : b;
-    case 7:
-        return a > b ? a : b;
-    case 8:
-        return b ? -round_down(-a, b) : none;
-    default:
-        while (power < a)
-            power *= 2;
-        return power > INT64_MAX ? none : power - b;
-    }
-}
-
-/* A number as its text or, where the grammar has none for it, as the name of an argument. */
-static const char *operand(char ret[32], bool written, int64_t value, const char *name)
-{
-    if (!written || value <= 0)
-        return name;
-    snprintf(ret, 32, "%lld", (long long)value);
-    return ret;
-}
-
-/* Each operation on numbers at the ends of ranges: of the call's, of the text's, and of both. */
-TEST(agrees_with_arithmetic_in_128_bits)
-{
-    static const char *const words[][3] = {{"", " + ", ""},           {"", " - ", ""},     {"", " * ", ""},
-                                           {"", " / ", ""},           {"", " // ", ""},    {"", " % ", ""},
-                                           {"min(", ", ", ")"},       {"max(", ", ", ")"}, {"ceil_div(", ", ", ")"},
-                                           {"next_pow2(", ") - ", ""}};
-    static const int64_t numbers[] = {
-        INT64_MIN,        INT64_MIN + 1,    -(INT64_C(1) << 32),    -256,     -7, -3, -2, -1, 0, 1, 2, 3, 7, 255, 65536,
-        INT64_C(1) << 31, INT64_C(1) << 62, (INT64_C(1) << 62) + 1, INT64_MAX};
-    enum { WORDS = sizeof(words) / sizeof(words[0]), NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
-
-    for (unsigned i = 0; i < WORDS * NUMBERS * NUMBERS * 4; i++) {
-        const char *const *w = words[i / 4 % WORDS];
-        const int64_t n = numbers[i / 4 / WORDS % NUMBERS], m = numbers[i / 4 / WORDS / NUMBERS];
-        const __int128 wanted = value_of(i / 4 % WORDS, n, m);
-        const bool fails = wanted > INT64_MAX || wanted < INT64_MIN;
-        char text[128], left[32], right[32];
-        struct error e = {0};
-        int64_t value = 0;
-        int r;
-
-        snprintf(text, sizeof(text), "%s%s%s%s%s", w[0], operand(left, i & 1, n, "n"), w[1],
-                 operand(right, i & 2, m, "m"), w[2]);
-        r = evaluate(text, n, m, &value, &e);
-        if ((r < 0) != fails || (!r && value != wanted))
-            fail_msg("%s with n = %lld, m = %lld: %d, %lld: %s", text, (long long)n, (long long)m, r, (long long)value,
-                     e.message);
-    }
 }
