@@ -14,6 +14,13 @@ static struct tensor dense(unsigned rank, const int64_t *shape)
 }
 #define DENSE(...) dense(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
 
+static struct tensor of_dtype(struct tensor t, enum dtype dtype)
+{
+    t.dtype = dtype;
+    MUST(tensor_measure(&t, "t", &e));
+    return t;
+}
+
 static struct op_call call_of(const char *name, struct tensor a, struct tensor b, struct tensor c)
 {
     /* A call refers to its tensors: as many as any test has at a time. */
@@ -50,7 +57,7 @@ TEST(contiguous_becomes_one_dimension)
     assert_int_equal(p.gemm.batch_shape[0], 10);
 }
 
-/* Those of elementwise ops: functional_bad_requests. */
+/* Of elementwise ops: functional_bad_requests; of scales: tests/conformance/test_scaled_gemm.py. */
 TEST(refuses_wrong_shapes)
 {
     const struct {
@@ -63,6 +70,8 @@ TEST(refuses_wrong_shapes)
         {DENSE(1, 3, 4), DENSE(1, 4, 6), DENSE(2, 3, 6)},
         {DENSE(4, 3), DENSE(4, 6), DENSE(3, 6)},
     };
+    const struct tensor a = of_dtype(DENSE(2, 7, 3), DTYPE_F8_E4M3), b = of_dtype(DENSE(3, 4), DTYPE_F8_E5M2);
+    const struct tensor one = of_dtype((struct tensor){0}, DTYPE_F32), scale = DENSE(1, 1, 1, 1), out = DENSE(2, 7, 4);
     struct op_call call;
     struct plan p;
 
@@ -74,6 +83,8 @@ TEST(refuses_wrong_shapes)
     MUST(op_plan(&call, &p, &e));
     call = call_of("add", DENSE(3), DENSE(1), DENSE(1));
     MUST_FAIL(op_plan(&call, &p, &e), ERROR_SHAPE_MISMATCH, "");
+    call = (struct op_call){.op = op_find("scaled_gemm", 11), .tensors = {&a, &b, &scale, &one, &out}};
+    MUST_FAIL(op_plan(&call, &p, &e), ERROR_SHAPE_MISMATCH, "in[2]: has 4 dimensions, the product has 3");
 }
 
 /* Only strides that lead to an element are bounded. Those of others must not reach the plan, whose strides are
@@ -166,13 +177,6 @@ TEST(amounts)
     assert_int_equal(op_operations(&call), -1);
 }
 
-static struct tensor of_dtype(struct tensor t, enum dtype dtype)
-{
-    t.dtype = dtype;
-    MUST(tensor_measure(&t, "t", &e));
-    return t;
-}
-
 TEST(outputs_have_a_declared_dtype)
 {
     static const struct {
@@ -201,56 +205,4 @@ TEST(outputs_have_a_declared_dtype)
         MUST(op_plan(&call, &p, &e));
         assert_true(p.dtype == cases[i].a && p.out_dtype == cases[i].out);
     }
-}
-
-/* A product of 7 x 3 by 3 x 4 in two batches, whose scales have these shapes. */
-static int plan_scaled(struct tensor a, struct tensor b, struct tensor scale_a, struct tensor scale_b, enum dtype out,
-                       struct plan *ret, struct error *e)
-{
-    struct tensor product = of_dtype(DENSE(2, 7, 4), out);
-    struct op_call call = {.op = op_find("scaled_gemm", 11), .tensors = {&a, &b, &scale_a, &scale_b, &product}};
-
-    call.attrs[SCALED_GEMM_PRECISION].choice = SCALED_GEMM_PRECISION_MEDIUM;
-    return op_plan(&call, ret, e);
-}
-
-TEST(scales_are_of_all_or_of_rows_and_columns)
-{
-    const struct tensor a = of_dtype(DENSE(2, 7, 3), DTYPE_F8_E4M3), b = of_dtype(DENSE(3, 4), DTYPE_F8_E5M2);
-    const struct tensor one = of_dtype((struct tensor){0}, DTYPE_F32);
-    const struct {
-        struct tensor a, b, scale_a, scale_b;
-        enum dtype out;
-        enum error_code code;
-        const char *message;
-    } refused[] = {
-        {a, b, DENSE(7), one, DTYPE_F32, ERROR_SHAPE_MISMATCH,
-         "in[2]: dimension 0 has size 7; a scale of each row has the shape [rows, 1]"},
-        {a, b, one, DENSE(4, 1), DTYPE_F32, ERROR_SHAPE_MISMATCH,
-         "in[3]: dimension 0 has size 4; a scale of each column has the shape [columns]"},
-        {a, b, DENSE(6, 1), one, DTYPE_F32, ERROR_SHAPE_MISMATCH,
-         "in[2]: dimension 0 of size 6 does not broadcast to the product's 7"},
-        {a, b, DENSE(1, 1, 1, 1), one, DTYPE_F32, ERROR_SHAPE_MISMATCH, "in[2]: has 4 dimensions, the product has 3"},
-        {a, of_dtype(b, DTYPE_I8), one, one, DTYPE_F32, ERROR_DTYPE_MISMATCH,
-         "in[1] is i8; scaled_gemm's b is f8_e4m3 or f8_e5m2"},
-        {a, b, one, of_dtype(one, DTYPE_F16), DTYPE_F32, ERROR_DTYPE_MISMATCH,
-         "in[3] is f16; scaled_gemm's scale_b is f32"},
-        {a, b, one, one, DTYPE_F64, ERROR_DTYPE_MISMATCH,
-         "out[0] is f64; beside inputs of f8_e4m3 it may be f32 or f16 or bf16"},
-        {of_dtype(DENSE(2, 7, 3), DTYPE_F16), b, one, one, DTYPE_F32, ERROR_UNKNOWN_DTYPE, ""},
-    };
-    struct plan p;
-
-    MUST(plan_scaled(a, b, one, one, DTYPE_BF16, &p, &e));
-    assert_true(p.gemm.has_scales && p.gemm.fast_sums && !p.gemm.all_in_f32 && p.gemm.alpha == 1 && p.gemm.beta == 0);
-    assert_true(p.dtype == DTYPE_F8_E4M3 && p.gemm.b_dtype == DTYPE_F8_E5M2 && p.out_dtype == DTYPE_BF16);
-    assert_true(plan_dtype(&p, 4, 0) == DTYPE_F8_E4M3 && plan_dtype(&p, 4, 1) == DTYPE_F8_E5M2);
-    assert_true(plan_dtype(&p, 4, 3) == DTYPE_F32 && plan_dtype(&p, 4, 4) == DTYPE_BF16);
-    MUST(plan_scaled(a, b, DENSE(7, 1), DENSE(4), DTYPE_F32, &p, &e));
-    MUST(plan_scaled(a, b, DENSE(2, 7, 1), DENSE(2, 1, 1), DTYPE_F16, &p, &e));
-
-    for (unsigned i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
-        MUST_FAIL(
-            plan_scaled(refused[i].a, refused[i].b, refused[i].scale_a, refused[i].scale_b, refused[i].out, &p, &e),
-            refused[i].code, refused[i].message);
 }
