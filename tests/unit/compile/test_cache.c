@@ -1,5 +1,4 @@
 /* Compiled code in memory and on disk: what was kept is found, what was used least goes first. */
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -45,11 +45,12 @@ static void keep(void *context, struct code_result *result, const struct error *
     result->fd = -1; /* the test's now */
 }
 
-static void wait_for(const struct answer *a)
+static struct answer wait_for(struct answer *a)
 {
     while (!a->answers)
         uv_run(&loop, UV_RUN_ONCE);
     assert_int_equal(a->answers, 1);
+    return *a;
 }
 
 static struct answer list(struct code_service *s)
@@ -58,9 +59,7 @@ static struct answer list(struct code_service *s)
     struct code_task *task;
 
     MUST(code_cache_list(s, keep, &a, &task, &e));
-    wait_for(&a);
-    assert_int_equal(a.code, 0);
-    return a;
+    return wait_for(&a);
 }
 
 /* Of code_cache_export or code_cache_clear, of that key or of all. */
@@ -70,8 +69,7 @@ static struct answer ask_for(__typeof__(code_cache_export) *action, struct code_
     struct code_task *task;
 
     MUST(action(s, key, keep, &a, &task, &e));
-    wait_for(&a);
-    return a;
+    return wait_for(&a);
 }
 
 /* Leaves `fd` open. */
@@ -81,8 +79,7 @@ static struct answer import(struct code_service *s, int fd)
     struct code_task *task;
 
     MUST(code_cache_import(s, dup(fd), keep, &a, &task, &e));
-    wait_for(&a);
-    return a;
+    return wait_for(&a);
 }
 
 static struct code_service *with_three(const char *directory)

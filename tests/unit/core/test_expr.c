@@ -1,7 +1,5 @@
 /* Expressions: the values they have, what is refused and where, what is read. Arithmetic and the rows of
  * tests/vectors are tested by the interpreter, whose code this is (tests/interpret/test_expressions.py). */
-#include <stdio.h>
-
 #include "core/expr.h"
 #include "tests/support/unit.h"
 
