@@ -95,7 +95,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 @pytest.mark.parametrize("text", OPERATIONS)
 def test_arithmetic(text: str) -> None:
-    """Of numbers at the ends of ranges, as arguments and as text."""
+    """Each operation takes the numbers at the ends of ranges, as arguments and as text."""
     for a, b in itertools.product(NUMBERS, NUMBERS):
         try:
             wanted = OPERATIONS[text](a, b)

@@ -68,9 +68,10 @@ extern uv_loop_t loop;
 int loop_open(void **state);
 int loop_close(void **state);
 
-/* Of that directory (NULL: none) with 1 MiB each on disk and in memory, until the test ends. Resets the compiler. */
+/* The service has that directory (NULL: none), 1 MiB on disk and 1 MiB in memory, until the test ends. Resets the
+ * compiler. */
 struct code_service *service_open(const char *directory);
-/* One that the test has made: it ends with the test. */
+/* A service that the test has made ends with the test. */
 struct code_service *service_opened(struct code_service *s);
 struct code_service *service_open_with(const char *directory, uint64_t disk_bytes, uint64_t memory_bytes);
 struct asker {

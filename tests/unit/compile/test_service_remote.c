@@ -61,7 +61,7 @@ static struct remote_request take(struct list *of)
     return copy;
 }
 
-/* Of the oldest one. */
+/* Answers the oldest question. */
 static void end(struct list *of, enum remote_status status, int fd)
 {
     struct remote_request q = take(of);
@@ -276,7 +276,7 @@ OPENING_TEST(a_source_that_is_wrong_ends_the_question)
     assert_int_equal(count(&puts_), 0);
 }
 
-/* Those who asked leave, the settings change, or all ends, while the question is asked or its answer looked at. */
+/* The askers leave, the settings change, or all ends, while the question is asked or its answer looked at. */
 OPENING_TEST(it_goes_at_any_time)
 {
     enum { THEY_LEAVE, TO_NONE, TO_ANOTHER, THE_END, KINDS };

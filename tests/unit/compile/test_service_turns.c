@@ -165,12 +165,12 @@ OPENING_TEST(turns)
         {2,
          "1: a,pass 499,2: b,3: c,paused -,pass 1,until c,paused a,4: late,pass 498,next late,paused a,pass 2,until a,"
          "paused c,finished c,answered 2,next - -,answered 0 1 3,cancelled 0"},
-        /* Whoever joins brings a turn along at once. A paused one is left. */
+        /* A user who joins brings a turn along at once. A paused one is left. */
         {2, "1: a0 a1 a2,2: a2,until a2,paused a0,leaves 0,paused -,waiting 2"},
         /* No more are paused than may run; the next one begins anew. */
         {1, "1: a,pass 500,2: b,paused a,pass 1000,3: c,runs c,paused a,cancelled 1,next a b,pass 500,1: a2,paused b,"
             "pass 500,4: d,cancelled 2,next b a2"},
-        /* Those who leave make room: one that waits; one that runs. */
+        /* Users who leave make room: one that waits; one that runs. */
         {2, "1: a,2: b,3: c,4: d,5: e,leaves 3,begun 2,cancelled 0,leaves 0,cancelled 1,waiting 2,runs c,fails source,"
             "runs e,waiting 2"},
     };

@@ -18,7 +18,7 @@
     {                                                                                                                  \
         .name = (name_), .name_length = sizeof(name_) - 1, .kind = (kind_), .dtype = (dtype_), __VA_ARGS__             \
     }
-/* Of any shape; with the fields that follow. */
+/* The parameter has any shape, and the fields that follow. */
 #define TENSOR(name_, kind_, dtype_, ...) PARAM(name_, kind_, dtype_, .rank = -1, .n_shape = -1, __VA_ARGS__)
 #define SCALAR(name_, dtype_, ...)        TENSOR(name_, KERNEL_SCALAR, dtype_, __VA_ARGS__)
 

@@ -57,7 +57,7 @@ TEST(contiguous_becomes_one_dimension)
     assert_int_equal(p.gemm.batch_shape[0], 10);
 }
 
-/* Of elementwise ops: functional_bad_requests; of scales: tests/conformance/test_scaled_gemm.py. */
+/* functional_bad_requests tests elementwise ops, tests/conformance/test_scaled_gemm.py scales. */
 TEST(refuses_wrong_shapes)
 {
     const struct {

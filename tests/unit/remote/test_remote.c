@@ -58,7 +58,7 @@ static void on_tick(uv_timer_t *timer)
 {
 }
 
-/* Of the loop; at most 5 ms. */
+/* Turns the loop once, for at most 5 ms. */
 static void turn(struct fixture *f)
 {
     uv_run(&f->loop, UV_RUN_ONCE);

@@ -110,7 +110,7 @@ ACCOUNT_TEST(test_a_charge_that_changes)
     assert_int_equal(f->alice->used[QUOTA_ALLOCATED], 0);
 }
 
-/* Whoever has a charge gives it back, however long its user has been gone. */
+/* The holder of a charge gives it back, however long its user has been gone. */
 ACCOUNT_TEST(test_charges_outlive_connections)
 {
     struct account *a = account_get(&f->all, 5);
@@ -227,7 +227,7 @@ ACCOUNT_TEST(test_a_share_while_others_wait)
     account_end_run(f->alice);
     assert_int_equal(f->all.runs, 0);
     assert_true(f->alice->device_us == 600000);
-    /* Of a run that took ten seconds only the last one counts. */
+    /* A run of ten seconds counts with its last one. */
     account_begin_run(f->alice);
     now = start_ns + 99 * ms;
     account_add_device_us(f->bob, 1e7, now);
