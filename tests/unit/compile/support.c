@@ -84,21 +84,6 @@ unsigned directory_count(const char *directory)
     return n;
 }
 
-unsigned char *file_read(const char *path, size_t *ret_size)
-{
-    unsigned char *bytes;
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    assert_true(fd >= 0);
-    assert_int_equal(fstat(fd, &st), 0);
-    bytes = malloc((size_t)st.st_size + 1);
-    assert_int_equal(read(fd, bytes, (size_t)st.st_size), st.st_size);
-    close(fd);
-    *ret_size = (size_t)st.st_size;
-    return bytes;
-}
-
 void file_write(const char *path, const void *bytes, size_t size)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -196,12 +181,6 @@ struct compile_job {
 
 struct fake_compiler fake_compiler = {.identity = "fake 1"};
 static struct list jobs = {&jobs, &jobs};
-
-void fake_reset(void)
-{
-    fake_compiler = (struct fake_compiler){.identity = fake_compiler.identity};
-    assert_true(list_empty(&jobs));
-}
 
 static struct compile_job *oldest(bool paused, unsigned *ret_n)
 {
@@ -410,23 +389,30 @@ static void service_end(void *s)
     assert_true(closed);
 }
 
-struct code_service *service_opened(struct code_service *s)
+static void fake_reset(void)
 {
+    fake_compiler = (struct fake_compiler){.identity = fake_compiler.identity};
+    assert_true(list_empty(&jobs));
+}
+
+struct code_service *service_open_of(const struct code_service_config *config)
+{
+    struct code_service *s;
+    struct error e;
+
+    fake_reset();
+    s = code_service_new(&loop, config, &e);
+    if (!s)
+        fail_msg("%s", e.message);
     return opened(s, service_end);
 }
 
 struct code_service *service_open_with(const char *directory, uint64_t disk_bytes, uint64_t memory_bytes)
 {
-    struct code_service_config config = {
+    const struct code_service_config config = {
         .directory = directory, .disk_bytes = disk_bytes, .memory_bytes = memory_bytes, .source_bytes = 1000};
-    struct error e;
-    struct code_service *s;
 
-    fake_reset();
-    s = code_service_new(&loop, &config, &e);
-    if (!s)
-        fail_msg("%s", e.message);
-    return service_opened(s);
+    return service_open_of(&config);
 }
 
 struct code_service *service_open(const char *directory)

@@ -19,7 +19,6 @@ const char *path_of_module(const char *directory, unsigned seed);
 /* Names in it but "secret", ".", "..". */
 unsigned directory_count(const char *directory);
 
-unsigned char *file_read(const char *path, size_t *ret_size);
 void file_write(const char *path, const void *bytes, size_t size);
 /* So many seconds ago. */
 void file_used(const char *path, long seconds);
@@ -50,9 +49,6 @@ extern struct fake_compiler {
     bool short_of_memory, may_not_pause; /* no compile begins, none can be paused */
 } fake_compiler;
 
-/* Forgets what was counted. */
-void fake_reset(void);
-
 unsigned fake_waiting(void);                   /* that are neither finished, cancelled nor paused */
 unsigned fake_paused(const char **ret_source); /* that are paused; the source of the oldest */
 
@@ -68,12 +64,12 @@ extern uv_loop_t loop;
 int loop_open(void **state);
 int loop_close(void **state);
 
-/* The service has that directory (NULL: none), 1 MiB on disk and 1 MiB in memory, until the test ends. Resets the
- * compiler. */
+/* Until the test ends; what the compiler has counted is forgotten. */
+struct code_service *service_open_of(const struct code_service_config *config);
+/* A service with that directory (NULL: none), and 1 MiB on disk and in memory. */
 struct code_service *service_open(const char *directory);
-/* A service that the test has made ends with the test. */
-struct code_service *service_opened(struct code_service *s);
 struct code_service *service_open_with(const char *directory, uint64_t disk_bytes, uint64_t memory_bytes);
+
 struct asker {
     struct code_service *service;
     struct code_request *request;

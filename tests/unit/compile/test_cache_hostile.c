@@ -1,5 +1,6 @@
 /* A cache directory that is damaged, poisoned, full, read-only or somebody else's: nothing in it becomes code that the
  * daemon did not write, and nothing of it stops the daemon. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -10,6 +11,21 @@
 #include "util/error.h"
 
 enum { SOMEBODY = 65534, SIZE = 64 };
+
+static unsigned char *file_read(const char *path, size_t *ret_size)
+{
+    unsigned char *bytes;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    bytes = malloc((size_t)st.st_size + 1);
+    assert_int_equal(read(fd, bytes, (size_t)st.st_size), st.st_size);
+    close(fd);
+    *ret_size = (size_t)st.st_size;
+    return bytes;
+}
 
 static void refuses(const char *directory, const char *why)
 {

@@ -39,15 +39,10 @@ static struct code_service *service_of(unsigned compilers, const char *directory
                                                .disk_bytes = 1 << 20,
                                                .memory_bytes = 1 << 20,
                                                .source_bytes = 1000};
-    struct code_service *s;
-    struct error e;
 
-    fake_reset();
     memset(askers, 0, sizeof(askers));
     n_askers = 0;
-    s = code_service_new(&loop, &config, &e);
-    assert_non_null(s);
-    return service_opened(s);
+    return service_open_of(&config);
 }
 
 static void expect_paused(const char *source)
