@@ -37,7 +37,7 @@ int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_
     return __real_uv_timer_start(timer, call, (timeout_ms + FASTER - 1) / FASTER, (repeat_ms + FASTER - 1) / FASTER);
 }
 
-/* A store, and the socket that its helpers are reached by; without a folder they are processes of this program. */
+/* A store, and the socket that its helpers are reached by, where they are not processes of this program. */
 struct fixture {
     uv_loop_t loop;
     uv_timer_t tick;
@@ -64,14 +64,7 @@ static void turn(struct fixture *f)
     uv_run(&f->loop, UV_RUN_ONCE);
 }
 
-static void loop_open(struct fixture *f)
-{
-    assert_int_equal(uv_loop_init(&f->loop), 0);
-    uv_timer_init(&f->loop, &f->tick);
-    __real_uv_timer_start(&f->tick, on_tick, 5, 5);
-}
-
-static int open_with(void **state, unsigned timeout_ms)
+static int open_with(void **state, unsigned timeout_ms, bool processes)
 {
     static struct fixture fixture;
     struct fixture *f = *state = &fixture;
@@ -85,21 +78,28 @@ static int open_with(void **state, unsigned timeout_ms)
     f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     assert_int_equal(bind(f->listener, (struct sockaddr *)&f->address, sizeof(f->address)), 0);
     assert_int_equal(listen(f->listener, 16), 0);
-    loop_open(f);
-    config.helper = f->address.sun_path;
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+    uv_timer_init(&f->loop, &f->tick);
+    __real_uv_timer_start(&f->tick, on_tick, 5, 5);
+    config.helper = processes ? NULL : f->address.sun_path;
     f->remote = remote_new(&f->loop, &config, &e);
     assert_non_null(f->remote);
     return 0;
 }
 
+static int open_of_processes(void **state)
+{
+    return open_with(state, TIMEOUT_MS, true);
+}
+
 static int fixture_open(void **state)
 {
-    return open_with(state, TIMEOUT_MS);
+    return open_with(state, TIMEOUT_MS, false);
 }
 
 static int open_patient(void **state)
 {
-    return open_with(state, HOUR_MS);
+    return open_with(state, HOUR_MS, false);
 }
 
 static void on_closed(void *context)
@@ -325,19 +325,6 @@ TEST_OF(struct fixture *f, test_it_reads_late, open_patient, fixture_close)
 }
 
 /* ---- a process of the daemon's own: this program, which stops at once ---- */
-
-static int open_of_processes(void **state)
-{
-    static struct fixture fixture;
-    const struct remote_config config = {.url = "http://nowhere", .timeout_ms = TIMEOUT_MS, .max_bytes = 1 << 20};
-    struct error e;
-
-    fixture = (struct fixture){.helper = -1, .listener = -1};
-    *state = &fixture;
-    loop_open(&fixture);
-    fixture.remote = remote_new(&fixture.loop, &config, &e);
-    return 0;
-}
 
 static int close_without_zombies(void **state)
 {
