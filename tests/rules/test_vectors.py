@@ -1,4 +1,4 @@
-"""Scalar arguments as the daemon and the client take them: tests/vectors/scalars.json."""
+"""Scalar arguments as the daemon takes them: tests/vectors/scalars.json, which the daemon's unit tests run, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from kops._base.errors import KopsError
 from kops._source.scalars import convert, is_plain, to_bytes
-from test_rules import ERROR, answers
 
 ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
 
@@ -30,12 +29,6 @@ def test_scalar(row: dict[str, str]) -> None:
         assert caught.value.code == row["error"]
     else:
         assert to_bytes(row["dtype"], convert(row["dtype"], number(row), "x:", "x")).hex() == row["bytes"]
-
-
-def test_scalars_of_the_daemon() -> None:
-    payloads = [f"{row['dtype']} {row['kind']} {row['number']}".encode() for row in ROWS]
-    for row, theirs in zip(ROWS, answers("S", payloads), strict=True):
-        assert theirs.decode() == (ERROR + row["error"] if "error" in row else row["bytes"]), row
 
 
 def test_what_is_plain() -> None:
