@@ -5,12 +5,14 @@ RULES_ROUNDS (2000) is the number of inputs a rule, RULES_SEED (1) the seed, 0 f
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
 import struct
 import subprocess
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,6 +192,14 @@ def test_scalars_of_the_interpreter(chance: random.Random) -> None:
             return ERROR
 
     compare("S", numbers(chance), _payload, ours)
+
+
+def test_scalars_of_the_vectors() -> None:
+    """The daemon takes each row of tests/vectors/scalars.json as the client does."""
+    rows = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
+    payloads = [f"{row['dtype']} {row['kind']} {row['number']}".encode() for row in rows]
+    for row, theirs in zip(rows, answers("S", payloads), strict=True):
+        assert theirs.decode() == (ERROR + row["error"] if "error" in row else row["bytes"]), row
 
 
 def test_scalars_of_launches(chance: random.Random) -> None:
