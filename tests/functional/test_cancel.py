@@ -10,7 +10,7 @@ import pytest
 from arrays import BACKEND, POISON, LongRun, Vectors, run_params
 from support import backends, memfd, raw
 
-only_on_the_host = pytest.mark.skipif(BACKEND != backends.HOST, reason="test_cuda_lifetimes.py holds a GPU's kernels at a gate")
+only_on_the_host = pytest.mark.skipif(BACKEND != backends.HOST, reason="test_cuda.py holds a GPU's kernels at a gate")
 
 EXEC, OTHER = ("host_us", "gpu_us") if BACKEND == backends.HOST else ("gpu_us", "host_us")
 ENDED, GOES_ON = {"ended": True}, {"ended": False}
@@ -150,6 +150,35 @@ def test_late_ends_are_counted(connection: raw.Connection) -> None:
     connection.call("trim")
     row = next(r for r in connection.call("clients")["clients"] if r["client"] == "late")
     assert row["device_us"] > 20e3, "not even what passed until the reply"
+
+
+# ---- order: within a stream; streams are independent ----
+
+
+@pytest.mark.parametrize("apart", ["streams", "connections"])
+def test_others_do_not_wait(apart: str, connect: Callable[..., raw.Connection]) -> None:
+    """One stream's or connection's long run does not hold up another's short one."""
+    one = connect()
+    two = one if apart == "streams" else connect()
+    vectors = Vectors(two, 2, 100)
+    vectors[0][:] = 2
+    work = LongRun(one, stream=1)
+    two.run("square", [vectors.tensor(0)], [vectors.tensor(1)], stream=2 if apart == "streams" else 1)
+    assert (vectors[1] == 4).all()
+    assert work.msgid not in one.replies and not one.readable(0)
+    assert one.call("cancel", {"msgid": work.msgid})["cancelled"] is True
+    assert one.reply_error(work.msgid).code == "cancelled"
+
+
+def test_trim_and_stats_wait_for_earlier_requests(connection: raw.Connection) -> None:
+    work = LongRun(connection)
+    stats, trim = connection.request("stats"), connection.request("trim")
+    assert connection.alive()
+    assert stats not in connection.replies and trim not in connection.replies
+    connection.call("cancel", {"msgid": work.msgid})
+    assert connection.reply_error(work.msgid).code == "cancelled"
+    for msgid in (stats, trim):
+        connection.reply(msgid).get()
 
 
 # ---- timings ----

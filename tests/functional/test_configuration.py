@@ -146,34 +146,19 @@ def test_a_cache_that_another_user_leads_elsewhere(user: str, reachable: Path) -
 
 
 @pytest.mark.parametrize(
-    "name, meant",
+    "name, says",
     [
-        ("KOPSD_HOST_THREAD", "KOPSD_HOST_THREADS"),
-        ("KOPSD_SERVER_LOGLEVEL", "KOPSD_SERVER_LOG_LEVEL"),
-        ("KOPSD_host_threads", "KOPSD_HOST_THREADS"),
-        ("KOPSD_ACCESS_DENNY", "KOPSD_ACCESS_DENY"),
+        ("KOPSD_HOST_THREAD", "which is no setting; did you mean KOPSD_HOST_THREADS?"),
+        ("KOPSD_host_threads", "which is no setting; did you mean KOPSD_HOST_THREADS?"),
+        ("KOPSD_ACCESS_DENNY", "which is no setting; did you mean KOPSD_ACCESS_DENY?"),
+        ("KOPSD_EXECUTORS_SPIN_US", "which is no setting any more: unset it; executors poll for 100 microseconds"),
+        ("KOPSD_COLOUR", ""),
     ],
 )
-def test_an_unknown_variable_is_refused_with_what_was_meant(name: str, meant: str, tmp_path: Path) -> None:
+def test_an_unknown_variable_is_refused_with_what_was_meant(name: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "empty.conf"
     path.write_text("")
     done = check_config(path, env={name: "1"})
-    assert done.returncode == 2, done.stderr
-    assert f"{name}, which is no setting; did you mean {meant}?" in done.stderr
-
-
-def test_a_variable_of_an_older_version(tmp_path: Path) -> None:
-    path = tmp_path / "empty.conf"
-    path.write_text("")
-    done = check_config(path, env={"KOPSD_EXECUTORS_SPIN_US": "1"})
-    assert done.returncode == 2, done.stderr
-    assert "KOPSD_EXECUTORS_SPIN_US, which is no setting any more: unset it; executors poll for 100 microseconds" in done.stderr
-
-
-def test_a_variable_that_is_like_no_setting(tmp_path: Path) -> None:
-    path = tmp_path / "empty.conf"
-    path.write_text("")
-    done = check_config(path, env={"KOPSD_COLOUR": "red"})
-    assert done.returncode == 2 and "KOPSD_COLOUR" in done.stderr and "did you mean" not in done.stderr
-    assert check_config(path, env={"KOPSDAEMON": "1", "KOPS_COLOUR": "1"}).returncode == 0
-    assert check_config(path, env={"KOPSD_HOST_THREADS": "2", "KOPSD_ACCESS_DENY": "nobody"}).returncode == 0
+    assert done.returncode == 2 and f"{name}, {says}" in done.stderr, done.stderr
+    assert ("did you mean" in done.stderr) == ("did you mean" in says)
+    assert check_config(path, env={"KOPSDAEMON": "1", "KOPS_COLOUR": "1", "KOPSD_HOST_THREADS": "2"}).returncode == 0

@@ -134,23 +134,6 @@ def test_the_end_does_not_wait_for_it(lingering: NewLingering) -> None:
         daemon.stop()
 
 
-def test_a_newcomer_who_is_turned_away(lingering: NewLingering) -> None:
-    bounds = ("--set", "server.max_connections=2", "--set", "quota.connections=0")
-    with Daemon(*bounds, config=CONFIG) as daemon, daemon.connect() as other:
-        assert other.alive()
-        with daemon.connect() as second:
-            assert second.alive()
-            before, rude = threads(daemon), lingering()
-            with stopped(daemon), daemon.connect() as third:
-                third.send(PING, fds=[rude.own.fileno()])
-                rude.own.close()
-            assert other.alive()
-            proc.eventually(lambda: proc.closing(daemon.pid) == 1, "it is still being closed")
-            assert other.alive()
-            rude.end()
-            proc.eventually(lambda: proc.closing(daemon.pid) == 0 and threads(daemon) <= before, "it is closed")
-
-
 def test_out_of_band(lingering: NewLingering) -> None:
     """What the kernel would drop by itself, were it not asked to keep it in line."""
     with Daemon(config=CONFIG) as daemon, daemon.connect() as other, daemon.connect() as connection:

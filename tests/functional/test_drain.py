@@ -125,9 +125,12 @@ def test_resume_answers_those_who_wait(server: Daemon) -> None:
         assert worker.alive() and state(worker) == "draining"
 
 
+@pytest.mark.parametrize("supervised", [False, True])
 @pytest.mark.parametrize("leaves", [False, True], ids=["who asked waits", "who asked is gone"])
-def test_stop_waits_for_what_is_in_flight(server: Daemon, leaves: bool) -> None:
-    with server.connect() as worker:
+def test_stop_waits_for_what_is_in_flight(leaves: bool, supervised: bool) -> None:
+    """A supervisor ends with it: the end was asked for."""
+    server = Daemon(*["--supervise"] * supervised, config=CONFIG)
+    with server, server.connect() as worker:
         vectors = Vectors(worker, 2, 1000)
         vectors[0][:] = 3
         long = LongRun(worker)
@@ -147,7 +150,8 @@ def test_stop_waits_for_what_is_in_flight(server: Daemon, leaves: bool) -> None:
             assert admin.wait_closed() is None
             admin.close()
         assert worker.wait_closed() is None
-    assert server.wait() == 0
+        assert server.wait() == 0
+        assert "event=supervise_restart" not in server.log()
 
 
 @pytest.mark.parametrize("how", ["stop", "sigterm"])
@@ -170,17 +174,6 @@ def test_stop_when_the_time_is_over(how: str) -> None:
         assert daemon.wait() == 0
 
 
-@pytest.mark.parametrize("supervised", [False, True])
-def test_stop_when_idle(supervised: bool) -> None:
-    """A supervisor ends with it: the end was asked for."""
-    with Daemon(*["--supervise"] * supervised, config=CONFIG) as daemon:
-        with daemon.connect() as connection:
-            assert connection.call("drain", {"stop": True}) == {"drained": True, "jobs": 0, "connections": 1}
-            assert connection.wait_closed() is None
-        assert daemon.wait() == 0
-    assert "event=supervise_restart" not in daemon.log()
-
-
 def test_the_manager_hears_of_it() -> None:
     with Daemon(config=CONFIG, manager=True) as daemon:
         with daemon.connect() as connection:
@@ -191,12 +184,6 @@ def test_the_manager_hears_of_it() -> None:
             connection.call("drain", {"stop": True})
             assert daemon.heard("STOPPING=1")
         assert daemon.wait() == 0
-
-
-def test_a_notification_drains(server: Daemon) -> None:
-    with server.connect() as connection:
-        connection.send(raw.pack([2, "drain", [{}]]))
-        assert connection.alive() and state(connection) == "draining"
 
 
 @only_with_nvrtc

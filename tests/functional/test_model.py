@@ -1,7 +1,7 @@
 """Random sequences of every method, good and bad, on several connections, beside a model of what should come of them.
 
-KOPS_MODEL_STEPS is how many steps are made, in runs of STEPS_OF_A_RUN; without it a few, always the same ones. Only the
-clients of `overlap` do something else each time: KOPS_MODEL_CHANCE, which is printed, repeats it.
+KOPS_MODEL_STEPS is how many steps are made, in runs of STEPS_OF_A_RUN; without it a few, always the same ones. Clients that do not
+wait for replies are those of tests/soak and tests/simulation.
 KOPS_TEST_BACKEND says what the daemon has: on a GPU the same memory is staged.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,20 +22,164 @@ from gpu_machine import Machine as GpuMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from model import Client, Program, Step, body, bound, carry_out, refill, tensors_of
-from model_executors import CONFIG as EXECUTORS_CONFIG
-from model_executors import Executors
-from model_faults import FAULTS
-from model_machine import BUFFERS, CONFIG, CONNECTIONS, SEEDS, Base, answers, executed, made
-from model_pipelined import Burst, requested
+from model import Client, Memory, Program, Step, View, body, bound, carry_out, refill, tensors_of
+from model_machine import BUFFERS, CONFIG, FAULTS, SEEDS, Base, answers, executed, made
 from support import backends, memfd, proc, raw, records
 from support.daemon import Daemon
-from user_kernels import ARCH
+from user_kernels import ARCH, CUSTOM_PARAMS, HOSTILE_PARAMS, OTHERS
+
+OWN_EXECUTORS = BACKEND == backends.STANDIN and os.environ.get("KOPS_TEST_ISOLATE") != "none"
+KERNELS = {"custom_kernel": CUSTOM_PARAMS, "fault_kernel": HOSTILE_PARAMS["fault_kernel"], "spin_forever": HOSTILE_PARAMS["spin_forever"]}
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # one that was about to end
+
+
+class Executors(Base):
+    """Rules of a machine with a stand-in driver: faults, hangs, and executors that are killed. Only what says so fails. Every id, buffer
+    and program stays what it is, and memory too, but for the outputs of what failed."""
+
+    killed = False  # an executor, since the last launch
+
+    def kernels(self, client: Client) -> dict[str, int]:
+        """Of its own, made when they are first needed: from then on its work has an executor of its own, or its user's."""
+        if not client.own:
+            compiled = client.connection.call("compile", {"source": OTHERS, "entries": list(KERNELS)})
+            client.modules.append(compiled["module"])
+            for entry, params in KERNELS.items():
+                params = {"module": compiled["module"], "entry": entry, "params": params, "grid": [1], "block": [64]}
+                client.own[entry] = client.connection.call("kernel", params)["kernel"]
+        return client.own
+
+    def two_views(self, client: Client, rng: random.Random) -> tuple[View, View] | None:
+        """One to write, one to read, with numbers."""
+        writable = [memory for memory in client.roomy() if memory.access == "rw"]
+        if not writable:
+            return None
+        memory: Memory = rng.choice(writable)
+        out, read = (View(memory, slot * 1024, (64,), None, "f32") for slot in rng.sample(range(4), 2))
+        for view in (out, read):
+            view.fill(rng)
+        return out, read
+
+    def launch(self, client: Client, kernel: int, factor: int, rng: random.Random) -> None:
+        """A kernel that multiplies 64 numbers."""
+        views = self.two_views(client, rng)
+        if views is None:
+            return
+        out, read = views
+        reply = self.ask(client, "launch", {"kernel": kernel, "args": [out.wire(), read.wire(), 64]})
+        assert reply is not None
+        if reply.error is not None and self.killed:  # while the daemon did not know of it: what came of the kernel is not known
+            self.refused(reply.error, "device_lost")
+            out.numbers[...] = out.of(out.memory.data)
+        else:
+            assert reply.get()["device"] in self.names
+            out.numbers[...] = factor * read.numbers
+            out.settle()
+        self.killed = False
+        out.memory.check()
+
+    @precondition(lambda self: OWN_EXECUTORS and not self.draining)
+    @rule(seed=SEEDS)
+    def launch_own(self, seed: int) -> None:
+        rng = random.Random(seed)
+        client = self.pick(rng)
+        self.launch(client, self.kernels(client)["custom_kernel"], 2, rng)
+
+    @precondition(lambda self: OWN_EXECUTORS and not self.draining)
+    @rule(seed=SEEDS)
+    def fault(self, seed: int) -> None:
+        rng = random.Random(seed)
+        client = self.pick(rng)
+        views = self.two_views(client, rng)
+        if views is None:
+            return
+        reply = self.ask(client, "launch", {"kernel": self.kernels(client)["fault_kernel"], "args": [views[0].wire()]})
+        assert reply is not None and reply.error is not None
+        # Killed while the daemon did not know of it: what came of the kernel is not known.
+        self.refused(reply.error, "device_fault", *(["device_lost"] if self.killed else []))
+        self.killed = False
+        views[0].memory.check()
+
+    @precondition(lambda self: OWN_EXECUTORS and not self.draining)
+    @rule(seed=SEEDS)
+    def hang(self, seed: int) -> None:
+        rng = random.Random(seed)
+        client = self.pick(rng)
+        views = self.two_views(client, rng)
+        if views is None:
+            return
+        params: dict[str, Any] = {"kernel": self.kernels(client)["spin_forever"], "args": [views[0].wire()]}
+        if rng.random() < 0.3:
+            # What runs by then goes on until its deadline.
+            msgid = client.connection.request("launch", {**params, "deadline_ms": 2000})
+            executed.update(["launch", "cancel"])
+            assert client.connection.call("cancel", {"msgid": msgid}) == {"cancelled": True}
+            reply = client.connection.reply(msgid)
+            code = "cancelled"
+        else:
+            reply = self.ask(client, "launch", {**params, "deadline_ms": rng.choice([1, 20])})
+            code = "deadline_exceeded"
+        assert reply is not None and reply.error is not None
+        self.refused(reply.error, code)
+        views[0].memory.check()
+
+    def executors(self) -> list[int]:
+        return sorted(proc.executors(self.daemon.pid))
+
+    @precondition(lambda self: self.control is not None)
+    @rule(seed=SEEDS)
+    def replace(self, seed: int) -> None:
+        """Some executors end while nobody asks for anything."""
+        rng = random.Random(seed)
+        pids = self.executors()
+        for pid in rng.sample(pids, rng.randint(0, len(pids))):
+            executed["kill"] += 1
+            kill(pid)
+            self.killed = True
+
+    @precondition(lambda self: self.control is not None and not self.draining)
+    @rule(seed=SEEDS)
+    def replace_at_work(self, seed: int) -> None:
+        """The executor ends in the middle of an op, which is done all the same if that gives the same."""
+        rng = random.Random(seed)
+        client = self.pick(rng)
+        step = client.step(rng)
+        gpu = [device["uuid"] for device in self.hello["devices"] if device["backend"] == "cuda"]
+        if step is None or not gpu:
+            return
+        assert self.control is not None
+        control = self.control
+        with control.gate("kernel"):
+            msgid = client.connection.request("run", {**step.wire(), "device": gpu[0]})
+            executed.update(["run", "kill"])
+            # An op on nothing needs no executor.
+            proc.eventually(lambda: control.waiting("kernel") > 0 or client.connection.readable(0), "it runs, or has ended")
+            for row in control.rows():
+                if row.waiting("kernel"):
+                    kill(row.pid)
+                    lost = step.reads_what_it_writes
+                    break
+            else:
+                lost = False
+        reply = client.connection.reply(msgid)
+        if not lost:
+            reply.get()
+            carry_out([step])
+        else:
+            assert reply.error is not None, f"{step} was done again"
+            self.refused(reply.error, "device_lost")
+            step.out.memory.check()
+
 
 LONG = "KOPS_MODEL_STEPS" in os.environ
 STEPS = int(os.environ.get("KOPS_MODEL_STEPS", "1500"))
 STEPS_OF_A_RUN = 50
-CHANCE = int(os.environ.get("KOPS_MODEL_CHANCE", str(random.SystemRandom().randrange(1 << 32))))
 MUST_END = {"live_ipc_mappings", "live_host_registrations", "live_graphs", "live_graph_execs", "live_captures"}
 SCALE = """extern "C" __global__ void scale(float *y, const float *x, int n)
 {{
@@ -78,7 +223,7 @@ class Machine(Executors):
     def run(self, seed: int) -> None:
         rng = random.Random(seed)
         client = self.pick(rng)
-        step = client.step(rng, rng.choice(["f32", "f64", "f16", "bf16"]))
+        step = client.step(rng)
         if step is None:
             return
         options = {**self.options(rng, [step]), **self.device(rng)}
@@ -267,19 +412,6 @@ class Machine(Executors):
         client.connection.call("release", {"buffer": buffer})
         client.gone.append(buffer)
 
-    @precondition(lambda self: not self.draining and len(self.clients) < CONNECTIONS - 2 and self.held < BUFFERS - 4)
-    @rule(seed=SEEDS)
-    def overlap(self, seed: int) -> None:
-        """Other clients, which do not wait for replies. They leave nothing behind."""
-        rng = random.Random(f"{CHANCE} {seed}")
-        most = min(rng.randint(1, 3), CONNECTIONS - 1 - len(self.clients))
-        burst = Burst(self.daemon, rng, self.exporter, self.control, self.settled)
-        burst.run(rng.choice([5, 20, 60]), most, (BUFFERS - self.held) // most - 1)
-        proc.eventually(lambda: self.user()["buffers"] == self.held, lambda: f"{self.held} buffers, but {self.user()}")
-        for client in self.clients:
-            for memory in client.buffers.values():
-                memory.check()
-
     @rule(seed=SEEDS)
     def ordered_work_needs_device_memory(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -405,14 +537,13 @@ def device() -> Iterator[Daemon]:
         with Daemon(config=backends.config(BACKEND) + CONFIG) as daemon:
             yield daemon
         return
-    machine = GpuMachine(more=CONFIG + EXECUTORS_CONFIG)
+    machine = GpuMachine(more=CONFIG + "[executors]\nfaults = 0\n")
     with machine.daemon as daemon:
-        Base.control, Base.exporter = machine.control, machine.exporter()
+        Base.control = machine.control
         yield daemon
         rows = {pid: machine.control.row(pid) for pid in proc.executors(daemon.pid) or [daemon.pid]}
         proc.eventually(lambda: not any(row.live()[key] for row in rows.values() for key in MUST_END), lambda: str(rows))
         assert not machine.control.misuses()
-        Base.exporter.close()
 
 
 def until_idle(daemon: Daemon) -> None:
@@ -424,7 +555,6 @@ def until_idle(daemon: Daemon) -> None:
 
 @pytest.mark.skipif(backends.missing(BACKEND) is not None, reason=str(backends.missing(BACKEND)))
 def test_model() -> None:
-    print(f"KOPS_MODEL_CHANCE={CHANCE}")
     with np.errstate(all="ignore"), device() as daemon:
         Base.daemon = daemon
         until_idle(daemon)
@@ -445,10 +575,9 @@ def test_model() -> None:
             proc.eventually(lambda: kept() == [0, 0, 0], lambda: f"nothing is kept, but {kept()}")
         until_idle(daemon)
         daemon.wait_holdings(before)
-    requests, said = dict((executed + requested).most_common()), dict(answers.most_common())
+    requests, said = dict(executed.most_common()), dict(answers.most_common())
     records.keep("model", "steps", made["steps"], BACKEND == backends.CUDA, backend=BACKEND, requests=requests, answers=said)
-    overlapping = f"{sum(requested.values())} of them overlapping"
-    print(f"{made['steps']} steps, {sum(requests.values())} requests, {overlapping}: {requests}; answers: {said}")
+    print(f"{made['steps']} steps, {sum(requests.values())} requests: {requests}; answers: {said}")
 
 
 if __name__ == "__main__":

@@ -14,16 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from gpu_machine import (
-    FIXTURES,
-    ILLEGAL_ADDRESS,
-    Machine,
-    N,
-    only_with_the_standin,
-    square,
-    values,
-    vector,
-)
+from gpu_machine import FIXTURES, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values, vector
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
 
@@ -87,15 +78,6 @@ def test_a_run_waits_for_its_word(connection: raw.Connection, memory: tuple[Memo
     assert page.words[[i for i in range(512) if i not in (3, 259)]].max() == 0
 
 
-def test_words_that_were_reached_before(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    """The page is the same every time."""
-    first, second = Timelines(connection), Timelines(connection)
-    first.reach(0, 100)
-    for i in range(1, 101):
-        connection.call("run", square(*memory, ready=i, done=i))
-        assert second.done(0) == i
-
-
 def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
 ) -> None:
@@ -131,18 +113,6 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     for page, ids in waiting.items():
         for stream in range(len(ids)):
             page.wait_done(stream, 1)
-
-
-def test_a_batch_has_one_pair_of_words(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    ids = [connection.request("run", square(*memory, ready=1))]
-    ids += [connection.request("run", square(*memory)) for _ in range(20)]
-    ids.append(connection.request("run", square(*memory, done=1)))
-    assert connection.alive() and page.done(0) == 0 and ids[5] not in connection.replies
-    page.reach(0, 1)
-    page.wait_done(0, 1)
-    for msgid in ids:
-        connection.reply(msgid).get()
 
 
 def test_sequences_and_programs_are_ordered_too(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
@@ -190,19 +160,6 @@ def test_a_refused_op_is_passed_in_its_turn(connection: raw.Connection, memory: 
     for i, (method, params, code) in enumerate(wrong):
         assert connection.error(method, {**params, "done": 100 + i}).code == code
         assert page.done(0) == 100 + i
-
-
-def test_a_cancelled_op_is_passed_in_its_turn(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    ids = [connection.request("run", square(*memory, ready=i, done=i)) for i in (1, 2, 3)]
-    assert connection.call("cancel", {"msgid": ids[1]})["cancelled"] is True
-    assert page.done(0) == 0
-    page.reach(0, 1)
-    page.wait_done(0, 2)
-    assert connection.reply_error(ids[1]).code == "cancelled"
-    page.reach(0, 3)
-    connection.reply(ids[2]).get()
-    assert page.done(0) == 3
 
 
 def test_a_failing_kernel_is_passed(connection: raw.Connection, machine: Machine, memory: tuple[Memory, Memory]) -> None:

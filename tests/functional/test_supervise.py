@@ -18,15 +18,6 @@ CONFIG = backends.config(backends.HOST)
 NOBODY = 65534
 
 
-def children(pid: int) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-
-
-def state(pid: int) -> str:
-    """As ps shows it: R, S, T (stopped), Z (ended, not waited for)."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
-
-
 def server_of(daemon: Daemon) -> int:
     """The pid of the one that serves."""
     with daemon.connect() as connection:
@@ -47,7 +38,7 @@ def test_serves_and_ends() -> None:
     with supervised() as daemon:
         server = server_of(daemon)
         proc.send_stray(daemon.pid, server)
-        assert server_of(daemon) == server and children(daemon.pid) == [server]
+        assert server_of(daemon) == server and list(proc.children(daemon.pid)) == [server]
         assert_idle(daemon)
         daemon.stop()
         assert gone(server)
@@ -66,7 +57,7 @@ def test_a_server_that_dies_is_started_again(number: signal.Signals) -> None:
         with daemon.connect() as connection:
             after = connection.call("hello")
         assert after["instance"] != before["instance"]
-        assert children(daemon.pid) == [after["pid"]]
+        assert list(proc.children(daemon.pid)) == [after["pid"]]
         assert f"event=supervise_exit pid={before['pid']} signal={int(number)}\n" in daemon.log()
 
 
@@ -76,7 +67,7 @@ def test_who_connects_in_the_gap_waits_and_is_served() -> None:
         server = server_of(daemon)
         os.kill(daemon.pid, signal.SIGSTOP)
         os.kill(server, signal.SIGKILL)
-        proc.eventually(lambda: state(server) == "Z", "the server has ended")
+        proc.eventually(lambda: proc.children(daemon.pid).get(server) == b"Z", "the server has ended")
         with daemon.connect() as connection:
             connection.request("ping", {"in": "the gap"}, msgid=7)
             os.kill(daemon.pid, signal.SIGCONT)
