@@ -12,8 +12,8 @@ import pytest
 from gpu_machine import Machine, N, register, values, vector
 from support import proc, raw
 from support.cuda_exporter import Exporter, Memory
+from support.kernels import custom_kernel, hostile_kernel
 from support.raw import tensor
-from user_kernels import custom_kernel, hostile_kernel
 
 CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\nfaults = {faults}\n"
 

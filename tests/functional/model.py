@@ -174,11 +174,8 @@ class Client:
         self.buffers: dict[int, Memory] = {}
         self.opaque: dict[int, int] = {}  # device memory that the daemon made: its size by id
         self.programs: dict[int, Program] = {}
-        self.modules: list[int] = []
-        self.kernels: list[int] = []
         self.own: dict[str, int] = {}  # kernels by name
         self.gone = [0, 2**40]  # ids of nothing
-        self.paged = False  # has timelines
         self.hello = connection.call("hello", {"client": name})
 
     @property

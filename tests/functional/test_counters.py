@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from domains import FIXTURES, Client, Domains
-from gpu_machine import N, only_with_the_standin, values
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin, values
 from support import backends, nvml, proc, raw
 from support.daemon import Daemon, binary
+from support.kernels import OTHERS, compile_source, declare, pointer, scalar
 from support.memfd import Shared
-from user_kernels import OTHERS, compile_source, declare, only_with_nvrtc, pointer, scalar
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "client_py"))
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from domains import FIXTURES, Client, NewClient, Start
-from gpu_machine import N, only_with_the_standin
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin
 from support import backends, proc, raw
 from support.daemon import Daemon
 from support.memfd import Shared
-from user_kernels import only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from domains import FIXTURES, Client, Domains, NewClient, Plain, Start
-from gpu_machine import N, only_with_the_standin
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin
 from support import memfd
+from support.kernels import hostile_kernel
 from support.raw import Connection, tensor
 from test_counters import counting
-from user_kernels import hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES

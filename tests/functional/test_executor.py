@@ -13,9 +13,9 @@ from pathlib import Path
 
 import prometheus
 import pytest
-from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_the_standin, square, values
+from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_nvrtc, only_with_the_standin, square, values
 from support import proc, raw
-from user_kernels import custom_kernel, only_with_nvrtc
+from support.kernels import custom_kernel
 
 pytestmark = only_with_the_standin
 
@@ -228,37 +228,25 @@ def start(tmp_path: Path) -> Iterator[Start]:
         machine.mps.end()
 
 
-def test_mps_ends_it(start: Start) -> None:
-    machine = start()
-    lost = machine.lose("hangs")
-    log = machine.daemon.log()
-    assert machine.mps.heard() == machine.asked(lost)
-    assert f"event=mps_terminate_client pid={lost} servers=1 " in log
-    assert f"event=executor_ended pid={lost} signal={signal.SIGKILL:d}\n" in log, "by the control program"
-    assert "event=executor_killed" not in log
-
-
-@pytest.mark.parametrize("terminate", [HANGS, None], ids=["hangs", "missing"])
-def test_it_ends_in_order(start: Start, terminate: str | None) -> None:
-    """Where MPS does not end it the executor ends itself, which it does even if a kernel of its never ends."""
+@pytest.mark.parametrize(
+    ("terminate", "how", "end", "why"),
+    [
+        pytest.param(TERMINATES, "hangs", f"signal={signal.SIGKILL:d}\n", "servers=1 ", id="by MPS"),
+        pytest.param(HANGS, "hangs", "status=0\n", 'why="MPS did not answer', id="MPS hangs"),
+        pytest.param(None, "hangs", "status=0\n", 'why="nvidia-cuda-mps-control: No such file', id="MPS is missing"),
+        pytest.param(DOES_NOTHING, "stopped", "", "", id="killed last"),
+    ],
+)
+def test_an_executor_at_mps_ends(start: Start, terminate: str | None, how: str, end: str, why: str) -> None:
+    """Where MPS does not end it the executor ends itself, even if a kernel of its never ends; one that is stopped is killed."""
     machine = start(terminate)
-    lost = machine.lose("hangs")
+    lost = machine.lose(how)
     log = machine.daemon.log()
     assert machine.mps.heard() == (machine.asked(lost) if terminate else [])
-    assert f"event=mps_terminate_client pid={lost} " in log
-    assert ('why="MPS did not answer' in log) == (terminate == HANGS)
-    assert ('why="nvidia-cuda-mps-control: No such file' in log) == (terminate is None)
-    assert f"event=executor_ended pid={lost} status=0\n" in log
-    assert "event=executor_killed" not in log
+    assert f"event=mps_terminate_client pid={lost} " in log and why in log
+    assert not end or f"event=executor_ended pid={lost} {end}" in log
+    assert (f"event=executor_killed pid={lost} " in log) == (how == "stopped")
     assert set(proc.children(machine.daemon.pid)) == {machine.executor()}, "nothing of the control program is left"
-
-
-def test_it_is_killed_last(start: Start) -> None:
-    """A process that takes no notice of anything."""
-    machine = start(DOES_NOTHING)
-    lost = machine.lose("stopped")
-    assert machine.mps.heard() == machine.asked(lost)
-    assert f"event=executor_killed pid={lost} " in machine.daemon.log()
 
 
 @pytest.mark.parametrize("how", ["broken", "daemon"])

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from domains import FIXTURES, Client, Domains, NewClient, Plain, Start
-from gpu_machine import N, only_with_the_standin, register, vector
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin, register, vector
 from prometheus import parse
 from support import proc, raw
+from support.kernels import OTHERS, compile_source
 from support.raw import tensor
 from test_ordered import Timelines
-from user_kernels import OTHERS, compile_source, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from domains import Domains, Plain, Watcher
-from gpu_machine import N, only_with_the_standin, values, vector
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin, values, vector
 from standin_cuda.control import has_ended
 from support import memfd, proc
+from support.kernels import custom_kernel, hostile_kernel
 from support.raw import tensor
 from test_ordered import Timelines
-from user_kernels import custom_kernel, hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 

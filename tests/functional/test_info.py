@@ -19,7 +19,6 @@ from arrays import LongRun, Vectors
 from prometheus import Family
 from support import backends, memfd, proc, raw, users
 from support.daemon import Daemon
-from support.ring import Ring
 from support.users import STRANGER, as_root
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
@@ -113,17 +112,6 @@ def test_stats_rows(connection: raw.Connection) -> None:
         assert spread["min"] <= spread["mean"] <= spread["max"]
 
 
-def test_stats_filters(connection: raw.Connection) -> None:
-    vectors = Vectors(connection, 2, 12)
-    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
-    assert connection.call("stats", {"op": "square"})["ops"]
-    assert all(row["op"] == "square" for row in connection.call("stats", {"op": "square"})["ops"])
-    assert not connection.call("stats", {"op": "square", "dtype": "bf16", "device": 0})["ops"]
-    assert connection.error("stats", {"op": "cube"}).code == "unknown_op"
-    assert connection.error("stats", {"dtype": "f8"}).code == "unknown_dtype"
-    assert connection.error("stats", {"device": "GPU-none"}).code == "unknown_device"
-
-
 def test_stats_tell_who_refers_to_what(daemon: Daemon, connection: raw.Connection, spawn: Callable[..., int]) -> None:
     """Each of many mappings by itself, of two processes."""
     size, ready, done = 54321, *os.pipe()
@@ -190,29 +178,6 @@ def test_who_it_is(connection: raw.Connection, watcher: raw.Connection) -> None:
     assert (row["requests"], row["errors"], row["inflight"], row["shm"], row["paused"]) == (1, 0, 0, False, False)
 
 
-def test_counts_and_latencies(connection: raw.Connection, watcher: raw.Connection) -> None:
-    connection.call("hello", {"client": "runner"})
-    vectors = Vectors(connection, 2, 100_000)
-    busy_before = watcher.call("clients")["devices"][0]["busy_us"]
-    replies = [connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)], repeat=3) for _ in range(50)]
-    connection.error("no_such_method")
-    row = named(watcher, "runner")
-    assert row["requests"] == 53 and row["errors"] == 1  # with hello and register
-    times = [{**r["timings"], "device": sum(r["timings"]["samples"])} for r in replies]
-    for part, key in (("queue", "queue_us"), ("total", "total_us"), ("device", "device")):
-        seen = sorted(t[key] for t in times)
-        spread = row["latency"][part]
-        assert spread["count"] == 50
-        assert spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["p999"] <= spread["max"]
-        assert spread["max"] == pytest.approx(seen[-1], rel=1e-6)
-        assert spread["p50"] == pytest.approx(seen[24], rel=0.07, abs=0.002)
-        assert spread["p90"] == pytest.approx(seen[44], rel=0.07, abs=0.002)
-    device = sum(t["device"] for t in times)
-    assert row["device_us"] == pytest.approx(device, rel=1e-6)
-    busy = watcher.call("clients")["devices"][0]["busy_us"] - busy_before
-    assert busy == pytest.approx(device, rel=1e-6)
-
-
 def test_in_flight_and_queued(connection: raw.Connection, watcher: raw.Connection) -> None:
     connection.call("hello", {"client": "busy"})
     long = LongRun(connection)
@@ -235,19 +200,6 @@ def test_in_flight_and_queued(connection: raw.Connection, watcher: raw.Connectio
     assert row["latency"]["total"]["count"] == 2, "what was cancelled has no latency"
     assert row["device_us"] > 0, "but device time"
     assert watcher.call("clients")["devices"][0]["running"] == 0
-
-
-def test_bytes_and_shared_memory(connection: raw.Connection, watcher: raw.Connection) -> None:
-    connection.call("hello", {"client": "ring"})
-    before = named(watcher, "ring")
-    ring = Ring(connection)
-    for _ in range(10):
-        ring.call("ping", {"x": "y" * 1000})
-    after = named(watcher, "ring")
-    assert after["shm"] and not before["shm"]
-    assert after["bytes_in"] - before["bytes_in"] > 10_000
-    assert after["bytes_out"] - before["bytes_out"] > 10_000
-    ring.close()
 
 
 @as_root

@@ -53,41 +53,6 @@ def test_impatient_supervisor() -> None:
         connection.close()
 
 
-def test_end_with_a_client_that_does_not_read() -> None:
-    """SIGTERM: exit status 0, and the socket's path is gone."""
-    with Daemon(config=IMPATIENT) as daemon, daemon.connect() as connection:
-        assert stat.S_ISSOCK(os.stat(daemon.socket_path).st_mode)
-        connection.ask_without_reading()
-        daemon.stop()
-        assert not os.path.exists(daemon.socket_path)
-
-
-def test_no_new_connections_while_it_ends() -> None:
-    """Whoever comes late is refused or told; nobody waits for ever."""
-    with Daemon(config=IMPATIENT) as daemon:
-        first = daemon.connect()
-        LongRun(first)
-        os.kill(daemon.pid, signal.SIGTERM)
-        try:
-            with daemon.connect() as late:
-                late.request("ping", {})
-                late.wait_closed()
-        except (ConnectionError, FileNotFoundError):
-            pass
-        first.wait_closed()
-        assert daemon.wait() == 0
-        first.close()
-
-
-def test_refuses_to_start_twice() -> None:
-    with Daemon(config=CONFIG) as daemon:
-        again = run_once("--socket", daemon.socket_path, "--config", str(daemon.folder / "kopsd.conf"))
-        assert again.returncode not in (0, None) and again.returncode > 0
-        assert daemon.socket_path in again.stderr
-        with daemon.connect() as connection:
-            assert connection.alive()
-
-
 @pytest.mark.parametrize("flags", [[], ["--supervise"]], ids=["alone", "supervised"])
 def test_socket_activation(flags: list[str], tmp_path: Path) -> None:
     """LISTEN_FDS: the socket comes ready-made, stays where it is at the end, and is found again by the next start."""

@@ -189,14 +189,12 @@ def test_an_extension_that_cannot_be_undone() -> None:
         ({"size": 4 * CHUNK}, None, None),  # the rest may follow
         ({"size": CHUNK}, "invalid_argument", "chunk_bytes"),
         ({"chunk_bytes": [CHUNK]}, "invalid_argument", "chunk_bytes"),
-        ({"chunk_bytes": [CHUNK, 0]}, "invalid_argument", "chunk_bytes"),
         ({"chunk_bytes": [CHUNK, 1000]}, "invalid_argument", "chunk_bytes"),
         ({"chunk_bytes": [CHUNK, 2 * CHUNK], "size": 3 * CHUNK}, "out_of_bounds", "chunk_bytes"),
         ({"chunk_bytes": [CHUNK, 1 << 63], "size": (1 << 63) - 1}, "out_of_range", "chunk_bytes"),
         ({"size": 1 << 62}, "out_of_bounds", None),
         ({"chunk_bytes": None, "size": 2 * CHUNK + 1}, "invalid_argument", "chunk_bytes"),
         ({"fds": []}, "invalid_argument", "fds"),
-        ({"fds": [0, 0]}, "invalid_argument", "fds"),
         ({"fds": [0, 2]}, "out_of_range", "fds"),
         ({"fd": 0}, "invalid_argument", "fds"),
         ({"fds": None}, "missing_key", "fd"),
@@ -352,10 +350,8 @@ def test_bad_pools(connection: raw.Connection, exporter: Exporter, machine: Mach
         ({}, [bogus], "invalid_handle", None),
         ({"handle": bytes(64)}, [pool[1]], "invalid_handle", None),
         ({"size": 1 << 40}, [pool[1]], "out_of_bounds", None),
-        ({"handle": b"short"}, [pool[1]], "invalid_argument", "handle"),
         ({"fds": [0, 1], "fd": None}, [pool[1], bogus], "invalid_argument", "fds"),
         ({"fd": None}, [pool[1]], "missing_key", "fd"),
-        ({"handle": None}, [pool[1]], "missing_key", "handle"),
     ):
         params = {k: v for k, v in {**a.params(), **change}.items() if v is not None}
         error = connection.error("register", params, fds)

@@ -171,13 +171,6 @@ def test_a_failing_kernel_is_passed(connection: raw.Connection, machine: Machine
     page.wait_done(0, 1)
 
 
-def test_deadlines_hold_while_a_run_waits(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    msgid = connection.request("run", square(*memory, ready=1, done=1, deadline_ms=1))
-    assert connection.reply_error(msgid).code == "deadline_exceeded"
-    assert page.done(0) == 1 and (values(memory[1]) == -1).all()
-
-
 @pytest.mark.parametrize("how", ["refused", "undecoded", "empty", "cancelled", "deadline"])
 def test_what_follows_waits_for_a_word_that_an_op_before_it_did_not(
     connection: raw.Connection, exporter: Exporter, memory: tuple[Memory, Memory], how: str
@@ -298,26 +291,6 @@ def test_nothing_begins_because_its_connection_ends(
     one.close()
     proc.eventually(lambda: page.done(0) == FAR_END, "the connection has ended")
     assert machine.row.calls("cuLaunchKernel") == before and (values(memory[1]) == -1).all()
-
-
-def test_stopped_clients_stop_nobody(machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]) -> None:
-    """63 clients whose streams never come to their ops; the 64th opens, allocates and runs."""
-    memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    stopped = [connect() for _ in range(63)]
-    pages = [Timelines(client) for client in stopped]
-    ids = [client.request("run", square(*memory, ready=1, done=1, stream=s)) for client in stopped for s in range(4)]
-    assert all(client.alive() for client in stopped)
-    late = connect()
-    mine = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    late.call("run", square(*mine, repeat=3))
-    assert (values(mine[1]) == 9).all()
-    late.call("alloc", {"size": 4096, "device": machine.gpu})
-    late.call("trim")
-    for page in pages:
-        page.words[:4] = 1
-    for i, client in enumerate(stopped):
-        for msgid in ids[4 * i : 4 * i + 4]:
-            client.reply(msgid).get()
 
 
 def test_stall_timeout() -> None:

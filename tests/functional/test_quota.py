@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arrays import LongRun, Vectors
-from gpu_machine import Machine, N, only_with_the_standin, square, vector
+from gpu_machine import Machine, N, only_with_nvrtc, only_with_the_standin, square, vector
 from quotas import HOST, check, daemons, eventually_accepted, large_code, refusals, register, register_error
 from support import memfd, proc, raw, users
 from support.daemon import Daemon, sanitized
+from support.kernels import ARCH
 from support.users import as_root
-from user_kernels import ARCH, only_with_nvrtc
 
 ALICE, BOB = 54001, 54002
 MIB = 1 << 20
@@ -390,29 +390,11 @@ def test_who_allocated_pays_until_the_daemon_lets_go(gpu: Callable[[str], Machin
         os.close(reply.fds[0])
 
 
-@only_with_the_standin
-def test_descriptors_of_allocated_memory(gpu: Callable[[str], Machine]) -> None:
-    most = 2 + 2 * 2  # of each its own, and one more to open it in the next executor
-    machine = gpu(f"[quota]\nfds = {most}\n")
-    with machine.daemon.connect() as connection:
-        params = {"size": 1, "device": machine.gpu}
-        one = connection.call("alloc", params)
-        connection.call("alloc", params)
-        check(connection.error("alloc", params), "fds", most, most)
-        live = machine.row.live_allocations
-        check(connection.error("alloc", params), "fds", most, most)
-        machine.wait(lambda: machine.row.live_allocations == live)
-        connection.call("release", {"buffer": one["buffer"]})
-        eventually_accepted(lambda: connection.call("alloc", params))
-
-
 GIB = 1 << 30
 
 
 Start = Callable[[str], Daemon]
 Sparse = Callable[[int], int]
-
-
 
 
 def register_fd(connection: raw.Connection, fd: int, size: int) -> raw.Reply:

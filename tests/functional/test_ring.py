@@ -285,20 +285,6 @@ def test_impossible_indices(what: str, ring: Ring) -> None:
     expect_closed(ring)
 
 
-def test_words_of_the_daemon_are_its_own(ring: Ring) -> None:
-    """What a client writes over the daemon's indices changes nothing: the daemon has them elsewhere."""
-    for i in range(10):
-        ring.call("ping", {"i": i})
-    ring.set(TAIL, 12345)
-    ring.put(raw.pack_request(100, "ping", {"x": 1}))
-    ring.publish()
-    assert ring.reply(100).get() == {"x": 1}
-    ring.set(REPLY + HEAD, ring.tail)
-    ring.put(raw.pack_request(101, "ping", {"x": 2}))
-    ring.publish()
-    assert ring.reply(101).get() == {"x": 2}
-
-
 # ---- bells ----
 
 

@@ -77,24 +77,6 @@ def test_the_loop_sleeps_for_work_of_both(
     assert all((values(out) == 9).all() for _, out in memory)
 
 
-def test_graphs_of_both(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
-    """Graphs are made on the pool, replayed from the loop, and dropped by whichever run needs their place."""
-    memory = [[vector(e.alloc(4 * N)) for _ in range(6)] for e in exporters]
-    buffers = [[register(connection, m) for m in of_one] for of_one in memory]
-    programs = []
-    for of_one in buffers:
-        ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "add", "in": [0, 0], "out": [1]}]
-        tensors = [tensor(buffer, [N]) for buffer in of_one[:2]]
-        programs.append(connection.call("program", {"tensors": tensors, "ops": ops})["program"])
-    for turn in range(24):
-        for i, program in enumerate(programs):
-            bind = [{"index": j, "buffer": buffers[i][(turn + j) % 6], "offset": 0} for j in range(2)]
-            assert connection.call("run_program", {"program": program, "bind": bind})["device"] == exporters[i].device
-    for program in programs:
-        connection.call("release", {"program": program})
-    connection.call("trim")
-
-
 # ---- tensors of one request on both ----
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import prometheus
 import pytest
-from gpu_machine import ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, vector
+from gpu_machine import ILLEGAL_ADDRESS, Machine, N, add_args, only_with_nvrtc, only_with_the_standin, square, vector
 from support import proc, raw
 from support.daemon import ROOT, Daemon
+from support.kernels import add_kernel
 from support.nvml import FAKE_GPU, Nvml
-from user_kernels import add_args, add_kernel, only_with_nvrtc
 
 pytestmark = only_with_the_standin
 
