@@ -181,18 +181,7 @@ def test_registered_read_only_as_output(connection: raw.Connection, seals: tuple
     connection.run("square", [tensor(buffer, [16])], [vectors.tensor(0)])
 
 
-def test_refused_descriptors_are_closed(connection: raw.Connection, daemon: Any) -> None:
-    """A hundred refusals leave no descriptor; the fixture compares, too, but this is many at once."""
-    connection.alive()
-    before = daemon.holdings()
-    fd = memfd.make(4096, ())
-    for _ in range(100):
-        connection.error("register", {"kind": "memfd", "size": 4096, "fd": 0}, [fd] * 16)
-    os.close(fd)
-    daemon.wait_holdings(before)
-
-
-# ---- limits ----
+# ---- what closes a connection ----
 
 
 def expect_closed(connection: raw.Connection) -> None:

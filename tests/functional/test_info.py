@@ -531,6 +531,9 @@ def test_a_run_and_its_way(connection: raw.Connection, watcher: raw.Connection, 
     assert event.busy <= event.finished - event.began + 5
     assert event.ended - event.received == pytest.approx(1e3 * result["timings"]["total_us"], abs=2)
     assert trace.last["origin_ns"] + event.received <= time.monotonic_ns()
+    assert trace.read(end=True) == [] and not trace.last["recording"]
+    connection.run("add", operands["in"], operands["out"])
+    assert trace.read() == [] and not trace.last["recording"]
 
 
 def test_the_beginning_tells_nothing(connection: raw.Connection, vectors: Vectors) -> None:

@@ -223,6 +223,20 @@ def keep_busy(connection: raw.Connection, vectors: Vectors, until: float) -> raw
 
 
 @as_root
+def test_connections_of_all_users_are_shared(start: Callable[[str], Daemon]) -> None:
+    """Without a quota one user has two thirds of them."""
+    daemon = start("[server]\nmax_connections = 9\n[quota]\nconnections = 0\n")
+    with ExitStack() as there:
+        for _ in range(6):
+            assert there.enter_context(users.connect(daemon, ALICE)).alive()
+        with users.connect(daemon, ALICE) as more:
+            error = more.wait_closed()
+        assert error is not None and error["code"] == "quota_exceeded"
+        assert error["detail"]["users"] == "all" and error["detail"]["limit"] == 9
+        assert there.enter_context(users.connect(daemon, BOB)).alive()
+
+
+@as_root
 def test_a_share_of_the_device_while_others_wait(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\ndevice_share = 10\n")
     with users.connect(daemon, ALICE) as alice, users.connect(daemon, BOB) as bob:

@@ -225,17 +225,6 @@ def test_the_same_source_is_compiled_once_for_everybody(connect: Callable[[], ra
     assert other["cached"] == "no" and other["key"] != replies[0]["key"]
 
 
-def test_many_who_ask_at_once_cause_one_compile(machine: Machine, connect: Callable[[], raw.Connection]) -> None:
-    source = ADD + "// all at once\n"
-    connections = [connect() for _ in range(24)]
-    before = connections[0].call("stats")["kernels"]
-    ids = [c.request("compile", {"source": source, "entries": ["add2_kernel"]}) for c in connections]
-    replies = [c.reply(i).get() for c, i in zip(connections, ids, strict=True)]
-    after = connections[0].call("stats")["kernels"]
-    assert after["compiles"] - before["compiles"] == 1
-    assert len({r["key"] for r in replies}) == 1
-
-
 @pytest.mark.parametrize(
     "line, wanted",
     [
