@@ -719,9 +719,11 @@ class Machine(Executors):
         client = self.pick(rng)
         work = [[step] for step in client.steps(rng, rng.randint(2, 6))]  # whose numbers are there before the first is sent
         sent: list[tuple[int, list[Step], str | None]] = []
+        stream = rng.choice([0, 1, 255])
         for steps in work:
             method = rng.choice(["run", "sequence"])
-            params = dict(steps[0].wire()) if method == "run" else body(steps)
+            how = {"stream": stream, "priority": rng.choice(["low", "normal", "high"]), "timing": rng.random() < 0.5}
+            params = {**(steps[0].wire() if method == "run" else body(steps)), **how}
             code = None
             if rng.random() < 0.2 and all(view.count for view in steps[0].views):
                 change, code = rng.choice(FAULTS[method])
