@@ -72,7 +72,7 @@ class View:
 
     @property
     def numbers(self) -> np.ndarray:
-        """That should be there."""
+        """The elements that should be there."""
         return self.of(self.memory.mirror)
 
     def fill(self, rng: random.Random) -> None:

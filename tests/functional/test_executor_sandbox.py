@@ -156,7 +156,7 @@ ORDINARY = ("--reuid=54321", "--regid=54321", "--clear-groups", "--inh-caps=-all
 
 @pytest.mark.parametrize("arguments", [(), ORDINARY], ids=["root", "ordinary"])
 def test_an_executor_is_confined(start: Start, client: Connect, started_by: StartedBy, arguments: tuple[str, ...]) -> None:
-    """All its threads. It has nothing of the daemon's environment, and what it says is in the log as its words."""
+    """All its threads are. It has nothing of the daemon's environment, and what it says is in the log as its words."""
     if arguments:
         started_by(*arguments)
     machine = start(admin_only=0, HOSTILE_SECRET="told")

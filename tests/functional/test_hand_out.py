@@ -247,7 +247,7 @@ ROW = {"shapes": [[8], [8], [8]], "count": 3, "us": [2.0, 4.0]}
 
 @pytest.fixture
 def fresh() -> Iterator[raw.Connection]:
-    """Of a daemon whose statistics are empty."""
+    """A client of a daemon whose statistics are empty."""
     with Daemon(config=HOST) as daemon, daemon.connect() as one:
         yield one
 
