@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from faults import ALWAYS, FaultyDaemon
+from gpu_machine import only_with_nvrtc
 from scenario import fresh_client
 from support import backends, proc, raw
+from support.kernels import ADD, ARCH
 from test_startup import start, stop
-from user_kernels import ADD, ARCH, only_with_nvrtc
 
 FIRST_READ = 2  # of the calls for a folder: the first opens it
 FAILURES = [(1, errno.EMFILE), (1, errno.EIO), (FIRST_READ, errno.EIO), (FIRST_READ + 2, errno.EIO), (FIRST_READ + 3, errno.ENOMEM)]

@@ -13,9 +13,10 @@ from collections import Counter
 
 import pytest
 from faults import ALL, ALWAYS, FaultyDaemon, describe, may_last, points
+from gpu_machine import only_with_nvrtc
 from scenario import fresh_client, play
 from support import proc, raw, records
-from user_kernels import ADD, ARCH, only_with_nvrtc
+from support.kernels import ADD, ARCH
 
 FAILURES_MAX = 20
 ROUNDS = 3  # before anything is counted: what is made once and kept is there then

@@ -263,15 +263,6 @@ def test_a_log_of_bounded_size(place: Place) -> None:
     proc.eventually(lambda: "event=reload done=true" in place.log.read_text(encoding="utf-8"), "the log goes on")
 
 
-def test_settings_of_the_users_own_win(place: Place) -> None:
-    assert place.autostart(env={"KOPSD_SERVER_IDLE_EXIT_S": "0"}).returncode == 0
-    command = Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
-    assert b"server.idle_exit_s=300" not in command
-    place.stop()
-    assert place.autostart().returncode == 0
-    assert b"server.idle_exit_s=300" in Path(f"/proc/{place.pid()}/cmdline").read_bytes().split(b"\0")
-
-
 def as_user(uid: int, command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, text=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[])
 

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -80,6 +82,59 @@ static bool signals(void)
 {
     return REFUSED(kill(getppid(), SIGCONT)) && REFUSED(syscall(SYS_tgkill, getppid(), getppid(), SIGCONT)) &&
            raise(0) == 0;
+}
+
+/* Calls that no driver makes. A filter that looks at half of an argument takes a wide one for another. */
+static bool other_calls(void)
+{
+    const long victim = getppid(), wide = 1L << 32, path = (long)secret;
+    siginfo_t info = {.si_signo = SIGCONT, .si_code = SI_QUEUE};
+    struct sched_param parameters = {0};
+    struct rlimit limit;
+    cpu_set_t set = {0};
+    const struct {
+        const char *name;
+        long call, a, b, c, d;
+    } calls[] = {
+        {"kill, wide", SYS_kill, wide | victim, wide | SIGCONT, 0, 0},
+        {"tkill", SYS_tkill, victim, SIGCONT, 0, 0},
+        {"sigqueue", SYS_rt_sigqueueinfo, victim, SIGCONT, (long)&info, 0},
+        {"tgsigqueue", SYS_rt_tgsigqueueinfo, victim, victim, SIGCONT, (long)&info},
+        {"owner of a file", SYS_fcntl, 0, F_SETOWN, victim, 0},
+        {"owner of a file, wide", SYS_fcntl, 0, wide | F_SETOWN, victim, 0},
+        {"no death signal", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0},
+        {"no death signal, wide", SYS_prctl, wide | PR_SET_PDEATHSIG, 0, 0, 0},
+        {"pidfd_open", SYS_pidfd_open, victim, 0, 0, 0},
+        {"pidfd_getfd", SYS_pidfd_getfd, 0, 0, 0, 0},
+        {"pidfd_send_signal", SYS_pidfd_send_signal, 0, SIGCONT, 0, 0},
+        {"kcmp", SYS_kcmp, victim, getpid(), 1, 0},
+        {"ptrace", SYS_ptrace, PTRACE_SEIZE, victim, 0, 0},
+        {"prlimit", SYS_prlimit64, victim, RLIMIT_CORE, 0, (long)&limit},
+        {"scheduler", SYS_sched_setscheduler, victim, SCHED_OTHER, (long)&parameters, 0},
+        {"affinity", SYS_sched_setaffinity, victim, sizeof(set), (long)&set, 0},
+        {"priority", SYS_setpriority, PRIO_PROCESS, victim, 0, 0},
+        {"chmod", SYS_fchmodat, AT_FDCWD, path, 0600, 0},
+        {"fchmodat2", 452, AT_FDCWD, path, 0600, 0},
+        {"chown", SYS_fchownat, AT_FDCWD, path, -1, -1},
+        {"utimensat", SYS_utimensat, AT_FDCWD, path, 0, 0},
+        {"inotify", SYS_inotify_add_watch, -1, path, 1, 0},
+        {"setns", SYS_setns, -1, 0, 0, 0},
+        {"mount", SYS_mount, 0, 0, 0, 0},
+        {"perf_event_open", SYS_perf_event_open, 0, 0, -1, -1},
+        {"bpf", SYS_bpf, 0, 0, 0, 0},
+        {"io_uring", SYS_io_uring_setup, 1, 0, 0, 0},
+        {"userfaultfd", SYS_userfaultfd, -1, 0, 0, 0},
+        {"keyctl", SYS_keyctl, 0, -3, 0, 0},
+        {"shmget", SYS_shmget, 0x6b6f7073, 0, 0, 0},
+        {"terminal", SYS_ioctl, -1, wide | 0x5412 /* TIOCSTI */, 0, 0},
+    };
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (!REFUSED(syscall(calls[i].call, calls[i].a, calls[i].b, calls[i].c, calls[i].d))) {
+            fprintf(stderr, "%s: %s\n", calls[i].name, strerror(errno));
+            return false;
+        }
+    return syscall(SYS_clone3, NULL, 0) < 0 && errno == ENOSYS;
 }
 
 static void *nothing(void *argument)
@@ -235,6 +290,7 @@ TEST(test_nothing)
 {
     assert_int_equal(run(enter_nothing, files), FAILS);
     assert_int_equal(run(enter_nothing, signals), FAILS);
+    assert_int_equal(run(enter_nothing, other_calls), FAILS);
     assert_int_equal(run(enter_nothing, processes), FAILS);
     assert_int_equal(run(enter_nothing, sockets), FAILS);
     assert_int_equal(run(enter_nothing, rights), FAILS);
@@ -256,6 +312,7 @@ TEST(test_files)
 TEST(test_calls)
 {
     check(enter_calls, signals);
+    check(enter_calls, other_calls);
     check(enter_calls, processes);
     check(enter_calls, sockets_at_first);
     check(enter_calls_and_sockets, sockets);
@@ -263,7 +320,7 @@ TEST(test_calls)
 
 TEST(test_all)
 {
-    bool (*const probes[])(void) = {tracing, files, signals, processes, sockets, rights};
+    bool (*const probes[])(void) = {tracing, files, signals, other_calls, processes, sockets, rights};
 
     for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++) {
         check(enter_all, probes[i]);
