@@ -1,5 +1,5 @@
 /* Descriptors by byte range, long messages in parts, output with descriptors over a real socket pair. Messages in any
- * pieces, and those that are refused early, are golden vectors: tests/unit/golden. */
+ * pieces are golden vectors (tests/unit/golden), wrong descriptors end real connections (tests/functional). */
 #include <fcntl.h>
 #include <msgpack.h>
 #include <sys/socket.h>
@@ -93,41 +93,24 @@ TEST(descriptors_go_with_the_message_that_starts_there)
     close(b[1]);
 }
 
-TEST(wrong_claims_are_violations)
+/* Whoever brings them in the middle of a message, or more and more of them while one message never ends. */
+TEST(descriptors_that_no_message_starts_with_are_violations)
 {
-    static const struct {
-        const char *what;
-        unsigned given, claimed; /* 0 claimed: the message is passed */
-        size_t before;           /* bytes that come before the descriptors */
-    } cases[] = {{"a claim without descriptors", 0, 1, 0},
-                 {"another number", 1, 2, 0},
-                 {"descriptors that nobody claims", 1, 0, 0},
-                 {"descriptors in the middle of a message", 1, 1, 5}};
     unsigned char bytes[4096];
     size_t n = request(bytes, 1, 1, 10);
+    struct rpc_frame frame;
     struct rpc_input in;
+    int got[RPC_MAX_FDS], fd = open_one();
     struct error e;
-    int fd;
 
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rpc_frame frame;
-        int got[RPC_MAX_FDS], r;
-
-        fd = open_one();
-        rpc_input_init(&in, 4096);
-        if (cases[i].before)
-            feed(&in, bytes, cases[i].before, NULL, 0, &e);
-        feed(&in, bytes + cases[i].before, n - cases[i].before, &fd, cases[i].given, &e);
-        assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
-        r = cases[i].claimed ? rpc_input_claim(&in, cases[i].claimed, got, &e) : rpc_input_consume(&in, &e);
-        if (r != -1 || e.code != ERROR_PROTOCOL_ERROR)
-            fail_msg("%s: %d", cases[i].what, r);
-        rpc_input_free(&in);
-        if (!cases[i].given)
-            close(fd);
-        closed(fd);
-    }
-    /* More and more of them, while one message never ends. */
+    rpc_input_init(&in, 4096);
+    assert_int_equal(feed(&in, bytes, 5, NULL, 0, &e), 0);
+    assert_int_equal(feed(&in, bytes + 5, n - 5, &fd, 1, &e), 0);
+    assert_int_equal(rpc_input_next(&in, &frame, &e), 1);
+    assert_int_equal(rpc_input_claim(&in, 1, got, &e), -1);
+    assert_int_equal(e.code, ERROR_PROTOCOL_ERROR);
+    rpc_input_free(&in);
+    closed(fd);
     rpc_input_init(&in, 4096);
     for (unsigned i = 0; i <= RPC_MAX_BATCHES; i++) {
         fd = open_one();
@@ -209,39 +192,4 @@ TEST(output_sends_descriptors_with_their_message)
     assert_int_equal(rpc_socket_receive(pair[1], &in, &full, &e), RPC_END);
     close(pair[1]);
     rpc_input_free(&in);
-}
-
-TEST(too_many_descriptors_are_refused)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE((RPC_MAX_FDS + 1) * sizeof(int))];
-    } control = {0};
-    unsigned char bytes[64];
-    struct iovec iov = {bytes, request(bytes, 1, 16, 0)};
-    struct msghdr message = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.bytes)};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    int pair[2], fd = open_one(), probe;
-    struct rpc_input in;
-    struct error e;
-    bool full;
-
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN((RPC_MAX_FDS + 1) * sizeof(int));
-    for (unsigned i = 0; i <= RPC_MAX_FDS; i++)
-        memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(int));
-    assert_true(sendmsg(pair[0], &message, 0) > 0);
-    probe = open_one();
-    close(probe);
-    rpc_input_init(&in, 4096);
-    assert_int_equal(rpc_socket_receive(pair[1], &in, &full, &e), RPC_VIOLATION);
-    rpc_input_free(&in);
-    assert_int_equal(open_one(), probe); /* none was kept */
-    close(probe);
-    close(fd);
-    close(pair[0]);
-    close(pair[1]);
 }
