@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "scripted.h"
+#include "scene.h"
 #include "session/client.h"
 
 SCENE(info_is_read)
@@ -124,15 +124,4 @@ SCENE(idle_connection_lost_unnoticed)
     assert_int_equal(poll(&gone, 1, -1), 1);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(scene_seen(s).connections, 2);
-}
-
-TEST(gone_for_good)
-{
-    struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = KOPS_NO_RECONNECT});
-
-    scene_script(s, "x", NULL);
-    fake_vanish(s->fake);
-    assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_CONNECT_FAILED);
-    scene_stop(s);
 }

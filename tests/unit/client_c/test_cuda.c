@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "ordered_fake.h"
-#include "scripted.h"
+#include "driver.h"
+#include "scene.h"
 
 /* A part of the device's memory, and its registration, from the middle of its allocation on. */
 struct part {
@@ -21,7 +21,7 @@ static int begin(void **state)
     struct part *p = calloc(1, sizeof(*p));
 
     if (!context)
-        load();
+        load(NULL);
     p->s = scene_start(NULL);
     p->memory = allocate(10000);
     assert_int_equal(cu.range(&p->base, &p->size, p->memory), 0);
@@ -251,7 +251,7 @@ WITH_PART(maps_device_memory_of_the_daemon)
 
     assert_int_equal(cu.create(&allocation, CHUNK, &prop, 0), 0);
     assert_int_equal(cu.export(&fd, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), 0);
-    fake_set_device(kops_buffer_device(p->buffer)); /* as the stand-in's device is called */
+    fake_device = kops_buffer_device(p->buffer); /* as the stand-in's device is called */
     s = scene_serve(serve_vmm, &fd, NULL);
     assert_ok(kops_buffer_alloc(s->client, 1000, NULL, &buffer, &s->error));
     assert_int_equal(kops_buffer_size(buffer), CHUNK);
@@ -266,7 +266,6 @@ WITH_PART(maps_device_memory_of_the_daemon)
     kops_buffer_release(buffer);
     assert_int_not_equal(cu.range(&again, &size, mapped), 0); /* unmapped */
     scene_stop(s);
-    fake_set_device(NULL);
     cu.release(allocation);
     close(fd);
 }

@@ -1,8 +1,6 @@
 /* Built-in ops in the caller's own context and its graphs, by a real daemon's kernels, with a driver in host memory
  * (tests/standin_cuda). Needs KOPSD and KOPS_CUDA_DRIVER, their paths, in the environment. */
-#include <signal.h>
-
-#include "ordered_fake.h"
+#include "driver.h"
 #include "real_daemon.h"
 
 enum { SIDE = 4, N = SIDE * SIDE, BYTES = N * sizeof(float), CAPTURE_RELAXED = 2 };
@@ -14,7 +12,7 @@ struct memory {
 };
 
 struct two_clients {
-    struct scene s;
+    struct real s;
     float *from, *to; /* the stand-in's device memory is the host's */
     struct memory m;
 
@@ -50,9 +48,9 @@ static int begin(void **state)
     struct kops_connect_options options = {.where = KOPS_WHERE_HERE};
 
     must(x);
-    scene_init(&x->s, getenv("KOPS_CUDA_DRIVER"));
-    options.socket = x->s.daemon.socket;
-    succeed(&x->s, kops_connect(&options, &x->here, &x->s.error));
+    real_init(&x->s, getenv("KOPS_CUDA_DRIVER"));
+    options.socket = x->s.socket;
+    assert_ok(kops_connect(&options, &x->here, &x->s.error));
     x->from = (float *)allocate(BYTES); /* NOLINT(performance-no-int-to-ptr) */
     x->to = (float *)allocate(BYTES);   /* NOLINT(performance-no-int-to-ptr) */
     fill(x);
@@ -69,7 +67,7 @@ static int end(void **state)
     released(&x->m);
     released(&x->h);
     kops_close(x->here);
-    scene_free(&x->s);
+    real_free(&x->s);
     free(x);
     return 0;
 }
@@ -100,7 +98,7 @@ TWO_CLIENTS(an_op_is_launched_here)
     struct kops_stats *stats;
     int told = 0;
 
-    succeed(&x->s, kops_square(x->s.client, &x->m.a, &x->m.b, &here, &result, &x->s.error));
+    assert_ok(kops_square(x->s.client, &x->m.a, &x->m.b, &here, &result, &x->s.error));
     for (int i = 0; i < N; i++)
         assert_true(x->to[i] == (float)(i * i));
     assert_string_equal(result.variant, "vector");
@@ -108,7 +106,7 @@ TWO_CLIENTS(an_op_is_launched_here)
     assert_true(result.gpu_us >= 0 && !strncmp(result.device, "GPU-", 4));
     params.trans_a = true;
     params.alpha = 0.5;
-    succeed(&x->s, kops_gemm(x->s.client, &m, &m, &out, &params, &plain, &result, &x->s.error));
+    assert_ok(kops_gemm(x->s.client, &m, &m, &out, &params, &plain, &result, &x->s.error));
     assert_true(x->to[0] == 0.5F * (0 + 16 + 64 + 144) && x->to[1] == 0.5F * (4 * 5 + 8 * 9 + 12 * 13));
     assert_string_equal(result.variant, "tiled");
     assert_true(result.gpu_us != result.gpu_us && result.timer[0] == 0);
@@ -122,13 +120,13 @@ TWO_CLIENTS(an_op_is_launched_here)
 /* Whether a square by another client, on that memory, ran here: only the daemon tells of all of a call's time. */
 static bool runs_here(struct two_clients *x, enum kops_where of_connection, bool on_device, enum kops_where of_call)
 {
-    const struct kops_connect_options options = {.socket = x->s.daemon.socket, .where = of_connection};
+    const struct kops_connect_options options = {.socket = x->s.socket, .where = of_connection};
     struct kops_request request;
     struct kops_result result;
     kops_client *client;
     struct memory m;
 
-    succeed(&x->s, kops_connect(&options, &client, &x->s.error));
+    assert_ok(kops_connect(&options, &client, &x->s.error));
     registered(x, client, &m);
     if (!on_device) {
         released(&m);
@@ -138,7 +136,7 @@ static bool runs_here(struct two_clients *x, enum kops_where of_connection, bool
         m.b.buffer = m.out;
     }
     request = square_of(&m.a, &m.b, of_call);
-    succeed(&x->s, kops_run(client, &request, &result, &x->s.error));
+    assert_ok(kops_run(client, &request, &result, &x->s.error));
     released(&m);
     kops_close(client);
     return result.total_us != result.total_us;
@@ -162,8 +160,8 @@ TWO_CLIENTS(the_place_is_a_choice_of_the_connection)
         {"here", KOPS_WHERE_DAEMON, true, KOPS_WHERE_DEFAULT, false},
         {"auto", KOPS_WHERE_DEFAULT, true, KOPS_WHERE_DEFAULT, false},
     };
-    const struct kops_connect_options nowhere = {.socket = x->s.daemon.socket, .where = (enum kops_where)7},
-                                      unsaid = {.socket = x->s.daemon.socket};
+    const struct kops_connect_options nowhere = {.socket = x->s.socket, .where = (enum kops_where)7},
+                                      unsaid = {.socket = x->s.socket};
     kops_client *client;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -291,7 +289,7 @@ TWO_CLIENTS(what_is_wrong_is_said_at_once)
     r = square_of(&x->m.a, &x->m.b, KOPS_WHERE_HERE);
     assert_int_equal(kops_submit(client, &r, &ticket, &x->s.error), KOPS_ERR_BAD_ARGUMENT);
     assert_true(x->to[1] == 0);
-    succeed(&x->s, kops_run(client, &r, NULL, &x->s.error));
+    assert_ok(kops_run(client, &r, NULL, &x->s.error));
 }
 
 /* The next daemon gets what this process has, and what the dead one made, contents included; and hears of it where it
@@ -330,7 +328,7 @@ TWO_CLIENTS(a_graph_outlives_client_and_daemon)
     assert_int_equal(cu.end_capture(stream, &graph), 0);
     assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
     assert_true(x->to[2] == 0); /* captured, and not run */
-    real_daemon_end(&x->s.daemon, SIGKILL);
+    real_kill(&x->s);
     for (int round = 1; round < 3; round++) {
         x->from[2] = (float)round;
         assert_int_equal(cu.graph_launch(ready, stream), 0);
@@ -339,4 +337,4 @@ TWO_CLIENTS(a_graph_outlives_client_and_daemon)
     }
 }
 
-ALL_TESTS_WITH(load_for_all, NULL)
+ALL_TESTS_WITH(load, NULL)

@@ -1,17 +1,42 @@
 /* A kernel of a daemon that compiles it (examples_test starts it). Launches in the caller's own context: one that
  * repeats the last one is not checked again, and every other one is, whatever it differs in. */
-#include "ordered_fake.h"
+#include "driver.h"
+#include "scene.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), SKIP = 77, CAPTURE_RELAXED = 2 };
 
+/* A client whose launches run here, unless they say otherwise. */
 static const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}},
                                         there = {.options = {.where = KOPS_WHERE_DAEMON}};
 
 static kops_client *client;
 static kops_kernel *twice;
 
+static const char twice_source[] = "extern \"C\" __global__ void custom_kernel(float *out, const float *in, int n)\n"
+                                   "{\n"
+                                   "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                                   "    if (i < n)\n"
+                                   "        out[i] = 2 * in[i];\n"
+                                   "}\n";
+
+/* The extents of both are `size`. The stand-in driver knows the kernel by its name. */
+static enum kops_code compile_twice(const char *size, kops_kernel **ret)
+{
+    const struct kops_param params[] = {
+        {.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32, .rank = 1, .shape = {size}},
+        {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32, .rank = 1, .shape = {size}},
+        {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_I32}};
+    const struct kops_source source = {.text = twice_source};
+    const struct kops_signature signature = {.entry = "custom_kernel",
+                                             .params = params,
+                                             .n_params = 3,
+                                             .geometry = {.grid = {"ceil_div(n, 128)"}, .block = {"128"}}};
+
+    return kops_kernel_compile(client, &source, &signature, ret, NULL, NULL);
+}
+
 /* Two vectors, and the call that a test repeats before it makes another one. */
-struct scene {
+struct repeated {
     uint64_t memory[2];
     kops_buffer *in, *out;
     struct kops_tensor a, b;
@@ -23,15 +48,15 @@ struct scene {
 
 static int connect_and_compile(void **state)
 {
-    struct kops_error error;
+    const struct kops_connect_options options = {.where = KOPS_WHERE_HERE};
 
     setenv("KOPS_STANDIN_DEVICES", "2", 1); /* in this process; the tensors are on the first */
     open_control(NULL);
-    load();
-    assert_ok(kops_connect(NULL, &client, &error));
+    load(NULL);
+    assert_ok(kops_connect(&options, &client, NULL));
     if (!kops_info_feature(client, "code"))
         exit(SKIP);
-    assert_ok(compile_twice(client, "n", &twice, &error));
+    assert_ok(compile_twice("n", &twice));
     return 0;
 }
 
@@ -47,7 +72,7 @@ static float *values_of(uint64_t memory)
     return (float *)memory; /* NOLINT(performance-no-int-to-ptr): the stand-in's device memory is the host's */
 }
 
-static void set_call(struct scene *s)
+static void set_call(struct repeated *s)
 {
     s->a = kops_vector(s->in, KOPS_F32, N);
     s->b = kops_vector(s->out, KOPS_F32, N);
@@ -58,18 +83,18 @@ static void set_call(struct scene *s)
     s->how = here;
 }
 
-static enum kops_code launch_on(struct scene *s, void *on)
+static enum kops_code launch_on(struct repeated *s, void *on)
 {
     return kops_kernel_enqueue(twice, s->args, s->n_args, &s->how, on, &s->error);
 }
 
-static enum kops_code launch(struct scene *s)
+static enum kops_code launch(struct repeated *s)
 {
     return launch_on(s, stream);
 }
 
 /* What the first `n` elements of the input, from `from` on, have become; the others are 0. */
-static void expect_doubled(struct scene *s, int n, int from)
+static void expect_doubled(struct repeated *s, int n, int from)
 {
     finish(stream);
     for (int i = 0; i < N; i++)
@@ -79,7 +104,7 @@ static void expect_doubled(struct scene *s, int n, int from)
 }
 
 /* Launches the call twice, so that the second repeats the first, and empties what it wrote. */
-static void repeat_call(struct scene *s)
+static void repeat_call(struct repeated *s)
 {
     set_call(s);
     assert_ok(launch(s));
@@ -89,7 +114,7 @@ static void repeat_call(struct scene *s)
 
 static int begin(void **state)
 {
-    struct scene *s = calloc(1, sizeof(*s));
+    struct repeated *s = calloc(1, sizeof(*s));
 
     if (!s)
         return -1;
@@ -106,7 +131,7 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    struct scene *s = *state;
+    struct repeated *s = *state;
 
     kops_buffer_release(s->in);
     kops_buffer_release(s->out);
@@ -117,13 +142,13 @@ static int end(void **state)
 }
 
 /* That nothing was launched, and that the call can be repeated as before. */
-static void assert_nothing_ran(struct scene *s)
+static void assert_nothing_ran(struct repeated *s)
 {
     expect_doubled(s, 0, 0);
     repeat_call(s);
 }
 
-#define REPEATED(name) TEST_OF(struct scene *s, name, begin, end)
+#define REPEATED(name) TEST_OF(struct repeated *s, name, begin, end)
 
 REPEATED(every_other_call_is_checked)
 {
@@ -217,18 +242,22 @@ REPEATED(a_buffer_of_another_client_is_refused)
     kops_close(other);
 }
 
-/* The daemon's launches are gathered, and not sent before the batch ends or one here is put on its stream. */
-REPEATED(a_launch_here_keeps_a_batch_s_order)
+/* In a batch, launches are the daemon's, and not sent before the batch ends or one here is put on its stream. */
+REPEATED(launches_here_and_in_a_batch_keep_their_order)
 {
     struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
+    const uint64_t before = launches_here(client);
 
-    assert_ok(kops_batch_begin(client, stream, &s->error));
-    assert_ok(kops_kernel_enqueue(twice, s->args, 3, NULL, stream, &s->error));
-    assert_ok(kops_kernel_enqueue(twice, back, 3, &here, stream, &s->error));
-    assert_ok(kops_kernel_enqueue(twice, s->args, 3, NULL, stream, &s->error));
-    assert_ok(kops_batch_end(client, stream, &s->error));
-    finish(stream);
-    assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 8);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(kops_batch_begin(client, stream, &s->error));
+        assert_ok(kops_kernel_enqueue(twice, s->args, 3, &there, stream, &s->error));
+        assert_ok(kops_kernel_enqueue(twice, back, 3, i ? &here : NULL, stream, &s->error));
+        assert_ok(kops_kernel_enqueue(twice, s->args, 3, NULL, stream, &s->error));
+        assert_ok(kops_batch_end(client, stream, &s->error));
+        finish(stream);
+        assert_int_equal(launches_here(client), before + (unsigned)i);
+    }
+    assert_true(values_of(s->memory[0])[1] == 16 && values_of(s->memory[1])[1] == 32);
 }
 
 REPEATED(the_stream_is_each_launch_s_own)
@@ -273,12 +302,12 @@ REPEATED(another_declaration_has_its_own_checks)
 {
     kops_kernel *strict, *first = twice;
 
-    assert_ok(compile_twice(client, "n + 1", &strict, &s->error));
+    assert_ok(compile_twice("n + 1", &strict));
     twice = strict;
     assert_int_equal(launch(s), KOPS_ERR_SHAPE_MISMATCH);
     kops_kernel_free(strict);
     /* It may well be where the one before was. */
-    assert_ok(compile_twice(client, "2 * n", &strict, &s->error));
+    assert_ok(compile_twice("2 * n", &strict));
     twice = strict;
     assert_int_equal(launch(s), KOPS_ERR_SHAPE_MISMATCH);
     s->args[2] = kops_arg_int(N / 2);
@@ -306,7 +335,7 @@ enum { THREADS = 4, LAUNCHES = 500 };
 
 struct worker {
     struct kops_tensor out;
-    const struct scene *scene;
+    const struct repeated *scene;
     void *stream;
 };
 
@@ -341,37 +370,6 @@ REPEATED(a_launch_that_the_driver_refuses_is_not_counted)
     assert_int_equal(launches_here(client), before + 1);
 }
 
-REPEATED(a_launch_in_a_batch_is_the_daemons)
-{
-    kops_client *const usual = client;
-    kops_kernel *const usual_kernel = twice;
-    struct kops_argument back[] = {kops_arg_tensor(&s->a), kops_arg_tensor(&s->b), kops_arg_int(N)};
-    const struct kops_connect_options options = {.where = KOPS_WHERE_HERE};
-    kops_buffer *in, *out;
-    uint64_t before;
-
-    assert_ok(kops_connect(&options, &client, &s->error));
-    assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &in, &s->error));
-    assert_ok(kops_buffer_register_cuda(client, s->memory[1], KOPS_ACCESS_RW, &out, &s->error));
-    s->a.buffer = in;
-    s->b.buffer = out;
-    assert_ok(compile_twice(client, "n", &twice, &s->error));
-    before = launches_here(client);
-    assert_ok(kops_batch_begin(client, stream, &s->error));
-    assert_ok(kops_kernel_enqueue(twice, s->args, 3, &there, stream, &s->error));
-    assert_ok(kops_kernel_enqueue(twice, back, 3, NULL, stream, &s->error));
-    assert_ok(kops_batch_end(client, stream, &s->error));
-    finish(stream);
-    assert_true(values_of(s->memory[0])[1] == 4 && values_of(s->memory[1])[1] == 2);
-    assert_int_equal(launches_here(client), before);
-    kops_buffer_release(in);
-    kops_buffer_release(out);
-    kops_kernel_free(twice);
-    kops_close(client);
-    client = usual;
-    twice = usual_kernel;
-}
-
 REPEATED(threads_share_a_kernel)
 {
     struct worker workers[THREADS];
@@ -388,61 +386,6 @@ REPEATED(threads_share_a_kernel)
     for (int i = 0; i < N; i++)
         assert_true(values_of(s->memory[1])[i] == (i < 100 * THREADS ? 2.0F * (float)(i % 100) : 0));
     assert_int_equal(launches_here(client), before + (uint64_t)THREADS * LAUNCHES);
-}
-
-/* ---- by the daemon ---- */
-
-/* Only where it has executors, whose work it can hold back; elsewhere it is refused. */
-REPEATED(exclusive_work_says_whether_it_was)
-{
-    static const uint32_t in[] = {0}, out[] = {1};
-    const struct kops_options alone = {.exclusive = true, .repeat = 5};
-    const struct kops_tensor tensors[] = {s->a, s->b};
-    const struct kops_step step = {.op = "square", .inputs = in, .n_inputs = 1, .outputs = out, .n_outputs = 1};
-    const struct kops_sequence sequence = {tensors, 2, &step, 1};
-    struct kops_result result;
-
-    if (!kops_info_feature(client, "exclusive")) {
-        assert_int_equal(kops_square(client, &s->a, &s->b, &alone, &result, &s->error), KOPS_ERR_UNSUPPORTED);
-        return;
-    }
-    assert_ok(kops_square(client, &s->a, &s->b, &alone, &result, &s->error));
-    assert_true(result.exclusive && result.wall_us > 0 && result.wall_us <= result.total_us);
-    assert_ok(kops_sequence_run(client, &sequence, &(struct kops_options){.exclusive = true}, &result, &s->error));
-    assert_true(result.exclusive);
-    assert_ok(kops_sequence_run(client, &sequence, NULL, &result, &s->error));
-    assert_false(result.exclusive);
-}
-
-/* The same kernel for the stand-in driver, which knows it by its name and its parameters' sizes. */
-REPEATED(structures_go_by_value)
-{
-    static const struct kops_param params[] = {{.name = "out", .kind = KOPS_PARAM_OUT, .dtype = KOPS_F32},
-                                               {.name = "in", .kind = KOPS_PARAM_IN, .dtype = KOPS_F32},
-                                               {.name = "n", .kind = KOPS_PARAM_SCALAR, .dtype = KOPS_U8, .lanes = 4}};
-    const struct kops_source source = {.text =
-                                           "struct pair { short low, high; };\n"
-                                           "extern \"C\" __global__ void custom_kernel(float *out, const float *in, "
-                                           "pair n)\n"
-                                           "{\n"
-                                           "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-                                           "    if (i < n.low + 65536 * n.high)\n"
-                                           "        out[i] = 2 * in[i];\n"
-                                           "}\n"};
-    const struct kops_signature signature = {
-        .entry = "custom_kernel", .params = params, .n_params = 3, .geometry = {.grid = {"8"}, .block = {"128"}}};
-    const int16_t pair[] = {N, 0};
-    kops_kernel *kernel;
-
-    assert_ok(kops_kernel_compile(client, &source, &signature, &kernel, NULL, &s->error));
-    s->args[2] = kops_arg_bytes(&pair, sizeof(pair));
-    assert_ok(kops_kernel_launch(kernel, s->args, 3, &there, NULL, &s->error));
-    expect_doubled(s, N, 0);
-    s->args[2] = kops_arg_bytes(&pair, 3);
-    assert_int_equal(kops_kernel_launch(kernel, s->args, 3, &there, NULL, &s->error), KOPS_ERR_WRONG_TYPE);
-    s->args[2] = kops_arg_int(N);
-    assert_int_equal(kops_kernel_launch(kernel, s->args, 3, &there, NULL, &s->error), KOPS_ERR_WRONG_TYPE);
-    kops_kernel_free(kernel);
 }
 
 ALL_TESTS_WITH(connect_and_compile, close_client)

@@ -1,5 +1,7 @@
 /* Modules and kernels: what is sent when, what a new connection is told, what is refused before. */
-#include "scripted.h"
+#include <stdatomic.h>
+
+#include "scene.h"
 #include "session/session.h"
 
 /* ---- a kernel to play with ---- */
@@ -79,12 +81,12 @@ WITH_KERNEL(a_launch_is_sent_and_timed)
     kops_ticket ticket;
 
     assert_ok(kops_kernel_launch(x->kernel, x->args, 2, &how, &result, NULL));
-    assert_string_equal(scene_seen(x->s).asked, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7], repeat: 3}");
+    scene_asked(x->s, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7], repeat: 3}");
     assert_true(result.total_us == 20);
     assert_ok(kops_kernel_submit(x->kernel, x->args, 2, NULL, &ticket, NULL));
     assert_ok(kops_wait(x->s->client, ticket, 0, &result, NULL));
     assert_order(x, "CKLL");
-    assert_string_equal(scene_seen(x->s).asked, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7]}");
+    scene_asked(x->s, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7]}");
 }
 
 WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
@@ -109,10 +111,8 @@ WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
 WITH_KERNEL(a_new_connection_is_told_what_it_needs)
 {
     const struct kops_module_info *info = kops_module_info(kops_kernel_module(x->kernel));
-    kops_buffer *buffer;
 
-    assert_ok(kops_buffer_alloc_shared(x->s->client, 64, &buffer, NULL));
-    x->c = kops_vector(buffer, KOPS_F32, 16);
+    x->c = kops_vector(scene_memory(x->s, 64), KOPS_F32, 16);
     scene_script(x->s, "x", NULL);
     assert_int_equal(launch(x), KOPS_ERR_CONNECTION_LOST);
     assert_ok(launch(x));
@@ -121,7 +121,6 @@ WITH_KERNEL(a_new_connection_is_told_what_it_needs)
     assert_string_equal(info->cached, "no");                          /* what was given out stays */
     assert_ok(launch(x));
     assert_order(x, "CKLCKLL");
-    kops_buffer_release(buffer);
 }
 
 WITH_KERNEL(what_nobody_holds_is_released)
@@ -157,24 +156,18 @@ WITH_KERNEL(a_module_that_comes_too_late_is_given_back)
     assert_string_equal(scene_seen(x->s).released, "{module: 3}");
 }
 
-enum { THREADS = 6, LAUNCHES = 40 };
+static atomic_uint lost;
 
-struct launcher {
-    struct setting *x;
-    unsigned lost;
-    struct kops_error error;
-};
-
-static void *launch_often(void *context)
+static void *launch_often(void *setting)
 {
-    struct launcher *l = context;
+    struct setting *x = setting;
 
-    for (int i = 0; i < LAUNCHES; i++) {
-        const enum kops_code r = kops_kernel_launch(l->x->kernel, l->x->args, 2, NULL, NULL, &l->error);
+    for (int i = 0; i < 40; i++) {
+        const enum kops_code r = kops_kernel_launch(x->kernel, x->args, 2, NULL, NULL, NULL);
 
         if (r && r != KOPS_ERR_CONNECTION_LOST)
-            return l->error.message;
-        l->lost += r != KOPS_OK;
+            return "a launch failed";
+        lost += r != KOPS_OK;
     }
     return NULL;
 }
@@ -182,16 +175,9 @@ static void *launch_often(void *context)
 /* One of them tells a new connection, once. */
 WITH_KERNEL(threads_share_a_kernel)
 {
-    struct launcher launchers[THREADS];
-    unsigned lost = 0;
-
     scene_script(x->s, "x", NULL);
-    for (int i = 0; i < THREADS; i++)
-        launchers[i] = (struct launcher){.x = x};
-    in_threads(THREADS, launch_often, launchers, sizeof(launchers[0]));
-    for (int i = 0; i < THREADS; i++)
-        lost += launchers[i].lost;
-    assert_in_range(lost, 1, THREADS);
+    in_threads(6, launch_often, x, 0);
+    assert_in_range(lost, 1, 6);
     assert_int_equal(scene_seen(x->s).compiled, 2);
     assert_int_equal(scene_seen(x->s).defined, 2);
 }

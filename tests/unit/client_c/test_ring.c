@@ -7,7 +7,7 @@
 #include "api/native.h"
 #include "base/clock.h"
 #include "proto/ring.h"
-#include "scripted.h"
+#include "scene.h"
 
 static struct scene *start_by(enum kops_transport transport, unsigned spin_us, fake_serve *serve, void *context)
 {
@@ -23,13 +23,14 @@ TEST(what_fits_goes_through_the_ring)
 {
     static const unsigned spins[] = {KOPS_NO_SPIN, 50};
 
-    fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (int i = 0; i < 2; i++) {
-        struct scene *s = start(spins[i], scripted_serve, NULL);
+        struct scene *s;
         struct kops_result result;
         struct scripted seen;
         kops_buffer *buffer;
 
+        fake_device = "GPU-0"; /* whose memory the daemon makes */
+        s = start(spins[i], scripted_serve, NULL);
         assert_ok(kops_ping(s->client, 0, &s->error));
         assert_ok(kops_run(s->client, tagged_run(&s->t, "x"), &result, &s->error));
         assert_string_equal(result.variant, "simple");
@@ -44,7 +45,6 @@ TEST(what_fits_goes_through_the_ring)
         assert_int_equal(seen.with_fds_by_ring, 0);
         scene_stop(s);
     }
-    fake_set_device(NULL);
 }
 
 TEST(who_takes_the_ring)
@@ -75,14 +75,12 @@ TEST(who_takes_the_ring)
 
 TEST(a_daemon_that_does_not_offer_it)
 {
-    static const char *const features[] = {"memfd", NULL};
     struct fake *f = fake_start(fake_serve_well, NULL);
     const struct kops_connect_options options = {.socket = fake_path(f), .transport = KOPS_TRANSPORT_SHM};
     kops_client *client = NULL;
 
-    fake_set_features(features);
+    fake_offers_little = true;
     assert_int_equal(kops_connect(&options, &client, NULL), KOPS_ERR_UNSUPPORTED);
-    fake_set_features(NULL);
     fake_stop(f);
 }
 
@@ -120,7 +118,7 @@ TEST(long_messages_keep_their_place)
         struct order o = {.n = 0};
         struct scene *s = start(0, serve_noting, &o);
 
-        fake_prefer_socket(k == 1);
+        fake_prefers_socket = k == 1;
         for (int i = 0; i < 12; i++) {
             snprintf(tag, sizeof(tag), "%06d", i);
             memcpy(text, tag, 6);
@@ -136,7 +134,6 @@ TEST(long_messages_keep_their_place)
             assert_int_equal(o.by_ring[i], i % 4 != 3);
         }
     }
-    fake_prefer_socket(false);
 }
 
 /* Answers a run when it is told to. */
@@ -280,13 +277,15 @@ TEST(so_does_a_broken_index_of_the_reader)
 {
     static const uint64_t broken[] = {1U << 30, UINT64_MAX - 1000};
 
-    fake_set_inflight(MANY);
     for (int k = 0; k < 2; k++) {
         struct breaking b = {.answer = true, .tail_add = broken[k]};
-        struct scene *s = start(0, serve_breaking, &b);
-        const uint32_t generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error);
         kops_ticket first, ticket;
+        uint32_t generation;
+        struct scene *s;
 
+        fake_inflight = MANY;
+        s = start(0, serve_breaking, &b);
+        generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error);
         (void)kops_trim(s->client, NULL, &s->error); /* the answer is no trim's: only that it came counts */
         assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &first, &s->error));
         /* One that was not begun is sent anew, on a new connection. */
@@ -297,7 +296,6 @@ TEST(so_does_a_broken_index_of_the_reader)
         assert_int_equal(kops_wait(s->client, first, 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
         scene_stop(s);
     }
-    fake_set_inflight(64);
 }
 
 /* Several threads on one client: one reads for all. */

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "api/native.h"
-#include "scripted.h"
+#include "scene.h"
 
 struct work {
     struct kops_tensor tensors[3];
@@ -30,11 +30,10 @@ SCENE(steps_name_their_tensors_by_index)
 {
     const struct kops_options options = {.variant = "blas"};
     struct kops_result result;
-    kops_buffer *buffer;
+    kops_buffer *buffer = scene_memory(s, 64);
     kops_ticket ticket;
     struct work w;
 
-    assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
     assert_ok(kops_sequence_run(s->client, two_steps(&w, buffer), NULL, &result, &s->error));
     assert_true(result.total_us == 20);
     assert_string_equal(scene_seen(s).order, "S");
@@ -55,17 +54,14 @@ SCENE(steps_name_their_tensors_by_index)
     assert_int_equal(kops_sequence_run(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
     assert_non_null(strstr(s->error.message, "tensors[2]"));
     assert_int_equal(scene_seen(s).work, 2);
-    kops_buffer_release(buffer);
 }
 
 SCENE(a_program_is_defined_once_a_connection)
 {
-    kops_buffer *buffer, *other;
+    kops_buffer *buffer = scene_memory(s, 64), *other = scene_memory(s, 64);
     kops_program *program;
     struct work w;
 
-    assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
-    assert_ok(kops_buffer_alloc_shared(s->client, 64, &other, &s->error));
     assert_ok(kops_program_define(s->client, two_steps(&w, buffer), NULL, &program, &s->error));
     memset(&w, 0xee, sizeof(w)); /* it was copied */
     for (int i = 0; i < 3; i++)
@@ -86,18 +82,15 @@ SCENE(a_program_is_defined_once_a_connection)
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_string_equal(scene_seen(s).released, "{program: 102}");
     kops_program_release(NULL);
-    kops_buffer_release(other);
-    kops_buffer_release(buffer);
 }
 
 TEST(without_the_feature_nothing_is_sent)
 {
-    static const char *const features[] = {"memfd", NULL};
     struct scene *s;
     kops_program *program;
     struct work w;
 
-    fake_set_features(features);
+    fake_offers_little = true;
     s = scene_start(NULL);
     assert_int_equal(kops_sequence_run(s->client, two_steps(&w, NULL), NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
     assert_int_equal(kops_program_define(s->client, &w.sequence, NULL, &program, &s->error), KOPS_ERR_UNSUPPORTED);
@@ -105,7 +98,6 @@ TEST(without_the_feature_nothing_is_sent)
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error)); /* there is nothing to wait for */
     assert_string_equal(scene_seen(s).last, "hello");
     scene_stop(s);
-    fake_set_features(NULL);
 }
 
 /* ---- bindings ---- */

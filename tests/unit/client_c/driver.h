@@ -1,14 +1,11 @@
-/* What tests of ordered calls share: the stand-in driver, a gate on a stream, and a daemon that works on timelines. */
-#ifndef KOPS_TEST_ORDERED_FAKE_H
-#define KOPS_TEST_ORDERED_FAKE_H
+/* The stand-in driver (tests/standin_cuda), as tests call it: its functions, a stream, a gate on it. */
+#ifndef KOPS_TEST_DRIVER_H
+#define KOPS_TEST_DRIVER_H
 
-#include <semaphore.h>
+#include <kops/kops.h>
 #include <stdatomic.h>
 
-#include "test.h"
 #include "tests/standin_cuda/control.h"
-
-/* ---- the driver ---- */
 
 /* What tests call of the driver: as what, its symbol, its parameters. */
 #define CU_CALLS(X)                                                                                                    \
@@ -60,10 +57,8 @@ int close_control(void **state);
 /* The next calls of the function fail, in whatever process. */
 struct standin_fault *fail_next(const char *function, unsigned times, int error, bool sticky);
 
-/* Loads the driver, makes `stream` in the current context. */
-void load(void);
-/* The same as the set-up of a group of tests. */
-int load_for_all(void **state);
+/* Loads the driver, makes `stream` in the current context: the set-up of a group of tests. */
+int load(void **state);
 
 /* Memory of the device, which is the host's. */
 uint64_t allocate(size_t size);
@@ -78,52 +73,7 @@ void launch_graph(void *graph, void *on);
 void close_gate(void);
 void open_gate(void);
 
-/* ---- with a real daemon ---- */
-
-/* Launches that its statistics have of a kernel, or an op, in clients' own contexts. */
+/* Launches that a real daemon's statistics have of a kernel, or an op, in clients' own contexts. */
 uint64_t launches_here(kops_client *client);
-
-/* out[i] = 2 * in[i], for i < n; the extents of both are `size`. The stand-in driver knows it by its name. */
-enum kops_code compile_twice(kops_client *client, const char *size, kops_kernel **ret, struct kops_error *error);
-
-/* ---- the daemon ---- */
-
-enum death { NEVER, BEFORE_READY, BEFORE_DONE, BEFORE_REPLY, AFTER_REPLY };
-
-struct daemon {
-    sem_t permits; /* with `hold`: one op ends for each */
-    atomic_bool hold;
-    _Atomic enum death die;          /* once, */
-    atomic_uint die_at;              /* at that request */
-    _Atomic(const char *) fail_tag;  /* an op with this tag fails; in a sequence, the one at fail_index */
-    _Atomic(const char *) fail_code; /* NULL: device_error */
-    atomic_int fail_index;
-    atomic_uint requests, sequences, ops, released;
-    atomic_uint streams[256];
-};
-
-/* ---- a client and its daemon ---- */
-
-struct setting {
-    struct daemon d;
-    struct fake *f;
-    kops_client *client;
-    struct tagged t;
-    struct kops_error error;
-};
-
-struct setting *start(enum kops_transport transport, int64_t timeout_ms);
-void stop(struct setting *s);
-
-/* As the state of a test. */
-int begin_by_ring(void **state);
-int begin_by_socket(void **state);
-int end_setting(void **state);
-
-/* Waits for what is on `stream`. */
-void expect_end(struct setting *s, enum kops_code code);
-
-/* An op on nothing, on `stream`. */
-enum kops_code enqueue(struct setting *s, const char *tag);
 
 #endif
