@@ -1,4 +1,4 @@
-/* The codec at lengths beyond those of the fuzzer's messages: everything else is tests/fuzz/codec.c's. */
+/* The codec at lengths beyond those of the fuzzer's messages, and keys that look like another: everything else is tests/fuzz/codec.c's. */
 #include "codec/read.h"
 #include "codec/scan.h"
 #include "codec/write.h"
@@ -44,4 +44,14 @@ TEST(long_texts_and_bins)
     }
     free(text);
     free(bytes);
+}
+
+TEST(only_a_maps_own_key_claims_descriptors)
+{
+    /* {"a": {"nfds": 3}}, {"a": "nfds", "nfds": 2} */
+    static const unsigned char nested[] = {0x81, 0xa1, 'a', 0x81, 0xa4, 'n', 'f', 'd', 's', 3},
+                               own[] = {0x82, 0xa1, 'a', 0xa4, 'n', 'f', 'd', 's', 0xa4, 'n', 'f', 'd', 's', 2};
+
+    assert_int_equal(codec_nfds(nested, nested + sizeof(nested), 16), 0);
+    assert_int_equal(codec_nfds(own, own + sizeof(own), 16), 2);
 }

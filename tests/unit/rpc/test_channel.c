@@ -114,3 +114,15 @@ WITH_STATE(who_sleeps_is_woken)
     assert_int_equal(rpc_channel_receive(f->channel, &f->error), RPC_RECEIVED);
     assert_int_equal(poll(&wake, 1, 0), 1);
 }
+
+WITH_STATE(replies_longer_than_half_a_ring_go_to_the_socket)
+{
+    static char text[RING_REPLY_BYTES / 2 + 1];
+
+    memset(text, 'x', sizeof(text) - 1);
+    rpc_write_text(rpc_channel_begin(f->channel, &f->socket), text);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), 1);
+    assert_true(ring_available(&f->replies) == 0);
+    assert_true(buffer_length(&f->socket.bytes) > sizeof(text));
+}
