@@ -1,4 +1,3 @@
-#include <dlfcn.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -7,12 +6,11 @@
 #include "driver.h"
 #include "scene.h"
 
-struct cu_calls cu;
-
-void *context, *stream;
+CUcontext context;
+CUstream stream;
 
 _Atomic uint64_t *words;
-uint64_t words_address;
+CUdeviceptr words_address;
 
 static struct standin_control *control;
 static char control_path[] = "/tmp/test-kops-control-XXXXXX";
@@ -53,57 +51,43 @@ struct standin_fault *fail_next(const char *function, unsigned times, int error,
 
 int load(void **state)
 {
-    static const struct {
-        const char *name;
-        void *into;
-    } functions[] = {
-#define X(name, symbol, parameters) {#symbol, &cu.name},
-        CU_CALLS(X)
-#undef X
-    };
-    void *library = dlopen(getenv("KOPS_CUDA_DRIVER"), RTLD_NOW);
-    int device;
+    CUdevice device;
 
-    for (size_t i = 0; library && i < sizeof(functions) / sizeof(functions[0]); i++) {
-        void *symbol = dlsym(library, functions[i].name);
-
-        memcpy(functions[i].into, &symbol, sizeof(symbol));
-    }
-    if (!library || cu.init(0) || cu.device_get(&device, 0) || cu.retain(&context, device) || cu.set(context) ||
-        cu.stream_create(&stream, 1))
-        fail_msg("no driver: %s", dlerror());
+    if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
+        cuCtxSetCurrent(context) || cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING))
+        fail_msg("no driver");
     words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(words != MAP_FAILED && !cu.host_register((void *)words, 4096, 2) &&
-                !cu.device_pointer(&words_address, (void *)words, 0));
+    assert_true(words != MAP_FAILED && !cuMemHostRegister((void *)words, 4096, 2) &&
+                !cuMemHostGetDevicePointer(&words_address, (void *)words, 0));
     return 0;
 }
 
-uint64_t allocate(size_t size)
+CUdeviceptr allocate(size_t size)
 {
-    uint64_t memory;
+    CUdeviceptr memory;
 
-    assert_int_equal(cu.mem_alloc(&memory, size), 0);
+    assert_int_equal(cuMemAlloc(&memory, size), 0);
     return memory;
 }
 
-void finish(void *on)
+void finish(CUstream on)
 {
-    assert_int_equal(cu.stream_synchronize(on), 0);
+    assert_int_equal(cuStreamSynchronize(on), 0);
 }
 
-void launch_graph(void *graph, void *on)
+void launch_graph(CUgraph graph, CUstream on)
 {
-    void *ready = NULL;
+    CUgraphExec ready = NULL;
 
-    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
-    assert_int_equal(cu.graph_launch(ready, on), 0);
+    assert_int_equal(cuGraphInstantiateWithFlags(&ready, graph, 0), 0);
+    assert_int_equal(cuGraphLaunch(ready, on), 0);
     finish(on);
 }
 
 void close_gate(void)
 {
     atomic_store(&words[0], 0);
-    assert_int_equal(cu.wait(stream, words_address, 1, 0), 0);
+    assert_int_equal(cuStreamWaitValue64(stream, words_address, 1, 0), 0);
 }
 
 void open_gate(void)

@@ -17,7 +17,7 @@
 enum { MAX_CONNECTIONS = 64 };
 
 struct fake {
-    int listener, stop[2];
+    int listener;
     char folder[64], path[96];
     fake_serve *serve;
     void *context;
@@ -488,30 +488,26 @@ static void *connection_main(void *argument)
     return NULL;
 }
 
+/* Until the socket is shut down. */
 static void *accept_main(void *argument)
 {
     struct fake *f = argument;
+    int fd;
 
-    for (;;) {
-        struct pollfd p[2] = {{.fd = f->listener, .events = POLLIN}, {.fd = f->stop[0], .events = POLLIN}};
-        struct fake_connection *c;
+    while ((fd = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        struct fake_connection *c = calloc(1, sizeof(*c));
 
-        if (poll(p, 2, -1) < 0)
-            continue;
-        if (p[1].revents)
-            return NULL;
-        c = calloc(1, sizeof(*c));
         must(c && f->n_threads < MAX_CONNECTIONS);
         msgpack_unpacked_init(&c->unpacked);
         c->fake = f;
         c->number = f->n_threads + 1;
         c->next_buffer = 100 * (uint64_t)f->n_threads; /* ids of another connection mean something else */
-        c->fd = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
-        must(c->fd >= 0);
+        c->fd = fd;
         if (pthread_create(&f->threads[f->n_threads], NULL, connection_main, c))
             abort();
         f->n_threads++;
     }
+    return NULL;
 }
 
 static void appear(struct fake *f)
@@ -533,8 +529,7 @@ struct fake *fake_start(fake_serve *serve, void *context)
     f->serve = serve;
     f->context = context;
     snprintf(f->folder, sizeof(f->folder), "/tmp/test-kops-client-test-XXXXXX");
-    if (!mkdtemp(f->folder) || pipe(f->stop))
-        abort();
+    must(mkdtemp(f->folder));
     snprintf(f->path, sizeof(f->path), "%s/kopsd.sock", f->folder);
     appear(f);
     return f;
@@ -542,9 +537,6 @@ struct fake *fake_start(fake_serve *serve, void *context)
 
 void fake_reappear(struct fake *f)
 {
-    char byte;
-
-    must(f->vanished && read(f->stop[0], &byte, 1) == 1);
     f->vanished = false;
     appear(f);
 }
@@ -559,8 +551,7 @@ void fake_vanish(struct fake *f)
     if (f->vanished)
         return;
     f->vanished = true;
-    if (write(f->stop[1], "", 1) != 1)
-        abort();
+    must(!shutdown(f->listener, SHUT_RDWR));
     pthread_join(f->acceptor, NULL);
     close(f->listener);
     unlink(f->path);
@@ -571,8 +562,6 @@ void fake_stop(struct fake *f)
     fake_vanish(f);
     for (unsigned i = 0; i < f->n_threads; i++)
         pthread_join(f->threads[i], NULL);
-    close(f->stop[0]);
-    close(f->stop[1]);
     rmdir(f->folder);
     free(f);
     fake_prefers_socket = fake_offers_little = false;

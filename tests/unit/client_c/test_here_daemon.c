@@ -3,7 +3,7 @@
 #include "driver.h"
 #include "real_daemon.h"
 
-enum { SIDE = 4, N = SIDE * SIDE, BYTES = N * sizeof(float), CAPTURE_RELAXED = 2 };
+enum { SIDE = 4, N = SIDE * SIDE, BYTES = N * sizeof(float) };
 
 /* Memory of the device as a client knows it. */
 struct memory {
@@ -249,13 +249,13 @@ TWO_CLIENTS(a_call_here_that_waits_keeps_a_batch_s_order)
 /* A graph runs later than it is captured: the batch has no part in it. */
 TWO_CLIENTS(a_call_that_is_captured_leaves_a_batch)
 {
-    void *graph = NULL;
+    CUgraph graph = NULL;
 
     assert_ok(kops_batch_begin(x->s.client, stream, &x->s.error));
-    assert_int_equal(cu.begin_capture(stream, CAPTURE_RELAXED), 0);
+    assert_int_equal(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), 0);
     enqueue_square(x->s.client, &x->m.a, &x->m.b, KOPS_WHERE_DEFAULT);
     enqueue_square(x->s.client, &x->m.a, &x->m.b, KOPS_WHERE_HERE);
-    assert_int_equal(cu.end_capture(stream, &graph), 0);
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 0);
     assert_ok(kops_batch_end(x->s.client, stream, &x->s.error));
     launch_graph(graph, stream);
     assert_true(x->to[2] == 4);
@@ -283,9 +283,9 @@ TWO_CLIENTS(what_is_wrong_is_said_at_once)
     REFUSED(x->m.b.shape[0] = N - 1, SHAPE_MISMATCH);
     REFUSED(x->m.a.offset = 4, OUT_OF_BOUNDS);
     REFUSED(r.op = "cube", UNKNOWN_OP);
-    REFUSED(assert_int_equal(cu.set(NULL), 0), NO_CUDA);
+    REFUSED(assert_int_equal(cuCtxSetCurrent(NULL), 0), NO_CUDA);
 #undef REFUSED
-    assert_int_equal(cu.set(context), 0);
+    assert_int_equal(cuCtxSetCurrent(context), 0);
     r = square_of(&x->m.a, &x->m.b, KOPS_WHERE_HERE);
     assert_int_equal(kops_submit(client, &r, &ticket, &x->s.error), KOPS_ERR_BAD_ARGUMENT);
     assert_true(x->to[1] == 0);
@@ -309,7 +309,7 @@ TWO_CLIENTS(memory_outlives_the_daemon)
         assert_ok(kops_square(client, &made, &x->m.b, NULL, NULL, &x->s.error));
         assert_true(x->to[2] == 9);
     }
-    assert_int_equal(cu.mem_free((uintptr_t)x->from), 0);
+    assert_int_equal(cuMemFree((uintptr_t)x->from), 0);
     replace(&x->s);
     for (int again = 0; again < 2; again++)
         assert_int_equal(kops_square(client, &x->m.a, &x->m.b, NULL, NULL, &x->s.error), KOPS_ERR_BUFFER_LOST);
@@ -320,18 +320,19 @@ TWO_CLIENTS(memory_outlives_the_daemon)
 TWO_CLIENTS(a_graph_outlives_client_and_daemon)
 {
     const struct kops_request only_there = square_of(&x->m.a, &x->m.b, KOPS_WHERE_DAEMON);
-    void *graph = NULL, *ready = NULL;
+    CUgraph graph = NULL;
+    CUgraphExec ready = NULL;
 
-    assert_int_equal(cu.begin_capture(stream, CAPTURE_RELAXED), 0);
+    assert_int_equal(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), 0);
     enqueue_square(x->s.client, &x->m.a, &x->m.b, KOPS_WHERE_DEFAULT);
     assert_int_equal(kops_enqueue(x->s.client, &only_there, stream, &x->s.error), KOPS_ERR_CAPTURING);
-    assert_int_equal(cu.end_capture(stream, &graph), 0);
-    assert_int_equal(cu.instantiate(&ready, graph, 0), 0);
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 0);
+    assert_int_equal(cuGraphInstantiateWithFlags(&ready, graph, 0), 0);
     assert_true(x->to[2] == 0); /* captured, and not run */
     real_kill(&x->s);
     for (int round = 1; round < 3; round++) {
         x->from[2] = (float)round;
-        assert_int_equal(cu.graph_launch(ready, stream), 0);
+        assert_int_equal(cuGraphLaunch(ready, stream), 0);
         finish(stream);
         assert_true(x->to[2] == (float)(round * round) && x->to[3] == 9);
     }

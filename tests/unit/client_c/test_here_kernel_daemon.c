@@ -3,7 +3,7 @@
 #include "driver.h"
 #include "scene.h"
 
-enum { N = 1000, BYTES = N * sizeof(float), SKIP = 77, CAPTURE_RELAXED = 2 };
+enum { N = 1000, BYTES = N * sizeof(float), SKIP = 77 };
 
 /* A client whose launches run here, unless they say otherwise. */
 static const struct kops_launch_options here = {.options = {.where = KOPS_WHERE_HERE}},
@@ -37,7 +37,7 @@ static enum kops_code compile_twice(const char *size, kops_kernel **ret)
 
 /* Two vectors, and the call that a test repeats before it makes another one. */
 struct repeated {
-    uint64_t memory[2];
+    CUdeviceptr memory[2];
     kops_buffer *in, *out;
     struct kops_tensor a, b;
     struct kops_argument args[3];
@@ -83,7 +83,7 @@ static void set_call(struct repeated *s)
     s->how = here;
 }
 
-static enum kops_code launch_on(struct repeated *s, void *on)
+static enum kops_code launch_on(struct repeated *s, CUstream on)
 {
     return kops_kernel_enqueue(twice, s->args, s->n_args, &s->how, on, &s->error);
 }
@@ -136,7 +136,7 @@ static int end(void **state)
     kops_buffer_release(s->in);
     kops_buffer_release(s->out);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(cu.mem_free(s->memory[i]), 0);
+        assert_int_equal(cuMemFree(s->memory[i]), 0);
     free(s);
     return 0;
 }
@@ -214,7 +214,7 @@ REPEATED(memory_that_took_the_place_of_other_is_checked)
     const uint64_t before = s->memory[0];
 
     kops_buffer_release(s->in);
-    assert_int_equal(cu.mem_free(s->memory[0]), 0);
+    assert_int_equal(cuMemFree(s->memory[0]), 0);
     s->memory[0] = allocate(BYTES / 2);
     assert_int_equal(s->memory[0], before);
     assert_ok(kops_buffer_register_cuda(client, s->memory[0], KOPS_ACCESS_RW, &s->in, &s->error));
@@ -262,9 +262,10 @@ REPEATED(launches_here_and_in_a_batch_keep_their_order)
 
 REPEATED(the_stream_is_each_launch_s_own)
 {
-    void *graph = NULL, *other = NULL;
+    CUgraph graph = NULL;
+    CUstream other = NULL;
 
-    assert_int_equal(cu.stream_create(&other, 1), 0);
+    assert_int_equal(cuStreamCreate(&other, 1), 0);
     close_gate(); /* of `stream` */
     assert_ok(launch_on(s, other));
     finish(other);
@@ -273,28 +274,28 @@ REPEATED(the_stream_is_each_launch_s_own)
     finish(stream);
     memset(values_of(s->memory[1]), 0, BYTES);
 
-    assert_int_equal(cu.begin_capture(other, CAPTURE_RELAXED), 0);
+    assert_int_equal(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_RELAXED), 0);
     assert_ok(launch_on(s, other));
-    assert_int_equal(cu.end_capture(other, &graph), 0);
+    assert_int_equal(cuStreamEndCapture(other, &graph), 0);
     assert_true(values_of(s->memory[1])[1] == 0); /* captured, and not run */
     launch_graph(graph, other);
     assert_true(values_of(s->memory[1])[1] == 2);
-    assert_int_equal(cu.stream_destroy(other), 0);
+    assert_int_equal(cuStreamDestroy(other), 0);
 }
 
 REPEATED(the_context_is_each_launch_s_own)
 {
-    void *second = NULL;
+    CUcontext second = NULL;
     int device;
 
-    assert_int_equal(cu.set(NULL), 0);
+    assert_int_equal(cuCtxSetCurrent(NULL), 0);
     assert_int_equal(launch(s), KOPS_ERR_NO_CUDA);
-    assert_int_equal(cu.device_get(&device, 1), 0);
-    assert_int_equal(cu.retain(&second, device), 0);
-    assert_int_equal(cu.set(second), 0);
+    assert_int_equal(cuDeviceGet(&device, 1), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&second, device), 0);
+    assert_int_equal(cuCtxSetCurrent(second), 0);
     assert_int_equal(launch_on(s, NULL), KOPS_ERR_DEVICE_MISMATCH);
     assert_int_equal(launch_on(s, NULL), KOPS_ERR_DEVICE_MISMATCH);
-    assert_int_equal(cu.set(context), 0);
+    assert_int_equal(cuCtxSetCurrent(context), 0);
     assert_nothing_ran(s);
 }
 
@@ -336,7 +337,7 @@ enum { THREADS = 4, LAUNCHES = 500 };
 struct worker {
     struct kops_tensor out;
     const struct repeated *scene;
-    void *stream;
+    CUstream stream;
 };
 
 /* Launches two calls by turns, each twice, on a part of the memory of its own. */
@@ -344,7 +345,7 @@ static void *work(void *context_of_thread)
 {
     const struct worker *w = context_of_thread;
 
-    if (cu.set(context))
+    if (cuCtxSetCurrent(context))
         return "no context";
     for (int i = 0; i < LAUNCHES; i++) {
         const int n = i & 2 ? 50 : 100;
@@ -355,7 +356,7 @@ static void *work(void *context_of_thread)
         if (kops_kernel_enqueue(twice, args, 3, &here, w->stream, NULL))
             return "a launch failed";
     }
-    return cu.stream_synchronize(w->stream) ? "the stream failed" : NULL;
+    return cuStreamSynchronize(w->stream) ? "the stream failed" : NULL;
 }
 
 REPEATED(a_launch_that_the_driver_refuses_is_not_counted)
@@ -378,11 +379,11 @@ REPEATED(threads_share_a_kernel)
     for (int i = 0; i < THREADS; i++) {
         workers[i] = (struct worker){.scene = s, .out = kops_vector(s->out, KOPS_F32, 100)};
         workers[i].out.offset = (uint64_t)i * 100 * sizeof(float);
-        assert_int_equal(cu.stream_create(&workers[i].stream, 1), 0);
+        assert_int_equal(cuStreamCreate(&workers[i].stream, 1), 0);
     }
     in_threads(THREADS, work, workers, sizeof(workers[0]));
     for (int i = 0; i < THREADS; i++)
-        assert_int_equal(cu.stream_destroy(workers[i].stream), 0);
+        assert_int_equal(cuStreamDestroy(workers[i].stream), 0);
     for (int i = 0; i < N; i++)
         assert_true(values_of(s->memory[1])[i] == (i < 100 * THREADS ? 2.0F * (float)(i % 100) : 0));
     assert_int_equal(launches_here(client), before + (uint64_t)THREADS * LAUNCHES);

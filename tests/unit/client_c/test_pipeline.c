@@ -210,8 +210,13 @@ static void *mixed_work(void *client)
 
 TEST(every_thread_gets_its_own_replies)
 {
-    struct scene *s = start_with_inflight(12, serve_echo, NULL, NULL); /* less than the threads want together */
+    static const struct kops_connect_options by[] = {{.transport = KOPS_TRANSPORT_SOCKET},
+                                                     {.transport = KOPS_TRANSPORT_SHM, .spin_us = 20}};
 
-    in_threads(THREADS, mixed_work, s->client, 0);
-    scene_stop(s);
+    for (int i = 0; i < 2; i++) {
+        struct scene *s = start_with_inflight(12, serve_echo, NULL, &by[i]); /* less than the threads want together */
+
+        in_threads(THREADS, mixed_work, s->client, 0);
+        scene_stop(s);
+    }
 }

@@ -1,7 +1,6 @@
 /* A daemon that ends and comes back: who waits, for how long, and what calls become. */
 #include <stdio.h>
 
-#include "api/native.h"
 #include "scene.h"
 
 TEST(a_run_is_repeated_as_often_as_it_may_be)
@@ -172,48 +171,6 @@ TEST(patience_is_over)
     fake_vanish(s->fake);
     in_threads(THREADS, run_in_vain, s, 0);
     scene_stop(s);
-}
-
-static unsigned tries_left;
-
-static bool after_some_tries(void *context)
-{
-    assert_ptr_equal(context, &tries_left);
-    return !tries_left--;
-}
-
-/* Calls of a binding's client fail at once, and say that they did not run; native_generation() waits, as long as the
- * binding wants to. */
-SCENE(a_binding_waits_by_itself)
-{
-    const struct patience patience = {.ms = 60000, .is_over = after_some_tries, .context = &tries_left},
-                          none = {.ms = 0};
-    struct patience follower = patience;
-    const struct kops_connect_options options = {.socket = fake_path(s->fake), .reconnect_timeout_ms = 60000};
-    kops_client *bound, *second;
-    uint32_t generation;
-    int64_t ran = 1;
-
-    assert_ok(native_connect(&options, &patience, &bound, &s->error));
-    generation = native_generation(bound, &patience, &s->error);
-    assert_int_equal(generation, 1);
-    scene_script(s, "x", NULL);
-    fake_vanish(s->fake);
-    assert_int_equal(kops_run(bound, tagged_run(&s->t, "x"), NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(kops_ping(bound, 0, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_true(kops_error_number(&s->error, "ran", &ran) && ran == 0);
-    tries_left = 3;
-    assert_int_equal(native_generation(bound, &patience, &s->error), 0);
-    assert_int_equal(s->error.code, KOPS_ERR_CONNECT_FAILED);
-    assert_int_equal(native_generation(bound, &none, &s->error), 0); /* one try */
-    tries_left = 2;
-    follower.follows = true;
-    assert_int_equal(native_connect(&options, &follower, &second, &s->error), KOPS_ERR_CONNECT_FAILED);
-    assert_int_equal(tries_left, UINT_MAX); /* it was asked, so there was more than one try */
-    fake_reappear(s->fake);
-    assert_int_equal(native_generation(bound, &patience, &s->error), generation + 1);
-    assert_ok(kops_ping(bound, 0, &s->error));
-    kops_close(bound);
 }
 
 static void *run_often(void *client)

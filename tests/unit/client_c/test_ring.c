@@ -298,25 +298,6 @@ TEST(so_does_a_broken_index_of_the_reader)
     }
 }
 
-/* Several threads on one client: one reads for all. */
-static void *ping_often(void *client)
-{
-    struct kops_error error;
-
-    for (int i = 0; i < 500; i++)
-        if (kops_ping(client, 0, &error))
-            return "a ping failed";
-    return NULL;
-}
-
-TEST(threads_share_the_rings)
-{
-    struct scene *s = start(20, fake_serve_well, NULL);
-
-    in_threads(4, ping_often, s->client, 0);
-    scene_stop(s);
-}
-
 static int ping_and_close(void *client)
 {
     const enum kops_code r = kops_ping(client, 0, NULL);

@@ -1,8 +1,4 @@
-/* Sequences and programs: what is sent, what is refused before, how long a program lives. Calls for bindings. */
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "api/native.h"
+/* Sequences and programs: what is sent, what is refused before, how long a program lives. */
 #include "scene.h"
 
 struct work {
@@ -37,11 +33,10 @@ SCENE(steps_name_their_tensors_by_index)
     assert_ok(kops_sequence_run(s->client, two_steps(&w, buffer), NULL, &result, &s->error));
     assert_true(result.total_us == 20);
     assert_string_equal(scene_seen(s).order, "S");
-    assert_string_equal(scene_seen(s).asked,
-                        "{tensors: [{buffer: 1, shape: [4], dtype: 'f32'},"
-                        " {buffer: 1, offset: 16, shape: [4], dtype: 'f32'},"
-                        " {buffer: 1, offset: 32, shape: [4], dtype: 'f32'}],"
-                        " ops: [{op: 'add', in: [0, 1], out: [2]}, {op: 'square', in: [2], out: [2]}]}");
+    scene_asked(s, "{tensors: [{buffer: 1, shape: [4], dtype: 'f32'},"
+                   " {buffer: 1, offset: 16, shape: [4], dtype: 'f32'},"
+                   " {buffer: 1, offset: 32, shape: [4], dtype: 'f32'}],"
+                   " ops: [{op: 'add', in: [0, 1], out: [2]}, {op: 'square', in: [2], out: [2]}]}");
     assert_ok(kops_sequence_submit(s->client, &w.sequence, NULL, &ticket, &s->error));
     assert_ok(kops_wait(s->client, ticket, 0, &result, &s->error));
 
@@ -67,9 +62,9 @@ SCENE(a_program_is_defined_once_a_connection)
     for (int i = 0; i < 3; i++)
         assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
     assert_string_equal(scene_seen(s).order, "PRRR");
-    assert_string_equal(scene_seen(s).asked, "{program: 3}");
+    scene_asked(s, "{program: 3}");
     assert_ok(kops_program_run(program, &(struct kops_binding){1, other, 32}, 1, NULL, NULL, &s->error));
-    assert_string_equal(scene_seen(s).asked, "{program: 3, bind: [{index: 1, buffer: 2, offset: 32}]}");
+    scene_asked(s, "{program: 3, bind: [{index: 1, buffer: 2, offset: 32}]}");
     assert_int_equal(kops_program_run(program, &(struct kops_binding){1, NULL, 0}, 1, NULL, NULL, &s->error),
                      KOPS_ERR_BAD_ARGUMENT);
 
@@ -77,7 +72,7 @@ SCENE(a_program_is_defined_once_a_connection)
     assert_int_equal(kops_program_run(program, NULL, 0, NULL, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error)); /* defined anew */
     assert_string_equal(scene_seen(s).order, "PRRRRRPR");
-    assert_string_equal(scene_seen(s).asked, "{program: 102}");
+    scene_asked(s, "{program: 102}");
     kops_program_release(program);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_string_equal(scene_seen(s).released, "{program: 102}");
@@ -98,84 +93,4 @@ TEST(without_the_feature_nothing_is_sent)
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error)); /* there is nothing to wait for */
     assert_string_equal(scene_seen(s).last, "hello");
     scene_stop(s);
-}
-
-/* ---- bindings ---- */
-
-/* Sends and waits. */
-static enum kops_code call(kops_client *client, struct native_raw request, struct native_reply *reply)
-{
-    kops_ticket ticket;
-    enum kops_code r = native_submit(client, &request, &ticket, NULL);
-
-    return r ? r : native_wait(client, ticket, 0, reply, NULL);
-}
-
-SCENE(a_binding_calls_any_method)
-{
-    static const char register_params[] = "\x84\xa4nfds\x01\xa4kind\xa5memfd\xa4size\x40\xa2"
-                                          "fd\x00";
-    const struct native_raw ping = {.method = "ping", .params = "\x80", .length = 1},
-                            echo = {.method = "echo", .params = "\x80", .length = 1},
-                            alloc = {.method = "alloc", .params = "\x81\xa4size\x40", .length = 7};
-    struct native_raw memory = {
-        .method = "register", .params = register_params, .length = sizeof(register_params) - 1, .n_fds = 1};
-    struct native_reply reply = {.data = NULL};
-    struct native_raw late = ping;
-    kops_ticket ticket;
-
-    scene_script(s, "u", "echo");
-    assert_ok(call(s->client, ping, &reply));
-    assert_int_equal(reply.length, 1);
-    assert_memory_equal(reply.data, "\x80", 1);
-    assert_false(reply.is_error);
-    assert_int_equal(reply.generation, native_generation(s->client, &(struct patience){.ms = 0}, &s->error));
-    memory.fds[0] = memfd_create("x", MFD_CLOEXEC);
-    assert_ok(call(s->client, memory, &reply));
-    close(memory.fds[0]);
-    assert_memory_equal(reply.data,
-                        "\x82\xa6"
-                        "buffer\x01\xa4size\x40",
-                        reply.length);
-    assert_ok(call(s->client, alloc, &reply));
-    assert_int_equal(reply.n_fds, 1);
-    assert_int_equal(lseek(reply.fds[0], 0, SEEK_END), 64);
-    close(reply.fds[0]);
-    reply.n_fds = 0;
-    assert_ok(native_submit(s->client, &echo, &ticket, &s->error));
-    assert_ok(native_wait(s->client, ticket, 0, &reply, &s->error));
-    assert_true(reply.is_error);
-    assert_non_null(memmem(reply.data, reply.length, "unknown_method", 14));
-    assert_int_equal(native_wait(s->client, ticket, 0, &reply, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    late.generation = reply.generation + 1;
-    assert_int_equal(call(s->client, late, &reply), KOPS_ERR_CONNECTION_LOST);
-    native_notify(s->client, native_generation(s->client, &(struct patience){.ms = 0}, &s->error), "release",
-                  "\x81\xa7program\x05", 10, false);
-    assert_ok(kops_ping(s->client, 0, &s->error));
-    assert_string_equal(scene_seen(s).released, "{program: 5}");
-    native_reply_free(&reply);
-}
-
-SCENE(a_binding_runs_by_ids)
-{
-    static const int64_t shape[1] = {0};
-    const struct native_tensor tensors[2] = {{.shape = shape, .rank = 1, .dtype = KOPS_F32},
-                                             {.shape = shape, .rank = 1, .dtype = KOPS_F32}};
-    kops_ticket ticket;
-    struct native_request request = {.generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error),
-                                     .op = "square",
-                                     .n_inputs = 1,
-                                     .n_outputs = 1,
-                                     .tensors = tensors,
-                                     .attrs = "\x81\xa3tag\xa1x",
-                                     .attrs_length = 7};
-
-    assert_ok(native_submit_run(s->client, &request, &ticket, &s->error));
-    assert_ok(kops_wait(s->client, ticket, 0, NULL, &s->error));
-    assert_string_equal(scene_seen(s).asked, "{op: 'square', in: [{shape: [0], dtype: 'f32'}],"
-                                             " out: [{shape: [0], dtype: 'f32'}], attrs: {tag: 'x'}}");
-    request.generation++;
-    assert_int_equal(native_submit_run(s->client, &request, &ticket, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(native_enqueued(s->client), 0);
-    assert_true(native_completed(s->client, 0));
 }
