@@ -1,4 +1,5 @@
-/* The codec at lengths beyond those of the fuzzer's messages, and keys that look like another: everything else is tests/fuzz/codec.c's. */
+/* The codec at lengths beyond those of the fuzzer's messages, and keys that look like another: everything else is
+ * tests/fuzz/codec.c's. */
 #include "codec/read.h"
 #include "codec/scan.h"
 #include "codec/write.h"
