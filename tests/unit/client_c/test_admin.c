@@ -8,11 +8,8 @@ static const char methods[] = "clients stats metrics drain conditions tune tunin
 
 SCENE(what_an_answer_leaves_out_is_said_so)
 {
-    const struct kops_executor *const *executors;
     const struct kops_client_info *first;
-    struct kops_conditions *conditions;
     struct kops_clients *clients;
-    struct kops_stats *stats;
 
     scene_answer(s, methods,
                  "{clients: [{pid: 7, later: 1, latency: {total: {count: 2, p50: 3}, queue: {count: 0}}}, {}],"
@@ -24,29 +21,6 @@ SCENE(what_an_answer_leaves_out_is_said_so)
     assert_true(first->pid == 7 && !first->executor && !first->shm && !clients->clients[2] && !clients->devices[0]);
     assert_true(clients->users[0]->limits.connections == 9 && clients->users[0]->limits.buffers == KOPS_NO_LIMIT);
     assert_null(kops_clients_free(clients));
-
-    scene_answer(s, methods, "{device: 'x', conditions: {clock_mhz: 1980, reasons: ['thermal'], later: 1}}");
-    assert_ok(kops_conditions(s->client, "GPU-1", &conditions, NULL));
-    scene_asked(s, "{device: 'GPU-1'}");
-    assert_true(conditions->clock_mhz == 1980 && isnan(conditions->temperature_c) && !conditions->reasons[1]);
-    assert_texts(conditions->missing, "", conditions->reasons[0], "thermal");
-    assert_null(kops_conditions_free(conditions));
-    scene_answer(s, methods, "{device: 'x', conditions: {missing: 'no'}}");
-    assert_ok(kops_conditions(s->client, NULL, &conditions, NULL));
-    scene_asked(s, "{}");
-    assert_true(!strcmp(conditions->missing, "no") && !conditions->reasons[0]);
-    kops_conditions_free(conditions);
-
-    scene_answer(s, methods, "{executors: [{pid: 6, state: 'spare', connection: 8}], executor_counts: {started: 3}}");
-    assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
-    executors = stats->executors;
-    assert_true(executors[0]->uid == -1 && !executors[0]->domain && isnan(executors[0]->uptime_s) && !executors[1]);
-    assert_true(executors[0]->connection == 8 && stats->executor_counts[0]->value == 3);
-    assert_null(kops_stats_free(stats));
-    scene_answer(s, methods, "{}"); /* of an older daemon */
-    assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
-    assert_true(!stats->executors[0] && !stats->executor_counts[0]);
-    kops_stats_free(stats);
 }
 
 /* The daemon that answers the second time would not be the one that was to drain. */

@@ -1,25 +1,18 @@
 /* Sequences and programs: what is sent, what is refused before, how long a program lives. */
 #include "scene.h"
 
-struct work {
-    struct kops_tensor tensors[3];
-    uint32_t add_in[2], add_out[1];
-    struct kops_step steps[2];
-    struct kops_sequence sequence;
-};
+static const uint32_t places[] = {0, 1, 2};
+static struct kops_tensor tensors[3];
+static struct kops_step steps[2];
+static const struct kops_sequence sequence = {tensors, 3, steps, 2};
 
-static const struct kops_sequence *two_steps(struct work *w, kops_buffer *buffer)
+/* square(a + b). */
+static void two_steps(kops_buffer *buffer)
 {
-    vectors_in(buffer, 4, 3, w->tensors);
-    w->add_in[0] = 0;
-    w->add_in[1] = 1;
-    w->add_out[0] = 2;
-    w->steps[0] =
-        (struct kops_step){.op = "add", .inputs = w->add_in, .n_inputs = 2, .outputs = w->add_out, .n_outputs = 1};
-    w->steps[1] =
-        (struct kops_step){.op = "square", .inputs = w->add_out, .n_inputs = 1, .outputs = w->add_out, .n_outputs = 1};
-    w->sequence = (struct kops_sequence){w->tensors, 3, w->steps, 2};
-    return &w->sequence;
+    vectors_in(buffer, 4, 3, tensors);
+    steps[0] = (struct kops_step){.op = "add", .inputs = places, .n_inputs = 2, .outputs = &places[2], .n_outputs = 1};
+    steps[1] =
+        (struct kops_step){.op = "square", .inputs = &places[2], .n_inputs = 1, .outputs = &places[2], .n_outputs = 1};
 }
 
 SCENE(steps_name_their_tensors_by_index)
@@ -28,25 +21,25 @@ SCENE(steps_name_their_tensors_by_index)
     struct kops_result result;
     kops_buffer *buffer = scene_memory(s, 64);
     kops_ticket ticket;
-    struct work w;
 
-    assert_ok(kops_sequence_run(s->client, two_steps(&w, buffer), NULL, &result, &s->error));
+    two_steps(buffer);
+    assert_ok(kops_sequence_run(s->client, &sequence, NULL, &result, &s->error));
     assert_true(result.total_us == 20);
     assert_string_equal(scene_seen(s).order, "S");
     scene_asked(s, "{tensors: [{buffer: 1, shape: [4], dtype: 'f32'},"
                    " {buffer: 1, offset: 16, shape: [4], dtype: 'f32'},"
                    " {buffer: 1, offset: 32, shape: [4], dtype: 'f32'}],"
                    " ops: [{op: 'add', in: [0, 1], out: [2]}, {op: 'square', in: [2], out: [2]}]}");
-    assert_ok(kops_sequence_submit(s->client, &w.sequence, NULL, &ticket, &s->error));
+    assert_ok(kops_sequence_submit(s->client, &sequence, NULL, &ticket, &s->error));
     assert_ok(kops_wait(s->client, ticket, 0, &result, &s->error));
 
-    assert_int_equal(kops_sequence_run(s->client, &w.sequence, &options, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    w.steps[1].op = NULL;
-    assert_int_equal(kops_sequence_run(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    assert_int_equal(kops_sequence_run(s->client, &sequence, &options, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    steps[1].op = NULL;
+    assert_int_equal(kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
     assert_non_null(strstr(s->error.message, "steps[1]"));
-    two_steps(&w, buffer);
-    w.tensors[2].rank = 9;
-    assert_int_equal(kops_sequence_run(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    two_steps(buffer);
+    tensors[2].rank = 9;
+    assert_int_equal(kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
     assert_non_null(strstr(s->error.message, "tensors[2]"));
     assert_int_equal(scene_seen(s).work, 2);
 }
@@ -55,10 +48,11 @@ SCENE(a_program_is_defined_once_a_connection)
 {
     kops_buffer *buffer = scene_memory(s, 64), *other = scene_memory(s, 64);
     kops_program *program;
-    struct work w;
 
-    assert_ok(kops_program_define(s->client, two_steps(&w, buffer), NULL, &program, &s->error));
-    memset(&w, 0xee, sizeof(w)); /* it was copied */
+    two_steps(buffer);
+    assert_ok(kops_program_define(s->client, &sequence, NULL, &program, &s->error));
+    memset(steps, 0xee, sizeof(steps)); /* it was copied */
+    memset(tensors, 0xee, sizeof(tensors));
     for (int i = 0; i < 3; i++)
         assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
     assert_string_equal(scene_seen(s).order, "PRRR");
@@ -83,13 +77,13 @@ TEST(without_the_feature_nothing_is_sent)
 {
     struct scene *s;
     kops_program *program;
-    struct work w;
 
     fake_offers_little = true;
     s = scene_start(NULL);
-    assert_int_equal(kops_sequence_run(s->client, two_steps(&w, NULL), NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_int_equal(kops_program_define(s->client, &w.sequence, NULL, &program, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_int_equal(kops_sequence_enqueue(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
+    two_steps(NULL);
+    assert_int_equal(kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
+    assert_int_equal(kops_program_define(s->client, &sequence, NULL, &program, &s->error), KOPS_ERR_UNSUPPORTED);
+    assert_int_equal(kops_sequence_enqueue(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error)); /* there is nothing to wait for */
     assert_string_equal(scene_seen(s).last, "hello");
     scene_stop(s);
