@@ -8,7 +8,7 @@
 
 static unsigned made, records;
 static int capturing, unfinished, broken;
-static uintptr_t next_event;
+static uintptr_t next_event, in_context;
 
 /* Of the thread; CU_STREAM_CAPTURE_MODE_GLOBAL at first. */
 static int mode;
@@ -76,6 +76,7 @@ static int set_up(void **state)
 {
     made = records = 0;
     capturing = unfinished = broken = 0;
+    in_context = 1;
     *state = here_tally_new();
     return *state ? 0 : -1;
 }
@@ -109,21 +110,16 @@ static struct here_shapes shapes_of_length(int64_t length)
 }
 
 /* One launch, as here_launch() makes them. */
-static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
+static bool launch(struct here_tally *t, int64_t length)
 {
     const struct here_shapes shapes = shapes_of_length(length);
     struct here_row row = {.generation = 0};
     struct here_counted counted;
 
     counted = count(t, &shapes, &row);
-    if (counted.timed && here_tally_begin(t, &driver, (cuda_context)context, NULL))
+    if (counted.timed && here_tally_begin(t, &driver, (cuda_context)in_context, NULL))
         here_tally_end(t, &driver, NULL, counted.row);
     return counted.due;
-}
-
-static bool launch(struct here_tally *t, int64_t length)
-{
-    return launch_in(t, length, 1);
 }
 
 static void launch_often(struct here_tally *t, unsigned n)
@@ -216,8 +212,9 @@ TALLY(test_counts_what_it_cannot_time)
 
 TALLY(test_follows_the_context)
 {
-    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
-        launch_in(t, 8, i < TALLY_EVERY ? 1 : 2);
+    launch_often(t, TALLY_EVERY);
+    in_context = 2;
+    launch_often(t, TALLY_EVERY);
     assert_int_equal(records, 4);
     assert_int_equal(made, 2); /* those of the context before are destroyed */
 }
@@ -306,17 +303,10 @@ struct repeated {
 
 static int begin_repeated(void **state)
 {
-    struct repeated *s = calloc(1, sizeof(*s));
+    static struct repeated s;
 
-    must(s);
-    s->call = (struct here_call){.args = &s->arg, .n_args = 1, .device = -1};
-    *state = s;
-    return 0;
-}
-
-static int end_repeated(void **state)
-{
-    free(*state);
+    s = (struct repeated){.call = {.args = &s.arg, .n_args = 1, .device = -1}};
+    *state = &s;
     return 0;
 }
 
@@ -335,7 +325,7 @@ static void keep(struct repeated *s)
     here_last_keep(&s->last, &s->call, &plan, &shapes);
 }
 
-#define REPEATED(name) TEST_OF(struct repeated *s, name, begin_repeated, end_repeated)
+#define REPEATED(name) TEST_OF(struct repeated *s, name, begin_repeated, NULL)
 
 REPEATED(a_bool_is_told_apart_whatever_lies_beside_it)
 {

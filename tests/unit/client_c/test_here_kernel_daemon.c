@@ -191,22 +191,6 @@ REPEATED(every_other_call_is_checked)
 #undef REFUSED
 }
 
-REPEATED(what_differs_is_launched_as_it_is)
-{
-    a.shape[0] = b.shape[0] = 3;
-    a.offset = 8;
-    args[2] = kops_arg_int(3);
-    assert_ok(launch());
-    expect_doubled(3, 2);
-    repeat_call();
-    how.geometry.grid = (struct kops_dims){1, {1}};
-    assert_ok(launch());
-    expect_doubled(128, 0);
-    how.geometry.block = (struct kops_dims){1, {64}};
-    assert_ok(launch());
-    expect_doubled(64, 0);
-}
-
 /* A smaller allocation has the address of one that was freed, and its buffer is as likely where the old one was. */
 REPEATED(memory_that_took_the_place_of_other_is_checked)
 {

@@ -160,25 +160,18 @@ WITH_MEMORY(a_kernel_is_not_repeated_unless_it_never_ran)
     const struct kops_signature signature = {.entry = "entry"};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const enum kops_code code = cases[i].code;
-        struct scripted before, after;
         kops_kernel *kernel;
 
         print_message("\"%s\"\n", cases[i].script);
-        before = scene_seen(s);
         assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, NULL, &s->error));
         scene_script(s, cases[i].script, NULL);
-        assert_int_equal(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error), code);
-        if (code) {
+        assert_int_equal(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error), cases[i].code);
+        if (cases[i].code) {
             assert_non_null(strstr(s->error.message, "not repeated by itself"));
             assert_int_equal(scene_seen(s).work, 1);
             assert_ok(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error));
         }
-        after = scene_seen(s);
-        assert_int_equal(after.work, 2);
-        /* Compiled and declared anew where it is used next. */
-        assert_int_equal(after.compiled, before.compiled + 2);
-        assert_int_equal(after.defined, before.defined + 2);
+        assert_int_equal(scene_seen(s).work, 2);
         kops_kernel_free(kernel);
     }
 }

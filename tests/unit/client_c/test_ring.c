@@ -1,7 +1,6 @@
 /* Messages through shared memory: who takes it, what goes where, what happens when it fills, sleeps or is broken. */
 #include <poll.h>
 #include <sched.h>
-#include <semaphore.h>
 #include <stdio.h>
 
 #include "api/native.h"
@@ -128,44 +127,6 @@ TEST(long_messages_keep_their_place)
             assert_int_equal(o.by_ring[i], i % 4 != 3);
         }
     }
-}
-
-/* Answers a run when it is told to. */
-static void serve_held(struct fake_connection *c, void *context)
-{
-    struct fake_request r;
-
-    while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "run"))
-            sem_wait(context);
-        fake_answer(c, &r);
-    }
-}
-
-TEST(a_long_message_travels_alone)
-{
-    static char text[LONG + 1];
-    kops_ticket under_way, next;
-    struct scene *s;
-    sem_t go;
-
-    memset(text, 'l', LONG);
-    sem_init(&go, 0, 0);
-    s = start(0, serve_held, &go);
-    assert_ok(kops_submit(s->client, tagged_run(&s->t, "short"), &under_way, &s->error));
-    for (int k = 0; k < 2; k++) {
-        /* A long one waits for the answer to a short one, and a short one for that to a long one. */
-        tagged_run(&s->t, k ? "short" : text);
-        s->t.request.options.timeout_ms = 20;
-        assert_int_equal(kops_submit(s->client, &s->t.request, &next, &s->error), KOPS_ERR_TIMEOUT);
-        sem_post(&go);
-        assert_ok(kops_wait(s->client, under_way, 0, NULL, &s->error));
-        assert_ok(kops_submit(s->client, &s->t.request, &under_way, &s->error));
-    }
-    sem_post(&go);
-    assert_ok(kops_wait(s->client, under_way, 0, NULL, &s->error));
-    scene_stop(s);
-    sem_destroy(&go);
 }
 
 static void wait_for_the_client_to_go(struct fake_connection *c)

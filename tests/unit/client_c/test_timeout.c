@@ -42,14 +42,6 @@ SCENE(late_reply_is_dropped)
     assert_int_equal(scene_seen(s).connections, 1);
 }
 
-SCENE(ping_times_out)
-{
-    scene_script(s, "l", "ping");
-    assert_int_equal(kops_ping(s->client, SHORT_MS, &s->error), KOPS_ERR_TIMEOUT);
-    for (int i = 0; i < 10; i++)
-        assert_ok(kops_ping(s->client, KOPS_FOREVER, &s->error));
-}
-
 /* ---- tickets ---- */
 
 SCENE(wait_may_be_repeated)
