@@ -173,25 +173,6 @@ TEST(gemm_tells_what_is_wrong)
     assert_int_equal(wrong_element(reference_find("gemm"), &c, "gemm", 4), 3);
 }
 
-/* e4m3 and e5m2 of 1, 2 and -3, times scales of each row and for all. */
-TEST(scaled_gemm_has_two_dtypes)
-{
-    const unsigned char a[] = {0x38, 0x40, 0xc4, 0x38}, b[] = {0x40, 0xc2}; /* 1 2; -3 1 and 2 -3 */
-    const float rows[] = {0.5F, 4}, all = 3, after[] = {-4 * 1.5F, -9 * 12};
-    struct reference_case c = {
-        .dtype = KOPS_F8_E4M3, .n_inputs = 4, .out = {.dtype = KOPS_F32}, .data = {a, b, rows, &all}, .after = after};
-    const char *why;
-
-    c.inputs[0] = kops_tensor_of(NULL, KOPS_F8_E4M3, 2, (const int64_t[]){2, 2});
-    c.inputs[1] = kops_tensor_of(NULL, KOPS_F8_E5M2, 2, (const int64_t[]){2, 1});
-    c.inputs[2] = kops_tensor_of(NULL, KOPS_F32, 2, (const int64_t[]){2, 1});
-    c.inputs[3] = kops_tensor_of(NULL, KOPS_F32, 0, NULL);
-    assert_shape(reference_find("scaled_gemm"), &c, 2, (const int64_t[]){2, 1});
-    assert_int_equal(wrong_element(reference_find("scaled_gemm"), &c, "scaled_gemm", 2), -1);
-    c.inputs[2] = kops_tensor_of(NULL, KOPS_F32, 1, (const int64_t[]){2});
-    assert_false(reference_find("scaled_gemm")->shape(&c, &why));
-}
-
 /* Too much to check whole: a product of ones, with a band of wrong elements that a sample meets. */
 TEST(a_sample_finds_what_is_wrong)
 {
