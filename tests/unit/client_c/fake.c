@@ -1,6 +1,5 @@
 #include "fake.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -83,45 +82,39 @@ static bool wait_for_bell(struct fake_connection *c)
 static bool shm_receive(struct fake_connection *c)
 {
     struct fake_shm *s = c->shm;
+    int64_t n;
 
-    for (;;) {
-        int64_t n = ring_available(&s->requests);
+    while (!(n = ring_available(&s->requests))) {
+        bool more;
 
-        must(n >= 0);
-        if (n > 0) {
-            s->length += ring_read(&s->requests, s->data + s->length, sizeof(s->data) - s->length);
-            if (ring_producer_waits(&s->requests))
-                fake_shm_wake(c);
-            return true;
-        }
         ring_consumer_sleeps(&s->requests);
-        if (ring_available(&s->requests) == 0 && !wait_for_bell(c)) {
-            ring_consumer_wakes(&s->requests);
-            return false;
-        }
+        more = ring_available(&s->requests) != 0 || wait_for_bell(c);
         ring_consumer_wakes(&s->requests);
+        if (!more)
+            return false;
     }
+    must(n > 0);
+    s->length += ring_read(&s->requests, s->data + s->length, sizeof(s->data) - s->length);
+    if (ring_producer_waits(&s->requests))
+        fake_shm_wake(c);
+    return true;
 }
 
 static void shm_send(struct fake_connection *c, const void *data, size_t length)
 {
     struct fake_shm *s = c->shm;
-    const char *at = data;
+    size_t n;
 
-    while (length) {
-        int64_t room = ring_room(&s->replies);
-        size_t n;
+    for (const char *at = data; length; at += n, length -= n) {
+        const int64_t room = ring_room(&s->replies);
 
         must(room >= 0);
         n = length < (size_t)room ? length : (size_t)room;
-        if (n) {
-            ring_write(&s->replies, at, n);
-            if (ring_publish(&s->replies))
-                fake_shm_wake(c);
-            at += n;
-            length -= n;
+        ring_write(&s->replies, at, n);
+        if (n && ring_publish(&s->replies))
+            fake_shm_wake(c);
+        if (n)
             continue;
-        }
         ring_producer_sleeps(&s->replies);
         if (ring_room(&s->replies) == 0 && !wait_for_bell(c))
             return; /* the client has gone, or sends by the socket meanwhile: no test does */
@@ -152,10 +145,8 @@ void fake_send(struct fake_connection *c, const void *data, size_t length, const
         memcpy(CMSG_DATA(&control.align), fds, n_fds * sizeof(int));
     }
     while (iov.iov_len) {
-        ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        const ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
 
-        if (n < 0 && errno == EINTR)
-            continue;
         if (n < 0)
             return; /* the client has gone */
         iov.iov_base = (char *)iov.iov_base + n;
@@ -212,9 +203,7 @@ static bool receive(struct fake_connection *c)
     ssize_t n;
 
     must(iov.iov_len);
-    do
-        n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
+    n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
     if (n <= 0)
         return false;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
@@ -230,20 +219,20 @@ static bool receive(struct fake_connection *c)
     return true;
 }
 
-static bool is(const msgpack_object *o, const char *text)
-{
-    return o && o->type == MSGPACK_OBJECT_STR && o->via.str.size == strlen(text) &&
-           !memcmp(o->via.str.ptr, text, o->via.str.size);
-}
-
 const msgpack_object *fake_param(const msgpack_object *map, const char *key)
 {
-    if (map->type != MSGPACK_OBJECT_MAP)
-        return NULL;
-    for (uint32_t i = 0; i < map->via.map.size; i++)
-        if (is(&map->via.map.ptr[i].key, key))
-            return &map->via.map.ptr[i].val;
+    const msgpack_object_kv *pairs = map->via.map.ptr;
+
+    for (uint32_t i = 0; map->type == MSGPACK_OBJECT_MAP && i < map->via.map.size; i++)
+        if (pairs[i].key.via.str.size == strlen(key) && !memcmp(pairs[i].key.via.str.ptr, key, strlen(key)))
+            return &pairs[i].val;
     return NULL;
+}
+
+static void copy_text(char *to, size_t size, const msgpack_object *text)
+{
+    must(text->type == MSGPACK_OBJECT_STR);
+    snprintf(to, size, "%.*s", (int)text->via.str.size, text->via.str.ptr);
 }
 
 /* `start` is the message's position in the stream, `end` that behind it. */
@@ -251,22 +240,20 @@ static void read_request(struct fake_connection *c, const msgpack_object *o, uin
                          struct fake_request *ret)
 {
     const msgpack_object *items = o->via.array.ptr, *nfds, *attrs, *tag;
-    unsigned at;
 
     must(o->type == MSGPACK_OBJECT_ARRAY && o->via.array.size >= 3);
     memset(ret, 0, sizeof(*ret));
     ret->type = (unsigned)items[0].via.u64;
-    at = ret->type == 0 ? 2 : 1;
     if (ret->type == 0)
-        ret->msgid = (uint32_t)items[1].via.u64;
-    must(o->via.array.size == at + 2 && items[at].type == MSGPACK_OBJECT_STR);
-    snprintf(ret->method, sizeof(ret->method), "%.*s", (int)items[at].via.str.size, items[at].via.str.ptr);
-    must(items[at + 1].type == MSGPACK_OBJECT_ARRAY && items[at + 1].via.array.size == 1);
-    ret->params = items[at + 1].via.array.ptr[0];
+        ret->msgid = (uint32_t)(++items)->via.u64;
+    must(o->via.array.size == (ret->type ? 3 : 4));
+    copy_text(ret->method, sizeof(ret->method), &items[1]);
+    must(items[2].type == MSGPACK_OBJECT_ARRAY && items[2].via.array.size == 1);
+    ret->params = items[2].via.array.ptr[0];
     attrs = fake_param(&ret->params, "attrs");
     tag = attrs ? fake_param(attrs, "tag") : NULL;
     if (tag)
-        snprintf(ret->tag, sizeof(ret->tag), "%.*s", (int)tag->via.str.size, tag->via.str.ptr);
+        copy_text(ret->tag, sizeof(ret->tag), tag);
     nfds = fake_param(&ret->params, "nfds");
     if (nfds) {
         ret->n_fds = (unsigned)nfds->via.u64;

@@ -4,46 +4,34 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-void in_child(int (*work)(void *), void *context)
+int child_status(int (*work)(void *), void *context)
 {
     const pid_t pid = fork();
-    int status;
+    int status = 0;
 
-    assert_true(pid >= 0);
     if (pid == 0)
         _exit(work(context));
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-void threads_start(struct threads *t, unsigned n, void *(*work)(void *), void *contexts, size_t size)
+void in_child(int (*work)(void *), void *context)
 {
-    for (t->n = 0; t->n < n; t->n++)
-        assert_int_equal(pthread_create(&t->at[t->n], NULL, work, (char *)contexts + t->n * size), 0);
-}
-
-void threads_join(struct threads *t)
-{
-    const char *failed[sizeof(t->at) / sizeof(t->at[0])];
-
-    for (unsigned i = 0; i < t->n; i++) {
-        void *said;
-
-        assert_int_equal(pthread_join(t->at[i], &said), 0);
-        failed[i] = said;
-    }
-    for (unsigned i = 0; i < t->n; i++)
-        if (failed[i])
-            fail_msg("thread %u: %s", i, failed[i]);
+    assert_int_equal(child_status(work, context), 0);
 }
 
 void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size)
 {
-    struct threads t;
+    void *said[16];
+    pthread_t at[16];
 
-    threads_start(&t, n, work, contexts, size);
-    threads_join(&t);
+    must(n <= 16);
+    for (unsigned i = 0; i < n; i++)
+        must(!pthread_create(&at[i], NULL, work, (char *)contexts + i * size));
+    for (unsigned i = 0; i < n; i++)
+        must(!pthread_join(at[i], &said[i]));
+    for (unsigned i = 0; i < n; i++)
+        if (said[i])
+            fail_msg("thread %u: %s", i, (const char *)said[i]);
 }
 
 void assert_packed(const void *data, size_t length, const char *message)
@@ -66,14 +54,13 @@ void assert_packed(const void *data, size_t length, const char *message)
 
 static bool is_work(const struct scripted *s, const char *method)
 {
-    const char *found = s->methods ? strstr(s->methods, method) : NULL;
-    const size_t length = strlen(method);
+    char methods[256], word[40];
 
     if (!s->methods)
         return fake_is_work(method);
-    while (found && ((found > s->methods && found[-1] != ' ') || (found[length] && found[length] != ' ')))
-        found = strstr(found + 1, method);
-    return found != NULL;
+    snprintf(methods, sizeof(methods), " %s ", s->methods);
+    snprintf(word, sizeof(word), " %s ", method);
+    return strstr(methods, word) != NULL;
 }
 
 static void append(char *to, size_t size, const char *text)

@@ -17,19 +17,12 @@
             fail_msg("%s: %s", #call, kops_code_name(code_));                                                          \
     } while (0)
 
-/* Runs `work` in a child; fails the test unless it returns 0. */
+/* Runs `work` in a child: what it returns, and -1 where that did not end well. in_child() wants 0. */
+int child_status(int (*work)(void *), void *context);
 void in_child(int (*work)(void *), void *context);
 
-/* Threads, each of which works on its own one of the contexts, which are of that size; 0: all have the same one. What
- * `work` returns is the text of what failed, or NULL. */
-struct threads {
-    pthread_t at[8];
-    unsigned n;
-};
-
-void threads_start(struct threads *t, unsigned n, void *(*work)(void *), void *contexts, size_t size);
-/* Fails the test with what failed. */
-void threads_join(struct threads *t);
+/* Threads, each of which works on its own one of the contexts, which are of that size; 0: all have the same one. Fails
+ * with what `work` returns, the text of what failed, or NULL. */
 void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size);
 
 /* The bytes are those of this message (fake_text.c), with each number in its shortest form. */

@@ -1,7 +1,5 @@
 /* Children that go on with the client that they inherited. */
 #include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "scene.h"
 
@@ -23,14 +21,7 @@ static int run_on_inherited(void *scene)
 
 static int grandchild(void *scene)
 {
-    const pid_t pid = fork();
-    int status;
-
-    if (pid == 0)
-        _exit(run_on_inherited(scene));
-    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
-        return 10;
-    return run_on_inherited(scene);
+    return child_status(run_on_inherited, scene) ? 10 : run_on_inherited(scene);
 }
 
 SCENE(a_child_and_its_child_connect_anew)
@@ -96,19 +87,27 @@ SCENE(tickets_stay_with_the_parent)
 
 /* ---- forking while others hold the lock ---- */
 
-static atomic_bool stop;
-
-static void *ping_until_told(void *client)
-{
-    while (!atomic_load(&stop))
-        if (kops_ping(client, 0, NULL))
-            return "a ping failed";
-    return NULL;
-}
+static atomic_bool begun, stop;
 
 static int ping_twice(void *client)
 {
     return kops_ping(client, 0, NULL) || kops_ping(client, 0, NULL);
+}
+
+/* The first thread forks, the others ping until it has. */
+static void *fork_or_ping(void *client)
+{
+    bool failed = false;
+
+    if (atomic_exchange(&begun, true)) {
+        while (!failed && !stop)
+            failed = kops_ping(client, 0, NULL) != KOPS_OK;
+        return failed ? "a ping failed" : NULL;
+    }
+    for (int i = 0; i < 20 && !failed; i++)
+        failed = child_status(ping_twice, client) != 0;
+    stop = true;
+    return failed ? "a child failed" : NULL;
 }
 
 /* AddressSanitizer's allocator keeps its locks over a fork (GCC 12, clang 14), so that a child's malloc may hang there.
@@ -123,13 +122,7 @@ static int ping_twice(void *client)
 
 SCENE(forks_in_the_middle_of_it)
 {
-    struct threads threads;
-
     if (FORK_IN_THREADS_HANGS)
         skip();
-    threads_start(&threads, 8, ping_until_told, s->client, 0);
-    for (int i = 0; i < 20; i++)
-        in_child(ping_twice, s->client);
-    atomic_store(&stop, true);
-    threads_join(&threads);
+    in_threads(9, fork_or_ping, s->client, 0);
 }
