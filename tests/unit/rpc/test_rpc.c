@@ -1,9 +1,12 @@
-/* Descriptors by byte range, long messages in parts. Messages in any pieces are the fuzzer's (tests/fuzz), descriptors
- * both ways over a real connection tests/functional's. */
+/* Descriptors by byte range, both ways, and long messages in parts. Messages in any pieces are the fuzzer's
+ * (tests/fuzz), wrong descriptors end real connections (tests/functional). */
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "rpc/input.h"
+#include "rpc/output.h"
+#include "rpc/socket.h"
 #include "tests/support/unit.h"
 
 /* [0, 1, "m", [{"nfds": nfds, "x": pad bytes}]] */
@@ -121,5 +124,44 @@ TEST(many_values_take_several_calls)
     assert_in_range(calls, 5, 10);
     assert_int_equal(frame.values, VALUES + 1);
     assert_int_equal(frame.length, sizeof(bytes));
+    rpc_input_free(&in);
+}
+
+/* Three messages, the middle one with a descriptor: it must arrive with that one's first byte and nothing after it. */
+TEST(output_sends_descriptors_with_their_message)
+{
+    int pair[2], got[RPC_MAX_FDS], fd = open_one();
+    struct rpc_output out;
+    struct rpc_input in;
+    struct rpc_frame frame;
+    unsigned char bytes[256];
+    struct error e;
+    bool full;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    rpc_output_init(&out, 1 << 20);
+    for (unsigned i = 0; i < 3; i++) {
+        const uint64_t start = rpc_output_position(&out);
+
+        buffer_append(&out.bytes, bytes, request(bytes, i == 1, 20));
+        if (i == 1)
+            assert_int_equal(rpc_output_attach(&out, start, fd), 0);
+    }
+    assert_int_equal(rpc_output_flush(&out, pair[0]), 1);
+    closed(fd);
+    rpc_output_free(&out);
+    rpc_input_init(&in, 4096);
+    for (unsigned i = 0; i < 3;) {
+        assert_int_equal(rpc_socket_receive(pair[1], &in, &full, &e), RPC_RECEIVED);
+        for (; rpc_input_next(&in, &frame, &e) == 1; i++) {
+            assert_int_equal(rpc_input_claim(&in, i == 1, got, &e), 0);
+            assert_int_equal(rpc_input_consume(&in, &e), 0);
+        }
+    }
+    assert_true(fcntl(got[0], F_GETFD) & FD_CLOEXEC);
+    close(got[0]);
+    close(pair[0]);
+    assert_int_equal(rpc_socket_receive(pair[1], &in, &full, &e), RPC_END);
+    close(pair[1]);
     rpc_input_free(&in);
 }
