@@ -1,18 +1,66 @@
-#include "scripted.h"
+#include "scene.h"
 
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+int child_status(int (*work)(void *), void *context)
+{
+    const pid_t pid = fork();
+    int status = 0;
+
+    if (pid == 0)
+        _exit(work(context));
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void in_child(int (*work)(void *), void *context)
+{
+    assert_int_equal(child_status(work, context), 0);
+}
+
+void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size)
+{
+    void *said[16];
+    pthread_t at[16];
+
+    must(n <= 16);
+    for (unsigned i = 0; i < n; i++)
+        must(!pthread_create(&at[i], NULL, work, (char *)contexts + i * size));
+    for (unsigned i = 0; i < n; i++)
+        must(!pthread_join(at[i], &said[i]));
+    for (unsigned i = 0; i < n; i++)
+        if (said[i])
+            fail_msg("thread %u: %s", i, (const char *)said[i]);
+}
+
+void assert_packed(const void *data, size_t length, const char *message)
+{
+    msgpack_sbuffer expected;
+    msgpack_unpacked got;
+    char text[2048] = "no message";
+
+    fake_pack(&expected, message);
+    if (length != expected.size || memcmp(data, expected.data, length) != 0) {
+        msgpack_unpacked_init(&got);
+        if (msgpack_unpack_next(&got, data, length, NULL) == MSGPACK_UNPACK_SUCCESS)
+            fake_print(&got.data, text, sizeof(text));
+        fail_msg("%zu bytes, not %zu: %s", length, expected.size, text);
+    }
+    msgpack_sbuffer_destroy(&expected);
+}
+
+/* ---- the daemon ---- */
 
 static bool is_work(const struct scripted *s, const char *method)
 {
-    const char *found = s->methods ? strstr(s->methods, method) : NULL;
-    const size_t length = strlen(method);
+    char methods[256], word[40];
 
     if (!s->methods)
         return fake_is_work(method);
-    while (found && ((found > s->methods && found[-1] != ' ') || (found[length] && found[length] != ' ')))
-        found = strstr(found + 1, method);
-    return found != NULL;
+    snprintf(methods, sizeof(methods), " %s ", s->methods);
+    snprintf(word, sizeof(word), " %s ", method);
+    return strstr(methods, word) != NULL;
 }
 
 static void append(char *to, size_t size, const char *text)
@@ -82,32 +130,37 @@ static char take(struct scripted *s, const struct fake_connection *c, const stru
     return what;
 }
 
-static void notify(struct fake_connection *c, const char *code)
-{
-    msgpack_sbuffer b;
-    char text[128];
+/* Letters that are answered with an error; `hangs_up`: and nothing else. */
+static const struct refusal {
+    char letter;
+    bool hangs_up;
+    const char *code, *message, *details;
+} refusals[] = {
+    {'d', true, "device_lost", "an illegal address was met", "{}"},
+    {'D', false, "device_lost", "an illegal address was met", "{}"},
+    {'g', false, "device_lost", "it was lost", "{daemon: 'goes_on'}"},
+    {'t', false, "job_timeout", "it was lost", "{daemon: 'goes_on'}"},
+    {'s', false, "shutting_down", "the daemon is ending", "{}"},
+    {'S', true, "shutting_down", "the daemon is ending", "{}"},
+    {'u', false, "unknown_method", "there is no such method", "{}"},
+    {'f', false, "shape_mismatch", "in[0] has rank 3", "{key: 'in[0].shape', needed: 8, least: -4}"},
+};
 
-    snprintf(text, sizeof(text), "[2, 'error', [{code: '%s', message: 'as it', detail: {}}]]", code);
-    fake_pack(&b, text);
-    fake_send(c, b.data, b.size, NULL, 0);
-    msgpack_sbuffer_destroy(&b);
+static const struct refusal *refusal_of(char letter)
+{
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++)
+        if (refusals[i].letter == letter)
+            return &refusals[i];
+    return NULL;
 }
 
-static void reply_long_log(struct fake_connection *c, uint32_t msgid)
-{
-    char *details;
-
-    must(asprintf(&details, "{reason: 'source', log: '%0*d'}", LOG_BYTES, 0) > 0);
-    fake_reply_error(c, msgid, "compile_failed", "kernel.cu(1): error: no", details);
-    free(details);
-}
-
-static void answer_late(struct fake_connection *c, const struct fake_request *r)
+static void answer_late(struct fake_connection *c, struct fake_request *r)
 {
     if (fake_is_work(r->method))
         fake_reply_run(c, r->msgid, "late");
     else
         fake_answer(c, r);
+    r->method[0] = 0;
 }
 
 /* The next message must cancel the request. */
@@ -127,54 +180,47 @@ static void wait_for_cancel(struct fake_connection *c, struct scripted *s, uint3
 static bool act(struct fake_connection *c, struct scripted *s, const struct fake_request *r, char what,
                 const char *text, struct fake_request *late)
 {
+    const struct refusal *refusal = refusal_of(what);
     const uint32_t msgid = r->msgid;
+    struct fake_request kept = {.msgid = msgid};
 
+    if (refusal) {
+        fake_reply_error(c, msgid, refusal->code, refusal->message, refusal->details);
+        return !refusal->hangs_up;
+    }
+    snprintf(kept.method, sizeof(kept.method), "%s", r->method);
     switch (what) {
     case 'x':
         return false;
-    case 'd':
-    case 'D':
-        fake_reply_error(c, msgid, "device_lost", "an illegal address was met", "{}");
-        return what == 'D';
-    case 'g':
-    case 't':
-        fake_reply_error(c, msgid, what == 'g' ? "device_lost" : "job_timeout", "it was lost", "{daemon: 'goes_on'}");
-        return true;
-    case 's':
-    case 'S':
-        fake_reply_error(c, msgid, "shutting_down", "the daemon is ending", "{}");
-        return what == 's';
     case 'n':
     case 'k':
     case 'p':
-        notify(c, what == 'n' ? "device_lost" : what == 'k' ? "shutting_down" : "protocol_error");
+        fake_say(c, NULL, 0, "[2, 'error', [{code: '%s', message: 'as it', detail: {}}]]",
+                 what == 'n'   ? "device_lost"
+                 : what == 'k' ? "shutting_down"
+                               : "protocol_error");
         return false;
-    case 'u':
-        fake_reply_error(c, msgid, "unknown_method", "there is no such method", "{}");
-        return true;
     case 'r':
         fake_reply_error(c, msgid, text, "not this one", "{}");
         return true;
     case 'c':
-        reply_long_log(c, msgid);
-        return true;
-    case 'f':
-        fake_reply_error(c, msgid, "shape_mismatch", "in[0] has rank 3", "{key: 'in[0].shape', needed: 8, least: -4}");
+        fake_say(c, NULL, 0,
+                 "[1, %u, {code: 'compile_failed', message: 'kernel.cu(1): error: no',"
+                 " detail: {reason: 'source', log: '%0*d'}}, null]",
+                 msgid, LOG_BYTES, 0);
         return true;
     case 'w':
-    case 'W':
-    case 'l':
-    case '_':
-        *late = (struct fake_request){.msgid = msgid};
-        snprintf(late->method, sizeof(late->method), "%s", what == '_' ? "" : r->method);
-        if (what == 'l' || what == '_')
-            return true;
         wait_for_cancel(c, s, msgid);
-        if (what == 'w')
-            answer_late(c, late);
-        else
-            fake_reply_error(c, msgid, "cancelled", "the run was cancelled", "{}");
-        late->method[0] = 0;
+        answer_late(c, &kept);
+        return true;
+    case 'W':
+        wait_for_cancel(c, s, msgid);
+        fake_reply_error(c, msgid, "cancelled", "the run was cancelled", "{}");
+        return true;
+    case 'l':
+        *late = kept;
+        return true;
+    case '_':
         return true;
     default:
         if (what == '.' && text)
@@ -194,10 +240,8 @@ void scripted_serve(struct fake_connection *c, void *context)
         const char *text;
         const char what = take(s, c, &r, &text);
 
-        if (late.method[0] && r.type == 0) {
+        if (late.method[0] && r.type == 0)
             answer_late(c, &late);
-            late.method[0] = 0;
-        }
         if (what && what != '.' && what != 'b')
             for (unsigned i = 0; i < r.n_fds; i++)
                 close(r.fds[i]);
@@ -227,8 +271,20 @@ struct scene *scene_start(const struct kops_connect_options *options)
     return scene_serve(scripted_serve, NULL, options);
 }
 
+kops_buffer *scene_memory(struct scene *s, size_t size)
+{
+    kops_buffer **made = &s->made[s->n_made++];
+
+    must(s->n_made <= sizeof(s->made) / sizeof(s->made[0]));
+    if (kops_buffer_alloc_shared(s->client, size, made, &s->error))
+        fail_msg("memory: %s", s->error.message);
+    return *made;
+}
+
 void scene_stop(struct scene *s)
 {
+    while (s->n_made)
+        kops_buffer_release(s->made[--s->n_made]);
     kops_close(s->client);
     fake_stop(s->fake);
     pthread_mutex_destroy(&s->d.lock);
@@ -250,6 +306,11 @@ void scene_answer(struct scene *s, const char *methods, const char *answer)
     s->d.methods = methods;
     s->d.answer = answer;
     pthread_mutex_unlock(&s->d.lock);
+}
+
+void scene_asked(struct scene *s, const char *expected)
+{
+    assert_string_equal(scene_seen(s).asked, expected);
 }
 
 struct scripted scene_seen(struct scene *s)

@@ -1,3 +1,64 @@
+/* What tests of libkops share: threads, children, a fake daemon that obeys a script, and a client of it. */
+#ifndef KOPS_TEST_SCENE_H
+#define KOPS_TEST_SCENE_H
+
+#include <kops/kops.h>
+#include <pthread.h>
+
+#include "fake.h"
+#include "tests/support/unit.h"
+
+/* Fails the test with the error's message. */
+#define assert_ok(call)                                                                                                \
+    do {                                                                                                               \
+        enum kops_code code_ = (call);                                                                                 \
+                                                                                                                       \
+        if (code_)                                                                                                     \
+            fail_msg("%s: %s", #call, kops_code_name(code_));                                                          \
+    } while (0)
+
+/* Runs `work` in a child: what it returns, and -1 where that did not end well. in_child() wants 0. */
+int child_status(int (*work)(void *), void *context);
+void in_child(int (*work)(void *), void *context);
+
+/* Threads, each of which works on its own one of the contexts, which are of that size; 0: all have the same one. Fails
+ * with what `work` returns, the text of what failed, or NULL. */
+void in_threads(unsigned n, void *(*work)(void *), void *contexts, size_t size);
+
+/* The bytes are those of this message (fake_text.c), with each number in its shortest form. */
+void assert_packed(const void *data, size_t length, const char *message);
+
+/* Vectors of f32, one behind the other in a buffer. */
+static inline void vectors_in(kops_buffer *buffer, int64_t length, unsigned n, struct kops_tensor *ret)
+{
+    for (unsigned i = 0; i < n; i++) {
+        ret[i] = kops_vector(buffer, KOPS_F32, length);
+        ret[i].offset = i * (uint64_t)length * sizeof(float);
+    }
+}
+
+/* A run on nothing: tensors with a dimension of 0 need no memory. `tag` comes as the attribute of that name. */
+struct tagged {
+    struct kops_tensor tensors[2];
+    struct kops_attr attr;
+    struct kops_request request;
+};
+
+static inline const struct kops_request *tagged_run(struct tagged *t, const char *tag)
+{
+    memset(t, 0, sizeof(*t));
+    t->tensors[0] = t->tensors[1] = kops_vector(NULL, KOPS_F32, 0);
+    t->attr = kops_attr_text("tag", tag);
+    t->request = (struct kops_request){.op = "square",
+                                       .inputs = &t->tensors[0],
+                                       .n_inputs = 1,
+                                       .outputs = &t->tensors[1],
+                                       .n_outputs = 1,
+                                       .attrs = &t->attr,
+                                       .n_attrs = 1};
+    return &t->request;
+}
+
 /* A fake daemon that does to each piece of work what the next letter of a script says, whatever its connection:
  *
  *     .  answers                                   x  hangs up
@@ -16,13 +77,6 @@
  * sequence and run_program. Answers to work that come late are of the variant "late".
  *
  * A scene is a client of such a daemon: what most tests of libkops begin and end with. */
-#ifndef KOPS_TEST_SCRIPTED_H
-#define KOPS_TEST_SCRIPTED_H
-
-#include <pthread.h>
-
-#include "test.h"
-
 enum { LOG_BYTES = 200000 };
 
 struct scripted {
@@ -51,6 +105,8 @@ struct scene {
     kops_client *client;
     struct kops_error error;
     struct tagged t;
+    kops_buffer *made[4];
+    unsigned n_made;
 };
 
 /* A client whose daemon answers everything; NULL options: none but the socket, which is set anyway. */
@@ -64,8 +120,12 @@ void scene_script(struct scene *s, const char *script, const char *methods);
 /* It answers these methods so. */
 void scene_answer(struct scene *s, const char *methods, const char *answer);
 
-/* What came so far. */
+/* What came so far; whether these were the parameters of the last work. */
 struct scripted scene_seen(struct scene *s);
+void scene_asked(struct scene *s, const char *expected);
+
+/* Shared memory, released by scene_stop(). */
+kops_buffer *scene_memory(struct scene *s, size_t size);
 
 /* A run with the tag "x". */
 enum kops_code scene_run(struct scene *s);
