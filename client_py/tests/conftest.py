@@ -3,9 +3,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -27,6 +30,19 @@ def daemon() -> Iterator[FakeDaemon]:
 def k(daemon: FakeDaemon) -> Iterator[kops.Client]:
     with kops.connect(daemon.path, timeout=20) as client:
         yield client
+
+
+@pytest.fixture
+def a(k: kops.Client) -> Any:
+    return k.array(numpy.arange(16, dtype="float32"))
+
+
+@pytest.fixture
+def held(daemon: FakeDaemon) -> Iterator[threading.Event]:
+    """`run` is not answered until the gate is set."""
+    daemon.gate.clear()
+    yield daemon.gate
+    daemon.gate.set()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,8 +9,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from test_client import wait_for
-from which import compiled_only, unanswered
+from which import compiled_only, unanswered, wait_for
 
 pytestmark = compiled_only
 

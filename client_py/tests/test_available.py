@@ -13,7 +13,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, Refused
 from kops._base.compiled import native
 from kops._memory.pool import pool
 from which import compiled_only, plain_only
@@ -141,7 +141,7 @@ def test_limits_of_the_process() -> None:
 
 def test_what_failed_for_memory_is_not_asked_again(k: kops.Client, daemon: FakeDaemon) -> None:
     def refuse(*_: Any) -> Any:
-        raise daemon.refused("out_of_memory", "the device has too little")
+        raise Refused("out_of_memory", "the device has too little")
 
     a = k.array([1.0])
     for method in ("run", "register", "stats"):

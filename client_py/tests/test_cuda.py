@@ -17,6 +17,7 @@ from kops._memory import exports as _cuda
 from standin_driver import in_use, standin
 
 from standin_cuda import dlpack  # isort: skip
+from which import in_child
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +233,6 @@ def test_dlpack(k: kops.Client, gpu: Any, daemon: FakeDaemon, control: Any) -> N
 
 
 def test_in_a_forked_child_device_memory_is_refused(k: kops.Client, gpu: Any) -> None:
-    from test_forks import in_child
 
     a = gpu.empty(100)
     k.square(a, out=a)

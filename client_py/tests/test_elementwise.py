@@ -12,7 +12,7 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, Refused
 from kops._kernels import elementwise as _elementwise
 from kops._source import formulas as _formulas
 from kops._source import formulas as _layouts
@@ -28,10 +28,6 @@ SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
 
 def normal(*shape: int, dtype: str = "float32") -> Any:
     return (numpy.random.default_rng().standard_normal(shape) * 4).astype(dtype)
-
-
-def launches(daemon: FakeDaemon) -> list[dict[str, Any]]:
-    return [params for method, params in daemon.requests if method == "launch"]
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
@@ -177,7 +173,7 @@ def test_what_is_refused(k: kops.Client, daemon: FakeDaemon) -> None:
     ):  # fmt: skip
         with pytest.raises(kind, match=message):
             call()
-    assert not launches(daemon)
+    assert not daemon.sent("launch")
     wide = k.elementwise(" + ".join(f"x{i}" for i in range(12)))
     arrays = [numpy.broadcast_to(normal(1, 3, 1, 3, 1), (2, 3, 2, 3, 2)) for _ in range(11)]
     with pytest.raises(kops.LimitExceeded, match="Pass contiguous copies"):
@@ -189,7 +185,7 @@ def test_compilers_errors_name_the_formula(k: kops.Client, daemon: FakeDaemon) -
     with pytest.raises(kops.interpret.InterpretError, match="fma:2:.*nothing"):
         f.interpret(normal(3))
     log = 'fma(2): error: identifier "nothing" is undefined'
-    daemon.script["compile"] = lambda *_: (_ for _ in ()).throw(daemon.refused("compile_failed", log, reason="source", log=log))
+    daemon.script["compile"] = lambda *_: (_ for _ in ()).throw(Refused("compile_failed", log, reason="source", log=log))
     with pytest.raises(kops.CompileFailed, match=r"fma \(`float s = x;") as error:
         f(normal(3))
     assert (error.value.file, error.value.line, error.value.reason) == ("fma", 2, "source")

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import fake_torch
 import kops
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, Refused
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -106,7 +106,7 @@ async def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDae
 
 def test_compiling_without_a_gpu_says_it_too(k: kops.Client, daemon: FakeDaemon) -> None:
     def compile(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
-        raise daemon.refused("missing_key", "arch: there is no GPU here: say what to compile for, such as sm_90a", key="arch")
+        raise Refused("missing_key", "arch: there is no GPU here: say what to compile for, such as sm_90a", key="arch")
 
     daemon.script["compile"] = compile
     with pytest.raises(kops.MissingKey, match=r"such as sm_90a\. Without a GPU .* kops\.kernel\(…\)\.interpret\(…\)"):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import kops
@@ -14,41 +11,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._session.plain import PlainLink
-from test_client import wait_for
-from which import compiled_only
-
-
-@pytest.fixture
-def a(k: kops.Client) -> Any:
-    return k.array(numpy.arange(16, dtype="float32"))
-
-
-@pytest.fixture
-def held(daemon: FakeDaemon) -> Iterator[threading.Event]:
-    daemon.gate.clear()
-    yield daemon.gate
-    daemon.gate.set()
-
-
-def in_child(function: Any) -> None:
-    """Runs a function in a forked child and asserts that it returned True."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(write, b"yes" if function() is True else b"no")
-        except BaseException as error:
-            os.write(write, repr(error).encode()[:500])
-        finally:
-            os._exit(0)
-    os.close(write)
-    ready, _, _ = select.select([read], [], [], 60)
-    answer = os.read(read, 1000) if ready else b"nothing"
-    os.close(read)
-    if not ready:
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert answer == b"yes"
+from which import compiled_only, in_child, wait_for
 
 
 def test_a_forked_child_connects_anew(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:

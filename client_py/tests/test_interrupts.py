@@ -11,15 +11,9 @@ import kops
 import numpy
 import pytest
 from kops._memory import device_pool
-from test_client import drained
-from which import plain_only
+from which import drained, plain_only
 
 PACKAGE = str(Path(kops.__file__).parent)
-
-
-@pytest.fixture
-def a(k: kops.Client) -> Any:
-    return k.array(numpy.arange(16, dtype="float32"))
 
 
 def handlers(code: Any) -> Any:

@@ -12,8 +12,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from test_client import wait_for
-from which import compiled_only
+from which import compiled_only, wait_for
 
 ADD2 = """
 extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
@@ -28,10 +27,6 @@ def add2(k: kops.Client, **more: Any) -> kops.Kernel:
     return k.kernel(ADD2, "add2_kernel", grid="ceil_div(n, 256)", block=256, **more)
 
 
-def sent(daemon: FakeDaemon, method: str) -> list[dict[str, Any]]:
-    return [params for name, params in list(daemon.requests) if name == method]
-
-
 def vectors(k: kops.Client, n: int = 100) -> tuple[Any, Any, Any]:
     a, b = k.array(numpy.arange(n, dtype="float32")), k.array(numpy.ones(n, "float32"))
     return k.zeros(n), a, b
@@ -39,9 +34,9 @@ def vectors(k: kops.Client, n: int = 100) -> tuple[Any, Any, Any]:
 
 def test_a_kernel_is_compiled_declared_and_launched(k: kops.Client, daemon: FakeDaemon) -> None:
     kern = add2(k)
-    (compile,) = sent(daemon, "compile")
+    (compile,) = daemon.sent("compile")
     assert compile == {"source": ADD2, "name": "kernel.cu", "entries": ["add2_kernel"]}
-    (declared,) = sent(daemon, "kernel")
+    (declared,) = daemon.sent("kernel")
     assert [(p["name"], p["kind"], p["dtype"]) for p in declared["params"]] == [
         ("c", "inout", "f32"), ("a", "in", "f32"), ("b", "in", "f32"), ("n", "scalar", "i32"),
     ]  # fmt: skip
@@ -51,7 +46,7 @@ def test_a_kernel_is_compiled_declared_and_launched(k: kops.Client, daemon: Fake
     assert kern(c, a, b, 100) is None
     assert (c == a + b).all()
     kern(n=3, b=b, a=a, c=c)
-    (first, second) = sent(daemon, "launch")
+    (first, second) = daemon.sent("launch")
     assert first["kernel"] == second["kernel"] and first["args"][3] == 100 and second["args"][3] == 3
     assert first["timing"] is False and "grid" not in first
     assert daemon.count("compile") == daemon.count("kernel") == 1
@@ -87,11 +82,11 @@ def test_geometry_of_one_launch(k: kops.Client, daemon: FakeDaemon) -> None:
         kern(c, a, b, 100)
     with pytest.raises(kops.BadArgument, match="no block"):
         kern(c, a, b, 100, grid=1)
-    assert not sent(daemon, "launch")
+    assert not daemon.sent("launch")
     kern(c, a, b, 100, grid=numpy.int64(4), block=(16, 2), shared=1024, cluster=2)
     kern[(1, 2), 32](c, a, b, 100)
     kern[1, 32, 64](c, a, b, 100, grid=lambda c, a, b, n: -(-n // 32))
-    first, second, third = sent(daemon, "launch")
+    first, second, third = daemon.sent("launch")
     assert (first["grid"], first["block"], first["shared"], first["cluster"]) == ([4], [16, 2], 1024, [2])
     assert (second["grid"], second["block"]) == ([1, 2], [32]) and "shared" not in second
     assert (third["grid"], third["block"], third["shared"]) == ([4], [32], 64)
@@ -107,7 +102,7 @@ def test_ways_to_launch_are_declared(k: kops.Client, daemon: FakeDaemon) -> None
     add2(k, cooperative=True)
     add2(k, pdl=True)
     k.compile(ADD2).kernel("add2_kernel", grid=1, block=1, cooperative=True)
-    together, early, of_module = sent(daemon, "kernel")
+    together, early, of_module = daemon.sent("kernel")
     assert together["cooperative"] is True and "pdl" not in together
     assert early["pdl"] is True and "cooperative" not in early
     assert of_module["cooperative"] is True
@@ -118,11 +113,11 @@ def test_geometry_of_the_declaration(k: kops.Client, daemon: FakeDaemon) -> None
     kern = k.kernel(
         ADD2, "add2_kernel", grid=lambda c, a, b, n: (n, 1), block=("min(n, 64)", 2), shared="4 * n", cluster=(2, 1), alias=True
     )
-    (declared,) = sent(daemon, "kernel")
+    (declared,) = daemon.sent("kernel")
     assert declared["block"] == ["min(n, 64)", 2] and declared["shared"] == "4 * n" and declared["cluster"] == [2, 1]
     assert declared["alias"] is True and "grid" not in declared
     kern(c, a, b, 100)
-    assert sent(daemon, "launch")[0]["grid"] == [100, 1]
+    assert daemon.sent("launch")[0]["grid"] == [100, 1]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,7 @@ def test_wrong_arguments(k: kops.Client, daemon: FakeDaemon, change: dict[str, A
     with pytest.raises(kind) as error:
         kern(**{"c": c, "a": a, "b": b, "n": 100, **change})
     assert error.value.detail["key"] == key and "add2_kernel" in str(error.value)  # type: ignore[attr-defined]
-    assert not sent(daemon, "launch")
+    assert not daemon.sent("launch")
 
 
 def test_wrong_calls(k: kops.Client) -> None:
@@ -171,9 +166,9 @@ def test_layouts_and_ranks(k: kops.Client, daemon: FakeDaemon) -> None:
     kern(matrix[2:4], a, b, 3)
     params = [kops.Param("c", "out", "f32", strided=True), *kern.params[1:]]
     k.kernel(ADD2, "add2_kernel", params, grid=1, block=1)(k.zeros((4, 4)).T, a, b, 0)
-    assert "strides" in sent(daemon, "launch")[-1]["args"][0]
+    assert "strides" in daemon.sent("launch")[-1]["args"][0]
     exact = k.kernel(ADD2, "add2_kernel", "out float* c[2][n], const float* a[n], const float* b, int n", grid=1, block=1)
-    assert sent(daemon, "kernel")[-1]["params"][0]["shape"] == [2, "n"]
+    assert daemon.sent("kernel")[-1]["params"][0]["shape"] == [2, "n"]
     with pytest.raises(kops.ShapeMismatch, match="2 dimensions"):
         exact(a, a, b, 50)
 
@@ -182,10 +177,10 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
     x = k.array(numpy.arange(4, dtype="float32"))
     kern = k.kernel(SCALE, grid=1, block=32)
     kern(None, x, numpy.float64(2), numpy.int16(4))
-    args = sent(daemon, "launch")[0]["args"]
+    args = daemon.sent("launch")[0]["args"]
     assert args[0] is None and args[2:] == [2.0, 4] and isinstance(args[2], float)
     kern(None, x, 3, True)
-    assert sent(daemon, "launch")[1]["args"][2:] == [3.0, 1]
+    assert daemon.sent("launch")[1]["args"][2:] == [3.0, 1]
     with pytest.raises(kops.OutOfRange):
         kern(None, x, 1e39, 4)
     kern(None, x, float("inf"), 4)
@@ -193,7 +188,7 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
     flags = k.kernel(source, grid=1, block=1)
     daemon.script["launch"] = lambda peer, params, fds: peer.measured(params)
     flags(k.array(numpy.ones(3, "uint8")), k.array(numpy.ones(3, "bool")), True, 2**64 - 1)
-    args = sent(daemon, "launch")[-1]["args"]
+    args = daemon.sent("launch")[-1]["args"]
     assert [args[0]["dtype"], args[1]["dtype"], args[2], args[3]] == ["u8", "bool", True, 2**64 - 1]
     with pytest.raises(kops.OutOfRange):
         flags(None, None, 2, 0)
@@ -226,7 +221,7 @@ def test_a_module(k: kops.Client, daemon: FakeDaemon) -> None:
         ADD2 + SCALE + "namespace ns { __global__ void scale2(int n) {} }", options=["-DN=3"], files={"a.h": "int a;"}, name="x.cu",
         arch="sm_80", device=k.devices[0], grid=1, block=64, signatures={"scale": "out float* y, const float* x, float a, int n"},
     )  # fmt: skip
-    (params,) = sent(daemon, "compile")
+    (params,) = daemon.sent("compile")
     assert params["entries"] == ["add2_kernel", "scale", "ns::scale2"] and params["options"] == ["-DN=3"]
     assert params["files"] == {"a.h": "int a;"} and params["name"] == "x.cu" and params["arch"] == "sm_80" and params["device"] == "host"
     assert module.key == "ab" * 32 and module.arch == "sm_80" and module.cached == "memory" and module.compile_us == 25000.0
@@ -256,7 +251,7 @@ def test_templates_by_name(k: kops.Client, daemon: FakeDaemon) -> None:
         k.kernel(source, "scale<Unknown>", grid=1, block=1)
     with pytest.raises(kops.SignatureMismatch, match=r"in the source it is `float \* y`"):
         k.kernel(source, "scale<float>", "double* y, const double* x, float a, int n", grid=1, block=1)
-    assert not sent(daemon, "compile")
+    assert not daemon.sent("compile")
     kern = k.kernel(source, "scale<float>", "float* y, const f32* x, float a, int n", grid=1, block=1)
     assert kern.params == k.kernel(source, "scale<float>", grid=1, block=1).params
     x = k.array(numpy.arange(4, dtype="float32"))
@@ -273,8 +268,8 @@ def test_sequences_and_programs(k: kops.Client, daemon: FakeDaemon) -> None:
         kern(c, a, b, 100)
         d = k.square(c)
         s.launch(kern, d, d, a, n=100, grid=7)
-    assert not sent(daemon, "launch")
-    (params,) = sent(daemon, "sequence")
+    assert not daemon.sent("launch")
+    (params,) = daemon.sent("sequence")
     first, second, third = params["ops"]
     assert first["args"] == [0, 1, 2, 100] and second["op"] == "square" and third["args"] == [3, 3, 1, 100]
     assert third["grid"] == [7] and first["kernel"] == third["kernel"]
@@ -339,7 +334,7 @@ def test_a_daemon_without_kernels(daemon: FakeDaemon) -> None:
         assert k.info.kernels == {}
         with pytest.raises(kops.Unsupported, match="newer"):
             add2(k)
-        assert not sent(daemon, "compile")
+        assert not daemon.sent("compile")
     # One that could, but may not: it says so itself.
     daemon.hello["kernels"] = {**kernels, "policy": "off", "allowed": False}
 
@@ -362,7 +357,7 @@ async def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
         assert (await kern(c, a, b, n=100, timing=True)).variant == "user"
         assert len((await kern.profile(c, a, b, 100, repeat=4)).samples) == 4
         await kern[2, 128](c, a, a, 100)
-        assert sent(daemon, "launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
+        assert daemon.sent("launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
         async with k.sequence() as s:
             s.launch(kern, c, a, b, 100)
         async with k.program() as p:

@@ -7,7 +7,7 @@ from typing import Any
 import kops
 import pytest
 from fake_daemon import FakeDaemon
-from test_kernels import ADD2, add2, sent, vectors
+from test_kernels import ADD2, add2, vectors
 
 OUT = "out float* c, const float* a, const float* b, int n"
 
@@ -27,7 +27,7 @@ def test_cold_profiles(k: kops.Client, daemon: FakeDaemon, small_cache: int) -> 
     kern, (c, a, b) = add2(k, signature=OUT), vectors(k, 20_000)
     profile = kern[7, 64].profile(c, a, b, 20_000, cache="cold", repeat=30)
     sets = -(-2 * small_cache // profile.bytes) + 1
-    warm, *cold = sent(daemon, "launch")
+    warm, *cold = daemon.sent("launch")
     assert warm["warmup"] == 3 and len(cold) == sets + 30 and len(profile.samples) == 30 and profile.median == 10
     used = places(cold)
     assert len(set(used)) == sets and used[0] == used[sets] and places([warm])[0] not in used
@@ -46,7 +46,7 @@ async def test_cold_profiles_of_the_asynchronous_client(daemon: FakeDaemon, smal
         kern = await k.kernel(ADD2, "add2_kernel", OUT, grid=1, block=64)
         profile = await kern.profile(*arrays, 20_000, cache="cold", repeat=30)
         sets = -(-2 * small_cache // profile.bytes) + 1
-        assert len(set(places(sent(daemon, "launch")[1:]))) == sets and len(profile.samples) == 30
+        assert len(set(places(daemon.sent("launch")[1:]))) == sets and len(profile.samples) == 30
         profile = await k.profile("add", *arrays[1:], cache="cold", repeat=10, until=0.5)
         assert len(profile.samples) == 80 and len({run["out"][0]["offset"] for run in daemon.runs()}) > sets
         for cache in ("warm", "cold"):
@@ -61,7 +61,7 @@ def test_comparing(k: kops.Client, daemon: FakeDaemon) -> None:
     kern, (c, a, b) = add2(k, signature=OUT), vectors(k)
     found = k.compare(kern, kern[7, 64], c, a, b, 100, rounds=6, repeat=5)
     assert not found.real and found.first.op == found.second.op == "add2_kernel" and len(found.first.samples) == 5
-    launches = sent(daemon, "launch")
+    launches = daemon.sent("launch")
     assert [launch.get("grid") for launch in launches] == [None, [7], *[None, [7], [7], None] * 3]
     found = k.compare("add", ("add", {"variant": "theirs", "repeat": 8}), a, b, rounds=6, repeat=5)
     assert (found.first.variant, found.second.variant) == ("fake", "theirs")

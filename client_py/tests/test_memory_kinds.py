@@ -18,10 +18,6 @@ F32 = numpy.dtype("float32")
 PER_CHUNK = CHUNK // 4  # elements
 
 
-def registrations(daemon: FakeDaemon) -> list[dict[str, Any]]:
-    return [params for method, params in daemon.requests if method == "register"]
-
-
 def released(daemon: FakeDaemon) -> list[int]:
     return [params["buffer"] for method, params in daemon.requests if method == "release"]
 
@@ -60,14 +56,14 @@ def test_only_the_chunks_that_a_tensor_touches(k: kops.Client, gpu: Any, daemon:
     segment = Segment(gpu, 8)
     a = segment.tensor(3 * PER_CHUNK - 10, 20)  # the end of one, the start of the next
     k.square(a, out=a)
-    (register,) = registrations(daemon)
+    (register,) = daemon.sent("register")
     assert register["kind"] == "cuda_vmm" and register["nfds"] == 2 and register["chunk_bytes"] == [CHUNK, CHUNK]
     assert register["size"] == 2 * CHUNK
     run = daemon.runs()[-1]
     assert run["out"][0]["offset"] == CHUNK - 40
     k.square(a, out=a)
     k.square(segment.tensor(2 * PER_CHUNK, 5), out=a)  # within what is known
-    assert len(registrations(daemon)) == 1
+    assert len(daemon.sent("register")) == 1
     segment.free()
 
 
@@ -75,7 +71,7 @@ def test_more_chunks_than_a_message_carries(k: kops.Client, gpu: Any, daemon: Fa
     segment = Segment(gpu, 35)
     a = segment.tensor(0, 35 * PER_CHUNK)
     k.square(a, out=a)
-    first, *more = registrations(daemon)
+    first, *more = daemon.sent("register")
     assert first["size"] == 35 * CHUNK and first["nfds"] == 16 and "extend" not in first
     assert [m["nfds"] for m in more] == [16, 3] and [m["size"] for m in more] == [16 * CHUNK, 3 * CHUNK]
     assert len({m["extend"] for m in more}) == 1
@@ -90,7 +86,7 @@ def test_memory_that_was_mapped_anew_is_registered_anew(k: kops.Client, gpu: Any
     before = daemon.runs()[-1]["in"][0]["buffer"]
     segment.remap(1)
     k.square(a, out=a)
-    assert len(registrations(daemon)) == 2 and daemon.runs()[-1]["in"][0]["buffer"] != before
+    assert len(daemon.sent("register")) == 2 and daemon.runs()[-1]["in"][0]["buffer"] != before
     k.ping()
     assert before in released(daemon)
     segment.free()
@@ -135,5 +131,5 @@ def test_an_older_daemon_is_not_sent_descriptors(gpu: Any, daemon: FakeDaemon) -
     a = segment.tensor(0, 10)
     with kops.connect(daemon.path) as k, pytest.raises(kops.Unsupported, match="cuda_vmm"):
         k.square(a, out=a)
-    assert not registrations(daemon)
+    assert not daemon.sent("register")
     segment.free()

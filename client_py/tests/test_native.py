@@ -14,7 +14,7 @@ from fake_daemon import FakeDaemon
 from kops._base import compiled as _compiled
 from kops._calls import plans as _plans
 from kops._tensors.torch import current_stream
-from test_ordered import control, driver, gpu, requests, stream, tensor  # noqa: F401
+from test_ordered import control, driver, gpu, stream, tensor  # noqa: F401
 from test_recovery import hang_up, lose_device
 
 from standin_cuda import dlpack  # isort: skip
@@ -114,18 +114,18 @@ def test_it_sends_what_python_sends(
     ]
     for call in calls:  # makes the memory known
         call()
-    before = len(requests(daemon))
+    before = len(daemon.runs())
     for call in calls:
         call()
     k.synchronize()
-    fast, went_slow = requests(daemon)[before:], len(slow)
+    fast, went_slow = daemon.runs()[before:], len(slow)
     link = k._live()
     link.run = lambda *_: NotImplemented
     for call in calls:
         call()
     k.synchronize()
     assert went_slow <= len(calls) and len(slow) == went_slow + len(calls)
-    plain = requests(daemon)[before + len(calls) :]
+    plain = daemon.runs()[before + len(calls) :]
 
     def meaning(run: dict[str, Any]) -> Any:
         tensors = [
@@ -183,7 +183,7 @@ def test_freed_memory_is_not_believed(
     assert again.data_ptr() == address, "this test is about a reused address"
     k.square(again, out=out)
     k.synchronize()
-    first, *_, last = requests(daemon)
+    first, *_, last = daemon.runs()
     assert first["in"][0]["buffer"] != last["in"][0]["buffer"]
 
 

@@ -12,10 +12,9 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops._kernels import kernels as _kernels
-from test_client import wait_for
-from test_kernels import ADD2, sent
+from test_kernels import ADD2
 from test_ordered import control, driver, gpu, say_yes, stream, tensor  # noqa: F401
-from which import compiled_only
+from which import compiled_only, wait_for
 
 SIGNATURE = "out float* c, const float* a, const float* b, int n"
 
@@ -78,18 +77,18 @@ def test_it_sends_what_python_sends(
         call()
     k.synchronize()
     slow.clear()
-    before = len(sent(daemon, "launch"))
+    before = len(daemon.sent("launch"))
     for call in calls:
         call()
     assert not slow
     k.synchronize()
-    fast = sent(daemon, "launch")[before:]
+    fast = daemon.sent("launch")[before:]
     link = k._live()
     link.launch = lambda *_: NotImplemented
     for call in calls:
         call()
     k.synchronize()
-    plain = sent(daemon, "launch")[before + len(calls) :]
+    plain = daemon.sent("launch")[before + len(calls) :]
     assert len(slow) == len(calls) == len(plain)
 
     def meaning(launch: dict[str, Any]) -> Any:
@@ -130,7 +129,7 @@ def test_what_is_something_else_goes_the_long_way(
         with pytest.raises(kind):
             kern(*arguments)
     k.synchronize()
-    assert len(sent(daemon, "launch")) == 5
+    assert len(daemon.sent("launch")) == 5
 
 
 @compiled_only

@@ -18,8 +18,7 @@ import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops._memory import exports as _cuda
 from standin_driver import ROOT, in_use, standin
-from test_client import wait_for
-from which import compiled_only
+from which import compiled_only, wait_for
 
 pytestmark = compiled_only
 NOT_READY = 600
@@ -75,10 +74,6 @@ def drained(driver: Any, stream: ctypes.c_void_p) -> bool:
     return int(driver.lib.cuStreamQuery(stream)) != NOT_READY
 
 
-def requests(daemon: FakeDaemon, *methods: str) -> list[dict[str, Any]]:
-    return [params for name, params in list(daemon.requests) if name in (methods or ("run",))]
-
-
 def test_a_call_returns_before_its_op_has_run(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a, b = tensor(4, 5), tensor(4, 5)
     daemon.gate.clear()
@@ -88,7 +83,7 @@ def test_a_call_returns_before_its_op_has_run(k: kops.Client, gpu: Any, daemon: 
     daemon.gate.set()
     k.synchronize()
     gpu.call("cuStreamSynchronize", stream)
-    (run,) = requests(daemon)
+    (run,) = daemon.runs()
     assert run["ready"] == run["done"] == 1 and run["timing"] is False
 
 
@@ -103,12 +98,12 @@ def test_an_op_waits_for_what_is_on_the_stream(k: kops.Client, gpu: Any, daemon:
     gpu.call("cuStreamWaitValue64_v2", stream, there, ctypes.c_uint64(1), ctypes.c_uint(0))
     k.square(a, out=a)
     k.square(a, out=a)
-    wait_for(lambda: len(requests(daemon)) == 3)
+    wait_for(lambda: len(daemon.runs()) == 3)
     with pytest.raises(kops.Timeout):
         k.synchronize(timeout=0.05)
     flag[0] = 1
     k.synchronize()
-    assert [(run["ready"], run["done"], run["stream"]) for run in requests(daemon)] == [(i, i, 255) for i in (1, 2, 3)]
+    assert [(run["ready"], run["done"], run["stream"]) for run in daemon.runs()] == [(i, i, 255) for i in (1, 2, 3)]
     gpu.call("cuStreamSynchronize", stream)
     gpu.call("cuMemHostUnregister", flag)
 
@@ -123,7 +118,7 @@ def test_the_blocking_forms(k: kops.Client, daemon: FakeDaemon, stream: Any) -> 
         blocking.square(a, out=a)
         blocking.square(a, out=a, blocking=False)
     assert torch.cuda.synchronized == [0] * 3, "by torch; the timed call waits in the extension"
-    assert ["done" in run for run in requests(daemon)] == [False] * 4 + [True]
+    assert ["done" in run for run in daemon.runs()] == [False] * 4 + [True]
 
 
 def test_other_arrays_and_other_daemons_block(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
@@ -134,7 +129,7 @@ def test_other_arrays_and_other_daemons_block(k: kops.Client, gpu: Any, daemon: 
         other.square(tensor(4))
         with other.batch():
             other.square(tensor(4))
-    assert not any("done" in run for run in requests(daemon))
+    assert not any("done" in run for run in daemon.runs())
 
 
 def test_an_error_comes_later_and_names_its_op(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
@@ -176,7 +171,7 @@ def test_tensors_are_kept_until_the_reply_and_no_longer(k: kops.Client, gpu: Any
     gone = weakref.ref(k.square(a))
     del a
     gc.collect()
-    wait_for(lambda: len(requests(daemon)) == 1)
+    wait_for(lambda: len(daemon.runs()) == 1)
     assert gone() is not None
     daemon.gate.set()
     wait_for(lambda: gone() is None)  # though nobody calls the client any more
@@ -204,7 +199,7 @@ def test_closing_waits_for_the_calls(daemon: FakeDaemon, gpu: Any, stream: Any) 
     with kops.connect(daemon.path) as k:
         for _ in range(5):
             k.square(tensor(4))
-    assert len(requests(daemon)) == 5
+    assert len(daemon.runs()) == 5
     gpu.call("cuStreamSynchronize", stream)
     k = kops.connect(daemon.path)
     k.square(tensor(4))
@@ -222,9 +217,9 @@ def test_a_batch_travels_together(k: kops.Client, gpu: Any, daemon: FakeDaemon, 
             k.square(c, out=b)
     k.synchronize()
     gpu.call("cuStreamSynchronize", stream)
-    parts = requests(daemon, "sequence")
+    parts = daemon.sent("sequence")
     assert [op["op"] for part in parts for op in part["ops"]] == ["add", "square"] * 35
-    assert len(parts) <= 5 and not requests(daemon)
+    assert len(parts) <= 5 and not daemon.runs()
     assert ["ready" in part for part in parts] == [True] + [False] * (len(parts) - 1) and "done" in parts[-1]
 
 
@@ -235,11 +230,11 @@ def test_what_blocks_in_a_batch_comes_after_its_ops(k: kops.Client, gpu: Any, da
         k.add(a, a, out=a, blocking=True)
         k.square(a, out=a)
         k.synchronize()
-        assert sum(len(part["ops"]) for part in requests(daemon, "sequence")) == 2
+        assert sum(len(part["ops"]) for part in daemon.sent("sequence")) == 2
         k.square(a, out=a, priority="high")
     k.synchronize()
     assert [name for name, params in daemon.requests if name in ("run", "sequence")] == ["sequence", "run", "sequence", "run"]
-    assert requests(daemon)[-1]["priority"] == "high"
+    assert daemon.runs()[-1]["priority"] == "high"
 
 
 def test_an_error_in_a_batch_names_its_op(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
@@ -271,7 +266,7 @@ def test_sequences_and_programs_are_ordered_too(k: kops.Client, gpu: Any, daemon
     assert not drained(gpu, stream)
     daemon.gate.set()
     p.run(timing=True)
-    assert [r.get("done") for r in requests(daemon, "sequence", "run_program")] == [1, 2, 3, None]
+    assert [r.get("done") for r in daemon.sent("sequence", "run_program")] == [1, 2, 3, None]
     gpu.call("cuStreamSynchronize", stream)
 
 

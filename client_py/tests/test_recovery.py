@@ -13,10 +13,8 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
-from test_client import wait_for
-from test_forks import in_child
 from test_kernels import add2
-from which import compiled_only
+from which import compiled_only, in_child, wait_for
 
 pytestmark = compiled_only
 

@@ -23,7 +23,7 @@ if importlib.util.find_spec("torch") is None:
 import kops.torch  # noqa: E402
 import torch  # noqa: E402
 from support import torch_kernels, torch_ops  # noqa: E402
-from test_forks import in_child  # noqa: E402
+from which import in_child
 
 __all__ = ["real"]
 

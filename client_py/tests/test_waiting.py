@@ -14,8 +14,8 @@ import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
 from kops._base import compiled as _compiled
 from kops._clients import client as _client
-from test_client import wait_for
-from test_ordered import control, driver, gpu, requests, say_yes, stream, tensor  # noqa: F401
+from test_ordered import control, driver, gpu, say_yes, stream, tensor  # noqa: F401
+from which import wait_for
 
 pytestmark = pytest.mark.skipif(_compiled.native is not None, reason="the compiled part orders such calls")
 
@@ -68,16 +68,16 @@ def test_a_call_waits_for_the_stream_and_for_its_result(k: kops.Client, gpu: Any
     thread = threading.Thread(target=call)
     thread.start()
     try:
-        assert not ended.wait(0.05) and not requests(daemon), "the stream has not come to the call"
+        assert not ended.wait(0.05) and not daemon.runs(), "the stream has not come to the call"
         held.go()
-        wait_for(lambda: len(requests(daemon)) == 1)
+        wait_for(lambda: len(daemon.runs()) == 1)
         assert not ended.is_set(), "there is no reply"
     finally:
         held.go()
         answered.set()
         thread.join()
         held.close()
-    (run,) = requests(daemon)
+    (run,) = daemon.runs()
     assert ended.is_set() and not {"ready", "done"} & run.keys()
     k.synchronize()
 
@@ -123,7 +123,7 @@ def test_a_capturing_stream_is_refused(k: kops.Client, gpu: Any, daemon: FakeDae
     assert graph.value, "the capture went on"
     gpu.call("cuGraphDestroy", graph)
     k.square(a, out=a)
-    assert len(requests(daemon)) == 1
+    assert len(daemon.runs()) == 1
 
 
 def test_the_caller_is_told_once(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
