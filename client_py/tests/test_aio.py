@@ -11,8 +11,6 @@ import pytest
 from fake_daemon import FakeDaemon
 from which import compiled_only, unanswered, wait_for
 
-pytestmark = compiled_only
-
 
 async def until(condition: Any) -> None:
     while not condition():
@@ -36,18 +34,6 @@ async def test_calls(daemon: FakeDaemon) -> None:
         await k.ping()
 
 
-async def test_tasks_are_pipelined_and_the_limit_holds(daemon: FakeDaemon) -> None:
-    k = await kops.connect_async(daemon.path)
-    daemon.gate.clear()
-    a = k.array(numpy.arange(16, dtype="float32"))
-    tasks = [asyncio.create_task(k.add(a, float(i))) for i in range(40)]
-    await until(lambda: daemon.count("run") == 7)
-    daemon.gate.set()
-    for i, task in enumerate(tasks):
-        assert (await task == a + i).all()
-    await k.close()
-
-
 async def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
     async with kops.connect_async(daemon.path, timeout=20) as k:
         with pytest.raises(kops.UnknownOp):
@@ -59,19 +45,6 @@ async def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
         assert (await k.square([3.0])).tolist() == [9]
         assert await k.ping({"still": "here"}) == {"still": "here"}
     assert daemon.count("cancel") == 1 and len(daemon.peers) == 1
-
-
-async def test_a_timeout_also_ends_the_wait_for_room(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        daemon.gate.clear()
-        a = k.array([2.0])
-        await k.ping()
-        tasks = [asyncio.create_task(k.square(a)) for _ in range(7)]
-        await until(lambda: daemon.count("run") == 7)
-        with pytest.raises(kops.Timeout):
-            await k.ping(timeout=0.05)
-        daemon.gate.set()
-        assert [(await task).item() for task in tasks] == [4] * 7 and await k.ping() == {}
 
 
 async def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None:
@@ -88,29 +61,12 @@ async def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None
         assert (await k.square([2.0])).tolist() == [4]
 
 
-async def test_a_lost_connection(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        a = k.array([2.0])
-        await k.square(a)
-        daemon.gate.clear()
-        tasks = [asyncio.create_task(k.square(a)) for _ in range(3)]
-        await until(lambda: daemon.count("run") == 4)
-        daemon.peers[0].socket.shutdown(2)
-        daemon.gate.set()
-        assert [float((await task)[0]) for task in tasks] == [4, 4, 4]
-        assert len(daemon.peers) == 2 and daemon.count("run") == 7
-
-
+@compiled_only
 def test_a_client_outlives_its_loop(daemon: FakeDaemon) -> None:
     k = kops.AsyncClient(daemon.path)
-    assert asyncio.run(k.ping({"a": 1})) == {"a": 1}
-    assert asyncio.run(k.ping({"a": 2})) == {"a": 2}
+    for i in range(2):
+        assert asyncio.run(k.ping({"a": i})) == {"a": i}
     asyncio.run(k.close())
-
-
-async def test_connect_failed(tmp_path: Any) -> None:
-    with pytest.raises(kops.ConnectFailed):
-        await kops.connect_async(tmp_path / "nothing")
 
 
 async def test_the_end_of_a_client_is_the_end_of_its_connection(daemon: FakeDaemon) -> None:
@@ -123,15 +79,17 @@ async def test_no_more_are_under_way_than_the_daemon_takes(daemon: FakeDaemon) -
     async with kops.connect_async(daemon.path, timeout=20) as k:
         a = k.array([1.0, 2.0])
         await k.square(a)
-        before, limit = daemon.count("run"), k.info.limits["inflight"] - 1
+        limit = k.info.limits["inflight"] - 1
         daemon.gate.clear()
-        tasks = [asyncio.create_task(k.square(a)) for _ in range(4 * limit)]
+        tasks = [asyncio.create_task(k.add(a, float(i))) for i in range(4 * limit)]
         with pytest.raises(kops.Timeout, match="no reply to run within 0.2"):
             await k.square(a, timeout=0.2)
-        assert daemon.count("run") == before + limit
+        assert daemon.count("run") == 1 + limit
+        with pytest.raises(kops.Timeout):
+            await k.ping(timeout=0.05)
         tasks[-1].cancel()
         daemon.gate.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(list(result) == [1, 4] for result in results[:-1])
+        assert [list(result) for result in results[:-1]] == [[1 + i, 2 + i] for i in range(4 * limit - 1)]
         assert isinstance(results[-1], asyncio.CancelledError)
         assert list(await k.square(a)) == [1, 4]

@@ -16,11 +16,13 @@ from kops._clients import inline as _inline
 from kops._source import elementwise as text
 from kops._source.elementwise import Argument, Form, Text
 from kops._source.formulas import Declared, operands
-from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_kernels import ADD2
 
 from support import backends  # isort: skip
 from which import compiled_only
+
+__all__ = ["driver", "k", "real"]
 
 if backends.nvrtc() is None:
     pytest.skip("there is no NVRTC here", allow_module_level=True)
@@ -41,15 +43,15 @@ extern "C" __global__ void histogram_kernel(unsigned* bins, const unsigned char*
 SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
 
 
-def add2(k: kops.Client, alias: bool = False) -> kops.Kernel:  # noqa: F811
+def add2(k: kops.Client, alias: bool = False) -> kops.Kernel:
     return k.kernel(ADD2, "add2_kernel", SIGNATURE, grid="ceil_div(n, 256)", block=256, alias=alias)
 
 
-def vectors(driver: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # noqa: F811
+def vectors(driver: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tensor(driver, 0, 0, 0, 0), tensor(driver, 1, 2, 3, 4), tensor(driver, 10, 20, 30, 40)
 
 
-def test_torch_tensors(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_torch_tensors(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     assert kern(c, a, b, 4) is c
@@ -73,7 +75,7 @@ def test_torch_tensors(k: kops.Client, driver: Any) -> None:  # noqa: F811
     assert row["variant"] == "user" and "operations" not in row and row["bytes"] == profile.bytes == 3 * 4 * 4
 
 
-def test_batches_sequences_and_programs(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_batches_sequences_and_programs(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     with k.batch():
@@ -95,7 +97,7 @@ def test_batches_sequences_and_programs(k: kops.Client, driver: Any) -> None:  #
     assert numbers(driver, e) == [40, 80, 120, 160]
 
 
-def test_scratch_between_kernels_is_one_request(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_scratch_between_kernels_is_one_request(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
     scratch = k.empty(4, device=0)
@@ -112,7 +114,7 @@ def test_scratch_between_kernels_is_one_request(k: kops.Client, driver: Any) -> 
     assert s.timings.gpu_us > 0
 
 
-def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:  # noqa: F811
+def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:
     kern = add2(k)
     a, b, c = numpy.arange(1000, dtype="float32"), numpy.ones(1000, "float32"), numpy.zeros(1000, "float32")
     assert kern(c, a, b, 999) is c
@@ -128,7 +130,7 @@ def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:  # noqa
     kern(k.zeros(0), k.zeros(0), k.zeros(0), 0)
 
 
-def test_a_source_that_is_too_long(k: kops.Client) -> None:  # noqa: F811
+def test_a_source_that_is_too_long(k: kops.Client) -> None:
     for megabytes in (0.9, 1.1, 10):
         try:
             assert k.compile(ADD2 + "// " + "x" * int(megabytes * 1e6)).entries["add2_kernel"].registers
@@ -138,7 +140,7 @@ def test_a_source_that_is_too_long(k: kops.Client) -> None:  # noqa: F811
         assert k.ping({"still": "there"}) == {"still": "there"}
 
 
-def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:  # noqa: F811
+def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:
     (tmp_path / "twice.cuh").write_text("template <typename T> __device__ T twice(T x) { return x + x; }\n")
     (tmp_path / "scale.cu").write_text(
         '#include "twice.cuh"\n#include <cuda_fp16.h>\n'
@@ -150,7 +152,7 @@ def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:  
 
 
 @compiled_only
-def test_the_daemon_comes_back(k: kops.Client, real: Any, driver: Any) -> None:  # noqa: F811
+def test_the_daemon_comes_back(k: kops.Client, real: Any, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
     kern(c, a, b, 4, blocking=True)
@@ -161,9 +163,7 @@ def test_the_daemon_comes_back(k: kops.Client, real: Any, driver: Any) -> None: 
     assert numbers(driver, c) == [2, 4, 6, 8]
 
 
-def test_load_inline_and_the_decorator(
-    k: kops.Client, real: Any, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
+def test_load_inline_and_the_decorator(k: kops.Client, real: Any, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOPS_SOCKET", str(real.socket_path))
     monkeypatch.setattr(_inline, "_default", None)
 
@@ -200,7 +200,7 @@ def test_load_inline_and_the_decorator(
     kops.default_client().close()
 
 
-def test_formulas_are_compiled(k: kops.Client) -> None:  # noqa: F811
+def test_formulas_are_compiled(k: kops.Client) -> None:
     """Every kind of source that is generated, by the real compiler."""
     def compiled(f: kops.Elementwise, *values: Any, out: Any = None) -> Any:
         ((kernel, *_),) = f._prepare(values, out).steps

@@ -8,7 +8,9 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from test_daemon_cuda import Daemon, backends, driver, k  # noqa: F401
+from test_daemon_cuda import Daemon, backends, driver, k
+
+__all__ = ["driver", "k"]
 
 ADD = """extern "C" __global__ void vector_add(float* c, const float* a, const float* b, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) c[i] = a[i] + b[i]; }"""
@@ -22,7 +24,7 @@ def isolate() -> str:
 
 
 @pytest.fixture
-def real(driver: Any, isolate: str) -> Iterator[Daemon]:  # noqa: F811
+def real(driver: Any, isolate: str) -> Iterator[Daemon]:
     running = Daemon(config=backends.config(backends.STANDIN) + f"[executors]\nisolate = {isolate}\n")
     yield running
     running.cleanup()
@@ -32,7 +34,7 @@ def arrays(client: Any) -> tuple[Any, Any, Any]:
     return client.zeros(8, device=0), client.array(numpy.arange(8, dtype="f4"), device=0), client.array(numpy.ones(8, "f4"), device=0)
 
 
-def test_kernels(k: kops.Client) -> None:  # noqa: F811
+def test_kernels(k: kops.Client) -> None:
     add = k.kernel(ADD, "vector_add", SIGNATURE, **HOW)
     c, a, b = arrays(k)
     assert add(c, a, b, 8, exclusive=True) is c and c.get().tolist() == list(range(1, 9))
@@ -54,7 +56,7 @@ def test_kernels(k: kops.Client) -> None:  # noqa: F811
         add(c, a, b, 8, exclusive=True, where="here")
 
 
-def test_programs_and_sequences(k: kops.Client) -> None:  # noqa: F811
+def test_programs_and_sequences(k: kops.Client) -> None:
     add = k.kernel(ADD, "vector_add", SIGNATURE, **HOW)
     c, a, b = arrays(k)
     with k.sequence(exclusive=True, timing=True) as s:

@@ -14,10 +14,12 @@ from kops._kernels import formulas
 from kops._kernels.formulas import Formula, Prepared
 from kops._kernels.kernels import Kernel
 from kops._memory.driver import Driver
-from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_daemon_kernels import add2
 from test_here import Graph, launches
 from test_ops_here import of
+
+__all__ = ["driver", "k", "real"]
 
 if native is None:
     pytest.skip("the compiled part is not there", allow_module_level=True)
@@ -36,7 +38,7 @@ class Thrice(Formula):
         return Prepared(((self._kernel_of, self._between, x, x, n), (self._kernel_of, out, self._between, x, n)), [out], [None])
 
 
-def test_two_kernels_are_this_process_s_own(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_two_kernels_are_this_process_s_own(k: kops.Client, driver: Any) -> None:
     x, y = tensor(driver, 1, 2, 3, 4), tensor(driver, 0, 0, 0, 0)
     thrice = Thrice(k, tensor(driver, 0, 0, 0, 0))
     before = launches(k)
@@ -57,7 +59,7 @@ def test_two_kernels_are_this_process_s_own(k: kops.Client, driver: Any) -> None
         thrice(x, out=y, where="there")
 
 
-def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     thrice = Thrice(k, tensor(driver, 0, 0))
     measured = [(2.0, 11.0), (12.0, 11.0)]
@@ -70,7 +72,7 @@ def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch:
         k._forget_places()
 
 
-def test_both_are_parts_of_a_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_both_are_parts_of_a_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     thrice = Thrice(k, tensor(driver, 0, 0))
     with Graph(driver, monkeypatch) as graph:
@@ -85,7 +87,7 @@ def test_both_are_parts_of_a_graph(k: kops.Client, driver: Any, monkeypatch: pyt
     assert numbers(driver, y) == [27, 54]
 
 
-def test_a_reduction_in_parts(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_reduction_in_parts(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in does not compute its kernels: what is launched is looked at."""
     seen: list[Any] = []
     monkeypatch.setattr(Kernel, "_launch_here", lambda self, arguments, *how: seen.append((self, arguments)))
@@ -98,9 +100,7 @@ def test_a_reduction_in_parts(k: kops.Client, driver: Any, monkeypatch: pytest.M
     assert total(large[:9], where="here") is not None and len(seen) == 1
 
 
-def test_memory_between_kernels_lives_until_they_have_ended(
-    k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
+def test_memory_between_kernels_lives_until_they_have_ended(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream is waited for where nothing is known of the allocator."""
     waited: list[int] = []
     monkeypatch.setattr(Driver, "synchronize", lambda self, pointer, stream: waited.append(stream))
@@ -116,9 +116,7 @@ def test_memory_between_kernels_lives_until_they_have_ended(
         Thrice(k, driver.array(numpy.zeros(4, "float32")))(x, out=y, where="here")
 
 
-def test_frameworks_with_different_streams_are_refused(
-    k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
+def test_frameworks_with_different_streams_are_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     streams = iter((1, 1, 2))
     monkeypatch.setattr(formulas.contexts, "stream_of", lambda arguments: next(streams))

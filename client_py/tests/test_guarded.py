@@ -10,7 +10,9 @@ import kops
 import numpy
 import pytest
 from kops._memory import device_pool
-from test_daemon_cuda import Daemon, backends, driver, k  # noqa: F401
+from test_daemon_cuda import Daemon, backends, driver, k
+
+__all__ = ["driver", "k"]
 
 READ = """extern "C" __global__ void read_range(unsigned* out, unsigned long long address, int n) {
     for (int i = 0; i < n; i++) out[i] = ((const unsigned*)address)[i]; }"""
@@ -19,19 +21,19 @@ GRANULE = 2 << 20
 
 
 @pytest.fixture
-def real(driver: Any) -> Iterator[Daemon]:  # noqa: F811
+def real(driver: Any) -> Iterator[Daemon]:
     running = Daemon(config=backends.config(backends.STANDIN) + "[executors]\nisolate = user\nfaults = 0\n")
     yield running
     running.cleanup()
 
 
 @pytest.fixture
-def read(k: kops.Client) -> Any:  # noqa: F811
+def read(k: kops.Client) -> Any:
     return k.kernel(READ, "read_range", "out unsigned* out[4], unsigned long long address, int n", grid=1, block=1)
 
 
 @pytest.fixture
-def where(k: kops.Client) -> Any:  # noqa: F811
+def where(k: kops.Client) -> Any:
     tell = k.kernel(TELL, "tell_address", "out unsigned long long* out[1], const float* p", grid=1, block=1)
 
     def address(array: kops.Array) -> int:
@@ -43,7 +45,7 @@ def where(k: kops.Client) -> Any:  # noqa: F811
 
 
 @pytest.mark.parametrize("n", [4, 1, 1001, GRANULE // 4])
-def test_an_array_ends_where_the_memory_does(k: kops.Client, where: Any, read: Any, n: int) -> None:  # noqa: F811
+def test_an_array_ends_where_the_memory_does(k: kops.Client, where: Any, read: Any, n: int) -> None:
     a = k.guarded(n)
     assert a.shape == (n,) and a.contiguous and not a.get().any(), "zeroed"
     a.set(numpy.arange(n))
@@ -62,7 +64,7 @@ def test_an_array_ends_where_the_memory_does(k: kops.Client, where: Any, read: A
     assert a.get().tolist() == list(range(n)), "it is still the same memory, in a new process"
 
 
-def test_an_array_begins_where_the_memory_does(k: kops.Client, where: Any, read: Any) -> None:  # noqa: F811
+def test_an_array_begins_where_the_memory_does(k: kops.Client, where: Any, read: Any) -> None:
     a = k.guarded((3, 5), "f32", side="start")
     a.set(numpy.ones((3, 5)))
     start = where(a.reshape(15))
@@ -75,19 +77,19 @@ def test_an_array_begins_where_the_memory_does(k: kops.Client, where: Any, read:
             read(out, where(a.reshape(15)) - before, 1)
 
 
-def test_neighbours_do_not_meet(k: kops.Client, where: Any) -> None:  # noqa: F811
+def test_neighbours_do_not_meet(k: kops.Client, where: Any) -> None:
     arrays = [k.guarded(1 << 10, side=side) for side in ("end", "start") * 4]
     places = sorted(where(a) // GRANULE * GRANULE for a in arrays)
     assert all(b - a >= GRANULE + (32 << 20) for a, b in zip(places, places[1:], strict=False))
 
 
-def test_alignment_is_what_the_bytes_allow(k: kops.Client, where: Any) -> None:  # noqa: F811
+def test_alignment_is_what_the_bytes_allow(k: kops.Client, where: Any) -> None:
     for n, wanted in ((1, 4), (2, 8), (3, 4), (4, 16), (1001, 4), (1024, 4096)):
         address = where(k.guarded(n))
         assert address % wanted == 0 and address % (2 * wanted) != 0
 
 
-def test_ops_use_them(k: kops.Client) -> None:  # noqa: F811
+def test_ops_use_them(k: kops.Client) -> None:
     a, b = k.guarded(1003), k.guarded(1003, side="start")
     a.set(numpy.arange(1003))
     b.set(numpy.ones(1003))
@@ -96,7 +98,7 @@ def test_ops_use_them(k: kops.Client) -> None:  # noqa: F811
     assert k.add(a, b, out=out) is out and (out.get() == numpy.arange(1003) + 1).all()
 
 
-def test_memory_goes_back(k: kops.Client) -> None:  # noqa: F811
+def test_memory_goes_back(k: kops.Client) -> None:
     pool = device_pool.pool_of(next(d.uuid for d in k.devices if d.backend == "cuda"))
     k.trim()
     before = pool.bytes
@@ -108,7 +110,7 @@ def test_memory_goes_back(k: kops.Client) -> None:  # noqa: F811
     assert k.guarded((0, 3)).get().shape == (0, 3)
 
 
-def test_what_cannot_be(k: kops.Client) -> None:  # noqa: F811
+def test_what_cannot_be(k: kops.Client) -> None:
     with pytest.raises(kops.BadArgument, match="side"):
         k.guarded(4, side="middle")
     with pytest.raises(kops.Unsupported, match="interpreter"):
@@ -119,7 +121,7 @@ def test_what_cannot_be(k: kops.Client) -> None:  # noqa: F811
         k.guarded(-1)
 
 
-async def test_with_asyncio(k: kops.Client, real: Daemon) -> None:  # noqa: F811
+async def test_with_asyncio(k: kops.Client, real: Daemon) -> None:
     async with kops.connect_async(real.socket_path, timeout=120) as client:
         a = await client.guarded(1001)
         await a.set(numpy.arange(1001))

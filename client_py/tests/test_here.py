@@ -19,23 +19,25 @@ from kops._base.declarations import DTYPES
 from kops._calls import contexts
 from kops._kernels import here
 from kops._tensors import adapters
-from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
 from which import compiled_only
 
 from support.daemon import Daemon  # isort: skip
 
+__all__ = ["driver", "k", "real"]
+
 if native is None:
     pytest.skip("the compiled part is not there", allow_module_level=True)
 
 
-def launches(k: kops.Client) -> int:  # noqa: F811
+def launches(k: kops.Client) -> int:
     count: int = k.stats()["kernels"]["launches"]
     return count
 
 
-def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     before = launches(k)
@@ -51,7 +53,7 @@ def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:  #
     assert launches(k) == before + 1
 
 
-def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     kern(c, a, b, 4, where="here")
@@ -62,9 +64,7 @@ def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: 
     assert numbers(driver, c) == [44, 88, 132, 176]
 
 
-def test_the_first_launch_is_the_compiled_part_s(
-    k: kops.Client, driver: Any, real: Daemon, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
+def test_the_first_launch_is_the_compiled_part_s(k: kops.Client, driver: Any, real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch is imported before the connection is made, no launch goes by Python."""
     native.configure((), (None,) * len(DTYPES), None, None, None, None)  # as in a process that has seen no tensor yet
     monkeypatch.setattr(compiled, "_configured", None)
@@ -76,7 +76,7 @@ def test_the_first_launch_is_the_compiled_part_s(
         assert numbers(driver, c) == [11, 22, 33, 44]
 
 
-def test_the_same_checks(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_the_same_checks(k: kops.Client, driver: Any) -> None:
     """Every wrong call gets the same error here as in the daemon."""
     c, a, b = vectors(driver)
     kern = add2(k)
@@ -111,7 +111,7 @@ extern "C" __global__ void square_by_maps(const __grid_constant__ CUtensorMap ou
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
-def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:
     kern = k.kernel(MAPS, "square_by_maps", "tma out float* out[][] box[2][4], tma const float* in_[][] box[2][4]", grid=1, block=32)
     numpys = [numpy.arange(n, n + 64, dtype="float32").reshape(8, 8) for n in (0, 3)]
     out, *ins = (driver.array(value) for value in (numpys[0], *numpys))
@@ -126,7 +126,7 @@ def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
-def test_structures(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+def test_structures(k: kops.Client, driver: Any, where: str) -> None:
     """By value: each launch has its own. The same kernel for the stand-in driver, which knows it by its name and sizes."""
     source = ADD2.replace("int n", "Pair n").replace("n;", "n.low;").replace('extern "C"', 'struct Pair { short low, high; }; extern "C"')
     kern = k.kernel(source, "add2_kernel", SIGNATURE.replace("int n", "bytes<4> n").replace("[n]", ""), grid=1, block=32)
@@ -144,7 +144,7 @@ def test_structures(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
-def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None:
     c, a, b = vectors(driver)
     kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, block=256, cooperative=True)
     how = {"where": where, **({} if where == "here" else {"blocking": True})}
@@ -156,7 +156,7 @@ def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None: 
         assert failure.value.detail["key"] == "grid" and failure.value.detail["max"] == 32
 
 
-def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
     for keywords in ({"stream": 1}, {"deadline_ms": 5}, {"priority": "high"}, {"blocking": True}, {"timing": "exact"}):
@@ -171,7 +171,7 @@ def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None: 
         kern(c, a, b, 4, where="here")
 
 
-def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:
     a, b, c = (driver.array(numpy.arange(8, dtype="float32")) for _ in range(3))
     kern = add2(k)
     kern(c, a, b, 8, where="here")
@@ -188,7 +188,7 @@ def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa
 class Graph:
     """A graph of what is put on a stream of its own meanwhile."""
 
-    def __init__(self, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def __init__(self, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.driver, self.stream, self.graph, self.ready = driver, ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         driver.call("cuStreamCreate", ctypes.byref(self.stream), ctypes.c_uint(1))
         monkeypatch.setattr(torch.cuda, "handle", self.stream.value)
@@ -208,7 +208,7 @@ class Graph:
 
 @pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
 def test_a_captured_launch_is_a_part_of_the_graph(
-    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, known: bool  # noqa: F811
+    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
@@ -230,7 +230,7 @@ def test_a_captured_launch_is_a_part_of_the_graph(
     assert numbers(driver, c) == [10, 20, 30, 40], "neither the client nor the daemon is needed"
 
 
-def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
     with Graph(driver, monkeypatch) as graph:
@@ -244,9 +244,7 @@ def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver:
     assert numbers(driver, c) == [11, 22, 33, 44], "the refused calls spoilt nothing"
 
 
-def test_a_captured_raw_kernel_is_a_part_of_the_graph(
-    k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
+def test_a_captured_raw_kernel_is_a_part_of_the_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks for "auto", and nothing is measured while a stream is captured."""
     monkeypatch.setattr(contexts, "measure", None)
     c, a, b = vectors(driver)
@@ -263,7 +261,7 @@ def test_a_captured_raw_kernel_is_a_part_of_the_graph(
 
 
 @compiled_only
-def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
 
@@ -284,7 +282,7 @@ def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypat
         k.synchronize()
 
 
-def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     c, a, b = vectors(driver)
     kern, measured = add2(k), []
 
@@ -306,7 +304,7 @@ def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, mo
     assert kern.place(c, a, b, 4).where == "daemon" and measured == [0, 0]
 
 
-def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kern = add2(k)
     host = [numpy.ones(4, "float32") for _ in range(3)]
     assert kern.place(*host, 4).where == "daemon" and "copies" in kern.place(*host, 4).why
@@ -317,7 +315,7 @@ def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkey
     assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why
 
 
-def test_code_for_another_architecture(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_code_for_another_architecture(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a client has it whose GPU is another one than the daemon's, which declares no such kernel on its own."""
     c, a, b = vectors(driver)
     with pytest.raises(kops.Unsupported, match="the module is for sm_80"):
@@ -331,11 +329,11 @@ def test_code_for_another_architecture(k: kops.Client, driver: Any, monkeypatch:
     assert numbers(driver, c) == [11, 22, 33, 44], "the context goes on"
 
 
-def told(k: kops.Client) -> list[dict[str, Any]]:  # noqa: F811
+def told(k: kops.Client) -> list[dict[str, Any]]:
     return [row for row in k.stats()["ops"] if row["variant"] == "here"]
 
 
-def test_the_daemon_s_statistics_have_launches_here(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_the_daemon_s_statistics_have_launches_here(real: Daemon, k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     before = sum(row["count"] for row in told(k))

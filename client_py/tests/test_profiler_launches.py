@@ -10,12 +10,14 @@ import pytest
 from kops.profiler import Event, profile
 from kops.profiler._chrome import Trace
 from kops.profiler._spans import Launched, Span
-from test_daemon_cuda import driver, k, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, real, tensor
 from test_kernels import ADD2
 
 from support import backends  # isort: skip
 from support.daemon import Daemon  # isort: skip
 from which import compiled_only
+
+__all__ = ["driver", "k", "real"]
 
 SIZES = ("grid", "block", "registers per thread", "shared memory")
 EVENT = Event(
@@ -79,7 +81,7 @@ def test_devices_by_torchs_names() -> None:
 
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 @compiled_only
-def test_kernels_of_ones_own(k: kops.Client, driver: Any, real: Daemon) -> None:  # noqa: F811
+def test_kernels_of_ones_own(k: kops.Client, driver: Any, real: Daemon) -> None:
     asked: list[int] = []
 
     def grid(_c: Any, _a: Any, _b: Any, n: int) -> int:

@@ -8,10 +8,8 @@ from typing import Any
 import kops
 import pytest
 from fake_daemon import FakeDaemon, Peer, Refused
+from test_aio import until
 from test_recovery import always, hang_up, lose_device, once, refuse
-from which import compiled_only
-
-pytestmark = compiled_only
 
 
 @pytest.mark.parametrize("how", [hang_up, lose_device])
@@ -33,20 +31,6 @@ async def test_async_calls_are_repeated_as_well(how: Any, daemon: FakeDaemon) ->
         assert asked == [2]
 
 
-@pytest.mark.parametrize("code", ["device_lost", "job_timeout"])
-async def test_the_error_of_a_daemon_that_goes_on_is_the_callers(code: str, daemon: FakeDaemon) -> None:
-    def refuse_once(peer: Peer) -> Any:
-        raise Refused(code, "a kernel beside it faulted", daemon="goes_on")
-
-    async with kops.connect_async(daemon.path, timeout=20) as k:
-        a = k.array([1.0, 2.0, 3.0])
-        asked = once(daemon, "run", refuse_once)
-        with pytest.raises((kops.DeviceLost, kops.JobTimeout), match="^a kernel beside it faulted$"):
-            await k.square(a)
-        assert asked == [1]
-        assert list(await k.square(a)) == [1, 4, 9] and len(daemon.peers) == 1
-
-
 async def test_async_calls_are_repeated_in_order(daemon: FakeDaemon) -> None:
     """Each reads what the one before it writes."""
 
@@ -57,8 +41,7 @@ async def test_async_calls_are_repeated_in_order(daemon: FakeDaemon) -> None:
         before = daemon.count("run")
         daemon.gate.clear()
         tasks = [asyncio.create_task(k.add(chain[i], chain[i], out=chain[i + 1])) for i in range(5)]
-        while daemon.count("run") < before + 5:
-            await asyncio.sleep(0.001)
+        await until(lambda: daemon.count("run") == before + 5)
         daemon.hang_up()
         daemon.gate.set()
         await asyncio.gather(*tasks)
@@ -71,8 +54,7 @@ async def test_async_clients_wait_for_a_socket(daemon: FakeDaemon) -> None:
         await k.square(a)
         daemon.stop()
         task = asyncio.create_task(k.square(a))
-        while not task.done() and k._connection is not None and k._connection.alive:
-            await asyncio.sleep(0.001)
+        await until(lambda: task.done() or k._connection is None or not k._connection.alive)
         daemon.start()
         assert list(await task) == [1, 4]
 
@@ -95,8 +77,7 @@ async def test_a_call_that_is_cancelled_leaves_the_new_connection_to_others(daem
         await k.ping()
         daemon.stop()
         first, second = (asyncio.create_task(k.ping({"x": i})) for i in range(2))
-        while k._making is None and k._connection is not None and k._connection.alive:
-            await asyncio.sleep(0.001)
+        await until(lambda: k._making is not None or k._connection is None or not k._connection.alive)
         first.cancel()
         await asyncio.wait([first])
         daemon.start()
@@ -110,8 +91,7 @@ async def test_a_repeated_run_holds_up_no_other_call(daemon: FakeDaemon) -> None
         daemon.gate.clear()
         daemon.script["ping"] = lambda *_: NotImplemented
         long, quick = asyncio.create_task(k.square(a)), asyncio.create_task(k.ping({"x": 1}))
-        while not (daemon.count("run") == 2 and daemon.count("ping") == 1):
-            await asyncio.sleep(0.001)
+        await until(lambda: daemon.count("run") == 2 and daemon.count("ping") == 1)
         del daemon.script["ping"]
         daemon.hang_up()
         assert await asyncio.wait_for(quick, 20) == {"x": 1} and not long.done()
@@ -131,12 +111,10 @@ async def test_a_daemon_that_lost_its_device_still_answers(daemon: FakeDaemon) -
     async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=20) as k:
         daemon.script["ping"] = ping
         slow = asyncio.create_task(k.ping({"slow": 1}))
-        while not slow_ones:
-            await asyncio.sleep(0.001)
+        await until(lambda: slow_ones)
         lost = asyncio.create_task(k.ping())
         connection = k._connection
-        while not (connection.doomed and k._connecting.locked()):  # the lost call looks for the next daemon
-            await asyncio.sleep(0.001)
+        await until(lambda: connection.doomed and k._connecting.locked())  # the lost call looks for the next daemon
         peer, msgid = slow_ones[0]
         peer.send([1, msgid, None, {"slow": 1}])
         assert await asyncio.wait_for(slow, 20) == {"slow": 1} and not lost.done()
