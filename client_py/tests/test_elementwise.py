@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import shutil
-import sys
 from typing import Any
 
 import fake_torch as torch
@@ -231,8 +230,7 @@ def test_recorded_pending_and_asynchronous_calls(k: kops.Client, daemon: FakeDae
     assert isinstance(timings, kops.Timings)
 
 
-def test_torch_tensors(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
+def test_torch_tensors(k: kops.Client, with_torch: None) -> None:
     x, y = torch.tensor(normal(6, 4)), torch.tensor(normal(4, 6))
     f = k.elementwise("x + 2 * y")
     result = f(x, y.t())
