@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import kops
 import pytest
@@ -25,21 +24,9 @@ extern "C" __global__ void spin_forever(float* p) { while (atomicAdd(p, 0.0f) ==
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str], Daemon]]:
-    running: list[Daemon] = []
-
-    def new(config: str) -> Daemon:
-        running.append(Daemon(config=config, program="kopsd_fake_gpu"))
-        return running[-1]
-
-    yield new
-    for daemon in running:
-        daemon.stop()
-
-
-@pytest.fixture
-def daemon(start: Callable[[str], Daemon]) -> Daemon:
-    return start("[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n")
+def daemon() -> Iterator[Daemon]:
+    with Daemon(config="[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n", program="kopsd_fake_gpu") as running:
+        yield running
 
 
 def kernel(k: kops.Client, entry: str) -> kops.Kernel:
@@ -102,9 +89,9 @@ async def test_isolation_is_asked_for(daemon: Daemon) -> None:
         kops.connect(daemon.socket_path, isolate="none")
 
 
-def test_a_daemon_without_executors_for_users(start: Any) -> None:
-    daemon = start("[executors]\nisolate = none\n")
-    with kops.connect(daemon.socket_path) as k:
-        assert k.info.isolation == "none" and "isolation: none" in str(k.info)
-    with pytest.raises(kops.Unsupported, match="executors.isolate is none"):
-        kops.connect(daemon.socket_path, isolate="connection")
+def test_a_daemon_without_executors_for_users() -> None:
+    with Daemon(config="[executors]\nisolate = none\n", program="kopsd_fake_gpu") as daemon:
+        with kops.connect(daemon.socket_path) as k:
+            assert k.info.isolation == "none" and "isolation: none" in str(k.info)
+        with pytest.raises(kops.Unsupported, match="executors.isolate is none"):
+            kops.connect(daemon.socket_path, isolate="connection")

@@ -19,13 +19,8 @@ HOW = {"grid": "ceil_div(n, 256)", "block": 256}
 
 
 @pytest.fixture
-def isolate() -> str:
-    return "user"
-
-
-@pytest.fixture
-def real(driver: Any, isolate: str) -> Iterator[Daemon]:
-    running = Daemon(config=backends.config(backends.STANDIN) + f"[executors]\nisolate = {isolate}\n")
+def real(driver: Any) -> Iterator[Daemon]:
+    running = Daemon(config=backends.config(backends.STANDIN) + "[executors]\nisolate = user\n")
     yield running
     running.cleanup()
 

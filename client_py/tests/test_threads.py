@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import kops
@@ -52,16 +51,7 @@ def test_another_thread_sends_the_last_release_that_was_due() -> None:
     assert len(Native.told) == 2 and not link.garbage
 
 
-@pytest.fixture
-def turns() -> Iterator[None]:
-    """Threads take turns as often as can be."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatch: pytest.MonkeyPatch, turns: None) -> None:
+def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     class Kernel:
         pass
 
@@ -79,6 +69,8 @@ def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatc
             kept.append(kernel)
 
     other = threading.Thread(target=launch)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns as often as can be
     other.start()
     try:
         for _ in range(1000):
@@ -87,6 +79,6 @@ def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatc
     finally:
         ended.set()
         other.join()
-    told.clear()
+        sys.setswitchinterval(before)
     client._tell_launched()
     assert {id(kernel) for kernel in told} >= {id(kernel) for kernel in kept}
