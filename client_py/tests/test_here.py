@@ -115,32 +115,28 @@ def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:
     kern = k.kernel(MAPS, "square_by_maps", "tma out float* out[][] box[2][4], tma const float* in_[][] box[2][4]", grid=1, block=32)
     numpys = [numpy.arange(n, n + 64, dtype="float32").reshape(8, 8) for n in (0, 3)]
     out, *ins = (driver.array(value) for value in (numpys[0], *numpys))
-    for _ in range(2):  # each call has maps of its own
-        for given, value in zip(ins, numpys):
-            kern(out, given, where=where)
-            k.synchronize()
-            driver.synchronize()
-            assert numpy.array_equal(out.numpy(), value**2)
+    for given, value in [*zip(ins, numpys)] * 2:  # each call has maps of its own
+        kern(out, given, where=where)
+        k.synchronize()
+        driver.synchronize()
+        assert numpy.array_equal(out.numpy(), value**2)
     with pytest.raises(kops.Misaligned, match="a tensor map takes multiples of 16 bytes"):
         kern(driver.array(numpy.zeros((8, 7), "float32")), ins[0], where=where, **({} if where == "here" else {"blocking": True}))
 
 
-@pytest.mark.parametrize("where", ["here", "daemon"])
-def test_structures(k: kops.Client, driver: Any, where: str) -> None:
+def test_structures(k: kops.Client, driver: Any) -> None:
     """By value: each launch has its own. The same kernel for the stand-in driver, which knows it by its name and sizes."""
     source = ADD2.replace("int n", "Pair n").replace("n;", "n.low;").replace('extern "C"', 'struct Pair { short low, high; }; extern "C"')
     kern = k.kernel(source, "add2_kernel", SIGNATURE.replace("int n", "bytes<4> n").replace("[n]", ""), grid=1, block=32)
-    c, a, b = vectors(driver)
     pair = numpy.zeros((), "i2,i2")
     for n in (1, 3, 2):
         for call in (kern, kern[1, 32]):
-            c = tensor(driver, 0, 0, 0, 0)
+            c, a, b = vectors(driver)
             pair["f0"] = n
-            call(c, a, b, pair, where=where)
-            k.synchronize()
+            call(c, a, b, pair, where="here")
             assert numbers(driver, c) == [*[11, 22, 33][:n], *[0] * (4 - n)]
     with pytest.raises(kops.WrongType, match="structure of 4 bytes"):
-        kern(c, a, b, numpy.zeros((), "i2,i2,i2"), where=where)
+        kern(c, a, b, numpy.zeros((), "i2,i2,i2"), where="here")
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
@@ -206,23 +202,34 @@ class Graph:
         self.driver.call("cuGraphLaunch", self.ready, self.stream)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize("kind", ["new", "known", "raw"])
 def test_a_captured_launch_is_a_part_of_the_graph(
-    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, known: bool
+    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    """A raw kernel asks for "auto", and nothing is measured while a stream is captured."""
+    monkeypatch.setattr(contexts, "measure", None)
     c, a, b = vectors(driver)
-    kern = add2(k, alias=True)
-    if known:
+    if kind == "raw":
+        kern = kops.RawKernel(ADD2, "add2_kernel", client=k)
+    else:
+        kern = add2(k, alias=True)
+    if kind == "known":
         kern(c, a, b, 4)
         k.synchronize()
+    before = launches(k)
     graph = Graph(driver, monkeypatch)
     with graph:
-        kern(c, a, b, 4)
-        kern[1, 64](c, c, a, 3)
-    assert numbers(driver, c) == ([11, 22, 33, 44] if known else [0, 0, 0, 0]), "captured, and not run"
+        if kind == "raw":
+            kern((1,), (32,), (c, a, b, 4))
+            kern((1,), (32,), (c, c, a, 3))
+        else:
+            kern(c, a, b, 4)
+            kern[1, 64](c, c, a, 3)
+    assert numbers(driver, c) == ([11, 22, 33, 44] if kind == "known" else [0, 0, 0, 0]), "captured, and not run"
     for _ in range(2):
         graph.replay()
         assert numbers(driver, c) == [12, 24, 36, 44]
+    assert launches(k) == before and not k._places
     k.close()
     os.kill(real.pid, signal.SIGKILL)
     driver.write(a.array.__cuda_array_interface__["data"][0], bytes(16))
@@ -242,22 +249,6 @@ def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver:
         kern(c, a, b, 4)
     graph.replay()
     assert numbers(driver, c) == [11, 22, 33, 44], "the refused calls spoilt nothing"
-
-
-def test_a_captured_raw_kernel_is_a_part_of_the_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks for "auto", and nothing is measured while a stream is captured."""
-    monkeypatch.setattr(contexts, "measure", None)
-    c, a, b = vectors(driver)
-    raw = kops.RawKernel(ADD2, "add2_kernel", client=k)
-    before = launches(k)
-    with Graph(driver, monkeypatch) as graph:
-        raw((1,), (32,), (c, a, b, 4))
-        raw((1,), (32,), (c, c, a, 3))
-    assert numbers(driver, c) == [0, 0, 0, 0], "captured, and not run"
-    for _ in range(2):
-        graph.replay()
-        assert numbers(driver, c) == [12, 24, 36, 44]
-    assert launches(k) == before and not k._places
 
 
 @compiled_only
