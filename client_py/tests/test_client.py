@@ -19,7 +19,6 @@ from which import compiled_only, drained, unanswered, wait_for
 
 # Connecting
 
-
 def test_hello(k: kops.Client, daemon: FakeDaemon) -> None:
     assert daemon.requests[0][0] == "hello" and daemon.requests[0][1]["protocol"] == 1
     assert k.info.server == "kopsd 0.0 (fake)" and k.info.limits["inflight"] == 8
@@ -38,7 +37,6 @@ def test_who_gets_no_connection(k: kops.Client, daemon: FakeDaemon) -> None:
 
 
 # Calls
-
 
 def test_ping_stats_trim(k: kops.Client) -> None:
     assert k.ping({"x": [1, b"2", None]}) == {"x": [1, b"2", None]}
@@ -130,7 +128,6 @@ def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
 
 # Timeouts and Ctrl-C
 
-
 def test_timeout_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:
     with pytest.raises(kops.Timeout) as caught:
         k.add(a, a, timeout=0.5)
@@ -192,7 +189,6 @@ def test_ctrl_c_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon:
 
 # Pipelining
 
-
 def test_submit_keeps_order_and_results(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     doubled = k.empty(16)
     first = k.submit("add", a, a, out=doubled)
@@ -209,7 +205,6 @@ def test_a_dropped_pending_is_drained(k: kops.Client, a: Any) -> None:
 
 
 # Threads
-
 
 def test_threads_share_a_client(k: kops.Client) -> None:
     def work(seed: int) -> None:
@@ -233,7 +228,6 @@ def test_close_wakes_waiting_threads(k: kops.Client, daemon: FakeDaemon, held: A
 
 
 # Lost connections
-
 
 def test_nothing_is_repeated_without_a_reconnect_timeout(daemon: FakeDaemon, a: Any) -> None:
     with kops.connect(daemon.path, timeout=20, reconnect_timeout=0) as k:
@@ -263,3 +257,47 @@ def test_no_descriptor_is_leaked(daemon: FakeDaemon) -> None:
 
     before = used()
     assert max(used() for _ in range(10)) <= before
+
+
+# A timeout is seconds above 0 or None, wherever it is given
+
+WRONG_TIMES = (-1, 0, "1", True, float("nan"), [1])
+SOURCE = 'extern "C" __global__ void f(float* y, int n) {}'
+SAYS = "timeout is a number of seconds above 0, or None for no limit, not"
+
+
+@pytest.mark.parametrize("wrong", WRONG_TIMES, ids=repr)
+def test_wrong_ones_are_value_errors(k: kops.Client, daemon: FakeDaemon, wrong: Any) -> None:
+    a = k.array([1.0])
+    kern = k.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
+    with k.program() as p:
+        k.square(a)
+    before = len(daemon.requests)
+    for call in (
+        lambda: k.add(a, a, timeout=wrong), lambda: k.ping(timeout=wrong), lambda: k.run("add", a, a, timeout=wrong),
+        lambda: k.submit("add", a, a, timeout=wrong), lambda: k.profile("add", a, a, timeout=wrong), lambda: k.stats(timeout=wrong),
+        lambda: k.clients(timeout=wrong), lambda: k.trim(timeout=wrong), lambda: k.synchronize(timeout=wrong),
+        lambda: k.sequence([("add", a, a)], timeout=wrong), lambda: p.run(timeout=wrong), lambda: kern(a, 1, timeout=wrong),
+        lambda: kern.submit(a, 1, timeout=wrong), lambda: setattr(k, "timeout", wrong), lambda: kops.connect(daemon.path, timeout=wrong),
+        lambda: kops.connect_async(daemon.path, timeout=wrong),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=SAYS) as caught:
+            call()
+        assert isinstance(caught.value, kops.BadArgument) and caught.value.detail["key"] == "timeout"
+    assert len(daemon.requests) == before
+    assert k.timeout == 20
+
+
+async def test_asyncio(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        a = k.array([1.0])
+        for call in (lambda: k.add(a, a, timeout=0), lambda: k.ping(timeout=0), lambda: k.drain(timeout=0)):
+            with pytest.raises(ValueError, match=SAYS):
+                await call()
+
+
+def test_right_ones(daemon: FakeDaemon) -> None:
+    with kops.connect(daemon.path) as k:
+        assert k.timeout is None, "there is no limit"
+        for right in (20, 20.5, numpy.float32(20), None, float("inf"), 1e300):
+            assert k.square([2.0], timeout=right).tolist() == [4]

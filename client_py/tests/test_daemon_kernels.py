@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import fake_torch as torch
@@ -115,17 +114,6 @@ def test_ordinary_arrays_go_to_the_gpu_and_back(k: kops.Client) -> None:
     k.compile(OTHERS, grid="ceil_div(n, 256)", block=256).histogram_kernel(bins, data, 5000)
     assert (bins == numpy.bincount(data, minlength=256)).all()
     kern(k.zeros(0), k.zeros(0), k.zeros(0), 0)
-
-
-def test_templates_and_included_files(k: kops.Client, tmp_path: Path) -> None:
-    (tmp_path / "twice.cuh").write_text("template <typename T> __device__ T twice(T x) { return x + x; }\n")
-    (tmp_path / "scale.cu").write_text(
-        '#include "twice.cuh"\n#include <cuda_fp16.h>\n'
-        "template <typename T, int N> __global__ void scale(T* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = twice(y[threadIdx.x]); }\n"
-    )
-    module = k.load(tmp_path / "scale.cu", ["scale<float, 4>", "scale<__half, 2>"], signatures={"scale<float, 4>": "float* y[n], int n"})
-    assert module.entries["scale<float, 4>"].lowered != "scale" and module["scale<float, 4>"].params[0].elements == "n"
-    assert module.kernel("scale<__half, 2>", "half* y, int n", grid=1, block=32).attributes.params == (8, 4)
 
 
 @compiled_only

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import gc
 import logging
@@ -73,13 +72,6 @@ def test_the_first_of_several_streams(k: kops.Client, daemon: FakeDaemon, a: Any
     slow, fast = k.submit("square", a, stream=1), k.submit("square", a, stream=2)
     done, left = concurrent.futures.wait([slow, fast], timeout=20, return_when=concurrent.futures.FIRST_COMPLETED)
     assert done == {fast} and left == {slow}
-
-
-def test_asyncio_waits_for_it(k: kops.Client, a: Any) -> None:
-    async def both() -> list[Any]:
-        return list(await asyncio.gather(*(asyncio.wrap_future(k.submit("add", a, float(i))) for i in range(2))))
-
-    assert [made.tolist() for made in asyncio.run(both())] == [[1, 2, 3], [2, 3, 4]]
 
 
 @compiled_only

@@ -1,4 +1,5 @@
-"""`k.guarded`: arrays that end, or begin, where the memory does. With the real daemon on the stand-in CUDA driver."""
+"""What executors are for, with the real daemon on the stand-in CUDA driver. `k.guarded`: arrays that end, or begin, where the memory
+does."""
 
 from __future__ import annotations
 
@@ -77,12 +78,6 @@ def test_an_array_begins_where_the_memory_does(k: kops.Client, where: Any, read:
             read(out, where(a.reshape(15)) - before, 1)
 
 
-def test_neighbours_do_not_meet(k: kops.Client, where: Any) -> None:
-    arrays = [k.guarded(1 << 10, side=side) for side in ("end", "start") * 4]
-    places = sorted(where(a) // GRANULE * GRANULE for a in arrays)
-    assert all(b - a >= GRANULE + (32 << 20) for a, b in zip(places, places[1:], strict=False))
-
-
 def test_alignment_is_what_the_bytes_allow(k: kops.Client, where: Any) -> None:
     for n, wanted in ((1, 4), (2, 8), (3, 4), (4, 16), (1001, 4), (1024, 4096)):
         address = where(k.guarded(n))
@@ -129,3 +124,54 @@ async def test_with_asyncio(k: kops.Client, real: Daemon) -> None:
         assert a._start == GRANULE - 4004
         with pytest.raises(kops.BadArgument):
             await client.guarded(1, side="x")
+
+
+# exclusive=True: launches, programs and sequences that are alone on the daemon's GPUs
+
+ADD = """extern "C" __global__ void vector_add(float* c, const float* a, const float* b, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) c[i] = a[i] + b[i]; }"""
+SIGNATURE = "out float* c[n], const float* a[n], const float* b[n], int n"
+HOW = {"grid": "ceil_div(n, 256)", "block": 256}
+
+
+def arrays(client: Any) -> tuple[Any, Any, Any]:
+    return client.zeros(8, device=0), client.array(numpy.arange(8, dtype="f4"), device=0), client.array(numpy.ones(8, "f4"), device=0)
+
+
+def test_kernels(k: kops.Client) -> None:
+    add = k.kernel(ADD, "vector_add", SIGNATURE, **HOW)
+    c, a, b = arrays(k)
+    assert add(c, a, b, 8, exclusive=True) is c and c.get().tolist() == list(range(1, 9))
+    timings = add(c, a, b, 8, exclusive=True, timing=True)
+    assert timings.exclusive is True and timings.wall_us >= timings.gpu_us
+    assert add(c, a, b, 8, timing=True).exclusive is None
+    assert add[1, 256](c, a, b, 8, exclusive=True, timing=True).exclusive is True
+    profile = add.profile(c, a, b, 8, exclusive=True, warmup=0, repeat=20)
+    assert profile.timings.exclusive is True and len(profile.samples) == 20
+    assert sum(profile.samples) <= profile.timings.wall_us
+    profile = add.profile(c, a, b, 8, exclusive=True, repeat=5, until=1e-9, at_most=0.05)
+    assert profile.timings.exclusive is True and len(profile.samples) > 5
+    assert sum(profile.samples) <= profile.timings.wall_us, "the daemon's own clock goes on over all rounds"
+    pending = add.submit(c, a, b, 8, exclusive=True, timing=True)
+    pending.result()
+    with pytest.raises(kops.BadArgument, match="blocking=False"):
+        add(c, a, b, 8, exclusive=True, blocking=False)
+    with k.sequence(), pytest.raises(kops.BadArgument, match="recorded"):
+        add(c, a, b, 8, exclusive=True)
+    with pytest.raises(kops.BadArgument, match="exclusive"):
+        add(c, a, b, 8, exclusive=True, where="here")
+
+
+def test_programs_and_sequences(k: kops.Client) -> None:
+    add = k.kernel(ADD, "vector_add", SIGNATURE, **HOW)
+    c, a, b = arrays(k)
+    with k.sequence(exclusive=True, timing=True) as s:
+        add(c, a, b, 8)
+        k.square(c, out=b)
+    assert s.timings.exclusive is True and b.get().tolist() == [(i + 1.0) ** 2 for i in range(8)]
+    with k.program() as p:
+        add(c, a, b, 8)
+    assert p.run(exclusive=True, timing=True).exclusive is True and p.run(timing=True).exclusive is None
+    assert p.run(exclusive=True) is None
+    with pytest.raises(kops.BadArgument):
+        p.run(exclusive=True, blocking=False)

@@ -306,20 +306,6 @@ def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkey
     assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why
 
 
-def test_code_for_another_architecture(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a client has it whose GPU is another one than the daemon's, which declares no such kernel on its own."""
-    c, a, b = vectors(driver)
-    with pytest.raises(kops.Unsupported, match="the module is for sm_80"):
-        k.kernel(ADD2, "add2_kernel", SIGNATURE, arch="sm_80")
-    monkeypatch.setattr(kops.Kernel, "_declare", lambda self, timeout: self)
-    kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256, arch="sm_80")
-    for _ in range(2):
-        with pytest.raises(kops.Unsupported, match="the code is for another architecture than this context's GPU: compile it"):
-            kern(c, a, b, 4, where="here")
-    add2(k)(c, a, b, 4, where="here")
-    assert numbers(driver, c) == [11, 22, 33, 44], "the context goes on"
-
-
 def told(k: kops.Client) -> list[dict[str, Any]]:
     return [row for row in k.stats()["ops"] if row["variant"] == "here"]
 

@@ -176,19 +176,6 @@ def test_load_inline_of_kernels_leaves_host_code_out(default: kops.Client, daemo
     assert (c == a + b).all()
 
 
-@compiled_only
-def test_load_inline_compiles_before_it_answers(default: kops.Client, daemon: FakeDaemon) -> None:
-    with pytest.raises(kops.BadArgument, match="in place"):
-        kops.load_inline("name", "", HOST, ["add2"], ["-O3", "--use_fast_math"])
-    (params,) = daemon.sent("compile")
-    assert params["entries"] == ["add2_kernel"] and params["options"] == ["--use_fast_math"] and "torch" not in params["source"]
-
-
-def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:
-    with pytest.raises(TypeError, match="nonsense"):
-        kops.load_inline("name", cuda_sources=ADD2, nonsense=1)
-
-
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler")
 @compiled_only
 def test_the_same_kernel_on_the_cpu(default: kops.Client, daemon: FakeDaemon) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import fake_torch as torch
@@ -11,9 +12,13 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import ops_here
+from kops._calls import contexts, ops_here
+from kops._kernels import formulas
+from kops._kernels.formulas import Formula, Prepared
+from kops._memory.driver import Driver
 from test_daemon_cuda import driver, k, numbers, real, tensor
-from test_here import Graph
+from test_daemon_kernels import add2
+from test_here import Graph, launches
 
 from support import backends  # isort: skip
 from support.daemon import Daemon  # isort: skip
@@ -157,15 +162,6 @@ def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:
         k.run("cube", x, out=x, where="here")
 
 
-def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:
-    x = tensor(driver, 1, 2)
-    with k.batch():
-        k.add(x, x, out=x)
-        k.square(x, out=x, where="here")
-        k.add(x, x, out=x)
-    assert numbers(driver, x) == [8, 32]
-
-
 def test_a_graph_needs_neither_client_nor_daemon(real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, z, one = tensor(driver, 1, 2, 3, 4), tensor(driver, 0, 0, 0, 0), tensor(driver, 0, 0, 0, 0), tensor(driver, 1)
     before = runs(k)
@@ -199,13 +195,6 @@ def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver:
         k.square(y, out=y, where="auto")
     graph.replay()
     assert numbers(driver, y) == [1, 16], "the refused calls spoilt nothing"
-
-
-def test_the_daemon_is_not_needed_any_more(real: Daemon, k: kops.Client, driver: Any) -> None:
-    x = tensor(driver, 1, 2)
-    k.square(x, where="here")
-    os.kill(real.pid, signal.SIGKILL)
-    assert numbers(driver, k.square(x, where="here")) == [1, 4]
 
 
 def test_where_code_is_not_handed_out(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,3 +239,91 @@ def test_arrays_of_another_gpu_are_refused(k: kops.Client, driver: Any) -> None:
             k._ops_here.launch("square", tuple(map(array, arrays[1:])), 1, None, 0, False)
             k._ops_here.launch("add", tuple(map(array, arrays)), 2, None, 0, False)
     assert (result(driver, y) == before).all()
+
+
+# Formulas of several kernels
+
+class Thrice(Formula):
+    """Three times its operand, by two kernels that the stand-in computes; the first one's result is in `between`."""
+
+    def __init__(self, client: kops.Client, between: Any) -> None:
+        super().__init__(client, "thrice", "3 * x", (), None, None, None)
+        self.inputs = self.outputs = ()
+        self._kernel_of, self._between = add2(client), between
+
+    def _prepare(self, values: Sequence[Any], out: Any, staged: bool = True, **how: Any) -> Prepared:
+        (x,), n = values, values[0].shape[0]
+        return Prepared(((self._kernel_of, self._between, x, x, n), (self._kernel_of, out, self._between, x, n)), [out], [None])
+
+
+def test_two_kernels_are_this_process_s_own(k: kops.Client, driver: Any) -> None:
+    x, y = tensor(driver, 1, 2, 3, 4), tensor(driver, 0, 0, 0, 0)
+    thrice = Thrice(k, tensor(driver, 0, 0, 0, 0))
+    before = launches(k)
+    assert thrice(x, out=y, where="here") is y and numbers(driver, y) == [3, 6, 9, 12]
+    made, timings = thrice(y, out=x, where="here", timing=True, timeout=30)
+    assert made is x and numbers(driver, x) == [9, 18, 27, 36]
+    assert timings.timer == "events" and timings.gpu_us >= 0 and timings.device == driver.uuid()
+    assert launches(k) == before, "the daemon launched none of them"
+    for where in ("daemon", None):
+        thrice(y, out=x, where=where)
+        k.synchronize()
+        assert numbers(driver, x) == [9, 18, 27, 36]
+    assert launches(k) == before + 4
+    for keywords in ({"stream": 1}, {"deadline_ms": 5}, {"priority": "high"}, {"blocking": True}, {"timing": "exact"}, {"exclusive": True}):
+        with pytest.raises(kops.BadArgument, match=next(iter(keywords))):
+            thrice(x, out=y, where="here", **keywords)
+    with pytest.raises(kops.BadArgument, match="daemon, here, auto"):
+        thrice(x, out=y, where="there")
+
+
+def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
+    thrice = Thrice(k, tensor(driver, 0, 0))
+    measured = [(2.0, 11.0), (12.0, 11.0)]
+    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
+    for more in (0, 2):
+        before = launches(k)
+        thrice(x, out=y, where="auto")
+        k.synchronize()
+        assert numbers(driver, y) == [3, 6] and launches(k) == before + more
+        k._forget_places()
+
+
+def test_both_are_parts_of_a_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
+    thrice = Thrice(k, tensor(driver, 0, 0))
+    with Graph(driver, monkeypatch) as graph:
+        for keywords in ({"where": "daemon"}, {"timing": True}, {"where": "here", "timing": True}, {"priority": "high"}):
+            with pytest.raises(kops.Capturing):
+                thrice(x, out=y, **keywords)
+        thrice(x, out=y)
+        thrice(y, out=x, where="auto")
+        thrice(x, out=y, where="here")
+    assert numbers(driver, y) == [0, 0], "captured, and not run"
+    graph.replay()
+    assert numbers(driver, y) == [27, 54]
+
+
+def test_memory_between_kernels_lives_until_they_have_ended(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is waited for where nothing is known of the allocator."""
+    waited: list[int] = []
+    monkeypatch.setattr(Driver, "synchronize", lambda self, pointer, stream: waited.append(stream))
+    x, y = (driver.array(numpy.ones(4, "float32")) for _ in range(2))
+    Thrice(k, driver.array(numpy.zeros(4, "float32")))(x, out=y, where="here")
+    driver.synchronize()
+    assert waited == [0] and y.numpy().tolist() == [3, 3, 3, 3]
+    a, b = tensor(driver, 1, 2), tensor(driver, 0, 0)
+    Thrice(k, tensor(driver, 0, 0))(a, out=b, where="here")
+    assert waited == [0] and numbers(driver, b) == [3, 6]
+    monkeypatch.setattr(Driver, "capturing", lambda self, stream: True)
+    with pytest.raises(kops.Capturing, match="tensors of torch's alone"):
+        Thrice(k, driver.array(numpy.zeros(4, "float32")))(x, out=y, where="here")
+
+
+def test_frameworks_with_different_streams_are_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
+    streams = iter((1, 1, 2))
+    monkeypatch.setattr(formulas.contexts, "stream_of", lambda arguments: next(streams))
+    with pytest.raises(kops.BadArgument, match="different current streams"):
+        Thrice(k, tensor(driver, 0, 0))(x, out=y, where="here")

@@ -19,7 +19,7 @@ from kops._tensors.bits import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
 from kops.profiler._recorder import Event
-from kops.profiler._report import page, roofline, timeline
+from kops.profiler._report import page, timeline
 from kops.profiler._roofline import Roofline, Row, rows_of
 
 PEAKS = Peaks("GPU-1", "a <GPU>", 4000.0, {"f32": 50_000.0, "f16": 800_000.0})
@@ -92,21 +92,6 @@ def test_where_work_lies_under_the_roof() -> None:
     unknown = Row({**row(), "exec_us": None, "bytes": None}, PEAKS)
     assert unknown.reached is None and unknown.bound == "" and unknown.total == 0
     assert Row(row(), None).reached is None
-
-
-def test_the_roofline_stays_in_its_frame() -> None:
-    rows = [Row(row("gemm", bytes=10**i, operations=10**j), PEAKS) for i in range(3, 9) for j in range(3, 11)]
-    (drawing,) = svgs(roofline(Roofline(rows, PEAKS)))
-    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
-    circles = [e for e in drawing if e.tag == "circle"]
-    assert len(circles) == len(rows)
-    for circle in circles:
-        assert 0 < float(circle.attrib["cx"]) < width and float(circle.attrib["cy"]) < height
-    for line in drawing.iter("polyline"):
-        for point in line.attrib["points"].split():
-            x, y = map(float, point.split(","))
-            assert 0 <= x <= width and 0 <= y <= height
-    assert len(svgs(roofline(Roofline([], PEAKS)))) == 1
 
 
 def test_no_line_strikes_a_number_through() -> None:

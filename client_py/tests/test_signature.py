@@ -7,11 +7,12 @@ from pathlib import Path
 
 import kops
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kops._base.declarations import DTYPES
+from kops._source import source as sources
 from kops._source.maps import TensorMap
-from kops._source.signature import Param, declarations, fault, parse
+from kops._source.signature import Param, _plain, declarations, fault, parse
 from kops._source.source import check, gather, names, scan, signature
 from kops._source.tokens import tokens
 from which import compiled_only
@@ -294,16 +295,6 @@ def test_templates(template: str, entry: str, expected: str) -> None:
     assert signature(scan(source), entry) == parse(expected)
 
 
-@pytest.mark.parametrize("name", [*DTYPES])
-def test_names_of_dtypes(name: str) -> None:
-    (x, y) = declarations(f"const {name}* x, out {name}* y[4]")
-    assert (x.param.kind, x.param.dtype, y.param.dtype, y.param.elements) == ("in", name, name, 4)
-    assert parse(x.c) == (x.param,) and name not in x.c.replace("__nv_fp8", "").replace("bool", "").split()
-    # In a source they are names like any other.
-    with pytest.raises(kops.BadArgument):
-        signature(scan(f"struct {name}; __global__ void f({name}* x) {{}}"), "f")
-
-
 def test_options_and_files_count() -> None:
     source, include, wanted = "__global__ void f(real* x, int n) {}", '#include "t.h"\n', parse("float* x, int n")
     for made in (
@@ -394,3 +385,129 @@ def test_what_would_take_for_ever_is_not_known(before: str) -> None:
 def test_a_quote_within_a_number_of_a_directive() -> None:
     source = "#define N 1'024 /* threads\n of a block { */\nextern \"C\" __global__ void k(float *y) { y[0] = N; }\n"
     assert names(scan(source)) == ["k"]
+
+
+# Types of more than one number, and types that are known by their namespaces
+
+@pytest.mark.parametrize(
+    "text, dtype, lanes, align",
+    [
+        ("cuFloatComplex", "f32", 2, 8), ("cuComplex", "f32", 2, 8), ("cuDoubleComplex", "f64", 2, 16), ("__int128", "i64", 2, 16),
+        ("unsigned __int128", "u64", 2, 16), ("thrust::complex<float>", "f32", 2, 8), ("cuda::std::complex<double>", "f64", 2, 16),
+        ("::std::complex<__half>", "f16", 2, 4), ("c10::complex<c10::BFloat16>", "bf16", 2, 4), ("complex<float>", "f32", 2, 8),
+        ("nv_half2", "f16", 2, 4), ("dim3", "u32", 3, None), ("bytes<16>", "u8", 16, None), ("bytes<4>", "u8", 4, None),
+    ],
+)  # fmt: skip
+def test_pointers_to_more_than_one_number(text: str, dtype: str, lanes: int, align: int | None) -> None:
+    (x, n) = parse(f"const {text}* __restrict__ x[n + 1], int n")
+    assert (x.kind, x.dtype, x.elements, x.align) == ("in", dtype, f"{lanes} * (n + 1)", align)
+    if "bytes" in text:
+        return  # no type of C
+    for params in (f"{text} const* x, int n", f"cplx* x, int n) {{}} typedef {text} cplx; using other = {text}; void g(other* x"):
+        made = signature(scan(f"typedef {text} cplx; __global__ void f({params}) {{}}"), "f")
+        assert [(p.dtype, p.align) for p in made[:1]] == [(dtype, align)]
+    assert signature(scan("template <class T> __global__ void f(T* x, int n) {}"), f"f<{text}>")[0].dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "text, dtype, lanes",
+    [("float4", "f32", 4), ("double2", "f64", 2), ("half2", "f16", 2), ("dim3", "u32", 3), ("__int128", "i64", 2),
+     ("cuDoubleComplex", "f64", 2), ("bytes<24>", "u8", 24), ("thrust::complex<float>", "f32", 2)],
+)  # fmt: skip
+@compiled_only
+def test_more_than_one_number_by_value(text: str, dtype: str, lanes: int) -> None:
+    (x,) = parse(f"const {text} x")
+    assert x == Param("x", "scalar", dtype, lanes=lanes)
+    assert x.wire() == {"name": "x", "kind": "scalar", "dtype": dtype, "lanes": lanes}
+    if "bytes" not in text:
+        source = scan(f"__global__ void f({text} x) {{}}")
+        assert signature(source, "f") == (x,)
+        check(source, "f", parse(f"bytes<{lanes * DTYPES[dtype]}> x"))
+        for wrong in (f"bytes<{lanes * DTYPES[dtype] + 1}> x", f"{dtype} x", f"{text}* x"):
+            with pytest.raises(kops.SignatureMismatch):
+                check(source, "f", parse(wrong))
+    check(scan("struct P { float a[9]; }; __global__ void f(P x) {}"), "f", (x,))
+    assert fault((x,)) is None and "at most 704" in str(fault(parse("bytes<400> a, bytes<400> b")))
+
+
+@pytest.mark.parametrize(
+    "text", ["complex<int>", "complex<float, 2>", "vec<float>", "thrust::complex", "a::float4", "bytes<0>", "bytes<n>"]
+)
+def test_templates_that_are_no_types(text: str) -> None:
+    with pytest.raises(kops.BadArgument, match="no type|not understood|no name"):
+        parse(f"{text}* x")
+
+
+@pytest.mark.parametrize("text, dtype", [("at::Half", "f16"), ("::c10::BFloat16", "bf16"), ("cutlass::float_e4m3_t", "f8_e4m3")])
+def test_types_that_are_known_by_their_namespace(text: str, dtype: str) -> None:
+    kernel = scan(f"using T = {text}; __global__ void f(const {text}* x, T* y, other::{text}* z, int Half) {{}}")
+    assert [(p.name, p.dtype) for p in signature(kernel, "f")] == [("x", dtype), ("y", dtype), ("z", dtype), ("Half", "i32")]
+    check(kernel, "f", parse(f"{text}* x, {dtype}* y, {dtype}* z, int Half"))
+    with pytest.raises(kops.SignatureMismatch):
+        check(kernel, "f", parse(f"double* x, {dtype}* y, {dtype}* z, int Half"))
+
+
+# What is understood at first sight is as it is when it is read
+
+WRITTEN = (
+    "in ", "out ", "inout ", "const ", "float", "f16", "f8_e4m3", "int", "unsigned ", "long ", "float4", "void", "*", " * ", "* ", " ", "x",
+    "y ", "n", "in", "std", "__restrict__ ", "[", "]", "[n]", "[ 4 ]", "[]", "[n*2]", "[h][w]", "[0x10]", ",", ", ", "tma ", "/**/", "\n",
+    "&", "float* x[n]", "out half* y[h][w]", "int n",
+)  # fmt: skip
+
+
+@settings(max_examples=800, deadline=None)
+@given(st.lists(st.sampled_from(WRITTEN), max_size=9).map("".join))
+@example("const float* a[n], out float *c[ 4 ] , int n")
+@example("in float x[4], out f8_e4m3* y[h][w]")
+def test_plain_parameters_are_those_that_would_be_read(text: str) -> None:
+    plain = _plain(text)
+    assert plain is None or plain == tuple(declared.param for declared in declarations(text))
+
+
+def test_what_is_plain() -> None:
+    for text in ("out float c[n], const float a[n], const float b[n], int n", "float*x", " in half * x [ h ][ w ] ,bool flag "):
+        assert _plain(text) is not None
+    for text in ("", "void", "float* x, float* x", "float* int", "float4* x", "out const float* x", "out int n", "float* x,", "f8_e4m3 x"):
+        assert _plain(text) is None
+
+
+C_PARAMS = (
+    "float *x", "const float *__restrict__ x", "float x", "float", "float *", "unsigned x", "unsigned int *x", "unsigned int", "half *x",
+    "T *x", "real *x", "REAL *x", "MACRO *x", "MACRO(x) *x", "Own *x", "std::size_t x", "float x[4]", "float **x", "float &x", "int x = 3",
+    "long *x", "float4 *x", "char x", "float * const x", "int *NAMED", "void *x", "const __grid_constant__ CUtensorMap x",
+)  # fmt: skip
+DECLARATIONS = (
+    "float* x", "const float* x", "float x", "unsigned* x", "int* x", "unsigned x", "int x", "half* x", "double* x", "size_t x", "i64* x",
+    "tma const half* x box[64]", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "form, can",
+    [
+        ("__global__ void f({});", True), ("namespace n {{ __global__ void f({}); }}", False),
+        ("template <class T> __global__ void f({});", False), ("__global__ void f({0}); __global__ void f({0});", False),
+        ("__global__ void f({}); __global__ void f(int x);", False),
+    ],
+)  # fmt: skip
+def test_what_agrees_at_first_sight_agrees_when_it_is_read(form: str, can: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = "typedef double real;\ntypedef double half;\n#define REAL double\n#define MACRO(x) x\n#define NAMED x\nstruct Own {};\n"
+    plainly = 0
+    for text in C_PARAMS:
+        made = scan(before + form.format(text))
+        for declaration in DECLARATIONS:
+            for entry in ("f", "n::f", "f<float>"):
+                declared = parse(declaration)
+                if not sources._agrees_plainly(made, entry, declared):
+                    continue
+                plainly += 1
+                with monkeypatch.context() as patch:
+                    patch.setattr(sources, "_agrees_plainly", lambda *_: False)
+                    check(made, entry, declared)
+    assert (plainly > 0) == can
+
+
+def test_a_parameter_that_is_none() -> None:
+    """It is the compiler's to refuse."""
+    check(scan("__global__ void f(int a,) {}"), "f", parse("int a, int b"))
