@@ -34,8 +34,6 @@ def k(real: Daemon) -> Iterator[kops.Client]:
         yield client
 
 
-# ---- what a line says ----
-
 CALM = Reading(FAKE_GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
 
 
@@ -73,9 +71,6 @@ def test_what_a_device_did(after: dict[str, Any], changed: bool, slowed: bool, t
     assert unknown.missing == "no libnvidia-ml.so.1" and not unknown.changed and not unknown.slowed
     half = Conditions(Reading(missing="it ran elsewhere"), CALM)
     assert half.missing == "it ran elsewhere" and str(half) == str(told())
-
-
-# ---- beside a profile ----
 
 
 def test_profiles(k: kops.Client, nvml: Nvml) -> None:

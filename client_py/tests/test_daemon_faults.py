@@ -33,49 +33,26 @@ def kernel(k: kops.Client, entry: str) -> kops.Kernel:
     return k.kernel(SOURCE, entry, "float* p[1]", grid=1, block=1)
 
 
-def test_a_fault_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
+def test_what_a_kernel_does_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
     with kops.connect(daemon.socket_path, timeout=60) as k:
         p, before = k.zeros(1), k.info
-        with pytest.raises(kops.DeviceFault) as caught:
-            kernel(k, "fault_kernel")(p)
-        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", None)
-        assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
-        good, bad = kernel(k, "good_kernel"), kernel(k, "fault_kernel")
+        good, bad, spin = (kernel(k, entry) for entry in ("good_kernel", "fault_kernel", "spin_forever"))
         with k.program() as program:
             good(p)
             bad(p)
-        with pytest.raises(kops.DeviceFault) as caught:
-            program.run()
-        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", 1)
-        good(p)
-        assert k.info is before  # it is the same connection
-
-
-def test_a_kernel_that_hangs_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
-    with kops.connect(daemon.socket_path, timeout=60) as k:
-        p, before = k.zeros(1), k.info
-        spin = kernel(k, "spin_forever")
-        with pytest.raises(kops.JobTimeout) as caught:
+        for call, index in ((lambda: bad(p), None), (program.run, 1)):
+            with pytest.raises(kops.DeviceFault) as caught:
+                call()
+            assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", index)
+            assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
+        with pytest.raises(kops.JobTimeout) as hung:
             spin(p)
-        assert caught.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
-        with pytest.raises(kops.DeadlineExceeded) as late:
-            spin(p, deadline_ms=100)
-        assert late.value.ended
-        kernel(k, "good_kernel")(p)
-        assert k.info is before
-
-
-def test_too_many_faults(daemon: Daemon) -> None:
-    with kops.connect(daemon.socket_path, timeout=60) as k:
-        p = k.zeros(1)
-        bad = kernel(k, "fault_kernel")
-        for _ in range(3):
-            with pytest.raises(kops.DeviceFault):
-                bad(p)
-        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as caught:
-            kernel(k, "good_kernel")(p)
-        assert caught.value.detail["quota"] == "faults" and caught.value.detail["retry_after_ms"] <= 60000
+        assert hung.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
+        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as refused:
+            good(p)
+        assert refused.value.detail["quota"] == "faults" and refused.value.detail["retry_after_ms"] <= 60000
         k.square(p)
+        assert k.info is before  # it is the same connection
 
 
 async def test_isolation_is_asked_for(daemon: Daemon) -> None:

@@ -57,9 +57,6 @@ def numbers(*shape: int, dtype: str = "float32") -> numpy.ndarray:
     return (numpy.random.default_rng().standard_normal(shape) * 50).astype(dtype)
 
 
-# Copies
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_set_is_what_is_got(k: kops.Client, dtype: str) -> None:
     value = numbers(17, 5, dtype=kops._base.dtypes.NAMES[dtype])
@@ -108,9 +105,6 @@ def test_wrong_copies_say_what_to_do(k: kops.Client) -> None:
             call()
 
 
-# Views
-
-
 def test_views_are_numpys(k: kops.Client) -> None:
     value = numbers(6, 7, 8)
     a = k.array(value, device=0)
@@ -147,9 +141,6 @@ def test_what_is_no_view(k: kops.Client) -> None:
     assert k.copy(a.T).reshape(24).shape == (24,)
     with pytest.raises(kops.BadArgument, match="once"):
         a.transpose(0, 0)
-
-
-# Ops
 
 
 def test_ops_take_them_in_place(k: kops.Client) -> None:
@@ -219,9 +210,6 @@ def test_numbers_share_memory_and_host_arrays_are_not_mixed(gpu: kops.Client) ->
         gpu.add(a, numpy.zeros(4, "float32"))
     with pytest.raises(kops.UnknownDtype):
         gpu.square(gpu.zeros(4, "bool", device=0))
-
-
-# Memory
 
 
 def test_results_reuse_memory(gpu: kops.Client) -> None:
@@ -298,9 +286,6 @@ def test_there_is_no_pointer_without_cuda(k: kops.Client) -> None:
         for ask in (a.__dlpack__, a.__dlpack_device__):
             with pytest.raises(BufferError, match="no CUDA context"):
                 ask()
-
-
-# asyncio
 
 
 async def test_asyncio(real: Daemon) -> None:

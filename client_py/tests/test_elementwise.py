@@ -244,8 +244,6 @@ def test_loops_have_few_dimensions() -> None:
     assert made(x).narrow and not _layouts.loop((2, 2**31), ((2**31, 1),)).narrow and not _layouts.loop((2, 2), ((2**40, 1),)).narrow
 
 
-# Reductions
-
 def norm(k: Any, **how: Any) -> Any:
     return k.reduce("x * x", "a + b", "sqrt(a)", 0, name="norm", **how)
 

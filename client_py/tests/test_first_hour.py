@@ -27,9 +27,6 @@ ROOT = HERE.parents[1]
 SOURCE = 'extern "C" __global__ void f(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }'
 
 
-# Texts
-
-
 def test_texts_are_readable(k: kops.Client) -> None:
     a = k.array([1.0])
     with k.program() as p:
@@ -52,9 +49,6 @@ def test_texts_are_readable(k: kops.Client) -> None:
     assert repr(kern) == "<kops.Kernel f(inout f32 y, scalar i32 n)>"
     assert repr(kern[2, 64]) == "<kops.Kernel f(inout f32 y, scalar i32 n)[grid=2, block=64]>"
     assert repr(k.compile(SOURCE).entries).startswith("<kops.Entries f (")
-
-
-# Messages
 
 
 def test_without_numpy(daemon: FakeDaemon) -> None:
@@ -109,9 +103,6 @@ async def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDae
         with pytest.raises(kops.Unsupported, match=says):
             await a.kernel(SOURCE, "f", "float* y, int n", **how)
     assert daemon.count("compile") == before
-
-
-# Annotations
 
 
 def _scale(y: Annotated[Any, "out float*[n]"], n: Annotated[int, "int"]) -> None:
@@ -201,9 +192,6 @@ def test_a_program_with_a_kernel_is_strictly_typed(name: str, tmp_path: Path) ->
         assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
 
 
-# Warnings and the log
-
-
 def test_a_client_that_is_left_open_is_told_of(daemon: FakeDaemon) -> None:
     with pytest.warns(ResourceWarning, match="a client was left open: .*kopsd.sock") as caught:
         kops.connect(daemon.path)
@@ -252,9 +240,6 @@ def test_reconnections_are_in_the_log(daemon: FakeDaemon, caplog: pytest.LogCapt
             k.ping()
     assert f"the connection to kopsd at {daemon.path} is over" in caplog.text
     assert f"connected to kopsd at {daemon.path} again" in caplog.text
-
-
-# Names
 
 
 def test_nothing_foreign_is_exported() -> None:

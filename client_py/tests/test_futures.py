@@ -64,17 +64,6 @@ def test_as_completed_and_wait(k: kops.Client, daemon: FakeDaemon, a: Any) -> No
 
 
 @compiled_only
-def test_the_first_of_several_streams(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    def run(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
-        return NotImplemented if params.get("stream") == 1 else peer.do_run(params, fds)  # which is never answered
-
-    daemon.script["run"] = run
-    slow, fast = k.submit("square", a, stream=1), k.submit("square", a, stream=2)
-    done, left = concurrent.futures.wait([slow, fast], timeout=20, return_when=concurrent.futures.FIRST_COMPLETED)
-    assert done == {fast} and left == {slow}
-
-
-@compiled_only
 def test_cancelled_ones(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     daemon.gate.clear()
     pending = k.submit("square", a)

@@ -28,19 +28,14 @@ def test_an_interval_holds_the_true_median_as_often_as_it_says(n: int) -> None:
     assert 0.94 <= held / 2000
 
 
-def test_more_samples_make_it_narrower() -> None:
+def test_how_wide_an_interval_is() -> None:
     rng = random.Random(1)
     widths = [intervals.width(intervals.of_median([rng.gauss(10, 1) for _ in range(n)]), 10) for n in (20, 200, 2000, 20000)]
-    assert widths == sorted(widths, reverse=True) and widths[-1] < 0.005
+    assert widths == sorted(widths, reverse=True) and widths[-1] < 0.005, "more samples make it narrower"
     assert intervals.of_median([1, 2, 3, 4, 5]) is None and intervals.width(None, 1) == float("inf")
-
-
-def test_rounds_that_differ_widen_it() -> None:
-    rng = random.Random(2)
     alike = [[rng.gauss(10, 0.1) for _ in range(100)] for _ in range(10)]
     drifting = [[sample + turn for sample in one] for turn, one in enumerate(alike)]
-    assert intervals.width(intervals.of_rounds(alike), 10) < 0.02
-    assert intervals.width(intervals.of_rounds(drifting), 14.5) > 0.2
+    assert intervals.width(intervals.of_rounds(alike), 10) < 0.02 and intervals.width(intervals.of_rounds(drifting), 14.5) > 0.2
 
 
 def test_a_profile_goes_on_until_it_is_sure(k: kops.Client) -> None:
@@ -57,8 +52,6 @@ def test_a_profile_goes_on_until_it_is_sure(k: kops.Client) -> None:
         with pytest.raises(kops.BadArgument, match="until"):
             k.profile("square", a, until=wrong)
 
-
-# ---- a goal that is not reached ----
 
 class Clock:
     """Goes on by a second each time it is read."""
@@ -118,8 +111,6 @@ def test_comparing(k: kops.Client) -> None:
     with pytest.raises(kops.BadArgument, match="rounds"):
         k.compare(first, first, rounds=5)
 
-
-# ---- cold caches ----
 
 def test_cold_profiles_rotate_their_operands(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kops._calls.measure.host_cache", lambda: 1 << 20)
@@ -226,11 +217,3 @@ def test_comparing_kernels_and_ops(fake: kops.Client, daemon: FakeDaemon) -> Non
         fake.compare(lambda: fake.profile("add", a, b), "add", a, b)
     with pytest.raises(StopIteration):  # of the caller's own function
         fake.compare(lambda: next(iter(())), lambda: None)
-
-
-async def test_comparing_with_the_asynchronous_client(daemon: FakeDaemon) -> None:
-    async with await kops.connect_async(daemon.path, timeout=20) as k:
-        c, a, b = vectors(k)
-        kern = await k.kernel(ADD2, "add2_kernel", OUT, grid=1, block=64)
-        found = await k.compare((kern, c, a, b, 100), ("add", a, b), rounds=6)
-        assert (found.first.op, found.second.op, found.rounds) == ("add2_kernel", "add", 6)

@@ -215,8 +215,6 @@ def test_a_timeout_of_the_short_way(k: kops.Client, daemon: FakeDaemon, stream: 
     assert daemon.count("cancel") == 1  # which was read before the ping
 
 
-# Kernels
-
 SIGNATURE = "out float* c, const float* a, const float* b, int n"
 
 

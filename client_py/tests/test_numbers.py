@@ -110,9 +110,6 @@ def test_bfloat16(k: kops.Client, daemon: FakeDaemon, with_torch: None) -> None:
     assert seen == [b"\x80\x3f", b"\x82\x3f"], "ties to even"
 
 
-# In the stand-in driver's memory
-
-
 def on_gpu(dtype: Any) -> Any:
     return torch.empty((4,), dtype=dtype, device=torch.device("cuda", 0))
 

@@ -12,7 +12,7 @@ import kops
 import numpy
 import pytest
 from kops._base.compiled import native
-from kops._calls import contexts, ops_here
+from kops._calls import ops_here
 from kops._kernels import formulas
 from kops._kernels.formulas import Formula, Prepared
 from kops._memory.driver import Driver
@@ -275,19 +275,6 @@ def test_two_kernels_are_this_process_s_own(k: kops.Client, driver: Any) -> None
             thrice(x, out=y, where="here", **keywords)
     with pytest.raises(kops.BadArgument, match="daemon, here, auto"):
         thrice(x, out=y, where="there")
-
-
-def test_auto_takes_one_place_for_both(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
-    thrice = Thrice(k, tensor(driver, 0, 0))
-    measured = [(2.0, 11.0), (12.0, 11.0)]
-    monkeypatch.setattr(contexts, "measure", lambda client, device: measured.pop(0))
-    for more in (0, 2):
-        before = launches(k)
-        thrice(x, out=y, where="auto")
-        k.synchronize()
-        assert numbers(driver, y) == [3, 6] and launches(k) == before + more
-        k._forget_places()
 
 
 def test_both_are_parts_of_a_graph(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:

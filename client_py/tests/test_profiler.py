@@ -87,37 +87,18 @@ def test_short_ways_are_not_taken_while_calls_are_noted(k: kops.Client, real: Da
             raise ZeroDivisionError
 
 
-def test_threads_and_clients(real: Daemon) -> None:
-    """The numbers of requests are alike on two connections."""
-
-    def work(op: str) -> None:
-        with kops.connect(real.socket_path, timeout=120) as mine:
-            for _ in range(10):
-                getattr(mine, op)(*((A, A) if op == "add" else (A,)))
-
-    with profile(socket=real.socket_path) as p:
-        threads = [threading.Thread(target=work, args=(op,)) for op in ("add", "square")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len({event.connection for event in p.events()}) == len({span.thread for span in p.spans() if span.kind == "call"}) == 2
-    check_trace(p.chrome_trace())
-
-
 def test_other_processes(k: kops.Client, real: Daemon) -> None:
     code = "import kops, numpy, sys; k = kops.connect(sys.argv[1]); k.square(numpy.ones(3, 'float32'))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    seen = {}
-    for processes in ("own", "user", "all"):
+    for processes, seen in (("own", ["add"]), ("user", ["square", "add"]), ("all", ["square", "add"])):
         with profile(socket=real.socket_path, processes=processes) as p:
             subprocess.run([sys.executable, "-c", code, real.socket_path], check=True, env=environment)
             k.add(A, A)
-        seen[processes] = [event.op for event in p.events()]
-    assert seen == {"own": ["add"], "user": ["square", "add"], "all": ["square", "add"]}
-
-
-# ---- steps ----
+        assert [event.op for event in p.events()] == seen and len({event.connection for event in p.events()}) == len(seen)
+    with pytest.raises(kops.BadArgument, match="processes"):
+        profile(processes="others")
+    with pytest.raises(kops.ConnectFailed):
+        profile(socket="/nowhere/kopsd.sock").start()
 
 
 @pytest.mark.parametrize(
@@ -131,32 +112,21 @@ def test_other_processes(k: kops.Client, real: Daemon) -> None:
 def test_schedules(how: dict[str, int], want: list[ProfilerAction]) -> None:
     action = schedule(**how)
     assert [action(step) for step in range(len(want))] == want
-
-
-def test_bad_arguments() -> None:
-    for how in ({"wait": -1, "warmup": 0, "active": 1}, {"wait": 0, "warmup": 0, "active": 0}):
+    for wrong in ({"wait": -1, "warmup": 0, "active": 1}, {"wait": 0, "warmup": 0, "active": 0}):
         with pytest.raises(kops.BadArgument):
-            schedule(**how)
-    with pytest.raises(kops.BadArgument, match="processes"):
-        profile(processes="others")
-    with pytest.raises(kops.ConnectFailed):
-        profile(socket="/nowhere/kopsd.sock").start()
-
-
-# ---- torch's arguments ----
+            schedule(**wrong)
 
 
 def test_torchs_arguments(k: kops.Client, real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kops.profiler._profile._said", set())
     both = [ProfilerActivity.CPU, SimpleNamespace(name="CUDA")]  # torch's own has a name, too
     asked = {"profile_memory": True, "with_flops": True, "with_modules": True, "experimental_config": object()}
-    quiet = {"custom_trace_id_callback": None, "profile_memory": False}
     with pytest.warns(UserWarning, match="is ignored: ") as warned:
         for _ in range(2):
             p = profile(socket=real.socket_path, activities=both, record_shapes=True, execution_trace_observer=print, **asked)
     assert sorted(str(one.message).split()[0] for one in warned) == sorted([*asked, "execution_trace_observer"]), "once each"
     assert all(one.filename == __file__ for one in warned), "where the program named them"
-    profile(use_cuda=True, **quiet)
+    profile(use_cuda=True, custom_trace_id_callback=None, profile_memory=False)
     with p:
         k.add(A, A)
     assert len(p.events()) == 1
@@ -291,9 +261,6 @@ def test_each_cycle_has_its_active_steps_alone(k: kops.Client, real: Daemon) -> 
     assert [len(shapes) for shapes, _ in ready] == [2], "a cycle that is cut short is handed over, too"
 
 
-# ---- tables ----
-
-
 def test_key_averages(k: kops.Client, real: Daemon) -> None:
     with profile(socket=real.socket_path) as p:
         for _ in range(3):
@@ -320,8 +287,6 @@ def test_key_averages(k: kops.Client, real: Daemon) -> None:
         with pytest.raises(kops.BadArgument):
             wrong()
 
-
-# ---- traces ----
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests" / "vectors" / "trace_chrome.json").read_text(encoding="utf-8"))
 
@@ -392,26 +357,28 @@ def test_the_trace(k: kops.Client, real: Daemon, tmp_path: Path) -> None:
 def test_what_overlaps_without_nesting_has_rows_of_its_own(k: kops.Client, real: Daemon) -> None:
     """Tasks of one thread, and a range that goes on when the step ends in which it began."""
 
-    async def task(name: str, mine: asyncio.Event, others: asyncio.Event) -> None:
-        with record_function(name):
-            others.set()
-            await mine.wait()
-            k.add(A, A)
-
     async def tasks() -> None:
-        first, second = asyncio.Event(), asyncio.Event()
-        await asyncio.gather(task("one", first, second), task("two", second, first))
+        turns = asyncio.Event(), asyncio.Event()
+
+        async def task(i: int) -> None:
+            with record_function(("one", "two")[i]):
+                turns[1 - i].set()
+                await turns[i].wait()
+                k.add(A, A)
+
+        await asyncio.gather(task(0), task(1))
 
     with profile(socket=real.socket_path, schedule=schedule(wait=0, warmup=0, active=3, repeat=1)) as p:
         with record_function("all steps"):
             for _ in range(2):
                 asyncio.run(tasks())
                 p.step()
-    slices = check_trace(p.chrome_trace())
+    trace = p.chrome_trace()
+    slices = check_trace(trace)
     names = [s["name"] for s in slices["user_annotation"]]
     assert sorted(names) == [*(f"ProfilerStep#{step}" for step in range(3)), "all steps", *["one"] * 2, *["two"] * 2]
     assert len(slices["cpu_op"]) == 4
-    names = {e["args"]["name"] for e in p.chrome_trace()["traceEvents"] if e["name"] == "thread_name"}
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert {f"thread {os.getpid()}{lane}" for lane in ("", " (2)")} <= names
 
 

@@ -240,8 +240,6 @@ def test_options_of_nvcc() -> None:
     assert of_nvcc(given) == (["-DN=1", "-lineinfo"], ["/a", "/b", "/c"])
 
 
-# ---- Structures, vectors and complex numbers ----
-
 STRUCTURES = r"""
 typedef float2 cuFloatComplex;
 typedef double2 cuDoubleComplex;

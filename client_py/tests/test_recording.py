@@ -11,7 +11,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon, refuser
+from fake_daemon import FakeDaemon
 from which import compiled_only
 
 
@@ -84,13 +84,6 @@ def test_options_belong_to_the_whole(k: kops.Client, daemon: FakeDaemon) -> None
     assert len(request["ops"]) == 1
     assert (request["warmup"], request["repeat"], request["priority"], request["deadline_ms"]) == (1, 4, "high", 1000)
     assert s.timings is not None and s.timings.median == 4
-
-
-def test_an_error_names_its_place(k: kops.Client, daemon: FakeDaemon) -> None:
-    daemon.script["sequence"] = refuser("shape_mismatch", "ops[1].in does not fit", key="ops[1].in")
-    with pytest.raises(kops.ShapeMismatch) as caught:
-        k.sequence([("square", normal(3)), ("square", normal(3))])
-    assert caught.value.detail["key"] == "ops[1].in"
 
 
 def test_a_daemon_without_sequences(daemon: FakeDaemon) -> None:

@@ -51,9 +51,6 @@ def lose_device(peer: Peer) -> Any:
     raise Refused("device_lost", "an illegal address was accessed")
 
 
-# What may run twice
-
-
 def sequence(k: kops.Client, a: Any) -> Any:
     with k.sequence() as s:
         b = s.add(a, a)
@@ -148,9 +145,6 @@ def test_the_next_call_is_the_next_daemons(code: str, k: kops.Client, daemon: Fa
     assert (a == before * before).all()
 
 
-# What must not
-
-
 def in_sequence(k: kops.Client, a: Any) -> Any:
     with k.sequence() as s:
         s.add(a, a, out=a)
@@ -216,9 +210,6 @@ def test_what_was_never_written_is_made_again_whatever_it_does(k: kops.Client, d
     assert daemon.count("run") == 3 and daemon.count("launch") == 4
 
 
-# What was refused because the daemon is ending
-
-
 @pytest.mark.parametrize("call", [lambda k, a: k.square(a, out=a), lambda k, a: add2(k)(a[0], a[0], a[1], 3)])
 def test_a_daemon_that_is_ending_is_asked_again(call: Any, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     """Nothing ran, so that this holds for whatever it is; at first on the same connection, which ends behind the fourth answer."""
@@ -244,9 +235,6 @@ def test_it_is_asked_no_longer_than_the_time_allows(daemon: FakeDaemon, reconnec
         with pytest.raises(kops.ShuttingDown, match=said):
             k.square(k.zeros(4), **({} if own is None else {"timeout": own}))
         assert asked[0] > 2
-
-
-# Finding the daemon that follows
 
 
 def test_a_socket_that_is_absent_for_a_while(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
@@ -325,9 +313,6 @@ def test_threads_share_one_new_connection(k: kops.Client, daemon: FakeDaemon) ->
     assert len(daemon.peers) == 2
 
 
-# What was submitted
-
-
 def test_submitted_requests_are_not_repeated(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     """A call after a lost one hears of it: it may count on what the other one writes, which nobody knows to be there."""
     out = k.zeros((2, 3))
@@ -348,9 +333,6 @@ def test_submitted_requests_are_not_repeated(k: kops.Client, daemon: FakeDaemon,
     with pytest.raises(kops.ConnectionLost):
         k.submit("square", a, out=out).result()
     assert asked == [1] and (k.square(a) == a * a).all()
-
-
-# What the daemon that follows does not take
 
 
 def test_memory_that_is_refused_is_lost(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:

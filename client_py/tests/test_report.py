@@ -208,9 +208,6 @@ def test_bits_of_8_bits(dtype: str, known: dict[int, float]) -> None:
     assert bits_of(numpy.array([1.03, -2.4, 0], "float32"), dtype).tolist() == [next(iter(known)), [*known][3], 0]
 
 
-# ---- the picture ----
-
-
 def test_a_picture(real: Daemon, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="no matplotlib here (pip install matplotlib)")
     from matplotlib.image import imread
@@ -239,9 +236,6 @@ def test_no_matplotlib(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         with pytest.raises(kops.BadArgument, match="report.pdf"):
             report(k, tmp_path / "report.pdf")
     assert not list(tmp_path.iterdir())
-
-
-# ---- from a shell ----
 
 
 def test_the_command(real: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,9 +228,6 @@ def test_a_new_declaration_needs_no_code(monkeypatch: pytest.MonkeyPatch) -> Non
         gc.collect()
 
 
-# ---- kernels as ops, here in the interpreter ----
-
-
 def test_kernel() -> None:
     torch_kernels.check_kernel("cpu", kops.kernel, interpret=True)
 

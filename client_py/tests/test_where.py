@@ -222,28 +222,22 @@ def test_who_takes_turns_is_told_once(real: Daemon, k: kops.Client, driver: Any,
     def add(client: kops.Client, **how: Any) -> None:
         client.add(x, x, out=y, **how)
 
-    (once,) = told(add)
-    assert "MPS" in str(once.message) and 'where="auto"' in str(once.message) and once.filename == __file__
-    for quiet in ({"where": "daemon"}, {"where": "here"}, {"where": "auto"}):
-        assert not told(add, **quiet) and not told(lambda client, quiet=quiet: add(client, **quiet))
-    assert not told(lambda client: add(client, blocking=True)) and not told(add, blocking=True)
-    assert not told(lambda client: client.add(random(2), random(2)))
-    monkeypatch.setenv("KOPS_WHERE", "daemon")
-    assert not told(add)
-    monkeypatch.delenv("KOPS_WHERE")
-
-    def shared(client: kops.Client) -> None:
+    def under_mps(client: kops.Client) -> None:
         devices = [dataclasses.replace(one, mps=True) for one in client.info.devices]
         client._connection.info = dataclasses.replace(client.info, devices=devices)  # type: ignore[union-attr]
         add(client)
-
-    assert not told(shared)
 
     def captured(client: kops.Client) -> None:
         with Graph(driver, monkeypatch):
             add(client)
 
-    assert not told(captured)
+    (once,) = told(add)
+    assert "MPS" in str(once.message) and 'where="auto"' in str(once.message) and once.filename == __file__
+    for quiet in ({"where": "daemon"}, {"where": "here"}, {"where": "auto"}, {"blocking": True}):
+        assert not told(add, **quiet) and not told(lambda client, quiet=quiet: add(client, **quiet))
+    assert not told(lambda client: client.add(random(2), random(2))) and not told(under_mps) and not told(captured)
+    monkeypatch.setenv("KOPS_WHERE", "daemon")
+    assert not told(add)
 
 
 def test_an_op_s_method_is_described_as_the_function_that_it_has(k: kops.Client) -> None:
