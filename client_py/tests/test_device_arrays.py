@@ -6,12 +6,11 @@ import copy
 import gc
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import kops
 import numpy
 import pytest
-from built import Daemon, backends
+from built import Daemon, backends, daemon_of
 from kops._memory import device_pool
 from which import compiled_only, in_child
 
@@ -22,14 +21,6 @@ DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u
 def real(request: pytest.FixtureRequest) -> Iterator[Daemon]:
     with daemon_of(request.param) as running:
         running.backend = request.param
-        yield running
-
-
-@contextmanager
-def daemon_of(backend: str, more: str = "") -> Iterator[Daemon]:
-    if (why := backends.missing(backend)) is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(backend) + more) as running:
         yield running
 
 

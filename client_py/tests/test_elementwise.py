@@ -13,7 +13,6 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
 from kops._kernels import elementwise as _elementwise
-from kops._source import formulas as _formulas
 from kops._source import formulas as _layouts
 from kops._source import reduction as _reduction
 from which import compiled_only
@@ -98,15 +97,6 @@ def test_the_full_form(k: kops.Client, daemon: FakeDaemon) -> None:
     h = k.elementwise("twice(x)", prelude="template <typename T> __device__ T twice(T x) { return x + x; }")
     assert numpy.array_equal(h(x), x + x)
     assert {params["entry"] for method, params in daemon.requests if method == "kernel"} == {"axpy_kernel", "elementwise_kernel"}
-
-
-def test_names_in_expressions() -> None:
-    for expression, names in (
-        ("x * y + z", ("x", "y", "z")), ("b - a * b", ("b", "a")), ("x > 0 ? x : slope * x", ("x", "slope")),
-        ("fmaxf(x, 1e-3f) + std::sqrt(y.x) + p->q", ("x", "y", "p")), ("T(x) + static_cast<float>(n) + M_PI + 0x1fu", ("x", "n")),
-        ("true and x /* y */ // z", ("x",)), ("i + n", ("i", "n")),
-    ):  # fmt: skip
-        assert _formulas.names_in(expression) == names
 
 
 def test_in_place(k: kops.Client, daemon: FakeDaemon) -> None:

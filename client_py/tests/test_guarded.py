@@ -10,8 +10,9 @@ from typing import Any
 import kops
 import numpy
 import pytest
+from built import Daemon, backends, daemon_of
 from kops._memory import device_pool
-from test_daemon_cuda import Daemon, backends, driver, k
+from test_daemon_cuda import driver, k
 
 __all__ = ["driver", "k"]
 
@@ -23,9 +24,8 @@ GRANULE = 2 << 20
 
 @pytest.fixture
 def real(driver: Any) -> Iterator[Daemon]:
-    running = Daemon(config=backends.config(backends.STANDIN) + "[executors]\nisolate = user\nfaults = 0\n")
-    yield running
-    running.cleanup()
+    with daemon_of(backends.STANDIN, "[executors]\nisolate = user\nfaults = 0\n") as running:
+        yield running
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from built import Daemon, backends
+from built import backends, daemon_of
 from kops._kernels import untyped
 from kops._source.options import of_nvcc
 from test_kernels import ADD2
@@ -44,16 +44,15 @@ interpreted = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[kops.Client]:
-    with Daemon(config=backends.config(backends.HOST)) as running, kops.connect(running.socket_path, timeout=120) as client:
+    with daemon_of(backends.HOST) as running, kops.connect(running.socket_path, timeout=120) as client:
         yield client
 
 
 @pytest.fixture
 def standin() -> Iterator[kops.Client]:
-    why = backends.missing(backends.STANDIN) or (None if backends.nvrtc() is not None else "there is no NVRTC here")
-    if why is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(backends.STANDIN)) as running, kops.connect(running.socket_path, timeout=120) as client:
+    if backends.nvrtc() is None:
+        pytest.skip("there is no NVRTC here")
+    with daemon_of(backends.STANDIN) as running, kops.connect(running.socket_path, timeout=120) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from built import Daemon, backends
+from built import Daemon, backends, daemon_of
 from kops._tensors.bits import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
@@ -28,7 +28,7 @@ VOID = {"meta", "br", "hr", "img", "link"}
 
 @pytest.fixture
 def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
+    with daemon_of(backends.HOST) as running:
         yield running
 
 

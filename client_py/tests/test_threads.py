@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import kops
@@ -36,19 +37,12 @@ def test_another_thread_sends_the_last_release_that_was_due() -> None:
                 self.popleft()  # the other thread, between a look and what follows
             return left
 
-    class Native:
-        told: list[bytes] = []
-
-        def forget(self, buffer: int) -> None:
-            pass
-
-        def notify(self, method: str, params: bytes) -> None:
-            self.told.append(params)
-
+    told: list[bytes] = []
     link = NativeLink.__new__(NativeLink)
-    link._native, link.garbage = Native(), Shared([("buffer", 1), ("buffer", 2), ("buffer", 3)])
+    link._native = SimpleNamespace(forget=lambda buffer: None, notify=lambda method, params: told.append(params))
+    link.garbage = Shared([("buffer", 1), ("buffer", 2), ("buffer", 3)])
     link.release()
-    assert len(Native.told) == 2 and not link.garbage
+    assert len(told) == 2 and not link.garbage
 
 
 def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import os
@@ -197,35 +196,6 @@ def test_batches_and_sequences_of_the_client(client: kops.Client) -> None:
     with client.sequence():
         made = OPS.add(OPS.square(x), x)
     assert made.tolist() == [12] * 4
-
-
-def test_a_new_declaration_needs_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An op that is only declared is registered whole, but for its derivative."""
-    from kops._base.declarations import OPS as DECLARED
-    from kops.torch import _clients, _ops
-
-    monkeypatch.setitem(DECLARED, "product", {**DECLARED["gemm"], "inputs": ["p", "q"], "outputs": ["r"]})
-
-    class Client:
-        _closed = False
-
-        def product(self, p: Any, q: Any, **attrs: Any) -> Any:
-            return attrs["alpha"] * ((p.mT if attrs["trans_a"] else p) @ q)
-
-    monkeypatch.setattr(_clients, "_used", Client())
-    library = torch.library.Library("kops", "FRAGMENT")
-    try:
-        _ops.define(library, "product")
-        p, q = torch.randn(5, 3), torch.randn(5, 4)
-        product: Any = OPS.product
-        torch.testing.assert_close(product(p, q, trans_a=True, alpha=2.0), 2 * p.mT @ q)
-        torch.library.opcheck(product.default, (p, q), {"trans_a": True})
-        made = product(p.requires_grad_(), q, trans_a=True)
-        with pytest.raises(NotImplementedError, match="no derivative"):
-            made.sum().backward()
-    finally:
-        library._destroy()
-        gc.collect()
 
 
 def test_kernel() -> None:
