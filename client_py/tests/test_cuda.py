@@ -15,36 +15,27 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon, refuser
 from kops._memory import exports as _cuda
-from standin_driver import in_use, standin
-
-from standin_cuda import dlpack  # isort: skip
+from standin_driver import driver, standin
 from which import in_child
 
+from standin_cuda import dlpack  # isort: skip
 
-@pytest.fixture(scope="module")
-def control() -> Iterator[Any]:
-    with in_use() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def driver(control: Any) -> Any:
-    return standin.Driver()
+__all__ = ["driver"]
 
 
 @pytest.fixture
-def gpu(driver: Any, control: Any, daemon: FakeDaemon) -> Iterator[Any]:
+def gpu(driver: Any, daemon: FakeDaemon) -> Iterator[Any]:
     """Makes device arrays; the daemon says yes to whatever it is asked to run."""
     driver.make_current()
     daemon.script["run"] = lambda peer, params, fds: {"timings": {"gpu_us": 1.0}, "device": "GPU-x", "variant": "v"}
     yield driver
     gc.collect()
     _cuda.allocations.sweep()
-    assert not control.misuses()
+    assert not driver.control.misuses()
 
 
-def synchronizations(control: Any) -> int:
-    return int(control.row(os.getpid()).calls("cuStreamSynchronize"))
+def synchronizations(gpu: Any) -> int:
+    return int(gpu.control.row(os.getpid()).calls("cuStreamSynchronize"))
 
 
 def test_the_allocation_is_registered_once_and_views_say_their_offset(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
@@ -126,16 +117,16 @@ class Array:
             del self.__cuda_array_interface__[key]
 
 
-def test_the_interfaces_stream_is_waited_for(k: kops.Client, gpu: Any, control: Any) -> None:
+def test_the_interfaces_stream_is_waited_for(k: kops.Client, gpu: Any) -> None:
     base = gpu.empty(100)
     k.square(base, out=base)
     stream = ctypes.c_void_p()
     gpu.call("cuStreamCreate", ctypes.byref(stream), 1)
     for changes, waits in (({"stream": None}, 0), ({"stream": 1}, 1), ({"stream": stream.value}, 1), ({"stream": ...}, 1)):
         a = Array(base, **changes)
-        before = synchronizations(control)
+        before = synchronizations(gpu)
         k.add(a, a, out=a)
-        assert synchronizations(control) - before == waits, changes
+        assert synchronizations(gpu) - before == waits, changes
     gpu.call("cuStreamDestroy_v2", stream)
 
 
@@ -180,15 +171,15 @@ class Capsule:
         return made
 
 
-def test_dlpack(k: kops.Client, gpu: Any, daemon: FakeDaemon, control: Any) -> None:
+def test_dlpack(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     base = gpu.empty((20, 6))[:10]
     out = gpu.empty((10, 6))
     source = Capsule(base, offset=128)
-    before, alive = synchronizations(control), dlpack.alive()
+    before, alive = synchronizations(gpu), dlpack.alive()
     k.square(source, out=out)
     (tensor,) = daemon.runs()[-1]["in"]
     assert tensor["shape"] == [10, 6] and tensor["offset"] == 128 and tensor["dtype"] == "f32"
-    assert source.streams == [1] and synchronizations(control) == before + 1
+    assert source.streams == [1] and synchronizations(gpu) == before + 1
     gc.collect()
     assert dlpack.alive() == alive, "its deleter was called"
 

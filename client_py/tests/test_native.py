@@ -16,12 +16,12 @@ from kops._calls import plans as _plans
 from kops._kernels import kernels as _kernels
 from kops._tensors.torch import current_stream
 from test_kernels import ADD2
-from test_ordered import control, driver, gpu, say_yes, stream, tensor
+from test_ordered import driver, gpu, say_yes, stream, tensor
 from test_recovery import hang_up, lose_device, once
 
 from standin_cuda import dlpack  # isort: skip
 
-__all__ = ["control", "driver", "gpu", "stream"]
+__all__ = ["driver", "gpu", "stream"]
 
 if _compiled.native is None:
     pytest.skip("the extension is not built, or switched off", allow_module_level=True)

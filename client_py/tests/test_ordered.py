@@ -15,24 +15,12 @@ import fake_torch as torch
 import kops
 import pytest
 from fake_daemon import FakeDaemon, Peer, refuser
-from kops._memory import exports as _cuda
-from standin_driver import ROOT, in_use, standin
+from standin_driver import ROOT, driver
 from which import compiled_only, wait_for
 
+__all__ = ["driver"]
 pytestmark = compiled_only
 NOT_READY = 600
-
-
-@pytest.fixture(scope="module")
-def control() -> Iterator[Any]:
-    with in_use() as made:
-        _cuda.allocations.after_fork()  # another module's driver may be loaded already
-        yield made
-
-
-@pytest.fixture(scope="module")
-def driver(control: Any) -> Any:
-    return standin.Driver()
 
 
 def say_yes(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:

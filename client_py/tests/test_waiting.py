@@ -14,10 +14,10 @@ import pytest
 from fake_daemon import FakeDaemon, Peer
 from kops._base import compiled as _compiled
 from kops._clients import client as _client
-from test_ordered import Held, control, driver, gpu, say_yes, stream, tensor
+from test_ordered import Held, driver, gpu, say_yes, stream, tensor
 from which import wait_for
 
-__all__ = ["control", "driver", "gpu", "stream"]
+__all__ = ["driver", "gpu", "stream"]
 
 pytestmark = pytest.mark.skipif(_compiled.native is not None, reason="the compiled part orders such calls")
 
