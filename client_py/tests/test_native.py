@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from kops._tensors.torch import current_stream
 from test_kernels import ADD2
 from test_ordered import driver, gpu, say_yes, stream, tensor
 from test_recovery import hang_up, lose_device, once
+from which import wait_for
 
 from standin_cuda import dlpack  # isort: skip
 
@@ -330,3 +333,23 @@ def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
     assert [first["args"][3], third["args"][3]] == [4, 3] and third["grid"] == [2] and third["block"] == [32]
     places = [params["tensors"][i] for i in (*first["args"][:3], *third["args"][:3])]
     assert places[1] == places[2] and places[0] == places[3] == places[4] and places[5] == places[1]
+
+
+def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.synchronize()
+    daemon.gate.clear()
+    temporary = tensor(4)
+    kern(c, temporary, a, 4)
+    kern(c, temporary, a, 4)
+    gone = weakref.ref(temporary)
+    del temporary
+    gc.collect()
+    assert gone() is not None
+    daemon.gate.set()
+    k.synchronize()
+    kern(c, a, a, 4)
+    k.synchronize()
+    wait_for(lambda: (gc.collect(), gone() is None)[1])  # perhaps the tidier's turn
