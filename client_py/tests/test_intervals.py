@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import kops
@@ -13,6 +14,7 @@ from built import k, real
 from fake_daemon import FakeDaemon
 from kops._base import intervals
 from kops._base.results import Profile, Timings
+from kops._calls import measure
 from test_kernels import ADD2, add2, vectors
 
 __all__ = ["k", "real"]
@@ -217,3 +219,16 @@ def test_comparing_kernels_and_ops(fake: kops.Client, daemon: FakeDaemon) -> Non
         fake.compare(lambda: fake.profile("add", a, b), "add", a, b)
     with pytest.raises(StopIteration):  # of the caller's own function
         fake.compare(lambda: next(iter(())), lambda: None)
+
+
+def test_the_daemon_s_own_clock_goes_on_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(connection: Any, request: Any) -> Any:
+        return {"timings": {"samples": [1.0, 2.0, 3.0], "host_us": 2.0, "wall_us": 7.5}}
+        yield
+
+    monkeypatch.setattr(measure, "execute", plan)
+    goal = SimpleNamespace(begin=lambda: None, over=lambda rounds: len(rounds) == 3, interval=lambda rounds: None)
+    with pytest.raises(StopIteration) as ended:
+        next(measure.repeated(None, None, goal))  # type: ignore[arg-type]
+    timings, _ = ended.value.value
+    assert len(timings.samples) == 9 and timings.wall_us == 22.5
