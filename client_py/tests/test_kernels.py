@@ -59,13 +59,14 @@ def test_a_kernel_is_compiled_declared_and_launched(k: kops.Client, daemon: Fake
 
 def test_what_is_declared(k: kops.Client, daemon: FakeDaemon) -> None:
     how = {"grid": lambda c, a, b, n: (n, 1), "block": ("min(n, 64)", 2), "shared": "4 * n", "cluster": (2, 1), "alias": True}
-    kern = k.kernel(ADD2, "add2_kernel", **how)
-    add2(k, pdl=True)
-    k.compile(ADD2).kernel("add2_kernel", grid=1, block=1, cooperative=True)
-    sizes, early, together = daemon.sent("kernel")
+    kern, module = k.kernel(ADD2, "add2_kernel", **how), k.compile(ADD2, grid=1, block=1)
+    (sizes,) = daemon.sent("kernel")
     assert sizes["block"] == ["min(n, 64)", 2] and sizes["shared"] == "4 * n" and sizes["cluster"] == [2, 1]
     assert sizes["alias"] is True and "grid" not in sizes
-    assert early["pdl"] is True and "cooperative" not in early and together["cooperative"] is True
+    for way in ("cooperative", "pdl"):
+        add2(k, **{way: True})
+        module.kernel("add2_kernel", **{way: True})
+        assert [{"cooperative", "pdl"} & declared.keys() for declared in daemon.sent("kernel")[-2:]] == [{way}] * 2
     kern(*vectors(k), 100)
     assert daemon.sent("launch")[0]["grid"] == [100, 1]
 
