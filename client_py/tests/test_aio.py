@@ -128,17 +128,6 @@ async def test_async_calls_are_repeated_in_order(daemon: FakeDaemon) -> None:
         assert [float(one[0]) for one in chain] == [2, 4, 8, 16, 32, 64]
 
 
-async def test_async_clients_wait_for_a_socket(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path, timeout=20) as k:
-        a = k.array([1.0, 2.0])
-        await k.square(a)
-        daemon.stop()
-        task = asyncio.create_task(k.square(a))
-        await until(lambda: task.done() or k._connection is None or not k._connection.alive)
-        daemon.start()
-        assert list(await task) == [1, 4]
-
-
 async def test_async_clients_give_up(daemon: FakeDaemon) -> None:
     async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=0.3) as k:
         daemon.stop()
