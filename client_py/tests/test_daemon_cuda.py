@@ -13,7 +13,7 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
-from built import Daemon, backends, daemon_of
+from built import Daemon, backends
 from kops._tensors import numbers as cached_numbers
 from standin_driver import driver
 from which import compiled_only
@@ -26,8 +26,9 @@ if (why := backends.missing(backends.STANDIN)) is not None:
 
 @pytest.fixture
 def real(driver: Any) -> Iterator[Daemon]:
-    with daemon_of(backends.STANDIN) as running:
-        yield running
+    running = Daemon(config=backends.config(backends.STANDIN))
+    yield running
+    running.cleanup()  # some tests kill it
 
 
 @pytest.fixture
