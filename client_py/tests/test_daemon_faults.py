@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import kops
 import pytest
@@ -25,70 +24,35 @@ extern "C" __global__ void spin_forever(float* p) { while (atomicAdd(p, 0.0f) ==
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str], Daemon]]:
-    running: list[Daemon] = []
-
-    def new(config: str) -> Daemon:
-        running.append(Daemon(config=config, program="kopsd_fake_gpu"))
-        return running[-1]
-
-    yield new
-    for daemon in running:
-        daemon.stop()
-
-
-@pytest.fixture
-def daemon(start: Callable[[str], Daemon]) -> Daemon:
-    return start("[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n")
+def daemon() -> Iterator[Daemon]:
+    with Daemon(config="[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n", program="kopsd_fake_gpu") as running:
+        yield running
 
 
 def kernel(k: kops.Client, entry: str) -> kops.Kernel:
     return k.kernel(SOURCE, entry, "float* p[1]", grid=1, block=1)
 
 
-def test_a_fault_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
+def test_what_a_kernel_does_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
     with kops.connect(daemon.socket_path, timeout=60) as k:
         p, before = k.zeros(1), k.info
-        with pytest.raises(kops.DeviceFault) as caught:
-            kernel(k, "fault_kernel")(p)
-        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", None)
-        assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
-        good, bad = kernel(k, "good_kernel"), kernel(k, "fault_kernel")
+        good, bad, spin = (kernel(k, entry) for entry in ("good_kernel", "fault_kernel", "spin_forever"))
         with k.program() as program:
             good(p)
             bad(p)
-        with pytest.raises(kops.DeviceFault) as caught:
-            program.run()
-        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", 1)
-        good(p)
-        assert k.info is before  # it is the same connection
-
-
-def test_a_kernel_that_hangs_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
-    with kops.connect(daemon.socket_path, timeout=60) as k:
-        p, before = k.zeros(1), k.info
-        spin = kernel(k, "spin_forever")
-        with pytest.raises(kops.JobTimeout) as caught:
+        for call, index in ((lambda: bad(p), None), (program.run, 1)):
+            with pytest.raises(kops.DeviceFault) as caught:
+                call()
+            assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", index)
+            assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
+        with pytest.raises(kops.JobTimeout) as hung:
             spin(p)
-        assert caught.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
-        with pytest.raises(kops.DeadlineExceeded) as late:
-            spin(p, deadline_ms=100)
-        assert late.value.ended
-        kernel(k, "good_kernel")(p)
-        assert k.info is before
-
-
-def test_too_many_faults(daemon: Daemon) -> None:
-    with kops.connect(daemon.socket_path, timeout=60) as k:
-        p = k.zeros(1)
-        bad = kernel(k, "fault_kernel")
-        for _ in range(3):
-            with pytest.raises(kops.DeviceFault):
-                bad(p)
-        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as caught:
-            kernel(k, "good_kernel")(p)
-        assert caught.value.detail["quota"] == "faults" and caught.value.detail["retry_after_ms"] <= 60000
+        assert hung.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
+        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as refused:
+            good(p)
+        assert refused.value.detail["quota"] == "faults" and refused.value.detail["retry_after_ms"] <= 60000
         k.square(p)
+        assert k.info is before  # it is the same connection
 
 
 async def test_isolation_is_asked_for(daemon: Daemon) -> None:
@@ -102,9 +66,9 @@ async def test_isolation_is_asked_for(daemon: Daemon) -> None:
         kops.connect(daemon.socket_path, isolate="none")
 
 
-def test_a_daemon_without_executors_for_users(start: Any) -> None:
-    daemon = start("[executors]\nisolate = none\n")
-    with kops.connect(daemon.socket_path) as k:
-        assert k.info.isolation == "none" and "isolation: none" in str(k.info)
-    with pytest.raises(kops.Unsupported, match="executors.isolate is none"):
-        kops.connect(daemon.socket_path, isolate="connection")
+def test_a_daemon_without_executors_for_users() -> None:
+    with Daemon(config="[executors]\nisolate = none\n", program="kopsd_fake_gpu") as daemon:
+        with kops.connect(daemon.socket_path) as k:
+            assert k.info.isolation == "none" and "isolation: none" in str(k.info)
+        with pytest.raises(kops.Unsupported, match="executors.isolate is none"):
+            kops.connect(daemon.socket_path, isolate="connection")
