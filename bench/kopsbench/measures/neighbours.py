@@ -16,11 +16,10 @@ from typing import Any
 from support import backends
 
 from ..context import Context, Skipped
-from ..neighbour.attacks import ATTACKS, Attack
+from ..neighbour.attacks import ATTACKS, Attack, adds, on_each
 from ..neighbour.flood import Flood
 from ..neighbour.scene import A, B, Scene, as_attacker
 from ..neighbour.users import Gone
-from ..neighbour.work import adds
 from ..neighbour.worker import ELEMENTS, Adder, Compiler, Found
 from ..record import Record, Summary, summarise
 from . import add
@@ -106,7 +105,7 @@ def run_row(attack: Attack | None, context: Context) -> Record:
 def as_adder(path: str, connections: int, link: Connection) -> None:
     """Adds as many as the daemon takes."""
     flood = Flood(path)
-    adds(flood, connections, depth=BACKLOG)
+    on_each(flood, connections, adds(), BACKLOG)
     link.send("ready")
     seconds = link.recv()
     flood.run(time.monotonic() + 0.3)

@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -52,7 +52,6 @@ class Stream:
         self.ends, self.bytes = lap
         self.sent_bytes = self.answered = 0
         self.tail = b""
-        self.open = True
 
     @property
     def goal(self) -> float:
@@ -86,7 +85,6 @@ class Flood:
         self.scratch = bytearray(SCRATCH_BYTES)
         self.counts: Counter[str] = Counter()
         self.said: Counter[str] = Counter()  # error codes that were seen, at most one for each read
-        self.on_closed: Callable[[Stream], None] | None = None
         self.kept: list[raw.Connection] = []  # connections that hold something and have no stream
         self.last: tuple[Sequence[bytes], Lap] | None = None  # streams often send the same
         self.ring: Any = None
@@ -96,11 +94,11 @@ class Flood:
         """For what must be asked before the flood; its socket may then become a stream's."""
         return raw.Connection(self.path)
 
-    def add(self, link: socket.socket | None, prepared: Sequence[bytes], depth: int | None, *, read: bool = True) -> None:
-        """One more stream, on a new connection without `link`."""
+    def add(self, link: socket.socket, prepared: Sequence[bytes], depth: int | None, *, read: bool = True) -> None:
+        """One more stream."""
         if self.last is None or self.last[0] is not prepared:
             self.last = prepared, lap_of(prepared)
-        stream = Stream(link or self.connect().socket, self.last[1], depth, read=read)
+        stream = Stream(link, self.last[1], depth, read=read)
         fd = stream.socket.fileno()
         self.streams[fd] = stream
         self.writing[fd] = True
@@ -139,7 +137,6 @@ class Flood:
         fd = stream.socket.fileno()
         self.poll.unregister(fd)
         del self.streams[fd], self.writing[fd]
-        stream.open = False
         self.counts["answered"] += stream.answered
         stream.socket.close()
 
@@ -158,8 +155,6 @@ class Flood:
             except OSError:
                 self.counts["closed"] += 1
                 self.close(stream)
-                if self.on_closed:
-                    self.on_closed(stream)
                 continue
             if blocked != self.writing[fd]:
                 self.writing[fd] = blocked
@@ -182,4 +177,3 @@ class Flood:
     def close_all(self) -> None:
         for stream in list(self.streams.values()):
             self.close(stream)
-
