@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "measure.h"
+#include "bench.h"
 
 enum { PING_BYTES = 14, PONG_BYTES = 9, EVENTS = 64, READ_BYTES = 65536 };
 

@@ -20,8 +20,7 @@
 
 #include "codec/scan.h"
 
-#include "measure.h"
-#include "options.h"
+#include "bench.h"
 
 enum { SENDS_A_TURN = 64, CONNECTIONS_MAX = 4096, WINDOW_MAX = 4096, SAMPLES_MAX = 4000000, INPUT_BYTES = 65536 };
 enum { MSGID_AT = 3, PONG_BYTES = 9 }; /* where a request's msgid is; the raw server's reply */
@@ -261,13 +260,13 @@ static void print(const struct load *load)
 {
     const struct setting *s = load->setting;
     double seconds = (double)(load->stop_ns - load->measure_from_ns) * 1e-9;
-    struct series latency = load->latency, *all[] = {&latency};
+    struct series latency = load->latency;
 
     printf("{\"offered_per_s\": %zu, \"per_s\": %.1f, \"sent\": %llu, \"unanswered\": %llu, \"errors\": %llu, "
            "\"series\": ",
            s->rate, (double)load->in_time / seconds, (unsigned long long)load->sent,
            (unsigned long long)(load->sent - load->answered), (unsigned long long)load->errors);
-    series_print(all, 1);
+    series_print(&latency, 1);
     printf("}\n");
 }
 

@@ -23,7 +23,7 @@ sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / 
 from kopsbench import context, measures, runner, user_kernels  # noqa: E402
 from kopsbench.harm.bystander import Tally  # noqa: E402
 from kopsbench.harm.scene import Heard  # noqa: E402
-from kopsbench.measures import clients, judging, products  # noqa: E402
+from kopsbench.measures import judging, many, products  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, merge, write  # noqa: E402
@@ -168,7 +168,7 @@ def test_a_peer_that_fails_costs_only_its_own_figure(monkeypatch: pytest.MonkeyP
 def test_processes_of_a_measure_import_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     environment = context.Context(BENCH.parent, 1, 1, None).of_children()
-    command = [sys.executable, "-c", "import kops, kopsbench.kernel_process, support"]
+    command = [sys.executable, "-c", "import kops, kopsbench.process, support"]
     assert subprocess.run(command, env=environment, cwd="/").returncode == 0
 
 
@@ -246,7 +246,7 @@ def test_everything_that_others_notice_is_trouble() -> None:
 
 
 def test_jains_index() -> None:
-    jain = clients.jain
+    jain = many.jain
     assert jain([1.0, 1.0, 1.0]) == pytest.approx(1) and jain([3.0, 0.0, 0.0]) == pytest.approx(1 / 3) and jain([0.0]) == 0
 
 

@@ -119,7 +119,7 @@ def all_right(verdicts: list[Any]) -> None:
 
 def inline_rate(context: Context, each: int) -> tuple[float, int]:
     """Solutions a second of a pool of processes: each compiles with load_inline, launches, compares, in a process of its own."""
-    command = [sys.executable, "-m", "kopsbench.kernel_process", "load_inline"]
+    command = [sys.executable, "-m", "kopsbench.process", "load_inline"]
     how: dict[str, Any] = {"env": context.of_children(), "check": True, "capture_output": True, "timeout": 280}
     with tempfile.TemporaryDirectory(prefix="kops-judging-") as folder:
 

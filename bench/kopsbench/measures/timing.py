@@ -43,7 +43,7 @@ def rates_of_a_daemon(context: Context, side: str) -> dict[tuple[str, str], Summ
             work = WORKS[name]
             elements, n_rounds, calls = (16, 2, 20) if context.smoke else (work.sizes[size], ROUNDS, CALLS[size])
             series = context.run_program(
-                "bench_timing", "--work", name, *work.more, *(["--untimed"] if side == "untimed" else []), "--elements", elements,
+                "bench_calls", "--work", name, *work.more, *(["--untimed"] if side == "untimed" else []), "--elements", elements,
                 "--rounds", n_rounds, "--calls", calls, socket=daemon.socket_path,
             )["calls"]  # fmt: skip
             found[name, size] = Summary(1e6 / series["p50"], 1e6 / series["p99"], series["n"])
