@@ -21,8 +21,7 @@ BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
 
 from kopsbench import context, measures, runner, user_kernels  # noqa: E402
-from kopsbench.harm.bystander import Tally  # noqa: E402
-from kopsbench.harm.scene import Heard  # noqa: E402
+from kopsbench.harm import Heard, Tally  # noqa: E402
 from kopsbench.measures import judging, many, products  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402

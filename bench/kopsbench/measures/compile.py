@@ -15,7 +15,7 @@ from typing import Any
 
 from ..children import children
 from ..context import Context, Skipped
-from ..executors import wait_for_spares
+from ..harm import wait_for_spares
 from ..nvrtc import Module, Nvrtc
 from ..processors import tree_ms
 from ..record import Record, Summary, summarise

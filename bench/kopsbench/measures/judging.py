@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..context import Context, Skipped
-from ..harm.scene import SOME, Heard, Scene, counted
+from ..harm import SOME, Heard, Scene, counted
 from ..record import Record, Summary
 from ..user_kernels import KERNELS, UserKernel, fresh, load_inline_missing
 from . import add
