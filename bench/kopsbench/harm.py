@@ -4,14 +4,14 @@ With root's rights harm is done by another user than the one that works. Without
 executor. The clients:
 
     python -m kopsbench.harm working ROLE SOCKET DEVICE STALL_US
-        Small blocking calls, each of other numbers and each checked, until stdin ends. `torch`: adds of tensors in CUDA memory of its own;
-        `shared`: adds in shared memory; `kernel`: launches of a kernel of its own there.
+        Small blocking calls, each of other numbers and each checked, until stdin ends. `torch`: adds of tensors in CUDA memory of its
+        own; `shared`: adds in shared memory; `kernel`: launches of a kernel of its own there.
     python -m kopsbench.harm culprit SOCKET UID
         Becomes that user (0: it stays who it is), and does harm on request. It speaks the protocol itself.
 
-Orders come as lines on stdin, and each is answered with a line of JSON. To a client that works: `mark` forgets all calls until now, `report`
-tells of those since. To the culprit: `fault`, `hang`, a kernel that faults, or does not end before its deadline, then launches until one
-has a right result."""
+Orders come as lines on stdin, and each is answered with a line of JSON. To a client that works: `mark` forgets all calls until now,
+`report` tells of those since. To the culprit: `fault`, `hang`, a kernel that faults, or does not end before its deadline, then launches
+until one has a right result."""
 
 from __future__ import annotations
 
