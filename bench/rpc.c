@@ -53,32 +53,21 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Both fail where the socket is closed. */
-static int receive_all(int fd, char *buffer, size_t bytes, uint64_t spin_us)
+/* Both move a whole message at once, and fail where the socket is closed. */
+static int receive(int fd, char *buffer, size_t bytes, uint64_t spin_us)
 {
     uint64_t until = spin_us ? now_ns() + spin_us * 1000 : 0;
+    ssize_t r;
 
-    for (size_t got = 0; got < bytes;) {
-        bool polling = until && now_ns() < until;
-        ssize_t r = recv(fd, buffer + got, bytes - got, polling ? MSG_DONTWAIT : 0);
-
-        if (r == 0 || (r < 0 && errno != EINTR && errno != EAGAIN))
-            return -1;
-        got += r > 0 ? (size_t)r : 0;
-    }
-    return 0;
+    do {
+        r = recv(fd, buffer, bytes, until && now_ns() < until ? MSG_DONTWAIT : MSG_WAITALL);
+    } while (r < 0 && (errno == EINTR || errno == EAGAIN));
+    return r == (ssize_t)bytes ? 0 : -1;
 }
 
-static int send_all(int fd, const char *buffer, size_t bytes)
+static int transmit(int fd, const char *buffer, size_t bytes)
 {
-    for (size_t sent = 0; sent < bytes;) {
-        ssize_t r = send(fd, buffer + sent, bytes - sent, MSG_NOSIGNAL);
-
-        if (r < 0 && errno != EINTR)
-            return -1;
-        sent += r > 0 ? (size_t)r : 0;
-    }
-    return 0;
+    return send(fd, buffer, bytes, MSG_NOSIGNAL) == (ssize_t)bytes ? 0 : -1;
 }
 
 /* Until the parent kills it. */
@@ -111,7 +100,7 @@ static pid_t start_child(struct bench *bench)
             _exit(0);
         if (bench->words)
             answer_words(bench->words);
-        while (!receive_all(fds[1], buffer, REQUEST_BYTES, bench->spin_us) && !send_all(fds[1], buffer, REPLY_BYTES)) {
+        while (!receive(fds[1], buffer, REQUEST_BYTES, bench->spin_us) && !transmit(fds[1], buffer, REPLY_BYTES)) {
         }
         _exit(0);
     }
@@ -136,7 +125,7 @@ static int raw(void *context, const void *how)
             pause_cpu();
         return 0;
     }
-    if (!send_all(bench->fd, request, REQUEST_BYTES) && !receive_all(bench->fd, reply, REPLY_BYTES, bench->spin_us))
+    if (!transmit(bench->fd, request, REQUEST_BYTES) && !receive(bench->fd, reply, REPLY_BYTES, bench->spin_us))
         return 0;
     perror("bench_rpc: raw pair");
     return -1;
