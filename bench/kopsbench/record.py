@@ -133,3 +133,14 @@ def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     os.replace(fresh, path)
+
+
+def load(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Records by name, in the order of the files: of each measure the latest that has a number."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        for record in json.loads(path.read_text(encoding="utf-8")):
+            before = found.get(record["measure"])
+            if before is None or (not record.get("error"), record["date"]) >= (not before.get("error"), before["date"]):
+                found[record["measure"]] = record
+    return found
