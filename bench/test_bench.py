@@ -22,7 +22,7 @@ sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / 
 
 from kopsbench import context, measures, runner, user_kernels  # noqa: E402
 from kopsbench.harm import Heard, Tally  # noqa: E402
-from kopsbench.measures import judging, many, products  # noqa: E402
+from kopsbench.measures import judging, many  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, merge, write  # noqa: E402
@@ -188,17 +188,6 @@ def test_a_record_of_a_tutorial_s_kernel_names_its_compiler(tmp_path: Path) -> N
     for one in records.values():
         assert re.fullmatch(r"NVRTC \d+\.\d+", one["detail"]["compiler"]) and one["detail"]["arch"].startswith("sm_")
         assert "peer_compiler" not in one["detail"], "the smoke test has no peer"
-
-
-def test_shapes_of_tuned_products_are_chosen(tmp_path: Path) -> None:
-    def chosen(*names: str) -> list[tuple[int, int, int]]:
-        run = context.Context(build=tmp_path, calls=1, blocks=1, spin_us=None, shapes=names)
-        return [products.shape_of(shape) for shape in products.chosen_shapes(run)]
-
-    assert len(chosen()) == len(products.TUNED_SHAPES)
-    assert chosen("16x4096x4096", "64") == [(16, 4096, 4096), (64, 64, 64)]
-    with pytest.raises(context.Skipped, match="no shape 65; it has 64, 256"):
-        chosen("64", "65")
 
 
 # ---- harm, and what others notice of it ----

@@ -34,7 +34,6 @@ class Context:
     blocks: int
     spin_us: int | None
     mps: bool = False  # this process and its children share the GPU through MPS
-    shapes: tuple[str, ...] = ()  # of gemm_tuned; all without one
     smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
     _stack: ExitStack = field(default_factory=ExitStack)
     _gpu_daemon: Daemon | None = None
@@ -153,14 +152,10 @@ class Context:
                 return line.split(":", 1)[1].strip()
         return "unknown processor"
 
-    def gpu(self) -> str:
-        torch = self.torch
-        return str(torch.cuda.get_device_name(0))
-
     def record_context(self, on_gpu: bool) -> dict[str, Any]:
         processors = len(os.sched_getaffinity(0))
         return {
-            "device": self.gpu() if on_gpu else f"{self.cpu}, {processors} threads",
+            "device": str(self.torch.cuda.get_device_name(0)) if on_gpu else f"{self.cpu}, {processors} threads",
             "commit": self.commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "command": os.environ.get("KOPS_BENCH_COMMAND") or shlex.join(["bench/run", *sys.argv[1:]]),

@@ -53,7 +53,6 @@ def everything() -> dict[str, Measure]:
         ordered,
         products,
         timing,
-        wheel,
     )
 
     return _ALL

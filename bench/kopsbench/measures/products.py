@@ -178,14 +178,6 @@ TUNED_TARGET, GEOMEAN_TARGET, TUNING_TARGET_US = 0.99, 1.08, 1e6
 MOST_TUNINGS = 10  # of a shape, until all candidates were tried
 
 
-def chosen_shapes(context: Context) -> Sequence[str]:
-    """Those of `--shapes`; all without it."""
-    unknown = set(context.shapes) - set(TUNED_SHAPES)
-    if unknown:
-        raise Skipped(f"gemm_tuned has no shape {', '.join(sorted(unknown))}; it has {', '.join(TUNED_SHAPES)}")
-    return context.shapes or TUNED_SHAPES
-
-
 def tune(client: Any, operands: tuple[Any, ...], precision: str) -> list[Any]:
     """What each tuning of the shape has said."""
     a, b, out = operands
@@ -200,7 +192,7 @@ def tune(client: Any, operands: tuple[Any, ...], precision: str) -> list[Any]:
 def run_tuned(context: Context, kind: str) -> list[Record]:
     records: list[Record] = []
     tunings: list[float] = []
-    for name in chosen_shapes(context):
+    for name in TUNED_SHAPES:
         shape = shape_of(name)
         sets = operands_of(context.torch, kind, shape)
         context.torch.cuda.synchronize()
