@@ -38,7 +38,6 @@ ROWS = {
     "program_20_c_vs_launches": "C program of 20 tiny ops, blocking",
     "program_20_c_vs_graph": "C program of 20 tiny ops, blocking",
     "arrays_20_ops_64MiB": "NumPy program without CUDA: 64 MiB uploaded once, 20 ops, downloaded once",
-    "arrays_20_ops_64MiB_vs_shared": "the same",
     "timing_off_add_tiny": "rate of timed tiny adds, against a daemon without CUPTI",
     "timing_off_add_50us": "the same of 50 µs",
     "timing_off_gemm_tiny": "of gemms of 256³, bf16",
@@ -63,7 +62,6 @@ ROWS = {
     "compile_second_process": "the same, of a kernel that another process had compiled",
     "compile_second_process_vs_torch_nvrtc": "the same",
     "compile_second_process_vs_load_inline": "the same",
-    "compile_second_process_with_imports_vs_load_inline": "the same, with the imports of each",
     "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
     "compile_node_cpu": "8 processes that start at once and need the same 20 new kernels: processor time of all",
     "compile_node_compiles": "the same: compiles",
@@ -87,12 +85,6 @@ ROWS = {
     "judge_thousand_stalled": "the same: their time in waits of 5 ms and more",
     "judge_spread": "a solution judged 20 times beside others' work: spread of its time",
     "kernel_launch_blocking_python_vs_builtin": "blocking launch of a user's kernel from Python",
-    "kernel_launch_blocking_python_vs_torch_nvrtc": "blocking launch of a user's kernel from Python",
-    "tutorial_square_matrix": "`square_matrix_kernel` of 8192², GPU time",
-    "tutorial_add2": "`add2_kernel` of 2²⁶, GPU time",
-    "tutorial_gemm": "`gemm_kernel` of 2048³, GPU time",
-    "tutorial_custom": "`custom_kernel` of 2²⁶, GPU time",
-    "tutorial_vector_add": "`vector_add` of 2²⁶, GPU time",
     **{
         f"load_{kind}_{count}_connections": f"{what}, {count} connection{'s' * (count > 1)}, 2 processors"
         for kind, what in (("noop", "no-op"), ("add", "add of 16 f32, host"))

@@ -15,7 +15,6 @@ from .common import (
     ELEMENTS,
     OPS,
     ROUNDS,
-    and_wait,
     beside,
     check,
     client_with,
@@ -167,33 +166,39 @@ def torch_call(context: Context, c: Any, a: Any, b: Any) -> Callable[[], Any] | 
     return lambda: kernel((-(-ELEMENTS // BLOCK), 1, 1), (BLOCK, 1, 1), (c, a, b, ELEMENTS))
 
 
-def run_kernel(context: Context, blocking: bool) -> list[Record]:
+KERNEL = "vector_add(c, a, b, n) of 1024 f32"
+
+
+def run_kernel(context: Context) -> list[Record]:
     a, b, c = vectors(context, 3)
     by_torch = torch_call(context, c, a, b)
-    with client_with(context, "kernels", blocking=blocking) as client:
+    with client_with(context, "kernels", blocking=False) as client:
         kernel = VECTOR_ADD.declare(client)
-        calls = [lambda: kernel(c, a, b, ELEMENTS), lambda: client.add(a, b, out=c)]
-        calls += [and_wait(context, by_torch) if blocking else by_torch] if callable(by_torch) else []
-        if blocking:
-            ours, builtin, *theirs = rounds(context, [timed(call) for call in calls], calls=context.calls * 5)
-        else:
-            ours, builtin, *theirs = in_rows(context, calls)
+        calls = [lambda: kernel(c, a, b, ELEMENTS), lambda: client.add(a, b, out=c), *([by_torch] if callable(by_torch) else [])]
+        ours, builtin, *theirs = in_rows(context, calls)
         kernel(c, b, b, ELEMENTS)
         client.synchronize()
         check(context, c, 4.0)
-    name, adds, launch, targets = "kernel_launch_python", "Client.add(out=)", TORCH, (1.1, 0.7)
-    measured = "vector_add(c, a, b, n) of 1024 f32 on the current stream, many in a row and torch.cuda.synchronize(), by their number"
-    detail: dict[str, Any] = {"n": "rounds", "in_a_row": row_of(context)}
-    if blocking:
-        name, adds, launch, targets = "kernel_launch_blocking_python", f"blocking {adds}", f"{TORCH} + synchronize", (1.1, None)
-        measured, detail = "vector_add(c, a, b, n) of 1024 f32 torch CUDA tensors, blocking", {}
-    detail |= context.python_link()
+    name, measured = "kernel_launch_python", f"{KERNEL} on the current stream, many in a row and torch.cuda.synchronize(), by their number"
+    detail: dict[str, Any] = {"n": "rounds", "in_a_row": row_of(context), **context.python_link()}
     lacking: dict[str, Any] = {} if theirs else {"no_peer": by_torch}
     return [
-        beside(f"{name}_vs_builtin", ours, (builtin, adds), measured, targets[0], **detail),
-        beside(f"{name}_vs_torch_nvrtc", ours, (theirs[0], launch) if theirs else None, measured, targets[1], **detail, **lacking),
+        beside(f"{name}_vs_builtin", ours, (builtin, "Client.add(out=)"), measured, 1.1, **detail),
+        beside(f"{name}_vs_torch_nvrtc", ours, (theirs[0], TORCH) if theirs else None, measured, 0.7, **detail, **lacking),
     ]
 
 
-add("kernel_launch_python", run_kernel, False, on_gpu=True, mps=True, table=True)
-add("kernel_launch_blocking_python", run_kernel, True, on_gpu=True, table=True)
+def run_kernel_blocking(context: Context) -> Record:
+    a, b, c = vectors(context, 3)
+    with client_with(context, "kernels") as client:
+        kernel = VECTOR_ADD.declare(client)
+        sides = [timed(lambda: kernel(c, a, b, ELEMENTS)), timed(lambda: client.add(a, b, out=c))]
+        ours, builtin = rounds(context, sides, calls=context.calls * 5)
+        kernel(c, b, b, ELEMENTS)
+        check(context, c, 4.0)
+    peer, measured = (builtin, "blocking Client.add(out=)"), f"{KERNEL} torch CUDA tensors, blocking"
+    return beside("kernel_launch_blocking_python_vs_builtin", ours, peer, measured, 1.1, **context.python_link())
+
+
+add("kernel_launch_python", run_kernel, on_gpu=True, mps=True, table=True)
+add("kernel_launch_blocking_python", run_kernel_blocking, on_gpu=True, table=True)

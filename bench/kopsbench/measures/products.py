@@ -1,5 +1,5 @@
 """Kernels on the GPU against torch's: products of matrices, as they come and as tuning has chosen them, with bias and activation, of 8-bit
-floats; sums and squares of 1 GiB a tensor; and the five kernels of the tutorials, against the same sources compiled by torch's load_inline.
+floats; and sums and squares of 1 GiB a tensor.
 
 A comparison is `exact`, CUPTI's records of the kernels on both sides, or the daemon's own times of executions against CUDA events around
 torch's calls, which are queued back to back."""
@@ -7,22 +7,17 @@ torch's calls, which are queued back to back."""
 from __future__ import annotations
 
 import math
-import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
-from ..context import Context, Skipped
+from ..context import Context
 from ..cuda import DTYPES, cache_note, event_times, kernel_times, sets_for
 from ..record import Record, summarise, summarise_rate
-from ..user_kernels import KERNELS, UserKernel, load_inline, load_inline_missing, torch_kernel
 from . import add
-from .common import beside, client_with, rounds
+from .common import rounds
 
 Shape = tuple[int, int, int]  # m, n, k
 
@@ -308,108 +303,3 @@ def run_elementwise(context: Context, op: str, dtype: str) -> Record:
 for _op in ("add", "square"):
     for _dtype in DTYPES:
         add(f"{_op}_gbps_{_dtype}", run_elementwise, _op, _dtype, on_gpu=True)
-
-# ---- the kernels of the tutorials ----
-
-SIDE, LENGTH, GEMM = 8192, 1 << 26, 2048  # of the matrix that is squared, of vectors, of the matrices that are multiplied
-PEER = {"load_inline": "torch load_inline", "torch_nvrtc": "torch.cuda._compile_kernel"}
-
-
-def operands_of_kernel(context: Context, kernel: UserKernel) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[int, int], Any]:
-    """Tensors in the order of the parameters, the numbers behind them, the grid, and torch's op on the same."""
-    torch = context.torch
-    side, length, gemm = (64, 1 << 12, 64) if context.smoke else (SIDE, LENGTH, GEMM)
-
-    def of(*shape: int) -> Any:
-        return torch.full(shape, 2.0, device="cuda")
-
-    if kernel.name == "square_matrix":
-        a, out = of(side, side), of(side, side)
-        return (a, out), (side, side), (-(-side // 256), min(side, 65535)), lambda: torch.square(a, out=out)
-    if kernel.name == "gemm":
-        a, b, c = of(gemm, gemm), of(gemm, gemm), of(gemm, gemm)
-        return (c, a, b), (gemm, gemm, gemm), ((-(-gemm // 64)) ** 2, 1), lambda: torch.mm(a, b, out=c)
-    vectors = tuple(of(length) for _ in kernel.tensors)
-    out, *inputs = vectors
-    op: Callable[[], Any] = (lambda: torch.add(*inputs, out=out)) if len(inputs) == 2 else (lambda: torch.mul(inputs[0], 2, out=out))
-    blocks = -(-length // 256)
-    return vectors, (length,), (min(blocks, 2112) if kernel.name == "add2" else blocks, 1), op
-
-
-def tutorial_peers(context: Context, folder: str) -> tuple[str, Any, str | None]:
-    """Which peer there is, and what launches a kernel by it: of the kernel, its tensors, numbers and grid. And why not
-    load_inline."""
-    if context.smoke:
-        return "", None, "the stand-in has no load_inline"
-    lacking = load_inline_missing()
-    if lacking is None:
-        module = load_inline(KERNELS, "kops_bench_tutorial", Path(folder))
-        return "load_inline", lambda kernel, tensors, numbers, grid: getattr(module, f"{kernel.name}_call")(*tensors), None
-    try:
-        made = {kernel.name: torch_kernel(context.torch, kernel.source, kernel.entry) for kernel in KERNELS}
-    except Skipped as reason:
-        return "", None, f"{lacking}; {reason}"
-
-    def launch(kernel: UserKernel, tensors: Any, numbers: Any, grid: Any) -> None:
-        made[kernel.name]((*grid, 1), (kernel.block, 1, 1), (*tensors, *numbers))
-
-    return "torch_nvrtc", launch, lacking
-
-
-def nvcc() -> str:
-    """The version of the compiler that load_inline runs: its code may differ from that of another version's NVRTC."""
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    said = subprocess.run([f"{CUDA_HOME}/bin/nvcc", "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"release ([\d.]+)", said)
-    return f"nvcc {found[1]}" if found else "nvcc"
-
-
-def tutorial_of(context: Context, client: Any, kernel: UserKernel, peer: str, launch: Any, lacking: str | None) -> Record:
-    import kops
-
-    torch = context.torch
-    tensors, numbers, grid, op = operands_of_kernel(context, kernel)
-    mine = kernel.declare(client)
-    torch.cuda.synchronize()
-    # The daemon's binary launched in this process: what differs from the peer then is the compiler, from ours the daemon.
-    handed_out = not context.smoke and kops.compiled and "code" in client.info.features
-    calls = [lambda: launch(kernel, tensors, numbers, grid)] if launch else []
-    calls += [lambda: mine(*tensors, *numbers, where="here")] if handed_out else []
-    ours = lambda n: mine.profile(*tensors, *numbers, warmup=0, repeat=n).samples  # noqa: E731
-    sides = [lambda n, it=call: kernel_times(torch, [it] * n) for call in calls]  # type: ignore[misc]
-    our_times, *others = rounds(context, [ours, *sides])
-    peer_times = others[0] if launch else []
-    compiled = mine.code.compiled
-    detail = {
-        "measured": "CUPTI's times of repeated executions in the daemon against CUPTI's times of launches in a row",
-        "shapes": [list(tensor.shape) for tensor in tensors],
-        "compiler": compiled.compiler,
-        "arch": compiled.arch,
-        **({"peer_compiler": nvcc()} if peer == "load_inline" else {}),
-        **({"same_binary_in_process_p50_us": summarise(others[-1]).p50} if handed_out else {}),
-        **({"no_load_inline": lacking} if lacking else {}),
-    }
-    if not context.smoke:
-        detail["torch_op_p50_us"] = summarise(kernel_times(torch, [op] * 20, each=None)).p50
-    return beside(f"tutorial_{kernel.name}", our_times, (peer_times, f"{PEER[peer]}, the same source") if peer_times else None, **detail)
-
-
-def run_tutorial(context: Context) -> list[Record]:
-    import kops
-
-    made = []
-    with (
-        tempfile.TemporaryDirectory(prefix="kops-inline-") as folder,
-        client_with(context, "kernels", blocking=not kops.compiled) as client,
-    ):
-        peer, launch, lacking = tutorial_peers(context, folder)
-        for kernel in KERNELS:
-            made.append(tutorial_of(context, client, kernel, peer, launch, lacking))
-            if not context.smoke:
-                context.torch.cuda.empty_cache()
-                client.trim()
-    return made
-
-
-add("tutorial", run_tutorial, on_gpu=True, table=True, seconds=240)
