@@ -109,12 +109,8 @@ def test_a_measure_that_hangs_or_dies_costs_only_its_own_number() -> None:
     replies = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() + 600)]
     assert replies[0] == {"records": []} and replies[3] == {"records": []}
     assert "no answer" in replies[1]["error"] and "status 3" in replies[2]["error"]
-
-
-def test_no_measure_begins_after_the_budget() -> None:
-    chosen = [measures.Measure("good", False, lambda context: [])]
-    (reply,) = (reply for _, reply in runner._run_group(chosen, [sys.executable, "-c", WORKER], {}, time.monotonic() - 1))
-    assert "budget" in reply["skipped"]
+    late = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() - 1)]
+    assert all("budget" in reply["skipped"] for reply in late), "no measure begins after the budget"
 
 
 def test_targets_bound_what_they_say() -> None:
@@ -161,13 +157,6 @@ def test_a_peer_that_fails_costs_only_its_own_figure(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(judging, name, stub)
     (alone,) = judging.run_rate(context.Context(BENCH.parent, 1, 1, None))
     assert alone.ours is not None and alone.ours.p50 == 2.0 and "no module" in alone.detail["no_peer"]
-
-
-def test_processes_of_a_measure_import_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    environment = context.Context(BENCH.parent, 1, 1, None).of_children()
-    command = [sys.executable, "-c", "import kops, kopsbench.process, support"]
-    assert subprocess.run(command, env=environment, cwd="/").returncode == 0
 
 
 def test_every_example_is_a_kernel_whose_source_can_be_made_anew() -> None:
@@ -217,14 +206,8 @@ def test_everything_that_others_notice_is_trouble() -> None:
     assert heard.waits_us == [1.0] and heard.kernel_waits_us == [1.0]
 
 
-# ---- numbers out of numbers ----
-
-
-def test_jains_index() -> None:
+def test_numbers_out_of_numbers() -> None:
     jain = many.jain
     assert jain([1.0, 1.0, 1.0]) == pytest.approx(1) and jain([3.0, 0.0, 0.0]) == pytest.approx(1 / 3) and jain([0.0]) == 0
-
-
-def test_rounds_are_merged() -> None:
     merged = merge([Summary(1.0, 5.0, 10, max=9.0), Summary(2.0, 6.0, 10, max=7.0), Summary(9.0, 7.0, 10, max=8.0)], "it")
     assert merged == Summary(2.0, 6.0, 30, "it", 9.0)
