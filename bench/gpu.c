@@ -1,7 +1,7 @@
 /* The daemon's work on a GPU beside the same work in this process, on the same vectors. Prints JSON; exits with 77
  * without a GPU, or where the daemon lacks the feature.
  *
- *     --work tiny_add   a blocking add, and a launch of an equal kernel with timing events and a wait; both untimed
+ *     --work tiny_add   a blocking add, and a launch of an equal kernel with timing events and a wait
  *     --work ordered    ops as part of a CUDA stream, `--ops` in a row, then a wait: alone, in a batch, in a chain
  *                       with kernels of this process; against launches
  *     --work program    twenty adds as a program, against twenty launches and a CUDA graph, each with a wait
@@ -14,7 +14,7 @@
 #include "bench.h"
 #include "kernel.h"
 
-enum { PROGRAM_OPS = 20, MODE_RELAXED = 2, SIDES_MAX = 5, STEPS_MAX = 3 };
+enum { MODE_RELAXED = 2, SIDES_MAX = 5, STEPS_MAX = 20 };
 
 struct bench {
     struct add_kernel kernel;
@@ -35,27 +35,24 @@ static int synchronize(struct bench *bench)
 
 /* ---- tiny_add ---- */
 
-static const bool TIMED = true, UNTIMED = false;
-
-static int add(void *context, const void *timed)
+static int add(void *context, const void *how)
 {
     struct bench *bench = context;
-    const struct kops_options options = {.no_timing = !*(const bool *)timed};
     const struct kops_tensor *t = bench->kernel.tensors;
     struct kops_result result;
     struct kops_error error;
 
-    return check_kops(kops_add(bench->client, &t[0], &t[1], &t[2], &options, &result, &error), &error, "add");
+    (void)how;
+    return check_kops(kops_add(bench->client, &t[0], &t[1], &t[2], NULL, &result, &error), &error, "add");
 }
 
-static int launch_and_wait(void *context, const void *timed)
+static int launch_and_wait(void *context, const void *how)
 {
     struct bench *bench = context;
     const struct driver *driver = &bench->kernel.driver;
     float milliseconds;
 
-    if (!*(const bool *)timed)
-        return add_kernel_launch(&bench->kernel, 0, 1, 2) || synchronize(bench) ? -1 : 0;
+    (void)how;
     return driver_check(driver, driver->event_record(bench->from, bench->kernel.stream), "record") ||
                    add_kernel_launch(&bench->kernel, 0, 1, 2) ||
                    driver_check(driver, driver->event_record(bench->to, bench->kernel.stream), "record") ||
@@ -75,7 +72,7 @@ static int make_events(struct bench *bench)
                : 0;
 }
 
-/* ---- ordered, here ---- */
+/* ---- ordered, here, program ---- */
 
 /* What is done `--ops` times before a wait. */
 struct round {
@@ -83,21 +80,24 @@ struct round {
     bool ordered; /* there are ops of the daemon's */
     struct step {
         enum { NOTHING, LAUNCH, ENQUEUE, HERE } how;
-        unsigned a, b, out; /* vectors */
+        uint32_t in[2], out; /* vectors */
     } steps[STEPS_MAX];
 };
 
-static const struct round OWN = {.ordered = true, .steps = {{ENQUEUE, 0, 1, 2}}},
-                          BATCH = {.ordered = true, .batch = true, .steps = {{ENQUEUE, 0, 1, 2}}},
-                          LAUNCHES = {.steps = {{LAUNCH, 0, 1, 2}}},
+static const struct round OWN = {.ordered = true, .steps = {{ENQUEUE, {0, 1}, 2}}},
+                          BATCH = {.ordered = true, .batch = true, .steps = {{ENQUEUE, {0, 1}, 2}}},
+                          LAUNCHES = {.steps = {{LAUNCH, {0, 1}, 2}}},
                           CHAIN = {.ordered = true,
-                                   .steps = {{LAUNCH, 0, 1, 2}, {ENQUEUE, 2, 1, 3}, {LAUNCH, 3, 1, 0}}},
-                          CHAIN_HERE = {.steps = {{LAUNCH, 0, 1, 2}, {LAUNCH, 2, 1, 3}, {LAUNCH, 3, 1, 0}}},
-                          OWN_HERE = {.steps = {{HERE, 0, 1, 2}}};
+                                   .steps = {{LAUNCH, {0, 1}, 2}, {ENQUEUE, {2, 1}, 3}, {LAUNCH, {3, 1}, 0}}},
+                          CHAIN_HERE = {.steps = {{LAUNCH, {0, 1}, 2}, {LAUNCH, {2, 1}, 3}, {LAUNCH, {3, 1}, 0}}},
+                          OWN_HERE = {.steps = {{HERE, {0, 1}, 2}}};
+
+/* The steps of a program, each of which needs the one before; make_program() fills them in. */
+static struct round program_steps;
 
 static int enqueue(struct bench *bench, const struct step *step)
 {
-    const struct kops_tensor *t = bench->kernel.tensors, inputs[] = {t[step->a], t[step->b]};
+    const struct kops_tensor *t = bench->kernel.tensors, inputs[] = {t[step->in[0]], t[step->in[1]]};
     const struct kops_request request = {
         .op = "add", .inputs = inputs, .n_inputs = 2, .outputs = &t[step->out], .n_outputs = 1};
     struct kops_error error;
@@ -108,8 +108,9 @@ static int enqueue(struct bench *bench, const struct step *step)
 static int launch_here(struct bench *bench, const struct step *step)
 {
     const struct kops_tensor *t = bench->kernel.tensors;
-    const struct kops_argument args[] = {kops_arg_tensor(&t[step->out]), kops_arg_tensor(&t[step->a]),
-                                         kops_arg_tensor(&t[step->b]), kops_arg_int((int64_t)bench->kernel.elements)};
+    const struct kops_argument args[] = {kops_arg_tensor(&t[step->out]), kops_arg_tensor(&t[step->in[0]]),
+                                         kops_arg_tensor(&t[step->in[1]]),
+                                         kops_arg_int((int64_t)bench->kernel.elements)};
     const struct kops_launch_options how = {.options = {.where = KOPS_WHERE_HERE}};
     struct kops_error error;
 
@@ -119,7 +120,7 @@ static int launch_here(struct bench *bench, const struct step *step)
 static int do_steps(struct bench *bench, const struct step *steps)
 {
     for (const struct step *step = steps; step < steps + STEPS_MAX && step->how; step++) {
-        if (step->how == LAUNCH ? add_kernel_launch(&bench->kernel, step->a, step->b, step->out)
+        if (step->how == LAUNCH ? add_kernel_launch(&bench->kernel, step->in[0], step->in[1], step->out)
             : step->how == HERE ? launch_here(bench, step)
                                 : enqueue(bench, step))
             return -1;
@@ -152,30 +153,6 @@ static int make_user_kernel(struct bench *bench)
     return user_add_compile(bench->client, &bench->user);
 }
 
-/* ---- program ---- */
-
-/* 2 = 0 + 1, 3 = 2 + 1, 2 = 3 + 1, …: each op needs the one before. */
-static const uint32_t FIRST_IN[] = {0, 1}, ODD_IN[] = {2, 1}, EVEN_IN[] = {3, 1}, TWO[] = {2}, THREE[] = {3};
-
-static const uint32_t *inputs_of(size_t op)
-{
-    return op == 0 ? FIRST_IN : op % 2 ? ODD_IN : EVEN_IN;
-}
-
-static const uint32_t *output_of(size_t op)
-{
-    return op % 2 ? THREE : TWO;
-}
-
-static int launch_all(struct bench *bench)
-{
-    for (size_t i = 0; i < PROGRAM_OPS; i++) {
-        if (add_kernel_launch(&bench->kernel, inputs_of(i)[0], inputs_of(i)[1], output_of(i)[0]))
-            return -1;
-    }
-    return 0;
-}
-
 static int call_program(void *bench, const void *how)
 {
     struct kops_error error;
@@ -183,12 +160,6 @@ static int call_program(void *bench, const void *how)
     (void)how;
     return check_kops(kops_program_run(((struct bench *)bench)->program, NULL, 0, NULL, NULL, &error), &error,
                       "run a program");
-}
-
-static int call_launches(void *bench, const void *how)
-{
-    (void)how;
-    return launch_all(bench) || synchronize(bench) ? -1 : 0;
 }
 
 static int call_graph(void *context, const void *how)
@@ -205,20 +176,24 @@ static int call_graph(void *context, const void *how)
 static int make_program(struct bench *bench)
 {
     const struct driver *driver = &bench->kernel.driver;
-    struct kops_step steps[PROGRAM_OPS];
-    const struct kops_sequence sequence = {bench->kernel.tensors, ADD_VECTORS, steps, PROGRAM_OPS};
+    struct kops_step steps[STEPS_MAX];
+    const struct kops_sequence sequence = {bench->kernel.tensors, ADD_VECTORS, steps, STEPS_MAX};
     struct kops_error error;
     cu_handle graph;
 
-    for (size_t i = 0; i < PROGRAM_OPS; i++)
-        steps[i] = (struct kops_step){
-            .op = "add", .inputs = inputs_of(i), .n_inputs = 2, .outputs = output_of(i), .n_outputs = 1};
+    for (size_t i = 0; i < STEPS_MAX; i++) {
+        struct step *step = &program_steps.steps[i];
+
+        *step = (struct step){LAUNCH, {i == 0 ? 0 : i % 2 ? 2 : 3, 1}, i % 2 ? 3 : 2};
+        steps[i] =
+            (struct kops_step){.op = "add", .inputs = step->in, .n_inputs = 2, .outputs = &step->out, .n_outputs = 1};
+    }
     if (check_kops(kops_program_define(bench->client, &sequence, NULL, &bench->program, &error), &error, "define"))
         return 1;
     if (!driver->capture_begin || !driver->capture_end || !driver->graph_instantiate || !driver->graph_launch)
         return 0;
     return driver_check(driver, driver->capture_begin(bench->kernel.stream, MODE_RELAXED), "begin a capture") ||
-                   launch_all(bench) ||
+                   do_steps(bench, program_steps.steps) ||
                    driver_check(driver, driver->capture_end(bench->kernel.stream, &graph), "end a capture") ||
                    driver_check(driver, driver->graph_instantiate(&bench->graph, graph, 0), "instantiate a graph")
                ? 1
@@ -232,13 +207,7 @@ static const struct work {
     int (*make)(struct bench *bench);
     struct side sides[SIDES_MAX];
 } WORKS[] = {
-    {"tiny_add",
-     NULL,
-     make_events,
-     {{"add", add, &TIMED},
-      {"launch", launch_and_wait, &TIMED},
-      {"add_untimed", add, &UNTIMED},
-      {"launch_untimed", launch_and_wait, &UNTIMED}}},
+    {"tiny_add", NULL, make_events, {{"add", add, NULL}, {"launch", launch_and_wait, NULL}}},
     {"ordered",
      "ordered",
      NULL,
@@ -250,7 +219,7 @@ static const struct work {
     {"program",
      "program",
      make_program,
-     {{"program", call_program, NULL}, {"launches", call_launches, NULL}, {"graph", call_graph, NULL}}},
+     {{"program", call_program, NULL}, {"launches", do_round, &program_steps}, {"graph", call_graph, NULL}}},
     {"here", "code", make_user_kernel, {{"here", do_round, &OWN_HERE}, {"launches", do_round, &LAUNCHES}}},
 };
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..context import Context
-from ..record import Record, summarise_rate
+from ..record import Record
 from . import add
 from .common import beside, rounds, timed
 
@@ -58,22 +58,12 @@ def run(context: Context) -> Record:
         ours, peer = rounds(context, [timed(resident), timed(staged)], calls=calls, warmup=1)
         for found in (got, own[0]):
             numpy.testing.assert_allclose(found, right(numpy, x, y), rtol=1e-4)
-        transfers = {}
-        for name, source, out in (("upload", client.array(x), a), ("download", a, client.empty(count))):
-            samples = [client.copy(source, out=out, timing=True)[1].gpu_us or 0.0 for _ in range(calls)]
-            transfers[f"{name}_gb_s_p50"] = summarise_rate(samples, count * 4).p50
-    return beside(
-        "arrays_20_ops_64MiB",
-        ours,
-        (peer, "ordinary NumPy arrays, copied by each call"),
+    measured = (
         f"{OPS} adds and squares on kops.Arrays of {count * 4 >> 20} MiB, uploaded and downloaded once, from ordinary NumPy arrays, against"
-        " the same calls on NumPy arrays",
-        0.2,
-        bytes=count * 4,
-        ops=OPS,
-        **transfers,
-        **context.python_link(),
+        " the same calls on NumPy arrays"
     )
+    detail: dict[str, Any] = {"bytes": count * 4, "ops": OPS, **context.python_link()}
+    return beside("arrays_20_ops_64MiB", ours, (peer, "ordinary NumPy arrays, copied by each call"), measured, 0.2, **detail)
 
 
 def through_torch(torch: Any, x: Any, y: Any) -> tuple[Callable[[], None], Any]:

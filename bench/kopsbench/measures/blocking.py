@@ -19,10 +19,9 @@ from typing import Any
 from .. import grpc_peer
 from ..context import Context, Skipped
 from ..processors import processor_ns
-from ..record import Record, summarise, summarise_rate
+from ..record import Record, summarise
 from . import add
 from .common import (
-    A_SECOND,
     ELEMENTS,
     Samples,
     and_wait,
@@ -45,22 +44,19 @@ SPIN_US = 200
 
 def run_noop(context: Context, name: str, transport: str, *peer: str) -> Record:
     """`peer`: arguments that make every process poll before it sleeps; without them all sleep at once."""
-    each = str(many_calls(context, 20, smoke=20))
-    spin, shm = SPIN_US if peer else "none", transport == "shm"
+    each, shm = many_calls(context, 20, smoke=20), transport == "shm"
     turns = ("--blocks", context.blocks, "--calls", each, "--warmup", each)
+    link = ("--transport", transport, "--spin", SPIN_US if peer else "none")
     with context.daemon("--set", f"server.spin_us={SPIN_US if peer else 0}", cuda=False) as daemon:
-        link = ("--transport", transport, "--spin", spin)
         found = context.run_program("bench_rpc", *turns, *link, *peer, socket=daemon.socket_path)
-    record = beside(
-        name,
-        of_program(found["kops_ping"]),
-        of_program(found["raw"], "shared_memory_flag_ping_pong" if shm else "raw_unix_ping_pong"),
-        "kops_ping() of libkops; beside it "
-        + ("two processes that poll one word each in shared memory" if shm else "send/recv of the same number of bytes"),
-        1.0 if shm else 1.2,
-        transport="shared-memory rings" if shm else "AF_UNIX stream socket",
-        spin=f"every process polls up to {SPIN_US} us before it sleeps" if peer else "every process sleeps at once",
-    )
+    raw = "two processes that poll one word each in shared memory" if shm else "send/recv of the same number of bytes"
+    detail = {
+        "transport": "shared-memory rings" if shm else "AF_UNIX stream socket",
+        "spin": f"every process polls up to {SPIN_US} us before it sleeps" if peer else "every process sleeps at once",
+    }
+    theirs = of_program(found["raw"], "shared_memory_flag_ping_pong" if shm else "raw_unix_ping_pong")
+    measured = f"kops_ping() of libkops; beside it {raw}"
+    record = beside(name, of_program(found["kops_ping"]), theirs, measured, 1.0 if shm else 1.2, **detail)
     record.absolute = shm
     return record
 
@@ -79,17 +75,12 @@ def run_c(context: Context, name: str, target: float | None) -> Record:
     each = many_calls(context, 5, smoke=20)
     turns = {"blocks": context.blocks, "calls": each, "warmup": each, "again": 20}
     found = by_program(context, "tiny_add", **turns, elements=ELEMENTS, transport="shm")
-    return beside(
-        name,
-        of_program(found["add"]),
-        of_program(found["launch"], "in_process_launch_sync"),
+    peer = of_program(found["launch"], "in_process_launch_sync")
+    measured = (
         f"kops_add() of {ELEMENTS} f32 in CUDA memory against event, launch, event, synchronise, elapsed time of an equal kernel in the"
-        " calling process",
-        target,
-        transport="shared-memory rings",
-        untimed_ours_p50=found["add_untimed"]["p50"],
-        untimed_peer_p50=found["launch_untimed"]["p50"],
+        " calling process"
     )
+    return beside(name, of_program(found["add"]), peer, measured, target, transport="shared-memory rings")
 
 
 def run_python(context: Context, name: str, target: float | None) -> Record:
@@ -178,20 +169,15 @@ def run_duration(context: Context, name: str) -> Record:
         for side in sides:
             side.block(WORK[name][3] // BLOCKS)
     mine, its = summarise(ours.times), summarise(peer.times, "torch + synchronize")
-    asked = its.p99 * P99 + P99_MORE_US
-    return beside(
-        f"blocking_{name}",
-        mine,
-        its,
-        f"blocking Client.{WORK[name][0]}(out=) of torch tensors, {WORK[name][2]}, size {WORK[name][1]}; processor time is the client's,"
-        " the daemon's and the executors' together",
-        P50 + MORE_US / its.p50,
-        processor_us_a_call=ours.processor_us_a_call(),
-        processor_us_a_call_peer=peer.processor_us_a_call(),
-        p99_asked=asked,
-        p99_met=mine.p99 <= asked,
-        **context.python_link(),
+    op, size, dtype, _ = WORK[name]
+    measured = (
+        f"blocking Client.{op}(out=) of torch tensors, {dtype}, size {size}; processor time is the client's, the daemon's and the"
+        " executors' together"
     )
+    asked = its.p99 * P99 + P99_MORE_US
+    used = {"processor_us_a_call": ours.processor_us_a_call(), "processor_us_a_call_peer": peer.processor_us_a_call()}
+    detail = {**used, "p99_asked": asked, "p99_met": mine.p99 <= asked, **context.python_link()}
+    return beside(f"blocking_{name}", mine, its, measured, P50 + MORE_US / its.p50, **detail)
 
 
 for _name in WORK:
@@ -216,11 +202,11 @@ def serve_queue(requests: Any, replies: Any) -> None:
 
 
 @contextmanager
-def queue_call(kind: str, tensors: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
+def queue_call(tensors: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
     from torch import multiprocessing
 
     spawn = multiprocessing.get_context("spawn")
-    requests, replies = getattr(spawn, kind)(), getattr(spawn, kind)()
+    requests, replies = spawn.Queue(), spawn.Queue()
     child = spawn.Process(target=serve_queue, args=(requests, replies), daemon=True)
     child.start()
 
@@ -243,19 +229,12 @@ def run_queue(context: Context) -> Record:
     if context.smoke:
         raise Skipped("the stand-in has no torch.multiprocessing")
     tensors = a, b, out = vectors(context, 3)
-    with context.connect() as client, queue_call("Queue", tensors) as by_queue, queue_call("SimpleQueue", tensors) as by_simple_queue:
-        sides = [timed(lambda: client.add(a, b, out=out)), timed(by_queue), timed(by_simple_queue)]
-        ours, peer, simple = rounds(context, sides, warmup=50)
+    with context.connect() as client, queue_call(tensors) as by_queue:
+        ours, peer = rounds(context, [timed(lambda: client.add(a, b, out=out)), timed(by_queue)], warmup=50)
         check(context, out, 3.0)
-    return rate_beside(
-        "blocking_tiny_add_python_vs_queue",
-        ours,
-        (peer, "torch.multiprocessing.Queue"),
-        f"{ADDS} putting the three tensors into a queue of a process that adds, synchronizes and answers True through another",
-        20.0,
-        simple_queue_p50=summarise_rate(simple, A_SECOND).p50,
-        **context.python_link(),
-    )
+    measured = f"{ADDS} putting the three tensors into a queue of a process that adds, synchronizes and answers True through another"
+    by = (peer, "torch.multiprocessing.Queue")
+    return rate_beside("blocking_tiny_add_python_vs_queue", ours, by, measured, 20.0, **context.python_link())
 
 
 @contextmanager
@@ -288,15 +267,12 @@ def run_grpc(context: Context) -> Record:
         ours, peer = rounds(context, [timed(lambda: client.add(a, b, out=out)), timed(by_grpc)], calls=context.calls * 2)
         check(context, out, 3.0)
         check(context, peer_out, 3.0)
-    return rate_beside(
-        "blocking_tiny_add_python_vs_grpc",
-        ours,
-        (peer, "gRPC over a Unix socket, cached IPC handles"),
+    measured = (
         f"{ADDS} a Python gRPC server with one thread that has the same IPC handles open and calls torch.add and synchronize; the"
-        " request is packed once",
-        5.0,
-        **context.python_link(),
+        " request is packed once"
     )
+    by = (peer, "gRPC over a Unix socket, cached IPC handles")
+    return rate_beside("blocking_tiny_add_python_vs_grpc", ours, by, measured, 5.0, **context.python_link())
 
 
 add("blocking_tiny_add_python_vs_queue", run_queue, on_gpu=True, table=True, seconds=90)
@@ -311,16 +287,13 @@ def run_program_c(context: Context) -> list[Record]:
     found = by_program(context, "program", blocks=context.blocks, calls=many_calls(context, 2))
     measured = f"kops_program_run() of {OPS} adds of 1024 f32, each reading what the last wrote, against"
     peers = {"launches": f"{OPS} launches", "graph": "cuGraphLaunch"}
-    return [
-        beside(
-            f"program_20_c_vs_{peer}",
-            of_program(found["program"]),
-            of_program(found[peer], f"{what} + synchronize"),
-            f"{measured} {what} and cuStreamSynchronize",
-        )
-        for peer, what in peers.items()
-        if peer in found  # a driver may have no graphs
-    ]
+    records = []
+    for peer, what in peers.items():
+        if peer in found:  # a driver may have no graphs
+            theirs = of_program(found[peer], f"{what} + synchronize")
+            how = f"{measured} {what} and cuStreamSynchronize"
+            records.append(beside(f"program_20_c_vs_{peer}", of_program(found["program"]), theirs, how))
+    return records
 
 
 def run_program_python(context: Context) -> list[Record]:
@@ -400,26 +373,20 @@ def run_priority(context: Context) -> Record:
     with kops.connect(path, timeout=60) as client, kops.connect(path, timeout=60) as other:
         a, b, out = (client.array(numpy.ones(ELEMENTS, numpy.float32), device=client.devices[0]) for _ in range(3))
         x, y, z = (other.array(numpy.ones((side, side), numpy.float32), device=other.devices[0]) for _ in range(3))
-        alone = summarise(timed(lambda: client.add(a, b, out=out))(calls))
         gemms: list[float] = []
         found: dict[str, list[float]] = {"high": [], "normal": []}
         for _ in range(1 if context.smoke else PRIORITY_BLOCKS):
             for priority, its in found.items():
                 call = lambda to=priority: client.add(a, b, out=out, priority=to)  # type: ignore[misc]  # noqa: E731
                 its += beside_gemms(call, lambda: other.submit("gemm", x, y, out=z, timing=True), gemms)(calls)
-    record = beside(
-        "priority_high_beside_gemms",
-        found["high"],
-        (found["normal"], "the same add with normal priority"),
-        f"Client.add(out=) of {ELEMENTS} f32 in the daemon's memory while another client always has {DEPTH} f32 gemms of {side}³ under way",
-        TARGET_US,
-        gemm_us=summarise(gemms).p50 if gemms else None,
-        gemms_meanwhile=len(gemms),
-        alone_p50=alone.p50,
-        alone_p99=alone.p99,
-    )
-    record.absolute, record.statistic = True, "p99"
-    return record
+    peer = summarise(found["normal"], "the same add with normal priority")
+    detail = {
+        "measured": f"Client.add(out=) of {ELEMENTS} f32 in the daemon's memory while another client always has {DEPTH} f32 gemms of"
+        f" {side}³ under way",
+        "gemm_us": summarise(gemms).p50 if gemms else None,
+        "gemms_meanwhile": len(gemms),
+    }
+    return Record("priority_high_beside_gemms", "us", "lower", summarise(found["high"]), peer, detail, TARGET_US, True, "p99")
 
 
 add("priority", run_priority, on_gpu=True, table=True)

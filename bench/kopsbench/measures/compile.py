@@ -21,7 +21,7 @@ from ..processors import tree_ms
 from ..record import Record, Summary, summarise
 from ..user_kernels import BLOCK, KERNELS, VECTOR_ADD, fresh, load_inline_missing
 from . import add
-from .common import ELEMENTS, Samples, beside, check, client_with, rate_beside, timed, vectors
+from .common import ELEMENTS, Samples, beside, check, client_with, rate_beside, vectors
 
 COLD_CALLS, PROCESSES, RESTARTS = 40, 5, 5
 NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS = 8, 20, 3
@@ -73,24 +73,16 @@ def run_cold(context: Context) -> Record:
         kernel = VECTOR_ADD.declare(client)
         compiled = kernel.code.compiled
         sides = ours_cold(client, (a, b, c)), bare_cold(nvrtc, compiled.arch, (a, b, c))
-        in_a_row = list(sides[0](2 if context.smoke else 8))
+        list(sides[0](2))
         # In turns, not in blocks: between two requests the daemon starts its next compiler, as it does for users who ask now and then.
         turns = [[next(iter(side(1))) for side in sides] for _ in range(2 + (4 if context.smoke else COLD_CALLS))][2:]
         kernel(c, b, b, ELEMENTS)
         check(context, c, 4.0)
-    return beside(
-        "compile_cold_to_first_launch",
-        [ours for ours, _ in turns],
-        ([peer for _, peer in turns], "NVRTC + cuModuleLoadData + launch in process"),
-        f"{MEASURED}, a text that is new each time, blocking; NVRTC of both is loaded and warm; both take turns call by call",
-        1.15,
-        ours_in_a_row_p50_us=summarise(in_a_row).p50,
-        compiler=compiled.compiler,
-        peer_compiler=nvrtc.name,
-        arch=compiled.arch,
-        compile_us_of_a_call=compiled.compile_us,
-        **context.python_link(),
-    )
+    ours, peer = zip(*turns)
+    measured = f"{MEASURED}, a text that is new each time, blocking; NVRTC of both is loaded and warm; both take turns call by call"
+    detail = {"compiler": compiled.compiler, "peer_compiler": nvrtc.name, "arch": compiled.arch, **context.python_link()}
+    by = (peer, "NVRTC + cuModuleLoadData + launch in process")
+    return beside("compile_cold_to_first_launch", ours, by, measured, 1.15, **detail)
 
 
 # ---- compiled before ----
@@ -121,8 +113,8 @@ def second_processes(context: Context, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def took(found: Sequence[dict[str, Any]], key: str) -> list[float]:
-    return [one[key] for one in found]
+def took(found: Sequence[dict[str, Any]]) -> list[float]:
+    return [one["us"] for one in found]
 
 
 def versus(
@@ -140,10 +132,9 @@ def absolute(name: str, found: Sequence[float], measured: str, target: float, **
 
 def run_second(context: Context) -> list[Record]:
     found = second_processes(context, 2 if context.smoke else PROCESSES)
-    ours = took(found, "us")
+    ours = took(found)
     measured = f"{MEASURED} in a process with torch and a connection, of a kernel that another process had compiled"
-    again = summarise(took(found, "again_us")).p50
-    first = absolute("compile_second_process", ours, measured, 1000.0, n="processes", second_launch_p50_us=again)
+    first = absolute("compile_second_process", ours, measured, 1000.0, n="processes")
     peer = [one["torch_us"] for one in found if "torch_us" in one]
     lacking = next((one["torch_missing"] for one in found if "torch_missing" in one), None)
     return [first, versus("compile_second_process_vs_torch_nvrtc", ours, peer, "torch.cuda._compile_kernel", 15.0, first.detail, lacking)]
@@ -167,7 +158,7 @@ def run_load_inline(context: Context) -> list[Record]:
             warm = [child(context, "load_inline", folder, seconds=60) for _ in range(3)]
     detail = {"measured": f"{MEASURED}, a text that is new each time; load_inline in a fresh folder and a fresh process"}
     later = {"measured": f"{MEASURED} in a fresh process, of a kernel that was compiled before; load_inline in its folder"}
-    ours, peer = took(second, "us"), took(warm, "us")
+    ours, peer = took(second), took(warm)
     return [
         versus("compile_cold_vs_load_inline", cold, cold_peer, "load_inline, cold", 100.0, detail, lacking),
         versus("compile_second_process_vs_load_inline", ours, peer, "load_inline, warm", 100.0, later, lacking),
@@ -186,8 +177,7 @@ def run_here_second(context: Context) -> Record:
         "Client.kernel() and its first launch here, waited for, in a fresh process with torch's context and a connection;"
         " another process compiled the source before"
     )
-    again = summarise(took(found, "again_us")).p50
-    return absolute("here_second_process", took(found, "us"), measured, 1000.0, n="processes", again_p50_us=again)
+    return absolute("here_second_process", took(found), measured, 1000.0, n="processes")
 
 
 def run_restart(context: Context) -> Record:
@@ -195,14 +185,13 @@ def run_restart(context: Context) -> Record:
     a, b, c = vectors(context, 3)
     source = fresh(VECTOR_ADD.source)
     first: list[float] = []
-    contexts: list[float] = []
     with context.daemon(cuda=True) as daemon:  # its cache is a folder of its own, and stays
         for turn in range(1 + (2 if context.smoke else RESTARTS)):
             if turn:
                 daemon.stop()
                 daemon.start()
             with client_with(context, "kernels", socket=daemon.socket_path) as client:
-                contexts += timed(lambda k=client: k.add(a, b, out=c))(1)  # type: ignore[misc]
+                client.add(a, b, out=c)
                 wait_for_spares(client.stats, 1)  # as many as there are by default
                 start = perf_counter_ns()
                 kernel = VECTOR_ADD.declare(client, source)
@@ -212,16 +201,9 @@ def run_restart(context: Context) -> Record:
                 if cached != ("disk" if turn else "no"):
                     raise RuntimeError(f"the kernel was cached: {cached}")
             check(context, c, 4.0)
-    return absolute(
-        "compile_after_restart",
-        first[1:],
-        f"{MEASURED}, by a daemon that was restarted and has the kernel on its disk, and whose executors are ready",
-        10000.0,
-        n="restarts",
-        first_add_with_context_p50_us=summarise(contexts).p50,
-        peer="none: nothing else keeps it",
-        **context.python_link(),
-    )
+    measured = f"{MEASURED}, by a daemon that was restarted and has the kernel on its disk, and whose executors are ready"
+    detail = {"n": "restarts", "peer": "none: nothing else keeps it", **context.python_link()}
+    return absolute("compile_after_restart", first[1:], measured, 10000.0, **detail)
 
 
 # ---- many at once ----
@@ -240,16 +222,12 @@ def together(context: Context, arguments: Sequence[str], count: int, kernels: Se
         return [one.hear(COMPILING_S) for one in started]
 
 
-def of_all(answers: Sequence[dict[str, Any]], more_ms: float = 0.0) -> dict[str, float]:
-    return {
-        "cpu_s": (more_ms + sum(one["cpu_ms"] for one in answers)) / 1e3,
-        "seconds": max(one["seconds"] for one in answers),
-        "import_ms": sum(one["ready_ms"] for one in answers),
-    }
+def cpu_s(answers: Sequence[dict[str, Any]], more_ms: float = 0.0) -> float:
+    return (more_ms + sum(one["cpu_ms"] for one in answers)) / 1e3
 
 
-def middle(rounds: Sequence[dict[str, float]], name: str, who: str | None = None) -> Summary:
-    ordered = sorted(one[name] for one in rounds)
+def middle(found: Sequence[float], who: str | None = None) -> Summary:
+    ordered = sorted(found)
     return Summary(ordered[len(ordered) // 2], ordered[-1], len(ordered), who)
 
 
@@ -257,8 +235,9 @@ def run_node(context: Context) -> list[Record]:
     """Without a GPU as well: nothing is launched."""
     nvrtc = Nvrtc()
     processes, count, rounds = (3, 5, 1) if context.smoke else (NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS)
-    ours: list[dict[str, float]] = []
-    peers: list[dict[str, float]] = []
+    ours: list[float] = []
+    peers: list[float] = []
+    most = 0
     with context.daemon(cuda=False) as daemon, context.connect(daemon.socket_path) as client:
         if "compile" not in client.info.features:
             raise Skipped("the daemon compiles nothing: no NVRTC, or no sandbox can be made here")
@@ -271,11 +250,10 @@ def run_node(context: Context) -> list[Record]:
             after, daemon_ms = client.stats()["kernels"], tree_ms(daemon.pid) - began
             if len({tuple(answer["found"]) for answer in answers}) != 1:
                 raise RuntimeError("the processes got different binaries")
-            compiles = after["compiles"] - before["compiles"]
-            ours.append({**of_all(answers, daemon_ms), "daemon_ms": daemon_ms, "compiles": compiles})
-            peers.append(of_all(together(context, ("nvrtc", ARCH), processes, kernels)))
+            most = max(most, after["compiles"] - before["compiles"])
+            ours.append(cpu_s(answers, daemon_ms))
+            peers.append(cpu_s(together(context, ("nvrtc", ARCH), processes, kernels)))
     name = f"{processes} × NVRTC in process"
-    most = max(one["compiles"] for one in ours)
     detail = {
         "measured": "processor time of all processes, user and system, from when each of them is ready to compile (imports done, connected,"
         " NVRTC loaded) until each has the binaries of the same new kernels",
@@ -284,14 +262,12 @@ def run_node(context: Context) -> list[Record]:
         "n": "rounds, in turns",
         "compiler": compiler,
         "peer_compiler": nvrtc.name,
-        **{f"{name}_p50": middle(ours, name).p50 for name in ("daemon_ms", "seconds", "import_ms")},
-        **{f"peer_{name}_p50": middle(peers, name).p50 for name in ("seconds", "import_ms")},
         **context.python_link(),
     }
     told = {"measured": f"compiles when {processes} processes that start at once need the same {count} new kernels"}
     each = Summary(processes * count, processes * count, rounds, name)
     return [
-        Record("compile_node_cpu", "s", "lower", middle(ours, "cpu_s"), middle(peers, "cpu_s", name), detail, target=1 / 6),
+        Record("compile_node_cpu", "s", "lower", middle(ours), middle(peers, name), detail, target=1 / 6),
         Record("compile_node_compiles", "compiles", "lower", Summary(most, most, rounds), each, told, target=count, absolute=True),
     ]
 

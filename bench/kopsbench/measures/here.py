@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..context import Context
-from ..record import Record, summarise
-from ..user_kernels import BLOCK, VECTOR_ADD
+from ..record import Record
+from ..user_kernels import VECTOR_ADD
 from . import add
 from .common import (
     ELEMENTS,
@@ -47,30 +47,14 @@ def run_launch(context: Context) -> Record:
     a, b, c = vectors(context, 3)
     by_torch = torch_call(context, c, a, b)
     with ready(context, c, a, b) as kernel:
-        bound = kernel[-(-ELEMENTS // BLOCK), BLOCK]
-        calls = [
-            lambda: kernel(c, a, b, ELEMENTS, where="here"),
-            lambda: bound(c, a, b, ELEMENTS, where="here"),
-            lambda: context.torch.add(a, b, out=c),
-            *([by_torch] if callable(by_torch) else []),
-        ]
+        calls = [lambda: kernel(c, a, b, ELEMENTS, where="here"), *([by_torch] if callable(by_torch) else [])]
         sides = [of_the_caller(context, CALLS, call) for call in calls]
-        ours, with_geometry, op, *theirs = rounds(context, sides, calls=4 if context.smoke else 400)
+        ours, *theirs = rounds(context, sides, calls=4 if context.smoke else 400)
         kernel(c, b, b, ELEMENTS, where="here")
         check(context, c, 4.0)
-    lacking: dict[str, Any] = {} if theirs else {"no_peer": by_torch}
-    return beside(
-        "here_launch_python",
-        ours,
-        (theirs[0], TORCH) if theirs else None,
-        f'kernel(c, a, b, n, where="here") of 1024 f32: the caller\'s time of {CALLS} calls in a row, by their number',
-        0.25,
-        n="rounds",
-        geometry_of_the_call_p50_us=summarise(with_geometry).p50,
-        torch_add_out_p50_us=summarise(op).p50,
-        **lacking,
-        **context.python_link(),
-    )
+    detail: dict[str, Any] = {"n": "rounds", **context.python_link(), **({} if theirs else {"no_peer": by_torch})}
+    measured = f'kernel(c, a, b, n, where="here") of 1024 f32: the caller\'s time of {CALLS} calls in a row, by their number'
+    return beside("here_launch_python", ours, (theirs[0], TORCH) if theirs else None, measured, 0.25, **detail)
 
 
 def run_c(context: Context) -> Record:

@@ -51,13 +51,7 @@ def run_add(context: Context, size: str) -> Record:
         x, y, z = (numpy.array(array) for array in (a, b, out))
         sides = [lambda n: list(client.profile("add", a, b, out=out, warmup=0, repeat=n).samples), timed(lambda: numpy.add(x, y, out=z))]
         ours, peer = rounds(context, sides, calls=calls)
-        # Ordinary memory may lie in huge pages where shared memory may not.
-        shared, blocking = timed(lambda: numpy.add(a, b, out=out))(50), timed(lambda: client.add(a, b, out=out))(50)
-        detail = {
-            "measured": "host_us of repeated executions in the daemon against numpy.add with out=; bytes of 3 arrays",
-            "numpy_on_the_same_shared_memory_p50": summarise_rate(shared, 3 * n_bytes).p50,
-            "whole_blocking_call_p50_us": summarise(blocking).p50,
-        }
+    detail = {"measured": "host_us of repeated executions in the daemon against numpy.add with out=; bytes of 3 arrays"}
     rates = summarise_rate(ours, 3 * n_bytes), summarise_rate(peer, 3 * n_bytes, "numpy.add(out=)")
     return Record(f"host_add_f32_{size}", "GB/s", "higher", *rates, detail, target=1.0)
 

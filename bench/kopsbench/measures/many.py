@@ -23,7 +23,7 @@ from support import memfd, raw
 
 from ..children import Child, children
 from ..context import Context, Skipped
-from ..processors import processor_ns, two_processors
+from ..processors import two_processors
 from ..record import Record, Summary
 from . import add
 
@@ -129,14 +129,10 @@ def daemon_on_two_processors(context: Context) -> Iterator[Any]:
         os.sched_setaffinity(0, allowed)
 
 
-def run_load(context: Context, ends: list[socket.socket], requests: list[bytes], pid: int, *arguments: Any) -> Found:
-    """What one run found, with the processor time of the server for each request."""
+def run_load(context: Context, ends: list[socket.socket], requests: list[bytes], *arguments: Any) -> Found:
     prepared = b"".join(struct.pack("=II", end.fileno(), len(one)) + one for end, one in zip(ends, requests, strict=True))
     how = ("--connections", len(ends), "--milliseconds", 300 if context.smoke else MILLISECONDS, *arguments)
-    before = processor_ns(pid)
-    found = context.run_program("bench_load", *how, socket=None, seconds=60, given=prepared, fds=[end.fileno() for end in ends])
-    found["cpu_us"] = (processor_ns(pid) - before) * 1e-3 / max(found["sent"], 1)
-    return found
+    return context.run_program("bench_load", *how, socket=None, seconds=60, given=prepared, fds=[end.fileno() for end in ends])
 
 
 def of_daemon(context: Context, daemon: Any, kind: str, count: int, *arguments: Any) -> Found:
@@ -150,7 +146,7 @@ def of_daemon(context: Context, daemon: Any, kind: str, count: int, *arguments: 
                 buffer = link.register(shared[-1])
                 a, b, out = (raw.tensor(buffer, [ELEMENTS], offset=4 * ELEMENTS * i) for i in range(3))
                 requests.append(raw.pack_request(MSGID, "run", {"op": "add", "in": [a, b], "out": [out], "timing": False}))
-        return run_load(context, [link.socket for link in links], requests, daemon.pid, *arguments)
+        return run_load(context, [link.socket for link in links], requests, *arguments)
 
 
 def of_raw_server(context: Context, count: int) -> Found:
@@ -161,18 +157,15 @@ def of_raw_server(context: Context, count: int) -> Found:
         far = [end.fileno() for _, end in pairs]
         server = stack.enter_context(subprocess.Popen([str(context.program("bench_echo")), *map(str, far)], pass_fds=far))
         stack.callback(server.kill)
-        return run_load(context, [end for end, _ in pairs], [PING] * count, server.pid, "--raw")
+        return run_load(context, [end for end, _ in pairs], [PING] * count, "--raw")
 
 
 def per_s(found: list[Found], name: str | None = None) -> Summary:
     return rates([its["per_s"] for its in found], name)
 
 
-def middle(found: list[Found], key: str, *rest: str) -> float:
-    """The median of what each run found there."""
-    if rest:
-        return middle([its[key] for its in found], *rest)
-    return median(its[key] for its in found)
+def latency(found: list[Found], statistic: str) -> float:
+    return median(its["series"]["latency"][statistic] for its in found)
 
 
 def run_counts(context: Context) -> list[Record]:
@@ -191,15 +184,14 @@ def run_counts(context: Context) -> list[Record]:
             " together; medians of rounds",
             "p99": "the slowest round",
             "n": "rounds",
-            "latency_p50_us": middle(found, "series", "latency", "p50"),
-            "latency_p99_us": middle(found, "series", "latency", "p99"),
-            "daemon_cpu_us_per_request": middle(found, "cpu_us"),
+            "latency_p50_us": latency(found, "p50"),
+            "latency_p99_us": latency(found, "p99"),
         }
         peer = None
         if kind == "noop":
             its = raw_server[count]
             peer = per_s(its, "raw epoll server, same bytes")
-            detail |= {"peer_latency_p99_us": middle(its, "series", "latency", "p99"), "peer_cpu_us_per_request": middle(its, "cpu_us")}
+            detail["peer_latency_p99_us"] = latency(its, "p99")
         else:
             detail["peer"] = "none: a server that adds is what this is"
         records.append(Record(f"load_{kind}_{count}_connections", "requests/s", "higher", per_s(found), peer, detail))
@@ -221,10 +213,9 @@ def run_saturation(context: Context) -> list[Record]:
                 " sends up to 4096 ahead on a connection, the rest waits in it",
                 "p99": "the slowest round",
                 "n": "rounds",
-                "offered_per_s": middle(over, "offered_per_s"),
+                "offered_per_s": median(its["offered_per_s"] for its in over),
                 "unanswered": sum(its["unanswered"] for its in over),
                 "errors": sum(its["errors"] for its in over),
-                "daemon_cpu_us_per_request": middle(over, "cpu_us"),
             }
             peer = per_s(most, f"{SATURATION_DEPTH} under way on each of {SATURATION_CONNECTIONS} connections")
             records.append(Record(f"load_{kind}_twice_saturation", "requests/s", "higher", per_s(over), peer, detail, target=HOLDS))

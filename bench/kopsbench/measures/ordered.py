@@ -43,17 +43,13 @@ def run_c(context: Context) -> list[Record]:
     """Under MPS, many; without, where the GPU takes turns between the processes at every op, a few and without a target."""
     ops = 50 if context.smoke else OPS if context.mps else 200
     found = in_rows_by_program(context, "ordered", ops)
-    return [
-        beside(
-            name if context.mps else f"{name}_time_slicing",
-            of_program(found[ours]),
-            of_program(found[peer], "the same launches in one process" if "chain" in name else "in_process_launches"),
-            f"{what}, {ops} in a row and cuStreamSynchronize, by the number of them; 1024 f32",
-            target if context.mps else None,
-            n="rounds",
-        )
-        for name, (ours, peer, what, target) in SIDES_C.items()
-    ]
+    records = []
+    for name, (ours, peer, what, target) in SIDES_C.items():
+        measured = f"{what}, {ops} in a row and cuStreamSynchronize, by the number of them; 1024 f32"
+        theirs = of_program(found[peer], "the same launches in one process" if "chain" in name else "in_process_launches")
+        name, target = (name, target) if context.mps else (f"{name}_time_slicing", None)
+        records.append(beside(name, of_program(found[ours]), theirs, measured, target, n="rounds"))
+    return records
 
 
 def run_python(context: Context) -> list[Record]:
@@ -123,25 +119,17 @@ def torch_uses(client: Any) -> Iterator[None]:
 def run_torch_op(context: Context) -> Record:
     torch = need_torch(context)
     a, b = vectors(context, 2)
-    wanted = a.clone().requires_grad_()
     with client_with(context, "ordered", blocking=False) as client, torch_uses(client):
-        calls = [lambda: torch.ops.kops.add(a, b), lambda: client.add(a, b), lambda: torch.ops.kops.add(wanted, b)]
-        op, method, with_graph = rounds(context, [of_the_caller(context, SUBMITTED, call) for call in calls], calls=400)
+        calls = [lambda: torch.ops.kops.add(a, b), lambda: client.add(a, b)]
+        op, method = rounds(context, [of_the_caller(context, SUBMITTED, call) for call in calls], calls=400)
         check(context, torch.ops.kops.add(a, b), 3.0)
         client.synchronize()
-    return beside(
-        "torch_op_eager",
-        op,
-        (method, "Client.add"),
+    measured = (
         "torch.ops.kops.add of two torch CUDA tensors of 1024 f32, ordered, against Client.add: the caller's time of"
-        f" {SUBMITTED} calls in a row, by their number; the stream is waited for between the rounds",
-        2.0,
-        "same",
-        n="rounds",
-        requires_grad_p50=sorted(with_graph)[len(with_graph) // 2],
-        torch=torch.__version__,
-        **context.python_link(),
+        f" {SUBMITTED} calls in a row, by their number; the stream is waited for between the rounds"
     )
+    detail = {"n": "rounds", "torch": torch.__version__, **context.python_link()}
+    return beside("torch_op_eager", op, (method, "Client.add"), measured, 2.0, "same", **detail)
 
 
 add("ordered_c", run_c, on_gpu=True, mps=True, table=True)
