@@ -202,8 +202,8 @@ def test_everything_that_others_notice_is_trouble() -> None:
     assert heard.trouble == 0 and heard.stalled_percent() == 50
     heard.add("kernel", {**said, "errors": 2, "wrong": 1, "first_error": "timeout"})
     heard.reconnects = 1
-    assert heard.trouble == 4 and heard.first_errors == ["kernel: timeout"]
-    assert heard.waits_us == [1.0] and heard.kernel_waits_us == [1.0]
+    assert heard.trouble == 4 and heard.detail()["first_errors"] == ["kernel: timeout"]
+    assert heard.waits_us(of_kernels=False) == [1.0] and heard.waits_us(of_kernels=True) == [1.0]
 
 
 def test_numbers_out_of_numbers() -> None:

@@ -23,7 +23,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -225,45 +224,40 @@ def culprit(path: str, uid: str) -> None:
 # ---- all of them ----
 
 
-@dataclass
 class Heard:
     """The reports of the clients that work, added up."""
 
-    calls_us: list[float] = field(default_factory=list)  # of the latest calls of each
-    waits_us: list[float] = field(default_factory=list)  # the longest of each for a right answer
-    kernel_waits_us: list[float] = field(default_factory=list)  # the same of those that launch kernels
-    stalled_us: float = 0.0
-    elapsed_us: float = 0.0
-    calls: int = 0
-    errors: int = 0
-    wrong: int = 0
-    first_errors: list[str] = field(default_factory=list)
-    reconnects: int = 0
+    def __init__(self) -> None:
+        self.said: list[tuple[str, dict[str, Any]]] = []  # the role of each, and its report
+        self.reconnects = 0
 
     def add(self, role: str, said: dict[str, Any]) -> None:
-        if role == "kernel":
-            self.kernel_waits_us.append(said["longest_us"])
-        else:
-            self.calls_us += said["us"]
-            self.waits_us.append(said["longest_us"])
-        for name in ("stalled_us", "elapsed_us", "calls", "errors", "wrong"):
-            setattr(self, name, getattr(self, name) + said[name])
-        if said["first_error"]:
-            self.first_errors.append(f"{role}: {said['first_error']}")
+        self.said.append((role, said))
+
+    def waits_us(self, *, of_kernels: bool) -> list[float]:
+        """The longest of each for a right answer: of those that launch kernels, or of the others."""
+        return [said["longest_us"] for role, said in self.said if (role == "kernel") == of_kernels]
+
+    def calls_us(self) -> list[float]:
+        """The latest calls of each that launches no kernels."""
+        return [us for role, said in self.said if role != "kernel" for us in said["us"]]
+
+    def sum(self, name: str) -> Any:
+        return sum(said[name] for _, said in self.said)
 
     @property
     def trouble(self) -> int:
-        return self.errors + self.wrong + self.reconnects
+        return int(self.sum("errors") + self.sum("wrong") + self.reconnects)
 
     def stalled_percent(self) -> float:
-        return 100 * self.stalled_us / self.elapsed_us
+        return float(100 * self.sum("stalled_us") / self.sum("elapsed_us"))
 
     def detail(self) -> dict[str, Any]:
         return {
-            "calls_of_others": self.calls,
-            "errors_of_others": self.errors,
-            "first_errors": self.first_errors[:5],
-            "wrong_answers": self.wrong,
+            "calls_of_others": self.sum("calls"),
+            "errors_of_others": self.sum("errors"),
+            "first_errors": [f"{role}: {said['first_error']}" for role, said in self.said if said["first_error"]][:5],
+            "wrong_answers": self.sum("wrong"),
             "connections_anew": self.reconnects,
             "stalled_percent": self.stalled_percent(),
         }
@@ -344,9 +338,8 @@ class Scene(ExitStack):
         into.reconnects += self.connections() - self.known
         return into
 
-    def stats(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.control.call("stats")
-        return found
+    def stats(self) -> Any:
+        return self.control.call("stats")
 
     def connections(self) -> int:
         """All that there have been."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,21 +42,8 @@ def add(
 
 
 def everything() -> dict[str, Measure]:
-    from . import (  # noqa: F401 - they add themselves
-        arrays,
-        blocking,
-        compile,
-        harm,
-        here,
-        host,
-        judging,
-        many,
-        neighbours,
-        ordered,
-        products,
-        timing,
-    )
-
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")  # they add themselves
     return _ALL
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from time import perf_counter_ns
 from typing import Any
 
@@ -51,25 +52,16 @@ def timed(call: Callable[[], Any]) -> Samples:
     return samples
 
 
-def in_a_row(context: Context, n: int, call: Callable[[], Any], scope: Callable[[], Any] | None = None) -> Samples:
-    """Durations of n calls and a synchronisation, by n; in a `scope()` where there is one."""
+def in_a_row(context: Context, n: int, call: Callable[[], Any], scope: Callable[[], Any] = nullcontext) -> Samples:
+    """Durations of n calls, in a `scope()`, and a synchronisation, by n."""
 
     def many() -> None:
-        for _ in range(n):
-            call()
+        with scope():
+            for _ in range(n):
+                call()
+        context.torch.cuda.synchronize()
 
-    def samples(count: int) -> Iterator[float]:
-        for _ in range(count):
-            start = perf_counter_ns()
-            if scope is None:
-                many()
-            else:
-                with scope():
-                    many()
-            context.torch.cuda.synchronize()
-            yield (perf_counter_ns() - start) * 1e-3 / n
-
-    return samples
+    return lambda count: (us / n for us in timed(many)(count))
 
 
 def row_of(context: Context, ops: int = OPS) -> int:

@@ -66,9 +66,9 @@ def run(context: Context, name: str) -> list[Record]:
     rows: list[tuple[str, Summary, str, float | None, Any]] = [
         ("reply", in_ms(one["reply_us"] for one in said), "from the harm's launch", reply, "max"),
         ("next_good", in_ms(one["good_us"] for one in said), "from the harm's launch", good, "max"),
-        ("others_wait", in_ms(heard.waits_us), waits, wait, "max"),
-        ("others_calls", in_ms(heard.calls_us), "blocking adds from the harm until the good reply", calls, "p99"),
-        ("other_kernels_wait", in_ms(heard.kernel_waits_us), kernels, None, "p50"),
+        ("others_wait", in_ms(heard.waits_us(of_kernels=False)), waits, wait, "max"),
+        ("others_calls", in_ms(heard.calls_us()), "blocking adds from the harm until the good reply", calls, "p99"),
+        ("other_kernels_wait", in_ms(heard.waits_us(of_kernels=True)), kernels, None, "p50"),
     ]
     records = [
         bounded(f"isolation_{name}_{what}", "ms", ours, {**detail, "value": value}, target, statistic)

@@ -189,7 +189,7 @@ def run_thousand(context: Context) -> list[Record]:
     }
     return [
         counted("judge_thousand_wrong_verdicts", "count", len(others), {**detail, "first": others[:5]}, 0),
-        counted("judge_thousand_trouble", "count", heard.errors + heard.wrong, detail, 0),
+        counted("judge_thousand_trouble", "count", heard.sum("errors") + heard.sum("wrong"), detail, 0),
         counted("judge_thousand_stalled", "%", heard.stalled_percent(), detail, STALLED_PERCENT),
     ]
 
