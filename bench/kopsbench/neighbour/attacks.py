@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain, count
 
 import numpy as np
 from support import memfd, raw
 from support.kernels import ENDLESS
 
-from .flood import Flood, message, messages, notification
+from .flood import Flood, message, messages, notifications
 
 MEBI = 1 << 20
 MESSAGE_BYTES = 1_000_000  # below the default of limits.message_bytes
@@ -35,10 +35,6 @@ ARCH = "sm_90a"
 NUMBERS = count()  # no two connections have one
 
 Prepare = Callable[[raw.Connection], Sequence[bytes]]  # the messages of a connection
-
-
-def flood(it: Flood, until: float) -> None:
-    it.run(until)
 
 
 def on_each(it: Flood, connections: int, prepare: Prepare, depth: int | None, *, read: bool = True) -> None:
@@ -57,7 +53,7 @@ class Attack:
     depth: int | None = None
     read: bool = True  # the replies
     before: Callable[[Flood], None] | None = None
-    run: Callable[[Flood, float], None] = flood
+    run: Callable[[Flood, float], None] = Flood.run
     cuda: bool = False  # needs a device that ordered work can be given to
     elements: int = 1024  # of the other user's adds meanwhile
     compiles: bool = False  # the other user compiles
@@ -73,14 +69,14 @@ class Attack:
 # ---- messages ----
 
 
-def same(make: Callable[[], Sequence[bytes]]) -> Prepare:
+def same(make: Callable[..., Sequence[bytes]], *arguments: object) -> Prepare:
     """The same messages on all connections, made when the first one wants them."""
-    made = cache(make)
+    made = cache(lambda: make(*arguments))
     return lambda _: made()
 
 
 def asking(method: str, params: dict, n: int) -> Prepare:
-    return same(lambda: messages(method, params, n))
+    return same(messages, method, params, n)
 
 
 def register_some(link: raw.Connection, size: int, n: int = 1) -> list[int]:
@@ -205,10 +201,7 @@ def compiles(source: str, n: int) -> Prepare:
 
 
 def connected(n: int) -> Callable[[Flood], None]:
-    def build(it: Flood) -> None:
-        it.kept += [it.connect() for _ in range(n)]
-
-    return build
+    return lambda it: it.kept.extend(it.connect() for _ in range(n))
 
 
 def register_many(it: Flood, n: int) -> None:
@@ -224,10 +217,6 @@ def register_many(it: Flood, n: int) -> None:
             if refused is not None:
                 it.said[refused["code"]] += 1
                 return
-
-
-def most_mappings(it: Flood) -> None:
-    register_many(it, MAPPINGS)
 
 
 def trims(it: Flood) -> None:
@@ -392,17 +381,12 @@ def claiming(it: Flood, until: float) -> None:
 
 def connecting(it: Flood, until: float) -> None:
     while time.monotonic() < until:
-        links = []
-        for _ in range(64):
-            link = client_socket()
-            try:
-                link.connect(it.path)
-            except BlockingIOError:
-                it.counts["backlog_full"] += 1
-                link.close()
-                break
-            links.append(link)
-        it.counts["connects"] += len(links)
+        links: list[socket.socket] = []
+        with suppress(BlockingIOError):
+            while len(links) < 64:
+                links.append(client_socket())
+                links[-1].connect(it.path)
+                it.counts["connects"] += 1
         for link in links:
             link.close()
 
@@ -522,14 +506,15 @@ def by_what_is_asked() -> Iterator[Attack]:
     yield several("kept_programs_x12", "programs of 512 ops, kept", 12, kept, 64)
     yield several("hard_checks_x4", "sequences whose memory is hard to check", 4, hard_checks, 4)
     yield several("bindings_x16", "runs of programs of 512 ops with all memory bound anew", 16, bindings, 8)
+    one_by_one, queued = asking("stats", {}, 8), asking("stats", {}, 1024)
+    most_mappings = partial(register_many, n=MAPPINGS)
     for n, suffix in ((1, ""), (16, "_x16")):
-        one_by_one, queued = asking("stats", {}, 8), asking("stats", {}, 1024)
         yield several(f"stats{suffix}", "`stats` with as many mappings as it may have", n, one_by_one, 1, before=most_mappings)
         yield several(f"queued_stats{suffix}", "254 queued `stats` with as many mappings", n, queued, INFLIGHT, before=most_mappings)
     yield several("unread_stats", "queued `stats` that are not read", 64, queued, INFLIGHT, read=False, before=most_mappings)
-    notified = [same(lambda method=method: [notification(method, {})] * 1000) for method in ("stats", "metrics")]  # type: ignore[misc]
-    yield Attack("notified_stats", "`stats` as notifications, which have no reply", 16, notified[0], before=most_mappings)
-    yield several("notified_metrics_x64", "`metrics` as notifications", 64, notified[1])
+    title = "`stats` as notifications, which have no reply"
+    yield Attack("notified_stats", title, 16, same(notifications, "stats", 1000), before=most_mappings)
+    yield several("notified_metrics_x64", "`metrics` as notifications", 64, same(notifications, "metrics", 1000))
     # Name, title, connections, requests without a reply on each, method, parameters.
     for name, title, connections, depth, method, params in (
         ("metrics_x16", "`metrics`", 16, 1, "metrics", {}),
