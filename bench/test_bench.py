@@ -209,5 +209,5 @@ def test_everything_that_others_notice_is_trouble() -> None:
 def test_numbers_out_of_numbers() -> None:
     jain = many.jain
     assert jain([1.0, 1.0, 1.0]) == pytest.approx(1) and jain([3.0, 0.0, 0.0]) == pytest.approx(1 / 3) and jain([0.0]) == 0
-    merged = merge([Summary(1.0, 5.0, 10, max=9.0), Summary(2.0, 6.0, 10, max=7.0), Summary(9.0, 7.0, 10, max=8.0)], "it")
-    assert merged == Summary(2.0, 6.0, 30, "it", 9.0)
+    merged = merge([Summary(1.0, 5.0, 10), Summary(2.0, 6.0, 10), Summary(9.0, 7.0, 10)], "it")
+    assert merged == Summary(2.0, 6.0, 30, "it")
