@@ -1,4 +1,4 @@
-/* What the benchmark programs share: their options, a connection, and sides that are measured in turns. One thread. */
+/* Shared by the benchmark programs: their options, a connection, and sides that are measured in turns. One thread. */
 #ifndef KOPS_BENCH_BENCH_H
 #define KOPS_BENCH_BENCH_H
 

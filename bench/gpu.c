@@ -74,7 +74,7 @@ static int make_events(struct bench *bench)
 
 /* ---- ordered, here, program ---- */
 
-/* What is done `--ops` times before a wait. */
+/* Steps that are done `--ops` times before a wait. */
 struct round {
     bool batch;   /* ops of the daemon's are in one */
     bool ordered; /* there are ops of the daemon's */

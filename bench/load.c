@@ -1,21 +1,25 @@
 /* A load over many connections from one process. Its messages are prepared, so that it measures the server: a daemon,
- * or with --raw one that answers the same bytes (echo.c). Prints JSON.
+ * or with --raw a child that answers as many bytes and does nothing else: a daemon that decodes, checks and keeps
+ * nothing would be as fast. Prints JSON.
  *
  *     bench_load --connections 64 --depth 1         as fast as replies come
  *     bench_load --connections 64 --rate 200000     as fast as asked, whatever comes back
  *
  * Reads, for each connection, two words from stdin and as many bytes as the second one says: the descriptor of a
- * connected socket, which it inherits, and a request whose msgid is of 32 bits.
+ * connected socket, which it inherits (of none with --raw), and a request whose msgid is of 32 bits.
  *
  * With --rate a request's latency counts from when it was due: one that could not be sent in time, because the daemon
  * does not take more, has waited all the same. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "codec/scan.h"
 
@@ -26,7 +30,8 @@ enum {
     MSGID_AT = 3, /* in a request; its reply has it at the same place, after [1, and before nil */
     MSGID_BYTES = 4,
     MSGID_FIRST = 1 << 24, /* one that takes a reply four bytes, too */
-    PONG_BYTES = 9         /* the raw server's reply */
+    PING_BYTES = 14,       /* a request to the raw server, and its reply */
+    PONG_BYTES = 9
 };
 
 struct link {
@@ -59,6 +64,56 @@ static void fail(const char *what)
     exit(1);
 }
 
+/* ---- the raw server ---- */
+
+/* Tells whether the socket is still open. */
+static bool answer(int fd)
+{
+    static unsigned char request[INPUT_BYTES / PING_BYTES * PING_BYTES], reply[INPUT_BYTES];
+    ssize_t n = recv(fd, request, sizeof(request), MSG_DONTWAIT);
+    size_t replies = n > 0 ? (size_t)n / PING_BYTES : 0;
+
+    /* No part of a request is left over: the load sends whole ones, and reads all replies, so that each fits. */
+    return n != 0 && (!replies || send(fd, reply, replies * PONG_BYTES, MSG_NOSIGNAL) >= 0);
+}
+
+static void serve(int epoll)
+{
+    struct epoll_event events[64];
+
+    for (;;) {
+        int n = epoll_wait(epoll, events, 64, -1);
+
+        for (int i = 0; i < n; i++) {
+            if (!answer(events[i].data.fd))
+                _exit(0);
+        }
+    }
+}
+
+/* Starts the server, which ends with this process, and connects the links to it. */
+static void start_raw_server(struct load *load)
+{
+    int epoll = epoll_create1(EPOLL_CLOEXEC), fds[2];
+    pid_t child;
+
+    for (size_t i = 0; i < load->connections; i++) {
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+            fail("socketpair");
+        load->links[i].fd = fds[0];
+        if (epoll_ctl(epoll, EPOLL_CTL_ADD, fds[1], &(struct epoll_event){.events = EPOLLIN, .data.fd = fds[1]}) < 0)
+            fail("epoll_ctl");
+    }
+    child = fork();
+    if (child < 0)
+        fail("fork");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        serve(epoll);
+    }
+    close(epoll);
+}
+
 /* ---- one connection ---- */
 
 static void open_link(struct load *load, struct link *l)
@@ -68,7 +123,7 @@ static void open_link(struct load *load, struct link *l)
 
     if (fread(head, sizeof(head), 1, stdin) != 1)
         fail("reading requests");
-    l->fd = (int)head[0];
+    l->fd = load->raw ? l->fd : (int)head[0];
     l->length = head[1];
     l->next = l->answered = MSGID_FIRST;
     l->request = malloc(l->length);
@@ -257,6 +312,8 @@ int main(int argc, char **argv)
     if (!load.links || load.epoll < 0)
         fail("starting");
     series_init(&load.latency, "latency", SAMPLES_MAX);
+    if (load.raw)
+        start_raw_server(&load);
     for (size_t i = 0; i < load.connections; i++)
         open_link(&load, &load.links[i]);
     run(&load);

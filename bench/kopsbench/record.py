@@ -40,7 +40,7 @@ def summarise(samples: Iterable[float], name: str | None = None) -> Summary:
 
 
 def merge(rounds: Sequence[Summary], name: str | None = None) -> Summary:
-    """Of the same measured in several rounds: medians of their percentiles."""
+    """Several rounds of one measure: medians of their percentiles."""
     p50, p99 = (median(getattr(one, which) for one in rounds) for which in ("p50", "p99"))
     return Summary(p50, p99, sum(one.n for one in rounds), name)
 
@@ -70,7 +70,7 @@ class Record:
 
     @property
     def bounded(self) -> float | None:
-        """What the target bounds: our own number, the ratio, or how much more ours is than the peer's where they are to be the same."""
+        """The target bounds our own number, the ratio, or how much more ours is than the peer's where they are to be the same."""
         mine = getattr(self.ours, self.statistic)
         if self.better != "same":
             return float(mine) if self.absolute else self.ratio

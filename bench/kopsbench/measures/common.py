@@ -132,13 +132,13 @@ def many_calls(context: Context, factor: int, smoke: int = 4) -> int:
 
 
 def by_program(context: Context, work: str, **options: Any) -> dict[str, Any]:
-    """What bench_gpu found, beside gpu_daemon."""
+    """The series of bench_gpu, beside gpu_daemon."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     return context.run_program("bench_gpu", "--work", work, *words, socket=context.gpu_daemon.socket_path)
 
 
 def in_rows_by_program(context: Context, work: str, ops: int, n_rounds: int = ROUNDS) -> dict[str, Any]:
-    """What it found of rounds of `ops` calls in a row."""
+    """The series of rounds of `ops` calls in a row."""
     return by_program(context, work, blocks=2 if context.smoke else n_rounds, calls=1, warmup=1, again=1, ops=ops)
 
 

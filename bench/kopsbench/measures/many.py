@@ -9,9 +9,7 @@ bytes and does nothing else."""
 from __future__ import annotations
 
 import os
-import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,7 +43,7 @@ NOISE = 0.97  # a rate that is lower by less is the same rate
 
 
 def round_of(clients: Sequence[Child], milliseconds: int) -> list[Found]:
-    """What each client has said of its calls."""
+    """Each client tells of its calls."""
     begin = monotonic_ns() + 20_000_000
     for client in clients:
         client.tell(f"[{begin}, {begin + milliseconds * 1_000_000}]")
@@ -129,10 +127,10 @@ def daemon_on_two_processors(context: Context) -> Iterator[Any]:
         os.sched_setaffinity(0, allowed)
 
 
-def run_load(context: Context, ends: list[socket.socket], requests: list[bytes], *arguments: Any) -> Found:
-    prepared = b"".join(struct.pack("=II", end.fileno(), len(one)) + one for end, one in zip(ends, requests, strict=True))
-    how = ("--connections", len(ends), "--milliseconds", 300 if context.smoke else MILLISECONDS, *arguments)
-    return context.run_program("bench_load", *how, socket=None, seconds=60, given=prepared, fds=[end.fileno() for end in ends])
+def run_load(context: Context, fds: list[int], requests: list[bytes], *arguments: Any) -> Found:
+    prepared = b"".join(struct.pack("=II", fd, len(one)) + one for fd, one in zip(fds, requests, strict=True))
+    how = ("--connections", len(fds), "--milliseconds", 300 if context.smoke else MILLISECONDS, *arguments)
+    return context.run_program("bench_load", *how, socket=None, seconds=60, given=prepared, fds=fds)
 
 
 def of_daemon(context: Context, daemon: Any, kind: str, count: int, *arguments: Any) -> Found:
@@ -146,18 +144,7 @@ def of_daemon(context: Context, daemon: Any, kind: str, count: int, *arguments: 
                 buffer = link.register(shared[-1])
                 a, b, out = (raw.tensor(buffer, [ELEMENTS], offset=4 * ELEMENTS * i) for i in range(3))
                 requests.append(raw.pack_request(MSGID, "run", {"op": "add", "in": [a, b], "out": [out], "timing": False}))
-        return run_load(context, [link.socket for link in links], requests, *arguments)
-
-
-def of_raw_server(context: Context, count: int) -> Found:
-    with ExitStack() as stack:
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(count)]
-        for end in (end for pair in pairs for end in pair):
-            stack.enter_context(end)
-        far = [end.fileno() for _, end in pairs]
-        server = stack.enter_context(subprocess.Popen([str(context.program("bench_echo")), *map(str, far)], pass_fds=far))
-        stack.callback(server.kill)
-        return run_load(context, [end for end, _ in pairs], [PING] * count, "--raw")
+        return run_load(context, [link.socket.fileno() for link in links], requests, *arguments)
 
 
 def per_s(found: list[Found], name: str | None = None) -> Summary:
@@ -176,7 +163,7 @@ def run_counts(context: Context) -> list[Record]:
             for (kind, count), its in ours.items():
                 its.append(of_daemon(context, daemon, kind, count))
                 if kind == "noop":
-                    raw_server[count].append(of_raw_server(context, count))
+                    raw_server[count].append(run_load(context, [0] * count, [PING] * count, "--raw"))
     records = []
     for (kind, count), found in ours.items():
         detail = {

@@ -116,7 +116,7 @@ def run_share(context: Context) -> Record:
     with Scene(binary(context), cuda=False) as scene:
 
         def rates(seconds: float, *users: tuple[int, str, int]) -> list[float]:
-            """What users with so many connections each get at once."""
+            """Answered adds a second of users with so many connections each, all at once."""
             made = [scene.user(uid, name, partial(as_adder, scene.daemon.socket_path, count)) for uid, name, count in users]
             for user in made:
                 user.hear(READY_S)

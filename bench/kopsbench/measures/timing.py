@@ -30,7 +30,7 @@ CASES = [
 
 
 def rates_of_a_daemon(context: Context, side: str) -> list[Summary]:
-    """Of each case."""
+    """One for each case."""
     found = []
     with context.daemon(*SIDES[side], cuda=True) as daemon:
         for work, takes, _, size, *more in CASES:

@@ -70,7 +70,7 @@ class Attack:
 
 
 def same(make: Callable[..., Sequence[bytes]], *arguments: object) -> Prepare:
-    """The same messages on all connections, made when the first one wants them."""
+    """All connections send equal messages, made when the first one wants them."""
     made = cache(lambda: make(*arguments))
     return lambda _: made()
 
@@ -530,7 +530,7 @@ def by_what_is_asked() -> Iterator[Attack]:
 
 
 def by_what_is_run() -> Iterator[Attack]:
-    """What the daemon is to run, or to keep until it may run."""
+    """Work that the daemon is to run, or to keep until it may run."""
     yield several("adds", "254 queued adds", 1, adds(), INFLIGHT)
     yield several("adds_x64", "254 queued adds", 64, adds(), INFLIGHT)
     yield several("gemms", "gemms of 1024 × 1024", 16, gemms, 16)
