@@ -297,6 +297,7 @@ def test_chunks_of_another_gpu_are_refused(machine: Machine) -> None:
             error = connection.error("register", {**segment.params(), "device": first}, fds)
             assert error.code == "invalid_handle" and first in error.message
             connection.call("register", segment.params(), fds)
+            assert connection.error("register", exporter.alloc(4096).register_params(device=first)).code == "invalid_handle"
         exporter.close()
 
 

@@ -1,5 +1,5 @@
 /* What the tests of the CUDA backend share: the backend opened over the stand-in driver, its control page, tensors and
- * jobs on it, and another process that exports memory. */
+ * jobs on it. */
 #ifndef KOPS_TEST_CUDA_SUPPORT_H
 #define KOPS_TEST_CUDA_SUPPORT_H
 
@@ -22,7 +22,6 @@ void describe_devices(const char *blaslt, struct backend_device **ret_devices, u
 
 /* Group fixtures: a process with one device. `blaslt` is cuBLASLt's path, or "none". */
 int open_device(const char *blaslt);
-int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);
 int setup(void **state);
 int teardown(void **state); /* nothing was misused, and unless the device is lost nothing is left */
 /* The teardown of each test: what it has opened is closed, and then the device has no more memory than at the group's
@@ -46,18 +45,10 @@ void wait_at_gate(enum standin_gate_id gate, uint64_t waiting);
 void inject(const char *function, int error, bool sticky);
 void inject_later(const char *function, unsigned countdown, int error, bool sticky);
 
-/* ---- another process ---- */
-
-/* A handle of `size` bytes that the exporter allocated, filled with `byte`. */
-void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle);
-
 /* ---- memory ---- */
 
-struct backend_memory *import(const unsigned char *handle, uint64_t size);
 struct backend_memory *device_memory(uint64_t size);
 struct backend_memory *host_memory(uint64_t size);
-/* The same memory mapped once more, read-only. */
-struct backend_memory *read_only(struct backend_memory *memory);
 
 static inline float *floats(const struct backend_memory *m)
 {
@@ -85,7 +76,6 @@ struct test_job {
     struct step step;
     double samples[SAMPLES_MAX];
     bool done;
-    unsigned order; /* of done() calls, from 1 */
 };
 
 #define VECTOR(m, n)    ((struct view){.memory = (m), .rank = 1, .shape = {(n)}})

@@ -58,29 +58,6 @@ CUDA_TEST(test_only_outstanding_values_count)
     }
 }
 
-/* What the flag has after each of some jobs. */
-CUDA_TEST(test_values_follow_no_rule)
-{
-    struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *streams[2] = {stream_open(), stream_open()};
-    uint64_t seen[64], step = 0, all = 0, none = UINT64_MAX;
-    struct test_job t;
-
-    for (unsigned i = 0; i < 64; i++) {
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-        run_job(streams[i % 2], &t);
-        seen[i] = atomic_load(cuda_stream(streams[i % 2])->flag);
-        for (unsigned k = 0; k < i; k++)
-            assert_int_not_equal(seen[i], seen[k]);
-        assert_true(i < 2 || seen[i] - seen[i - 1] != step);
-        step = i ? seen[i] - seen[i - 1] : 0;
-        all |= seen[i];
-        none &= seen[i];
-    }
-    assert_int_equal(all, UINT64_MAX); /* each bit is 1 somewhere, and 0 elsewhere */
-    assert_int_equal(none, 0);
-}
-
 CUDA_TEST(test_a_forged_flag_ends_nothing)
 {
     struct backend_memory *m = device_memory(N * sizeof(float));

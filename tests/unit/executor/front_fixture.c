@@ -64,6 +64,18 @@ static void again(struct backend_job *job)
     now->n_given[stream]--;
 }
 
+void front_fixture_withdraw(struct front_fixture *f, unsigned i)
+{
+    const unsigned stream = f->stream_of[i];
+    unsigned *queue = f->queue[stream], at = 0;
+
+    while (queue[at] != i)
+        at++;
+    memmove(queue + at, queue + at + 1, (--f->n_queued[stream] - at) * sizeof(*queue));
+    front_withdraw(&f->jobs[i]);
+    advance(stream);
+}
+
 static void go_on(struct backend_job *job)
 {
     advance(now->stream_of[job - now->jobs]);

@@ -35,6 +35,8 @@ void front_fixture_free(struct front_fixture *f);
 /* Submits job `i`, of one step (steps[i]; an op without memory where that has no output) with REPEAT timed executions,
  * and takes it as the executor does. */
 void front_fixture_submit(struct front_fixture *f, unsigned i, unsigned stream);
+/* Job `i`, which waits, ends without the executor. */
+void front_fixture_withdraw(struct front_fixture *f, unsigned i);
 /* Takes what the daemon has sent. */
 void front_fixture_take(struct front_fixture *f);
 /* Writes a record as the executor does; what finds no room is left out. */

@@ -203,6 +203,24 @@ FRONT(test_an_executor_that_always_issues)
     assert_in_range(polls, 2, 10000);
 }
 
+/* The last job of a stream that waits ends: the front does not remember it. */
+FRONT(test_a_withdrawn_exclusive_job_holds_nobody)
+{
+    submit(f, 0, 0);
+    f->exclusive[1] = 1;
+    front_fixture_submit(f, 1, 1);
+    front_fixture_submit(f, 2, 2);
+    assert_false(is_sent(f, 1) || is_sent(f, 2));
+    front_fixture_withdraw(f, 1);
+    front_fixture_poll(f);
+    assert_true(is_sent(f, 2));
+    front_fixture_put_done(f, 0, 0);
+    front_fixture_put_done(f, 2, 0);
+    front_fixture_poll(f);
+    assert_int_equal(f->device.hold.holder != NULL || !list_empty(&f->device.hold.alone), 0);
+    assert_null(((struct front_stream *)(void *)f->streams[1])->domain);
+}
+
 /* Behind a job that the executor has lost no other can have ended well. */
 FRONT(test_an_end_behind_a_lost_job)
 {

@@ -109,6 +109,30 @@ TEST_WITH(test_a_record_that_no_ring_can_hold, setup, teardown)
     assert_non_null(ring_reserve(&f->writer, RING_RECORD_MAX));
 }
 
+/* What the other end may write into the shared words and bytes is any number at any time. */
+TEST_WITH(test_a_hostile_writer, setup, teardown)
+{
+    srand(2);
+    for (unsigned i = 0; i < 20000; i++) {
+        struct ring reader;
+        uint32_t size = 0;
+        const void *at;
+
+        for (unsigned j = 0; j < 64; j++)
+            f->bytes[rand() % 512] = (unsigned char)(rand() % 3 ? rand() % 4 : rand());
+        ring_init(&reader, &f->words, f->bytes);
+        reader.position = reader.other = (uint64_t)(rand() % 64) * 8;
+        atomic_store(&f->words.written, rand() % 4 ? reader.position + (uint64_t)(rand() % 4096)
+                                                   : (uint64_t)rand() << 33 | (unsigned)rand());
+        for (unsigned j = 0; j < 8 && (at = ring_peek(&reader, &size)); j++) {
+            const uintptr_t from = (uintptr_t)at - (uintptr_t)f->bytes;
+
+            assert_true(from <= RING_BYTES && size <= RING_BYTES - from);
+            ring_next(&reader);
+        }
+    }
+}
+
 /* A reader's word beyond what was written gives the writer no room that it does not have. */
 TEST_WITH(test_a_hostile_reader, setup, teardown)
 {
