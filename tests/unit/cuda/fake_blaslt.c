@@ -70,15 +70,10 @@ EXPORT const char *cublasLtGetStatusName(cublasStatus_t status)
     return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER";
 }
 
-static void *new (size_t size)
-{
-    return calloc(1, size);
-}
-
 EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t compute,
                                                cudaDataType_t scale)
 {
-    struct operation *o = new (sizeof(*o));
+    struct operation *o = calloc(1, sizeof(*o));
 
     o->compute = compute;
     o->scale = scale;
@@ -93,46 +88,49 @@ EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static cublasStatus_t set(void *member, size_t wanted, const void *value, size_t size)
+{
+    if (size != wanted)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(member, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+#define SET(member) set(&(member), sizeof(member), value, size)
+
 EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
                                                      const void *value, size_t size)
 {
     struct operation *o = (struct operation *)(void *)d;
 
-    if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER || attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
-        attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) {
-        if (size != sizeof(o->bias))
-            return CUBLAS_STATUS_INVALID_VALUE;
-        memcpy(attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER      ? &o->bias
-               : attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ? &o->scales[0]
-                                                                   : &o->scales[1],
-               value, size);
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    if (attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM && size == sizeof(o->fast_sums)) {
-        memcpy(&o->fast_sums, value, size);
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    if (size != sizeof(int32_t))
+    switch ((int)attribute) {
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return SET(o->bias);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        return SET(o->scales[0]);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        return SET(o->scales[1]);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+        return SET(o->fast_sums);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return SET(o->epilogue);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return SET(o->transpose_a);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return SET(o->transpose_b);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+        return is_mode("numbers") ? CUBLAS_STATUS_INVALID_VALUE : SET(o->modes[0]);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+        return is_mode("numbers") ? CUBLAS_STATUS_INVALID_VALUE : SET(o->modes[1]);
+    default:
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE)
-        memcpy(&o->epilogue, value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
-        memcpy(&o->transpose_a, value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
-        memcpy(&o->transpose_b, value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE && !is_mode("numbers"))
-        memcpy(&o->modes[0], value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_MODE && !is_mode("numbers"))
-        memcpy(&o->modes[1], value, size);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    }
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType type, uint64_t rows,
                                                  uint64_t columns, int64_t ld)
 {
-    struct layout *l = new (sizeof(*l));
+    struct layout *l = malloc(sizeof(*l));
 
     *l = (struct layout){.type = type, .rows = rows, .columns = columns, .ld = ld, .batch_count = 1};
     *ret = (cublasLtMatrixLayout_t)(void *)l;
@@ -151,18 +149,14 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t la
 {
     struct layout *l = (struct layout *)(void *)layout;
 
-    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && size == sizeof(l->batch_count))
-        memcpy(&l->batch_count, value, size);
-    else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && size == sizeof(l->batch_stride))
-        memcpy(&l->batch_stride, value, size);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    return attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT            ? SET(l->batch_count)
+           : attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET ? SET(l->batch_stride)
+                                                                      : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
 {
-    struct preference *p = new (sizeof(*p));
+    struct preference *p = calloc(1, sizeof(*p));
 
     *ret = (cublasLtMatmulPreference_t)(void *)p;
     return CUBLAS_STATUS_SUCCESS;
@@ -181,15 +175,16 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     struct preference *p = (struct preference *)(void *)preference;
     unsigned operand = (unsigned)attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
 
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && size == sizeof(p->workspace))
-        memcpy(&p->workspace, value, size);
-    else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && size == sizeof(p->reduction))
-        memcpy(&p->reduction, value, size);
-    else if (operand < 4 && size == sizeof(p->alignment[0]))
-        memcpy(&p->alignment[operand], value, size);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        return SET(p->workspace);
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return SET(p->reduction);
+    return operand < 4 ? SET(p->alignment[operand]) : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static const struct layout *layout_of(cublasLtMatrixLayout_t l)
+{
+    return (const struct layout *)(const void *)l;
 }
 
 static bool has_f8(const struct layout *l)
@@ -238,9 +233,8 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
 
     fake_blaslt_heuristics++;
     load_code();
-    if (has_f8((const struct layout *)(const void *)a) &&
-        !takes_f8((const struct operation *)(const void *)d, (const struct layout *)(const void *)a,
-                  (const struct layout *)(const void *)b, (const struct layout *)(const void *)out, p))
+    if (has_f8(layout_of(a)) &&
+        !takes_f8((const struct operation *)(const void *)d, layout_of(a), layout_of(b), layout_of(out), p))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((void *)h != (void *)&handle || wanted < RESULTS)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -373,33 +367,21 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      size_t workspace_size, cudaStream_t stream)
 {
     const struct operation *o = (const struct operation *)(const void *)d;
+    const struct layout *of_a = layout_of(la), *of_b = layout_of(lb), *of_out = layout_of(l);
     const void *addresses[] = {a, b, c, out};
-    struct call call;
+    struct call call = {*o,      fake_load(alpha, o->scale, 0), fake_load(beta, o->scale, 0), a, b, out, *of_a, *of_b,
+                        *of_out, algo->data[WORD_NUMBER]};
 
     if ((void *)h != (void *)&handle || algo->data[WORD_COOKIE] != COOKIE || c != out || lc != l || !workspace ||
-        workspace_size != algo->data[WORD_WORKSPACE] ||
-        !shapes_agree(o, (const struct layout *)(void *)la, (const struct layout *)(void *)lb,
-                      (const struct layout *)(void *)l))
+        workspace_size != algo->data[WORD_WORKSPACE] || !shapes_agree(o, of_a, of_b, of_out))
         fake_blaslt_wrong++;
     for (unsigned i = 0; i < 4; i++)
         if (!algo->data[WORD_ALIGNMENT + i] || (uintptr_t)addresses[i] % algo->data[WORD_ALIGNMENT + i] != 0)
             fake_blaslt_wrong++;
     fake_blaslt_products++;
-    if (!is_aligned((const struct layout *)(void *)la, a) || !is_aligned((const struct layout *)(void *)lb, b) ||
-        !is_aligned((const struct layout *)(void *)l, out))
-        fake_blaslt_misaligned++;
+    fake_blaslt_misaligned += !is_aligned(of_a, a) || !is_aligned(of_b, b) || !is_aligned(of_out, out);
     fake_blaslt_compute = (int)o->compute;
     fake_blaslt_fast_sums = o->fast_sums;
-    call = (struct call){*o,
-                         fake_load(alpha, o->scale, 0),
-                         fake_load(beta, o->scale, 0),
-                         a,
-                         b,
-                         out,
-                         *(const struct layout *)(void *)la,
-                         *(const struct layout *)(void *)lb,
-                         *(const struct layout *)(void *)l,
-                         algo->data[WORD_NUMBER]};
     if (is_captured(stream))
         return record(stream, &call);
     if (wait_for(stream) != CUDA_SUCCESS)

@@ -1,9 +1,70 @@
 /* What the launcher chooses: kernels, grids, parameters, tensor maps; no kernel is run. */
-#include "launches.h"
+#include "ops/launch.h"
+#include "ops/params.h"
+#include "ops/plan_launch.h"
 #include "tests/support/unit.h"
 
-PARAMS_OF(strided_of, cuda_ops_strided)
-PARAMS_OF(mapped_of, cuda_ops_gemm_mapped)
+static const struct cuda_ops_device device = {.multiprocessors = 132, .level = CUDA_OPS_SM90A};
+
+/* Of the operands, in order. */
+static const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
+
+static struct cuda_ops_strided strided_of(const struct cuda_launch *launch)
+{
+    struct cuda_ops_strided p;
+
+    assert_int_equal(launch->params_size, sizeof(p));
+    memcpy(&p, launch->params, sizeof(p));
+    return p;
+}
+
+static struct cuda_ops_gemm_mapped mapped_of(const struct cuda_launch *launch)
+{
+    struct cuda_ops_gemm_mapped p;
+
+    assert_int_equal(launch->params_size, sizeof(p));
+    memcpy(&p, launch->params, sizeof(p));
+    return p;
+}
+
+static struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_t k)
+{
+    return (struct plan){.kind = PLAN_GEMM,
+                         .dtype = dtype,
+                         .out_dtype = dtype,
+                         .gemm = {.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .batch_count = 1,
+                                  .a = {.row = k, .column = 1},
+                                  .b = {.row = n, .column = 1},
+                                  .out = {.row = n, .column = 1},
+                                  .alpha = 2,
+                                  .beta = 3,
+                                  .high_precision_only = true}};
+}
+
+static struct cuda_launch launch_of(enum op_id op, const struct plan *plan, const uint64_t *at, const char *variant)
+{
+    struct cuda_launch launch;
+    unsigned threads = 256;
+
+    MUST(cuda_ops_launch(op, plan, at, variant, &device, &launch, &e));
+    assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
+    if (launch.n_maps)
+        threads = CUDA_OPS_MAPPED_THREADS;
+    else if (strcmp(launch.variant, "skinny") == 0)
+        threads = CUDA_OPS_SKINNY_THREADS;
+    else if (strstr(launch.kernel, "_tf32_small"))
+        threads = CUDA_OPS_SMALL_MMA_THREADS;
+    else if (strcmp(launch.variant, "rows") == 0)
+        threads = CUDA_OPS_ROW_THREADS;
+    if (strstr(launch.kernel, "_plain"))
+        assert_true(launch.block[0] <= CUDA_OPS_PLAIN_THREADS);
+    else
+        assert_int_equal(launch.block[0], threads);
+    return launch;
+}
 
 /* An elementwise plan of rank 1 with these strides, inputs first. */
 static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, int64_t out)
@@ -16,23 +77,27 @@ static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, 
 
 /* ---- elementwise ---- */
 
+/* A thread takes a pack of 16 bytes, however many elements it is. */
 TEST(grids_cover_the_work_and_stay_in_bounds)
 {
-    struct plan plan = flat(DTYPE_F32, 1024, 1, 1, 1);
+    static const struct {
+        enum dtype dtype;
+        uint64_t count;
+        unsigned grid;
+        unsigned strided; /* 0: not asked */
+    } cases[] = {{DTYPE_F32, 1024, 1, 1},
+                 {DTYPE_F32, 1025, 2, 2},
+                 {DTYPE_F64, (UINT64_C(1) << 33) + 1, (1U << 22) + 1, 0},
+                 {DTYPE_F16, UINT64_C(1) << 33, 1U << 20, 0},
+                 {DTYPE_F64, UINT64_C(1) << 46, 0x7fffffff, 0x7fffffff}};
 
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 1);
-    plan = flat(DTYPE_F32, 1025, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 2);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 2);
-    /* A thread takes a pack of 16 bytes, however many elements it is. */
-    plan = flat(DTYPE_F64, ((uint64_t)1 << 33) + 1, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], ((uint64_t)1 << 22) + 1);
-    plan = flat(DTYPE_F16, (uint64_t)1 << 33, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1 << 20);
-    plan = flat(DTYPE_F64, (uint64_t)1 << 46, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 0x7fffffff);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 0x7fffffff);
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct plan plan = flat(cases[i].dtype, cases[i].count, 1, 1, 1);
+
+        assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], cases[i].grid);
+        if (cases[i].strided)
+            assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], cases[i].strided);
+    }
 }
 
 TEST(blocks_are_as_large_as_the_tensor_wants)
@@ -128,9 +193,8 @@ static struct plan matrix(enum dtype dtype, const int64_t strides[3][2])
     struct plan plan = {
         .kind = PLAN_ELEMENTWISE, .dtype = dtype, .elementwise = {.rank = 2, .shape = {96, 64}, .count = 96 * 64}};
 
-    memcpy(plan.elementwise.strides[0], strides[0], sizeof(strides[0]));
-    memcpy(plan.elementwise.strides[1], strides[1], sizeof(strides[1]));
-    memcpy(plan.elementwise.strides[2], strides[2], sizeof(strides[2]));
+    for (unsigned i = 0; i < 3; i++)
+        memcpy(plan.elementwise.strides[i], strides[i], sizeof(strides[i]));
     return plan;
 }
 
@@ -162,42 +226,39 @@ TEST(contiguous_rows_are_taken_in_pieces)
     assert_string_equal(launch.kernel, "kops_add_u8_strided");
 }
 
+/* The dimension along which an input is contiguous need not be the next one. */
 TEST(a_transposed_input_is_turned_in_tiles)
 {
-    static const int64_t one[3][2] = {{64, 1}, {1, 96}, {64, 1}}, both[3][2] = {{1, 96}, {1, 100}, {64, 1}};
-    static const int64_t other[3][2] = {{64, 2}, {1, 96}, {64, 1}};
-    struct plan plan = matrix(DTYPE_F32, one);
-    struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
-    struct cuda_ops_strided p = strided_of(&launch);
-
-    assert_string_equal(launch.kernel, "kops_add_f32_tiles");
-    assert_string_equal(launch.variant, "tiles");
-    assert_int_equal(p.turned, 2);
-    assert_int_equal(p.work, 2);
-    assert_int_equal(p.pieces.divisor, 1);
-    assert_int_equal(p.pieces_down.divisor, 2);
-    plan = matrix(DTYPE_F64, both);
-    launch = launch_of(OP_ADD, &plan, addresses, NULL);
-    assert_string_equal(launch.kernel, "kops_add_f64_tiles");
-    assert_int_equal(strided_of(&launch).turned, 3);
-    assert_int_equal(launch.grid[0], 6);
-    plan = matrix(DTYPE_F64, other);
-    assert_string_equal(launch_of(OP_ADD, &plan, addresses, NULL).kernel, "kops_add_f64_strided");
-    /* The dimension along which the input is contiguous need not be the next one. */
-    plan = (struct plan){
+    static const struct {
+        enum dtype dtype;
+        int64_t strides[3][2];
+        const char *kernel;
+        unsigned turned, grid; /* inputs, a bit each */
+    } cases[] = {{DTYPE_F32, {{64, 1}, {1, 96}, {64, 1}}, "kops_add_f32_tiles", 2, 2},
+                 {DTYPE_F64, {{1, 96}, {1, 100}, {64, 1}}, "kops_add_f64_tiles", 3, 6},
+                 {DTYPE_F64, {{64, 2}, {1, 96}, {64, 1}}, "kops_add_f64_strided", 0, 0}};
+    const struct plan deep = {
         .kind = PLAN_ELEMENTWISE,
         .dtype = DTYPE_F32,
         .elementwise = {
-            .rank = 3, .shape = {40, 3, 50}, .strides = {{1, 40, 120}, {0}, {150, 50, 1}}, .count = 40 * 3 * 50}};
-    memcpy(plan.elementwise.strides[1], plan.elementwise.strides[2], sizeof(plan.elementwise.strides[1]));
-    launch = launch_of(OP_SQUARE, &plan, addresses, NULL);
-    assert_int_not_equal(launch.params_size, 0);
+            .rank = 3, .shape = {40, 3, 50}, .strides = {{1, 40, 120}, {150, 50, 1}}, .count = 40 * 3 * 50}};
+    struct cuda_launch launch;
+    struct cuda_ops_strided p;
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct plan plan = matrix(cases[i].dtype, cases[i].strides);
+
+        launch = launch_of(OP_ADD, &plan, addresses, NULL);
+        assert_string_equal(launch.kernel, cases[i].kernel);
+        if (cases[i].turned) {
+            assert_int_equal(strided_of(&launch).turned, cases[i].turned);
+            assert_int_equal(launch.grid[0], cases[i].grid);
+        }
+    }
+    launch = launch_of(OP_SQUARE, &deep, addresses, NULL);
     assert_string_equal(launch.kernel, "kops_square_f32_tiles");
     p = strided_of(&launch);
-    assert_int_equal(p.sizes[1].divisor, 40);
-    assert_int_equal(p.sizes[2].divisor, 3);
-    assert_int_equal(p.a_strides[1], 1);
-    assert_int_equal(p.a_strides[2], 40);
+    assert_true(p.sizes[1].divisor == 40 && p.sizes[2].divisor == 3 && p.a_strides[1] == 1 && p.a_strides[2] == 40);
 }
 
 TEST(a_variant_that_cannot_run_is_refused)
@@ -207,6 +268,7 @@ TEST(a_variant_that_cannot_run_is_refused)
 
     MUST_FAIL(cuda_ops_launch(OP_ADD, &plan, addresses, "vector", &device, &launch, &e), ERROR_INVALID_ARGUMENT, "");
     MUST_FAIL(cuda_ops_launch(OP_ADD, &plan, addresses, "blaslt", &device, &launch, &e), ERROR_INVALID_ARGUMENT, "");
+    MUST_FAIL(cuda_ops_copy(&plan.elementwise, 3, 0x1000, 0x2000, &launch, &e), ERROR_UNSUPPORTED, "");
     assert_string_equal(launch.kernel, "untouched");
 }
 
@@ -232,22 +294,6 @@ TEST(every_variant_that_is_offered_runs)
                 launch_of((enum op_id)op, strcmp(*variants, "tiles") ? &plan : &turned, addresses, *variants).variant,
                 *variants);
     }
-}
-
-TEST(copies_go_by_element_size)
-{
-    const struct plan_elementwise plan = {.rank = 1, .shape = {5}, .strides = {{2}, {3}}, .count = 5};
-    struct cuda_launch launch;
-    struct cuda_ops_strided p;
-
-    MUST(cuda_ops_copy(&plan, 4, 0x1000, 0x2000, &launch, &e));
-    assert_string_equal(launch.kernel, "kops_copy_4_strided");
-    p = strided_of(&launch);
-    assert_int_equal(p.a, 0x1000);
-    assert_int_equal(p.out, 0x2000);
-    assert_int_equal(p.a_strides[0], 2);
-    assert_int_equal(p.out_strides[0], 3);
-    MUST_FAIL(cuda_ops_copy(&plan, 3, 0x1000, 0x2000, &launch, &e), ERROR_UNSUPPORTED, "");
 }
 
 /* ---- products ---- */

@@ -1,10 +1,9 @@
 /* The kernels that copy matrices for gemm, on an emulated GPU: random matrices beside plain loops, and the pieces of
  * special numbers. Every array ends at a page that cannot be touched. */
 #include <math.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "emulator.h"
+#include "guarded.h"
 #include "ops/launch.h"
 #include "ops/params.h"
 #include "tests/support/unit.h"
@@ -17,16 +16,6 @@ static uint64_t below(uint64_t n)
 {
     seed = seed * 6364136223846793005U + 1442695040888963407U;
     return (seed >> 33) % n;
-}
-
-static unsigned char *guarded(size_t bytes)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = (bytes + page - 1) / page * page + page;
-    unsigned char *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    assert_true(at != MAP_FAILED);
-    assert_int_equal(mprotect(at + mapped - page, page, PROT_NONE), 0);
-    return at + mapped - page - bytes;
 }
 
 static void run(enum cuda_ops_repack_kind kind, struct cuda_ops_repack *p)
@@ -183,21 +172,21 @@ static void check(enum cuda_ops_repack_kind kind, size_t size, unsigned pieces)
         for (unsigned i = 0; i < n; i++) {
             const bool aligned = pieces || below(2);
 
-            sources[i] = guarded(BYTES);
+            sources[i] = guarded_new(BYTES);
             for (unsigned k = 0; k < BYTES / 4; k++)
                 ((float *)(void *)sources[i])[k] = any_float();
             p.parts[i] = random_part(sources[i], size, pieces > 0);
             bytes[i] = give_target(&p.parts[i], aligned, pieces) * to_size;
             bytes[i] = (bytes[i] + 15) / 16 * 16 + (aligned ? 0 : to_size * below(9));
-            targets[i] = guarded(bytes[i]);
+            targets[i] = guarded_new(bytes[i]);
             memset(targets[i], POISON, bytes[i]);
             p.parts[i].to = (uint64_t)(uintptr_t)targets[i];
         }
         run(kind, &p);
         for (unsigned i = 0; i < n; i++) {
             expect_part(&p.parts[i], size, pieces, targets[i], bytes[i]);
-            munmap((void *)((uintptr_t)sources[i] & ~(uintptr_t)4095), BYTES);
-            munmap((void *)((uintptr_t)targets[i] & ~(uintptr_t)4095), bytes[i]);
+            guarded_free(sources[i], BYTES);
+            guarded_free(targets[i], bytes[i]);
         }
     }
 }
