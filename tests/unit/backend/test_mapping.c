@@ -107,6 +107,34 @@ static void on_ready(struct mapping_waiter *w, bool ok)
     *(int *)w->context = ok ? 1 : -1;
 }
 
+/* The handle's bytes come back with another id: the old mapping ends first, and only then the new one opens. */
+MAPPING_TEST(newer_id_replaces_the_older)
+{
+    struct mapping *old, *new, *again;
+    struct mapping_waiter w = {.ready = on_ready};
+    int ready = 0;
+
+    MUST(get('a', 5, ann, &old, &e));
+    mapping_use(old);
+    settle();
+    MUST(get('a', 6, ann, &new, &e));
+    assert_true(old->stale);
+    mapping_use(new);
+    w.context = &ready;
+    mapping_wait(new, &w);
+    for (int i = 0; i < 10; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    assert_int_equal(ready, 0); /* a job still uses the old memory */
+    MUST_FAIL(get('a', 5, ann, &again, &e), ERROR_STALE_BUFFER, "");
+    mapping_unuse(old);
+    while (!ready)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(ready, 1);
+    mapping_unref(old);
+    mapping_unuse(new);
+    mapping_unref(new);
+}
+
 MAPPING_TEST(older_id_is_refused)
 {
     struct mapping *m, *other;
@@ -119,6 +147,31 @@ MAPPING_TEST(older_id_is_refused)
     assert_true(m->stale);
     mapping_unref(m);
     mapping_unref(other);
+}
+
+static void count_done(struct mapping_flush *flush)
+{
+    assert_int_equal(atomic_load(&n_open), 0);
+    flush->before = UINT64_MAX;
+}
+
+/* Whoever waits for closes is told when the memory is unpinned, not before. */
+MAPPING_TEST(flush_waits_for_closes)
+{
+    struct mapping_flush flush = {.done = count_done};
+    struct mapping *m;
+
+    mapping_flush(&registry, &flush);
+    assert_true(flush.before == UINT64_MAX); /* nothing to wait for */
+    MUST(get('a', 5, ann, &m, &e));
+    mapping_use(m);
+    settle();
+    mapping_unuse(m);
+    mapping_unref(m);
+    mapping_flush(&registry, &flush);
+    assert_true(flush.before != UINT64_MAX);
+    while (flush.before != UINT64_MAX)
+        uv_run(&loop, UV_RUN_ONCE);
 }
 
 /* Who comes with a newer id while the older is being opened is told as well when that fails. */

@@ -56,13 +56,17 @@ static unsigned count(const struct arg *args, unsigned n_args, unsigned kind)
     return n;
 }
 
-void fill_kernel_step(struct step *step, const struct backend_function *function, unsigned threads,
-                      const struct arg *args, unsigned n_args)
+void make_kernel_job(struct test_job *t, const struct backend_function *function, unsigned threads,
+                     const struct arg *args, unsigned n_args)
 {
+    struct step *step = &t->step;
     unsigned inputs = count(args, n_args, ARG_IN), next[2] = {0, inputs};
     struct plan_kernel *k = &step->plan.kernel;
     uint16_t at = 0;
 
+    *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = job_done}};
+    t->job.steps = step;
+    t->job.samples = t->samples;
     *step = (struct step){.op = OP_COUNT,
                           .n_inputs = (uint8_t)inputs,
                           .n_outputs = (uint8_t)count(args, n_args, ARG_OUT),
@@ -92,13 +96,4 @@ void fill_kernel_step(struct step *step, const struct backend_function *function
         at = (uint16_t)(at + size);
     }
     k->param_bytes = at;
-}
-
-void make_kernel_job(struct test_job *t, const struct backend_function *function, unsigned threads,
-                     const struct arg *args, unsigned n_args)
-{
-    *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = job_done}};
-    fill_kernel_step(&t->step, function, threads, args, n_args);
-    t->job.steps = &t->step;
-    t->job.samples = t->samples;
 }

@@ -25,10 +25,7 @@ struct backend_code *load_code(void);
 /* The function lives as long as the process. */
 const struct backend_function *load_function(struct backend_code *code, const char *name);
 
-/* A step that launches the function over `threads` threads in blocks of 256. */
-void fill_kernel_step(struct step *step, const struct backend_function *function, unsigned threads,
-                      const struct arg *args, unsigned n_args);
-/* A job of one; one timed execution. */
+/* A job of one launch of the function over `threads` threads in blocks of 256; one timed execution. */
 void make_kernel_job(struct test_job *t, const struct backend_function *function, unsigned threads,
                      const struct arg *args, unsigned n_args);
 #define KERNEL_JOB(t, f, threads, ...)                                                                                 \

@@ -58,37 +58,6 @@ CUDA_TEST(test_only_outstanding_values_count)
     }
 }
 
-CUDA_TEST(test_a_forged_flag_ends_nothing)
-{
-    struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
-    struct cuda_stream *s = cuda_stream(stream);
-    const uint64_t forged[] = {0, 1, 2, 3, UINT64_MAX, UINT64_MAX / 2, 1000};
-    struct test_job before, t;
-    uint64_t last;
-
-    fill(m, N, 1);
-    make_job(&before, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-    run_job(stream, &before);
-    last = atomic_load(s->flag);
-    gate_close(STANDIN_GATE_kernel);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
-    start_job(stream, &t);
-    wait_at_gate(STANDIN_GATE_kernel, 1);
-    for (unsigned i = 0; i < sizeof(forged) / sizeof(forged[0]) + 2; i++) {
-        atomic_store(s->flag, i < sizeof(forged) / sizeof(forged[0]) ? forged[i] : last + i % 2);
-        for (unsigned poll = 0; poll < 200; poll++)
-            assert_int_equal(backend->poll(device), 1);
-        assert_false(t.done);
-        assert_int_equal(t.job.ended, 0);
-    }
-    gate_open(STANDIN_GATE_kernel);
-    finish(&t);
-    assert_false(t.job.failed);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(m)[i] == 2 * value(i, 1) * value(i, 1));
-}
-
 /* Last, since the context is lost: a job whose end would never be seen fails, whichever stream it is on. */
 CUDA_TEST(test_a_flag_that_was_overwritten_is_a_fault)
 {

@@ -12,14 +12,7 @@
 #include "jobs/executor.h"
 #include "util/clock.h"
 
-enum {
-    N = 1000,
-    REPEAT = 700 /* more than are read at once */,
-    BACKLOG = 12,
-    POLLS = 20,
-    UNREAD_MAX = 768,
-    MS = 1000 * 1000
-};
+enum { N = 1000, REPEAT = 700 /* more than are read at once */, POLLS = 20, UNREAD_MAX = 768, MS = 1000 * 1000 };
 
 /* What the backend has said of jobs with TIMING_STATISTIC since the setup. */
 static struct {
@@ -190,6 +183,14 @@ static void *prepare_gemm(void *ret)
     return NULL;
 }
 
+static void expect_time(struct test_job *t)
+{
+    finish(t);
+    assert_false(t->job.failed);
+    assert_int_equal(t->job.timer, TIMER_CUPTI);
+    assert_int_equal(t->job.n_samples, 1);
+}
+
 /* The records come when all code is loaded, whichever of several threads is the last. */
 static void expect_records_after(void *(*const *loaders)(void *), unsigned n)
 {
@@ -221,10 +222,7 @@ static void expect_records_after(void *(*const *loaders)(void *), unsigned n)
         pthread_join(threads[i], NULL);
         assert_int_equal(results[i], 0);
     }
-    finish(&t);
-    assert_false(t.job.failed);
-    assert_int_equal(t.job.timer, TIMER_CUPTI);
-    assert_int_equal(t.job.n_samples, 1);
+    expect_time(&t);
 }
 
 TEST_WITH(test_records_wait_while_code_is_loaded, setup_with_both, teardown)
@@ -287,8 +285,7 @@ static void pass_time(uint64_t ns)
 /* ---- kernels that end one by one ---- */
 
 static struct custom custom;
-static struct test_job jobs[BACKLOG];
-static int64_t run_before;
+static struct test_job jobs[3];
 
 static int begin(void **state)
 {
@@ -298,7 +295,6 @@ static int begin(void **state)
     custom = open_custom();
     make_custom(&custom, &jobs[0], TIMING_EXACT); /* CUPTI is started */
     run_job(custom.stream, &jobs[0]);
-    run_before = counter(STANDIN_COUNTER_kernels_run);
     __real_clock_gettime(CLOCK_MONOTONIC, &t);
     atomic_store(&now_ns, (uint64_t)t.tv_sec * 1000 * MS + (uint64_t)t.tv_nsec);
     gate_close(STANDIN_GATE_kernel);
@@ -351,20 +347,6 @@ static void let_first_of_two_end(void)
     let_first_end();
 }
 
-static void expect_time(struct test_job *t)
-{
-    finish(t);
-    assert_false(t->job.failed);
-    assert_int_equal(t->job.timer, TIMER_CUPTI);
-    assert_int_equal(t->job.n_samples, 1);
-}
-
-static void expect_times(unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        expect_time(&jobs[i]);
-}
-
 /* ---- exact times ---- */
 
 #define HELD(name) TEST_WITH(name, begin, end)
@@ -383,7 +365,8 @@ HELD(test_another_streams_kernels_hold_back)
     poll_some();
     assert_false(jobs[0].done || jobs[1].done);
     let_all_end();
-    expect_times(2);
+    expect_time(&jobs[0]);
+    expect_time(&jobs[1]);
 }
 
 HELD(test_a_busy_stream_does_not_wait_for_ever)
@@ -432,7 +415,8 @@ HELD(test_the_end_of_a_backlog_has_some_time)
     poll_some();
     assert_false(jobs[0].done);
     nothing_comes = false;
-    expect_times(2);
+    expect_time(&jobs[0]);
+    expect_time(&jobs[1]);
 }
 
 /* However late the backend looks: what CUPTI has is asked for first. */
@@ -442,7 +426,8 @@ HELD(test_nothing_is_given_up_unasked)
     poll_some();
     let_all_end();
     pass_time(5000ULL * MS);
-    expect_times(2);
+    expect_time(&jobs[0]);
+    expect_time(&jobs[1]);
 }
 
 /* A job that repeats goes on: its last executions keep their times. */
@@ -473,22 +458,6 @@ static void let_statistic_end(unsigned number)
     gate_pass_one(STANDIN_GATE_kernel);
     while (!jobs[number].done)
         backend->poll(device);
-}
-
-HELD(test_statistics_wait_for_a_pause)
-{
-    for (unsigned i = 0; i < BACKLOG; i++)
-        begin_job(i, custom.stream, TIMING_STATISTIC);
-    for (unsigned i = 0; i < BACKLOG - 1; i++) {
-        let_statistic_end(i);
-        poll_some();
-        assert_int_equal(flushes, i); /* none for the first, which is young */
-        pass_time(60 * MS);
-    }
-    assert_int_equal(told.count, 0);
-    let_statistic_end(BACKLOG - 1);
-    backend->arm(device);
-    assert_int_equal(told.count, BACKLOG);
 }
 
 HELD(test_statistics_do_not_wait_for_ever)

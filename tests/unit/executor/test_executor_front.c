@@ -111,39 +111,6 @@ FRONT(test_exclusive_jobs_take_turns)
     assert_null(f->device.hold.holder);
 }
 
-/* Those of others wait while it runs, and those that had begun end before it. */
-FRONT(test_an_exclusive_job_is_alone)
-{
-    uint64_t waited_ns, ended_ns;
-
-    submit(f, 0, 0);
-    f->exclusive[1] = 1;
-    front_fixture_submit(f, 1, 1);
-    front_fixture_submit(f, 2, 2);
-    assert_false(is_sent(f, 1) || is_sent(f, 2));
-    waited_ns = clock_now_ns();
-    front_fixture_put_done(f, 0, 0);
-    front_fixture_poll(f);
-    front_fixture_poll(f);
-    assert_true(is_sent(f, 1) && !is_sent(f, 2));
-    ended_ns = clock_now_ns();
-    front_fixture_put_done(f, 1, 0);
-    front_fixture_poll(f);
-    front_fixture_poll(f);
-    assert_true(f->jobs[1].was_alone && is_sent(f, 2));
-    /* Others waited, so no other exclusive one may begin for as long. */
-    f->exclusive[3] = 1;
-    front_fixture_submit(f, 3, 3);
-    front_fixture_put_done(f, 2, 0);
-    front_fixture_poll(f);
-    assert_true(f->device.hold.again_ns >= ended_ns + (ended_ns - waited_ns));
-    while (!is_sent(f, 3))
-        front_fixture_poll(f);
-    assert_true(clock_now_ns() >= f->device.hold.again_ns);
-    front_fixture_put_done(f, 3, 0);
-    front_fixture_poll(f);
-}
-
 /* Also while the loop never sleeps: who watches for jobs that hang asks how far a job is. */
 FRONT(test_progress)
 {
