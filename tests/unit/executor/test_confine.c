@@ -30,6 +30,7 @@ enum { WORKS, FAILS, NOT_HERE = 77 };
 
 static char secret[] = "/tmp/confine-XXXXXX";
 static struct backend_config config;
+static uid_t uid_before;
 
 /* ---- folders that fail, by the linker's --wrap ---- */
 
@@ -184,6 +185,14 @@ static bool enter_all(void)
     return enter_with("1"); /* required */
 }
 
+/* The daemon's own user stays: it may be root. */
+static bool enter_as_root(void)
+{
+    if (!files_version() || !calls_available())
+        _exit(NOT_HERE);
+    return enter_with("1:none") && getuid() == geteuid() && getuid() == uid_before;
+}
+
 static bool enter_nothing(void)
 {
     return enter_with("2"); /* off */
@@ -226,6 +235,12 @@ TEST(test_each_part_by_itself)
         {"sockets at first", enter_calls, sockets_at_first, WORKS},
         {"sockets", enter_calls_and_sockets, sockets, WORKS},
         {"rights, by all together", enter_all, rights, WORKS},
+        {"rights, as root", enter_as_root, rights, WORKS},
+        {"tracing, as root", enter_as_root, tracing, WORKS},
+        {"files, as root", enter_as_root, files, WORKS},
+        {"signals, as root", enter_as_root, signals, WORKS},
+        {"processes, as root", enter_as_root, processes, WORKS},
+        {"sockets, as root", enter_as_root, sockets, WORKS},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -303,6 +318,7 @@ TEST(test_devices_that_cannot_be_listed)
 
 static int set_up(void **state)
 {
+    uid_before = getuid();
     return close(mkstemp(secret));
 }
 

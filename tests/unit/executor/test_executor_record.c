@@ -40,6 +40,23 @@ static void make_step(struct step *s, enum plan_kind kind)
         s->operands[i].memory = (uint32_t)any();
 }
 
+static void expect_altered_is_harmless(const unsigned char *packed, uint32_t bytes)
+{
+    for (unsigned round = 0; round < 4; round++) {
+        unsigned char *altered = malloc(bytes); /* of its exact size, for tools that see reads behind the end */
+        struct step to;
+        uint32_t got;
+
+        memcpy(altered, packed, bytes);
+        for (unsigned n = 1 + (unsigned)rand() % 3; n--;)
+            altered[rand() % 16] = (unsigned char)rand();
+        got = step_unpack(altered, bytes, &to);
+        assert_true(got <= bytes);
+        assert_true(!got || (step_operands(&to) <= STEP_MAX_OPERANDS && to.op <= OP_COUNT));
+        free(altered);
+    }
+}
+
 /* The step that has arrived is packed once more: the bytes are the same. */
 TEST(test_a_step_arrives)
 {
@@ -69,29 +86,6 @@ TEST(test_a_step_arrives)
         assert_memory_equal(packed, again, bytes);
         assert_true(from.op == to.op && from.in_place == to.in_place && from.plan.kind == to.plan.kind);
         assert_int_equal(step_unpack(packed, bytes - 1, &to), 0);
-    }
-}
-
-TEST(test_an_altered_step_is_refused_or_harmless)
-{
-    uint32_t memories[STEP_MAX_OPERANDS] = {0};
-    struct step from, to;
-
-    srand(4);
-    for (unsigned i = 0; i < 20000; i++) {
-        uint32_t bytes, got;
-        unsigned char *packed; /* of its exact size, for tools that see reads behind the end */
-
-        make_step(&from, (enum plan_kind)(i % 3));
-        bytes = step_packed_bytes(&from);
-        packed = malloc(bytes);
-        step_pack(&from, memories, packed);
-        for (unsigned n = 1 + (unsigned)rand() % 3; n--;)
-            packed[rand() % 16] = (unsigned char)rand();
-        got = step_unpack(packed, bytes, &to);
-        assert_true(got <= bytes);
-        if (got)
-            assert_true(step_operands(&to) <= STEP_MAX_OPERANDS && to.op <= OP_COUNT);
-        free(packed);
+        expect_altered_is_harmless(packed, bytes);
     }
 }
