@@ -126,7 +126,7 @@ int teardown(void **state)
 
 /* ---- the control page ---- */
 
-struct standin_row *own_row(void)
+static struct standin_row *own_row(void)
 {
     for (unsigned i = 0; i < STANDIN_ROWS; i++)
         if (control->rows[i].pid == getpid())

@@ -9,7 +9,7 @@
 #include "tests/support/unit.h"
 #include "tests/unit/memory_id_of.h"
 
-enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
+enum { SAMPLES_MAX = 2048 };
 
 extern const struct backend *backend;
 extern struct backend_device *device;
@@ -35,7 +35,6 @@ void expect_nothing_lives(void);
 /* ---- the control page ---- */
 
 int64_t counter(enum standin_counter_id id); /* of this process */
-struct standin_row *own_row(void);
 uint64_t calls(const char *function);
 void gate_close(enum standin_gate_id gate);
 void gate_open(enum standin_gate_id gate);

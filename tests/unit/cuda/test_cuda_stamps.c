@@ -1,7 +1,6 @@
-/* How executions are timed: by the kernels themselves where they can tell, by events where not. */
+/* How executions are timed: by the kernels themselves where they can tell, by events where not. Single ones that wait
+ * behind a gate: functional_exact_times. */
 #include "kernel_support.h"
-
-#include "util/clock.h"
 
 enum { N = 1000, REPEAT = 40 /* more than are in flight */, SECOND_US = 1000000 };
 
@@ -50,34 +49,6 @@ TIMED(test_a_clock_of_long_steps_is_not_used)
 {
     open_with("1024", NULL);
     square(true);
-}
-
-/* The GPU waits until the execution and its events are on the stream, so that they tell when it began too. */
-TIMED(test_single_executions_wait_behind_a_gate)
-{
-    struct backend_stream *stream;
-    struct backend_memory *m;
-    struct test_job t;
-    int64_t before;
-    int runs = 0;
-
-    open_with(NULL, NULL);
-    m = device_memory(N * sizeof(float));
-    stream = stream_open();
-    before = counter(STANDIN_COUNTER_stream_gates);
-    KERNEL_JOB(&t, load_function(load_code(), "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
-    do { /* where the host is interrupted for 100 us meanwhile, the gate has opened by itself and tells nothing */
-        t.done = false;
-        run_job(stream, &t);
-        assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + ++runs);
-        assert_int_equal(t.job.timer, TIMER_EVENTS);
-    } while (!t.job.gpu_begin_ns && runs < 100);
-    assert_in_range(t.job.gpu_begin_ns, t.job.started_ns, t.job.gpu_end_ns);
-    assert_in_range(t.job.gpu_end_ns, t.job.gpu_begin_ns + 1, clock_now_ns());
-    t.job.timing = TIMING_NONE;
-    t.done = false;
-    run_job(stream, &t);
-    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + runs);
 }
 
 /* Events may say a second too much of each execution, which was found out when the context was opened. */

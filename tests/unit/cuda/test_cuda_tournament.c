@@ -329,6 +329,28 @@ TEST(the_most_promising_come_first)
     assert_int_equal(tuning_tried(&f.r), 12);
 }
 
+/* Candidates that are clearly slower are measured once, those that are a little slower not as often as the fastest. */
+TEST(who_is_slower_is_measured_less)
+{
+    struct fake f = fake_of(12, 0, 100);
+
+    f.us[1] = 99;
+    f.us[2] = 107;
+    f.us[3] = 115;
+    for (unsigned i = 4; i < 12; i++)
+        f.us[i] = 140;
+    MUST(run(&f, &e));
+    for (unsigned i = 4; i < 12; i++) {
+        assert_int_equal(f.measured[i], 1);
+        assert_int_equal(f.r.candidates[i].state, TUNING_SLOWER);
+    }
+    assert_int_equal(f.measured[0], 1 + TOURNAMENT_ROUNDS);
+    assert_int_equal(f.measured[1], 1 + TOURNAMENT_ROUNDS);
+    assert_int_equal(f.measured[3], 1 + 2);
+    assert_int_equal(f.measured[2], 1 + 3);
+    assert_true(took_ms(&f) < 100);
+}
+
 TEST(what_was_not_compared_stays)
 {
     struct fake f = fake_of(4, 0, 300000);
