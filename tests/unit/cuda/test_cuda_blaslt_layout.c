@@ -55,18 +55,3 @@ TEST(every_product_is_in_one_call)
         }
     }
 }
-
-TEST(rows_begin_where_the_batches_let_them)
-{
-    struct plan plan = scores(32, 40, 512);
-    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
-    struct blaslt_layout l;
-
-    MUST(blaslt_layout(&plan, addresses, &l, &e));
-    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-        assert_int_equal(l.problem.alignment[o], o == BLASLT_D ? 256 : 128);
-    plan.gemm.a.batch[0] += 4; /* bf16 */
-    MUST(blaslt_layout(&plan, addresses, &l, &e));
-    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-        assert_int_equal(l.problem.alignment[o], l.source[o] == PLAN_GEMM_A ? 8 : o == BLASLT_D ? 256 : 128);
-}

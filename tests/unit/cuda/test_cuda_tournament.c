@@ -351,6 +351,59 @@ TEST(who_is_slower_is_measured_less)
     assert_true(took_ms(&f) < 100);
 }
 
+/* A tuning that ended too early is gone on with: what was tried is passed over, and in the end all has been. */
+TEST(a_later_tuning_goes_on)
+{
+    struct fake f = fake_of(40, 4, 8000);
+    unsigned tunings = 0, fastest = 37, tried;
+
+    f.us[fastest] = 6000;
+    do {
+        unsigned counts[TUNING_CANDIDATES_MAX];
+        bool were_tried[TUNING_CANDIDATES_MAX];
+
+        for (unsigned i = 0; i < f.r.n; i++)
+            were_tried[i] = f.r.candidates[i].tried;
+        memset(f.measured, 0, sizeof(f.measured));
+        f.n_order = 0;
+        MUST(run(&f, &e));
+        memcpy(counts, f.measured, sizeof(counts));
+        for (unsigned i = 0; i < f.r.n; i++) {
+            if (were_tried[i] && i != f.r.usual && i != f.r.before)
+                assert_int_equal(counts[i], 0);
+            if (!f.r.candidates[i].tried)
+                assert_true(counts[i] == 0 && f.r.candidates[i].state == TUNING_LEFT_OUT &&
+                            isnan(f.r.candidates[i].us));
+        }
+        assert_true(f.r.n_new > 0);
+        tried = tuning_tried(&f.r);
+        tunings++;
+        f.r.before = f.r.best;
+    } while (tried < f.r.n);
+    assert_in_range(tunings, 2, 5);
+    assert_int_equal(f.r.best, fastest);
+}
+
+/* Where nobody waits one more is tried each time, however long that takes: so all are in the end. */
+TEST(a_patient_tuning_always_goes_on)
+{
+    for (unsigned patient = 0; patient < 2; patient++) {
+        struct fake f = fake_of(3, 1, 700000);
+
+        f.patient = patient;
+        f.us[2] = 500000;
+        for (unsigned i = 0; i < 4; i++) {
+            memset(f.measured, 0, sizeof(f.measured));
+            f.n_order = 0;
+            MUST(run(&f, &e));
+            f.r.before = f.r.best;
+        }
+        assert_int_equal(tuning_tried(&f.r), patient ? 4 : 1);
+        assert_int_equal(f.r.best, patient ? 2 : 0);
+        assert_true(took_ms(&f) < (patient ? 4 * 3000 : 4 * 800));
+    }
+}
+
 TEST(what_was_not_compared_stays)
 {
     struct fake f = fake_of(4, 0, 300000);

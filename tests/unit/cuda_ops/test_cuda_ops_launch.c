@@ -68,29 +68,6 @@ static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, 
 
 /* ---- elementwise ---- */
 
-/* A thread takes a pack of 16 bytes, however many elements it is. */
-TEST(grids_cover_the_work_and_stay_in_bounds)
-{
-    static const struct {
-        enum dtype dtype;
-        uint64_t count;
-        unsigned grid;
-        unsigned strided; /* 0: not asked */
-    } cases[] = {{DTYPE_F32, 1024, 1, 1},
-                 {DTYPE_F32, 1025, 2, 2},
-                 {DTYPE_F64, (UINT64_C(1) << 33) + 1, (1U << 22) + 1, 0},
-                 {DTYPE_F16, UINT64_C(1) << 33, 1U << 20, 0},
-                 {DTYPE_F64, UINT64_C(1) << 46, 0x7fffffff, 0x7fffffff}};
-
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct plan plan = flat(cases[i].dtype, cases[i].count, 1, 1, 1);
-
-        assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], cases[i].grid);
-        if (cases[i].strided)
-            assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], cases[i].strided);
-    }
-}
-
 TEST(blocks_are_as_large_as_the_tensor_wants)
 {
     static const struct {
@@ -158,6 +135,22 @@ TEST(each_elementwise_op_has_its_kernel)
         {OP_ADD, DTYPE_F32, 0, 1000, STEPS(1, 0), {0}, NULL, "kops_add_f32_vector", 0},
         {OP_SQUARE, DTYPE_F32, 0, 1000, STEPS(1, 1), {0}, NULL, "kops_square_f32_plain", 0},
         {OP_SQUARE, DTYPE_F32, 0, 1000, STEPS(1, 1), {0, 4}, NULL, "kops_square_f32_vector", 0},
+        /* a thread takes a pack of 16 bytes, however many elements it is; grids are bounded */
+        {OP_ADD, DTYPE_F32, 0, 1024, STEPS(1, 1), {0}, NULL, "kops_add_f32_plain", 1},
+        {OP_ADD, DTYPE_F32, 0, 1025, STEPS(1, 1), {0}, NULL, "kops_add_f32_plain", 2},
+        {OP_ADD, DTYPE_F32, 0, 1024, STEPS(1, 1), {0}, "strided", "kops_add_f32_strided", 1},
+        {OP_ADD, DTYPE_F32, 0, 1025, STEPS(1, 1), {0}, "strided", "kops_add_f32_strided", 2},
+        {OP_ADD,
+         DTYPE_F64,
+         0,
+         (INT64_C(1) << 33) + 1,
+         STEPS(1, 1),
+         {0, 0, 8},
+         NULL,
+         "kops_add_f64_vector",
+         (1U << 22) + 1},
+        {OP_ADD, DTYPE_F64, 0, INT64_C(1) << 46, STEPS(1, 1), {0}, NULL, "kops_add_f64_plain", 0x7fffffff},
+        {OP_ADD, DTYPE_F64, 0, INT64_C(1) << 46, STEPS(1, 1), {0}, "strided", "kops_add_f64_strided64", 0x7fffffff},
         /* counts and offsets from 2^31 on take 64 bits; few elements may be far apart */
         {OP_ADD, DTYPE_F16, 0, limit - 1, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided", 0},
         {OP_ADD, DTYPE_F16, 0, limit, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided64", 0},
@@ -329,21 +322,91 @@ TEST(each_product_has_its_kernel)
     }
 }
 
-/* What the maps describe is read by the stand-in driver's kernels, in conformance. */
-TEST(hopper_has_whole_tiles)
+TEST(hopper_describes_its_operands)
 {
-    const struct plan plan = product(DTYPE_BF16, 4096, 3848, 1024);
-    const struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
-    const struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+    static const struct {
+        enum dtype dtype;
+        int64_t m, n, k;
+        int64_t row; /* of b and out; 0: n */
+        unsigned batches;
+        bool out_by_columns; /* the transposed product: a is now b */
+        const char *kernel;
+        struct {
+            uint64_t address, inner, outer, lead, batches, batch; /* strides in elements; batch 0: any */
+            uint32_t rows;
+        } maps[3];
+    } cases[] = {
+        {DTYPE_BF16,
+         4096,
+         3848,
+         1024,
+         0,
+         1,
+         false,
+         "kops_gemm_bf16_hopper_128x256_kx",
+         {{0x10000, 1024, 4096, 1024, 1, 0, 128},
+          {0x20000, 3848, 1024, 3848, 1, 0, 64},
+          {0x30000, 3848, 4096, 3848, 1, 0, 64}}},
+        {DTYPE_BF16,
+         4096,
+         3848,
+         1024,
+         0,
+         1,
+         true,
+         "kops_gemm_bf16_hopper_128x256_xk",
+         {{0x20000, 3848, 1024, 3848, 1, 0, 64},
+          {0x10000, 1024, 4096, 1024, 1, 0, 128},
+          {0x30000, 4096, 3848, 4096, 1, 0, 64}}},
+        {DTYPE_F16,
+         100,
+         101,
+         72,
+         104,
+         5,
+         false,
+         NULL, /* a batch, of which b is the same for all, and ends of rows */
+         {{0x10000, 72, 100, 72, 5, 7200, 0}, {0x20000, 101, 72, 104, 1, 0, 0}, {0x30000, 96, 100, 104, 5, 10400, 64}}},
+    };
 
-    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_kx");
-    assert_true(launch.n_maps == 3 && p.tiles_m == 16 && p.tiles_n == 16);
-    assert_true(launch.shared_bytes > 4 * 48 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
-    for (unsigned i = 0; i < 3; i++) {
-        const struct plan_map *m = &launch.maps[i].map;
+    for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct plan plan = product(cases[c].dtype, cases[c].m, cases[c].n, cases[c].k);
+        struct cuda_launch launch;
+        struct cuda_ops_gemm_mapped p;
 
-        assert_int_equal(m->type, 9);
-        assert_true(m->box[0] == 64 && m->box[1] == (i == 0 ? 128 : 64) && m->box[2] == 1);
+        if (cases[c].row)
+            plan.gemm.b.row = plan.gemm.out.row = cases[c].row;
+        if (cases[c].out_by_columns)
+            plan.gemm.out = (struct plan_matrix){.row = 1, .column = cases[c].m};
+        if (cases[c].batches > 1) {
+            plan.gemm.batch_rank = 1;
+            plan.gemm.batch_count = plan.gemm.batch_shape[0] = cases[c].batches;
+            plan.gemm.a.batch[0] = (int64_t)cases[c].maps[0].batch;
+            plan.gemm.out.batch[0] = (int64_t)cases[c].maps[2].batch;
+        }
+        launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+        p = mapped_of(&launch);
+        assert_int_equal(launch.n_maps, 3);
+        assert_true(!cases[c].kernel || !strcmp(launch.kernel, cases[c].kernel));
+        assert_true(launch.shared_bytes > 4 * 24 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
+        assert_true(p.alpha == 2 && p.beta == 3 && p.k == cases[c].k && p.batch_count == cases[c].batches);
+        assert_true(!p.b_batch && p.a_batch == (cases[c].batches > 1) && p.out_batch == cases[c].maps[2].batch);
+        assert_true(!cases[c].kernel || (p.tiles_m == 16 && p.tiles_n == 16 && launch.grid[0] == 132));
+        for (unsigned i = 0; i < 3; i++) {
+            const struct plan_map *m = &launch.maps[i].map;
+
+            assert_int_equal(m->type, cases[c].dtype == DTYPE_BF16 ? 9 : 6);
+            assert_int_equal(m->address, cases[c].maps[i].address);
+            assert_int_equal(m->extents[0], cases[c].maps[i].inner);
+            assert_int_equal(m->extents[1], cases[c].maps[i].outer);
+            assert_int_equal(m->extents[2], cases[c].maps[i].batches);
+            assert_int_equal(m->strides[0], 2 * cases[c].maps[i].lead);
+            assert_true(m->strides[1] % 16 == 0 &&
+                        (!cases[c].maps[i].batch || m->strides[1] == 2 * cases[c].maps[i].batch));
+            assert_true(m->box[0] == 64 && m->box[2] == 1 &&
+                        (!cases[c].maps[i].rows || m->box[1] == cases[c].maps[i].rows));
+            assert_true(launch.maps[i].at % 64 == 0 && launch.maps[i].at + PLAN_MAP_BYTES <= launch.params_size);
+        }
     }
 }
 
