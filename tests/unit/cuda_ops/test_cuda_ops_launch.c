@@ -95,6 +95,8 @@ TEST(blocks_are_as_large_as_the_tensor_wants)
     }
 }
 
+#define LIMIT (INT64_C(1) << 31)
+
 /* Steps of the vectors a and b. */
 #define STEPS(a, b)                                                                                                    \
     {                                                                                                                  \
@@ -116,7 +118,6 @@ TEST(blocks_are_as_large_as_the_tensor_wants)
 TEST(each_elementwise_op_has_its_kernel)
 {
     enum { ROWS = CUDA_OPS_ROW_THREADS };
-    static const int64_t limit = INT64_C(1) << 31;
     static const struct {
         enum op_id op;
         enum dtype dtype;
@@ -140,22 +141,14 @@ TEST(each_elementwise_op_has_its_kernel)
         {OP_ADD, DTYPE_F32, 0, 1025, STEPS(1, 1), {0}, NULL, "kops_add_f32_plain", 2},
         {OP_ADD, DTYPE_F32, 0, 1024, STEPS(1, 1), {0}, "strided", "kops_add_f32_strided", 1},
         {OP_ADD, DTYPE_F32, 0, 1025, STEPS(1, 1), {0}, "strided", "kops_add_f32_strided", 2},
-        {OP_ADD,
-         DTYPE_F64,
-         0,
-         (INT64_C(1) << 33) + 1,
-         STEPS(1, 1),
-         {0, 0, 8},
-         NULL,
-         "kops_add_f64_vector",
-         (1U << 22) + 1},
+        {OP_ADD, DTYPE_F64, 0, (INT64_C(1) << 33) + 1, STEPS(1, 1), {0}, NULL, "kops_add_f64_plain", (1U << 22) + 1},
         {OP_ADD, DTYPE_F64, 0, INT64_C(1) << 46, STEPS(1, 1), {0}, NULL, "kops_add_f64_plain", 0x7fffffff},
         {OP_ADD, DTYPE_F64, 0, INT64_C(1) << 46, STEPS(1, 1), {0}, "strided", "kops_add_f64_strided64", 0x7fffffff},
         /* counts and offsets from 2^31 on take 64 bits; few elements may be far apart */
-        {OP_ADD, DTYPE_F16, 0, limit - 1, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided", 0},
-        {OP_ADD, DTYPE_F16, 0, limit, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided64", 0},
-        {OP_ADD, DTYPE_F16, 0, 3, STEPS(1, limit / 2 - 1), {0}, NULL, "kops_add_f16_strided", 0},
-        {OP_ADD, DTYPE_F16, 0, 3, STEPS(1, limit / 2), {0}, NULL, "kops_add_f16_strided64", 0},
+        {OP_ADD, DTYPE_F16, 0, LIMIT - 1, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided", 0},
+        {OP_ADD, DTYPE_F16, 0, LIMIT, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided64", 0},
+        {OP_ADD, DTYPE_F16, 0, 3, STEPS(1, LIMIT / 2 - 1), {0}, NULL, "kops_add_f16_strided", 0},
+        {OP_ADD, DTYPE_F16, 0, 3, STEPS(1, LIMIT / 2), {0}, NULL, "kops_add_f16_strided64", 0},
         /* rows: 8 pieces a row, or 9 where rows of out do not begin at boundaries; few bytes a row are none */
         {OP_ADD, DTYPE_F32, 96, 64, EVEN, {4}, NULL, "kops_add_f32_rows", 8 * 96 / ROWS},
         {OP_ADD, DTYPE_F64, 96, 64, EVEN, {4}, "rows", "kops_add_f64_rows", 8 * 96 / ROWS},
@@ -326,47 +319,44 @@ TEST(hopper_describes_its_operands)
 {
     static const struct {
         enum dtype dtype;
-        int64_t m, n, k;
-        int64_t row; /* of b and out; 0: n */
+        int64_t m, n, k, row; /* row: of b and out */
         unsigned batches;
-        bool out_by_columns; /* the transposed product: a is now b */
-        const char *kernel;
+        const char *kernel; /* NULL: any; "…_xk": out by columns, the transposed product: a is now b */
         struct {
             uint64_t address, inner, outer, lead, batches, batch; /* strides in elements; batch 0: any */
             uint32_t rows;
         } maps[3];
     } cases[] = {
-        {DTYPE_BF16,
-         4096,
-         3848,
-         1024,
-         0,
-         1,
-         false,
-         "kops_gemm_bf16_hopper_128x256_kx",
-         {{0x10000, 1024, 4096, 1024, 1, 0, 128},
-          {0x20000, 3848, 1024, 3848, 1, 0, 64},
-          {0x30000, 3848, 4096, 3848, 1, 0, 64}}},
-        {DTYPE_BF16,
-         4096,
-         3848,
-         1024,
-         0,
-         1,
-         true,
-         "kops_gemm_bf16_hopper_128x256_xk",
-         {{0x20000, 3848, 1024, 3848, 1, 0, 64},
-          {0x10000, 1024, 4096, 1024, 1, 0, 128},
-          {0x30000, 4096, 3848, 4096, 1, 0, 64}}},
-        {DTYPE_F16,
-         100,
-         101,
-         72,
-         104,
-         5,
-         false,
-         NULL, /* a batch, of which b is the same for all, and ends of rows */
-         {{0x10000, 72, 100, 72, 5, 7200, 0}, {0x20000, 101, 72, 104, 1, 0, 0}, {0x30000, 96, 100, 104, 5, 10400, 64}}},
+        {.dtype = DTYPE_BF16,
+         .m = 4096,
+         .n = 3848,
+         .k = 1024,
+         .row = 3848,
+         .batches = 1,
+         .kernel = "kops_gemm_bf16_hopper_128x256_kx",
+         .maps = {{0x10000, 1024, 4096, 1024, 1, 0, 128},
+                  {0x20000, 3848, 1024, 3848, 1, 0, 64},
+                  {0x30000, 3848, 4096, 3848, 1, 0, 64}}},
+        {.dtype = DTYPE_BF16,
+         .m = 4096,
+         .n = 3848,
+         .k = 1024,
+         .row = 3848,
+         .batches = 1,
+         .kernel = "kops_gemm_bf16_hopper_128x256_xk",
+         .maps = {{0x20000, 3848, 1024, 3848, 1, 0, 64},
+                  {0x10000, 1024, 4096, 1024, 1, 0, 128},
+                  {0x30000, 4096, 3848, 4096, 1, 0, 64}}},
+        /* a batch, of which b is the same for all, and ends of rows */
+        {.dtype = DTYPE_F16,
+         .m = 100,
+         .n = 101,
+         .k = 72,
+         .row = 104,
+         .batches = 5,
+         .maps = {{0x10000, 72, 100, 72, 5, 7200, 0},
+                  {0x20000, 101, 72, 104, 1, 0, 0},
+                  {0x30000, 96, 100, 104, 5, 10400, 64}}},
     };
 
     for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
@@ -374,9 +364,8 @@ TEST(hopper_describes_its_operands)
         struct cuda_launch launch;
         struct cuda_ops_gemm_mapped p;
 
-        if (cases[c].row)
-            plan.gemm.b.row = plan.gemm.out.row = cases[c].row;
-        if (cases[c].out_by_columns)
+        plan.gemm.b.row = plan.gemm.out.row = cases[c].row;
+        if (cases[c].kernel && strstr(cases[c].kernel, "_xk"))
             plan.gemm.out = (struct plan_matrix){.row = 1, .column = cases[c].m};
         if (cases[c].batches > 1) {
             plan.gemm.batch_rank = 1;

@@ -170,21 +170,6 @@ FRONT(test_an_executor_that_always_issues)
     assert_in_range(polls, 2, 10000);
 }
 
-/* A job that waits for the executor ends; the next one of its stream goes on in its place. */
-FRONT(test_a_waiting_job_is_withdrawn)
-{
-    f->x->ready = false;
-    front_fixture_submit(f, 0, 0);
-    front_fixture_submit(f, 1, 0);
-    front_fixture_withdraw(f, 0);
-    f->x->ready = true;
-    front_fixture_poll(f);
-    assert_true(!is_sent(f, 0) && is_sent(f, 1));
-    front_fixture_put_done(f, 1, 0);
-    front_fixture_poll(f);
-    assert_true(!f->done[0] && f->done[1] == 1);
-}
-
 /* The last job of a stream that waits ends: the front does not remember it. */
 FRONT(test_a_withdrawn_exclusive_job_holds_nobody)
 {
