@@ -319,57 +319,46 @@ TEST(hopper_describes_its_operands)
 {
     static const struct {
         enum dtype dtype;
-        int64_t m, n, k, row; /* row: of b and out */
-        unsigned batches;
+        struct {
+            int64_t m, n, k, row; /* row: of b and out */
+            unsigned batches;
+        } size;
         const char *kernel; /* NULL: any; "…_xk": out by columns, the transposed product: a is now b */
         struct {
             uint64_t address, inner, outer, lead, batches, batch; /* strides in elements; batch 0: any */
             uint32_t rows;
         } maps[3];
     } cases[] = {
-        {.dtype = DTYPE_BF16,
-         .m = 4096,
-         .n = 3848,
-         .k = 1024,
-         .row = 3848,
-         .batches = 1,
-         .kernel = "kops_gemm_bf16_hopper_128x256_kx",
-         .maps = {{0x10000, 1024, 4096, 1024, 1, 0, 128},
-                  {0x20000, 3848, 1024, 3848, 1, 0, 64},
-                  {0x30000, 3848, 4096, 3848, 1, 0, 64}}},
-        {.dtype = DTYPE_BF16,
-         .m = 4096,
-         .n = 3848,
-         .k = 1024,
-         .row = 3848,
-         .batches = 1,
-         .kernel = "kops_gemm_bf16_hopper_128x256_xk",
-         .maps = {{0x20000, 3848, 1024, 3848, 1, 0, 64},
-                  {0x10000, 1024, 4096, 1024, 1, 0, 128},
-                  {0x30000, 4096, 3848, 4096, 1, 0, 64}}},
+        {DTYPE_BF16,
+         {4096, 3848, 1024, 3848, 1},
+         "kops_gemm_bf16_hopper_128x256_kx",
+         {{0x10000, 1024, 4096, 1024, 1, 0, 128},
+          {0x20000, 3848, 1024, 3848, 1, 0, 64},
+          {0x30000, 3848, 4096, 3848, 1, 0, 64}}},
+        {DTYPE_BF16,
+         {4096, 3848, 1024, 3848, 1},
+         "kops_gemm_bf16_hopper_128x256_xk",
+         {{0x20000, 3848, 1024, 3848, 1, 0, 64},
+          {0x10000, 1024, 4096, 1024, 1, 0, 128},
+          {0x30000, 4096, 3848, 4096, 1, 0, 64}}},
         /* a batch, of which b is the same for all, and ends of rows */
-        {.dtype = DTYPE_F16,
-         .m = 100,
-         .n = 101,
-         .k = 72,
-         .row = 104,
-         .batches = 5,
-         .maps = {{0x10000, 72, 100, 72, 5, 7200, 0},
-                  {0x20000, 101, 72, 104, 1, 0, 0},
-                  {0x30000, 96, 100, 104, 5, 10400, 64}}},
+        {DTYPE_F16,
+         {100, 101, 72, 104, 5},
+         NULL,
+         {{0x10000, 72, 100, 72, 5, 7200, 0}, {0x20000, 101, 72, 104, 1, 0, 0}, {0x30000, 96, 100, 104, 5, 10400, 64}}},
     };
 
     for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
-        struct plan plan = product(cases[c].dtype, cases[c].m, cases[c].n, cases[c].k);
+        struct plan plan = product(cases[c].dtype, cases[c].size.m, cases[c].size.n, cases[c].size.k);
         struct cuda_launch launch;
         struct cuda_ops_gemm_mapped p;
 
-        plan.gemm.b.row = plan.gemm.out.row = cases[c].row;
+        plan.gemm.b.row = plan.gemm.out.row = cases[c].size.row;
         if (cases[c].kernel && strstr(cases[c].kernel, "_xk"))
-            plan.gemm.out = (struct plan_matrix){.row = 1, .column = cases[c].m};
-        if (cases[c].batches > 1) {
+            plan.gemm.out = (struct plan_matrix){.row = 1, .column = cases[c].size.m};
+        if (cases[c].size.batches > 1) {
             plan.gemm.batch_rank = 1;
-            plan.gemm.batch_count = plan.gemm.batch_shape[0] = cases[c].batches;
+            plan.gemm.batch_count = plan.gemm.batch_shape[0] = cases[c].size.batches;
             plan.gemm.a.batch[0] = (int64_t)cases[c].maps[0].batch;
             plan.gemm.out.batch[0] = (int64_t)cases[c].maps[2].batch;
         }
@@ -378,8 +367,8 @@ TEST(hopper_describes_its_operands)
         assert_int_equal(launch.n_maps, 3);
         assert_true(!cases[c].kernel || !strcmp(launch.kernel, cases[c].kernel));
         assert_true(launch.shared_bytes > 4 * 24 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
-        assert_true(p.alpha == 2 && p.beta == 3 && p.k == cases[c].k && p.batch_count == cases[c].batches);
-        assert_true(!p.b_batch && p.a_batch == (cases[c].batches > 1) && p.out_batch == cases[c].maps[2].batch);
+        assert_true(p.alpha == 2 && p.beta == 3 && p.k == cases[c].size.k && p.batch_count == cases[c].size.batches);
+        assert_true(!p.b_batch && p.a_batch == (cases[c].size.batches > 1) && p.out_batch == cases[c].maps[2].batch);
         assert_true(!cases[c].kernel || (p.tiles_m == 16 && p.tiles_n == 16 && launch.grid[0] == 132));
         for (unsigned i = 0; i < 3; i++) {
             const struct plan_map *m = &launch.maps[i].map;
