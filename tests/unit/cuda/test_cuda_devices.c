@@ -2,11 +2,8 @@
 #include "support.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "backend/devices.h"
-#include "core/kernel.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), FAILURES_MAX = 400, OUT_OF_MEMORY = 2 };
 

@@ -1,5 +1,5 @@
 /* Users' kernels: loading code, what a launch gets, and jobs of them in every form that ops have. */
-#include "kernel_support.h"
+#include "support.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), SHARED_MAX = 232448 };
 

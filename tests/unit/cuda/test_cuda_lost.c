@@ -1,7 +1,7 @@
 /* A sticky fault: jobs that had ended are done, the others fail, and say whether they had begun. That all other calls
  * fail as well: functional_cuda_lifetimes, faults_driver. A process whose context broke gets no other: each test has a
  * process of its own. */
-#include "kernel_support.h"
+#include "support.h"
 
 #include <sched.h>
 #include <stdio.h>

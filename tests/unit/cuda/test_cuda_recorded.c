@@ -2,7 +2,7 @@
  *
  * Records come late: CUPTI hands none out of a buffer in which a launch has not ended, so those of a stream that always
  * has more to do come when it pauses. There the backend's clock stands still, but for what a test adds. */
-#include "kernel_support.h"
+#include "support.h"
 
 #include <pthread.h>
 #include <sched.h>

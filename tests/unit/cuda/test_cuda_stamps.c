@@ -1,6 +1,6 @@
 /* How executions are timed: by the kernels themselves where they can tell, by events where not. Single ones that wait
  * behind a gate: functional_exact_times. */
-#include "kernel_support.h"
+#include "support.h"
 
 enum { N = 1000, REPEAT = 40 /* more than are in flight */, SECOND_US = 1000000 };
 
