@@ -1,4 +1,5 @@
-/* Steps on their way to an executor: a packed step that was cut or altered is refused or harmless. */
+/* Steps on their way to an executor: what a backend reads of a step arrives, and a packed step that was cut or altered
+ * is refused or harmless. */
 #include "executor/record.h"
 #include "tests/support/unit.h"
 
@@ -19,6 +20,7 @@ static void make_step(struct step *s, enum plan_kind kind)
     s->op = (uint16_t)(kind == PLAN_ELEMENTWISE ? OP_ADD : kind == PLAN_GEMM ? OP_GEMM : OP_COUNT);
     s->n_inputs = (uint8_t)(kind == PLAN_KERNEL ? rand() % 9 : 2);
     s->n_outputs = (uint8_t)(kind == PLAN_KERNEL ? rand() % 8 : 1);
+    memset(s->variant, 0, sizeof(s->variant));
     step_copy_variant(s->variant, names[rand() % 2]);
     s->plan.kind = kind;
     s->plan.dtype = DTYPE_F32;
@@ -55,10 +57,10 @@ static void expect_altered_is_harmless(const unsigned char *packed, uint32_t byt
     }
 }
 
-/* What a backend reads of a step arrives: conformance. */
+/* A step that has arrived is packed once more: the bytes are the same. */
 TEST(test_packed_steps)
 {
-    static unsigned char packed[ROOM];
+    static unsigned char packed[ROOM], again[ROOM];
     uint32_t memories[STEP_MAX_OPERANDS];
     struct step from, to;
 
@@ -77,6 +79,9 @@ TEST(test_packed_steps)
         assert_int_equal(step_unpack(packed, sizeof(packed), &to), bytes);
         for (unsigned o = 0; o < step_operands(&from); o++)
             assert_int_equal(to.operands[o].memory, memories[o]);
+        assert_int_equal(step_pack(&to, memories, again), bytes);
+        assert_memory_equal(packed, again, bytes);
+        assert_true(from.op == to.op && from.in_place == to.in_place && from.plan.kind == to.plan.kind);
         assert_int_equal(step_unpack(packed, bytes - 1, &to), 0);
         expect_altered_is_harmless(packed, bytes);
     }
