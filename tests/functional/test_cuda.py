@@ -213,7 +213,9 @@ def test_memory_of_the_daemon_itself(connection: raw.Connection, exporter: Expor
     assert (content[N : 2 * N] == 9).all() and not content[:N].any()
 
     again = {"kind": "cuda_vmm", "size": 4096, "fd": 0, "device": machine.gpu}
-    assert connection.call("register", again, [fd])["buffer"] != result["buffer"]
+    other = connection.call("register", again, [fd])["buffer"]
+    error = connection.run_error("square", [tensor(result["buffer"], [16])], [tensor(other, [16], offset=4)])
+    assert other != result["buffer"] and error.code == "overlap"
     os.close(fd)
     reply.fds.clear()
     foreign = memfd.make(4096)

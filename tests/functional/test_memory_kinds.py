@@ -259,6 +259,21 @@ def test_memory_outlives_its_exporter(connection: raw.Connection, machine: Machi
     machine.wait(lambda: machine.row.live_vmm_maps == before - 2)
 
 
+def test_chunks_of_another_gpu_are_refused(machine: Machine) -> None:
+    two = Machine(env={"KOPS_STANDIN_DEVICES": "2"})
+    with two.daemon:
+        first, second = (d["uuid"] for d in two.hello()["devices"] if d["backend"] == "cuda")
+        exporter = two.exporter(1)
+        segment = Segment(exporter, [CHUNK])
+        assert exporter.device == second
+        with two.daemon.connect() as connection, taken(exporter, segment.fds) as fds:
+            error = connection.error("register", {**segment.params(), "device": first}, fds)
+            assert error.code == "invalid_handle" and first in error.message
+            connection.call("register", segment.params(), fds)
+            assert connection.error("register", exporter.alloc(4096).register_params(device=first)).code == "invalid_handle"
+        exporter.close()
+
+
 def test_released_by_a_guessed_id_while_it_opens(
     connection: raw.Connection, exporter: Exporter, machine: Machine
 ) -> None:
