@@ -1,4 +1,4 @@
-"""Kernels of the user's own that fault and hang, on a fake GPU with executors: what the client raises, and that it goes on."""
+"""Kernels of the user's own that fault and hang, on the stand-in GPU with executors: what the client raises, and that it goes on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ import kops
 import pytest
 from built import Daemon, backends
 
-from support.daemon import binary  # isort: skip
+from support.kernels import HOSTILE, OTHERS  # isort: skip
 
 if backends.nvrtc() is None:
     pytest.skip("there is no NVRTC here", allow_module_level=True)
-if not binary("kopsd_fake_gpu").exists():
-    pytest.skip("there is no fake GPU in this build", allow_module_level=True)
-
-SOURCE = """
-extern "C" __global__ void good_kernel(float* p) { p[0] = 1; }
-extern "C" __global__ void fault_kernel(float* p) { p[1ull << 40] = 1; }
-extern "C" __global__ void spin_forever(float* p) { while (atomicAdd(p, 0.0f) == 0) { } }
-"""
+if (why := backends.missing(backends.STANDIN)) is not None:
+    pytest.skip(why, allow_module_level=True)
 
 
 @pytest.fixture
@@ -29,7 +23,7 @@ def start() -> Iterator[Callable[[str], Daemon]]:
     running: list[Daemon] = []
 
     def new(config: str) -> Daemon:
-        running.append(Daemon(config=config, program="kopsd_fake_gpu"))
+        running.append(Daemon(config=backends.config(backends.STANDIN) + config))
         return running[-1]
 
     yield new
@@ -43,7 +37,12 @@ def daemon(start: Callable[[str], Daemon]) -> Daemon:
 
 
 def kernel(k: kops.Client, entry: str) -> kops.Kernel:
-    return k.kernel(SOURCE, entry, "float* p[1]", grid=1, block=1)
+    return k.kernel(OTHERS, entry, "float* p[1]", grid=1, block=1)
+
+
+def good(k: kops.Client) -> None:
+    """A kernel that ends."""
+    k.kernel(HOSTILE, "run_for", "unsigned* runs[1], int us", grid=1, block=1)(k.zeros(1, "u32"), 1)
 
 
 def test_a_fault_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
@@ -53,14 +52,14 @@ def test_a_fault_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
             kernel(k, "fault_kernel")(p)
         assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", None)
         assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
-        good, bad = kernel(k, "good_kernel"), kernel(k, "fault_kernel")
+        bad = kernel(k, "fault_kernel")
         with k.program() as program:
-            good(p)
+            k.square(p)
             bad(p)
         with pytest.raises(kops.DeviceFault) as caught:
             program.run()
         assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", 1)
-        good(p)
+        good(k)
         assert k.info is before  # it is the same connection
 
 
@@ -74,7 +73,7 @@ def test_a_kernel_that_hangs_is_told_and_the_client_goes_on(daemon: Daemon) -> N
         with pytest.raises(kops.DeadlineExceeded) as late:
             spin(p, deadline_ms=100)
         assert late.value.ended
-        kernel(k, "good_kernel")(p)
+        good(k)
         assert k.info is before
 
 
@@ -86,7 +85,7 @@ def test_too_many_faults(daemon: Daemon) -> None:
             with pytest.raises(kops.DeviceFault):
                 bad(p)
         with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as caught:
-            kernel(k, "good_kernel")(p)
+            good(k)
         assert caught.value.detail["quota"] == "faults" and caught.value.detail["retry_after_ms"] <= 60000
         k.square(p)
 

@@ -13,7 +13,7 @@ import prometheus
 import pytest
 from support import proc, raw
 from support.daemon import ROOT, Daemon
-from support.nvml import FAKE_GPU, Nvml
+from support.nvml import GPU, Nvml
 
 DECLARED = [
     metric for metric in json.loads((ROOT / "proto" / "metrics.json").read_text(encoding="utf-8"))["metrics"]
@@ -27,12 +27,12 @@ def nvml(tmp_path: Path) -> Nvml:
 
 
 def daemon_of(nvml: Nvml) -> Daemon:
-    return Daemon(env=nvml.env, program="kopsd_fake_gpu")
+    return nvml.daemon()
 
 
 def gpu(connection: raw.Connection) -> dict[str, Any]:
-    reply = connection.call("conditions", {"device": FAKE_GPU})
-    assert reply["device"] == FAKE_GPU
+    reply = connection.call("conditions", {"device": GPU})
+    assert reply["device"] == GPU
     conditions: dict[str, Any] = reply["conditions"]
     return conditions
 
@@ -61,7 +61,7 @@ MISSING = {  # what lies in the place of the library, what it answers, and what 
     "other": ("libc.so.6", {}, "libnvidia-ml.so.1 is no NVML"),
     "begin": (None, {"init": 9}, "NVML: Stand-in Error"),
     "unknown": (None, {"gpu": "GPU-another"}, "NVML does not know this GPU: Not Found"),
-    "instance": (None, {"gpu": "GPU-another", "instance": FAKE_GPU.replace("GPU", "MIG")}, "not of a MIG instance"),
+    "instance": (None, {"gpu": "GPU-another", "instance": GPU.replace("GPU", "MIG")}, "not of a MIG instance"),
     "mute": (None, {"clock": None, "temperature": None, "power_mw": None}, "NVML tells nothing of this GPU"),
 }
 
@@ -99,7 +99,7 @@ def test_a_driver_that_hangs_holds_up_nobody(nvml: Nvml) -> None:
         assert other.call("ping", {"a": 1}) == {"a": 1}
         assert gpu(other) == {"missing": "the driver does not answer"}
         assert nvml.readings == 1
-        asked = [one.request("conditions", {"device": FAKE_GPU}) for _ in range(20)]
+        asked = [one.request("conditions", {"device": GPU}) for _ in range(20)]
         nvml.answer(clock=1000)
         answers = [one.reply(request).get()["conditions"] for request in asked]
         assert all(answer == answers[0] for answer in answers)
@@ -111,7 +111,7 @@ def test_who_asks_and_goes(nvml: Nvml) -> None:
     with daemon_of(nvml) as daemon, daemon.connect() as watcher:
         nvml.answer(block=1)
         with daemon.connect() as connection:
-            connection.request("conditions", {"device": FAKE_GPU})
+            connection.request("conditions", {"device": GPU})
             proc.eventually(lambda: nvml.readings == 1, "the driver is asked")
         nvml.answer()
         assert watcher.call("ping", {}) == {}
@@ -123,7 +123,7 @@ def test_clients_and_metrics(nvml: Nvml) -> None:
     with daemon_of(nvml) as daemon, daemon.connect() as connection:
 
         def seen() -> dict[str, Any]:
-            (row,) = [d for d in connection.call("clients")["devices"] if d["uuid"] == FAKE_GPU]
+            (row,) = [d for d in connection.call("clients")["devices"] if d["uuid"] == GPU]
             conditions: dict[str, Any] = row["conditions"]
             return conditions
 
