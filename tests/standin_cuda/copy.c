@@ -112,11 +112,6 @@ static CUresult fill(const char *name, uint64_t to, uint32_t value, unsigned wid
     return leave(stream_enqueue(stream, op));
 }
 
-API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count_of)
-{
-    return fill("cuMemsetD16", to, value, 2, count_of, NULL);
-}
-
 API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count_of)
 {
     return fill("cuMemsetD32", to, value, 4, count_of, NULL);

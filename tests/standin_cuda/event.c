@@ -48,8 +48,6 @@ API cuEventDestroy_v2(CUevent handle)
     count(STANDIN_COUNTER_live_events, -1);
     return leave(CUDA_SUCCESS);
 }
-#undef cuEventDestroy
-API_ALIAS(cuEventDestroy_v2) CUresult CUDAAPI cuEventDestroy(CUevent handle);
 
 static CUresult record(struct context *context, CUstream stream_handle, CUevent event_handle)
 {
@@ -102,9 +100,9 @@ API cuEventQuery(CUevent handle)
 
 API cuEventSynchronize(CUevent handle)
 {
+    bool counted = false;
     struct context *context;
     struct event *event;
-    bool counted = false;
     uint64_t generation;
 
     ENTER(enter_context("cuEventSynchronize", &context));
@@ -154,5 +152,5 @@ API cuEventElapsedTime_v2(float *ret_milliseconds, CUevent start, CUevent end)
     return leave(elapsed(ret_milliseconds, start, end));
 }
 #undef cuEventElapsedTime
-API_ALIAS(cuEventElapsedTime_v2)
-CUresult CUDAAPI cuEventElapsedTime(float *ret_milliseconds, CUevent start, CUevent end);
+__attribute__((visibility("default"), alias("cuEventElapsedTime_v2"))) CUresult CUDAAPI
+cuEventElapsedTime(float *ret_milliseconds, CUevent start, CUevent end);

@@ -54,9 +54,6 @@ API cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
         return leave(CUDA_ERROR_INVALID_VALUE);
     if (overlaps_registered(address, size))
         return leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    gate_pass_call(STANDIN_GATE_host_register);
-    if (overlaps_registered(address, size)) /* by another thread meanwhile */
-        return leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     protection = protection_of(address, size);
     if (protection == PROTECTION_NONE)
         return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p + %zu is not wholly mapped", pointer, size));
@@ -77,11 +74,8 @@ API cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     region_add(region);
     count(STANDIN_COUNTER_host_registrations, 1);
     count(STANDIN_COUNTER_live_host_registrations, 1);
-    count(STANDIN_COUNTER_live_host_registered_bytes, (int64_t)size);
     return leave(CUDA_SUCCESS);
 }
-#undef cuMemHostRegister
-API_ALIAS(cuMemHostRegister_v2) CUresult CUDAAPI cuMemHostRegister(void *pointer, size_t size, unsigned flags);
 
 API cuMemHostUnregister(void *pointer)
 {
@@ -100,7 +94,6 @@ API cuMemHostUnregister(void *pointer)
     range_retire(region->context, region->address, region->size);
     region_remove(region);
     count(STANDIN_COUNTER_live_host_registrations, -1);
-    count(STANDIN_COUNTER_live_host_registered_bytes, -(int64_t)region->size);
     free(region);
     return leave(CUDA_SUCCESS);
 }

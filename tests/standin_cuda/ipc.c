@@ -114,9 +114,6 @@ API cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsig
     *ret_address = region->address;
     return leave(CUDA_SUCCESS);
 }
-#undef cuIpcOpenMemHandle
-API_ALIAS(cuIpcOpenMemHandle_v2)
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags);
 
 API cuIpcCloseMemHandle(CUdeviceptr address)
 {

@@ -88,15 +88,3 @@ API cuStreamBatchMemOp_v2(CUstream handle, unsigned count_of, CUstreamBatchMemOp
         r = word_enqueue(stream, &words[i]);
     return leave(r);
 }
-
-/* The names of the first version; where its module parameter allows them they do the same. */
-#undef cuStreamWriteValue64
-#undef cuStreamWaitValue64
-#undef cuStreamBatchMemOp
-API_ALIAS(cuStreamWriteValue64_v2)
-CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
-API_ALIAS(cuStreamWaitValue64_v2)
-CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
-API_ALIAS(cuStreamBatchMemOp_v2)
-CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned count_of, CUstreamBatchMemOpParams *entries,
-                                    unsigned flags);

@@ -20,8 +20,6 @@
 #include "profiler.h"
 
 #define API __attribute__((visibility("default"))) CUresult CUDAAPI
-/* A second exported name of the same function. The plain name is a macro of cuda.h: undefine it first. */
-#define API_ALIAS(target) __attribute__((visibility("default"), alias(#target)))
 
 enum {
     PAGE = 4096,
@@ -113,10 +111,9 @@ void *handle_new(enum handle_kind kind, void *object);
 void *handle_get(enum handle_kind kind, const void *handle);
 void handle_free(const void *handle);
 
-/* ---- device.c, context.c ---- */
+/* ---- device.c ---- */
 
 struct device {
-    unsigned physical; /* the same in every process, whatever is visible there */
     CUuuid uuid;
     struct context *primary;
     unsigned retained;
@@ -255,8 +252,6 @@ extern struct slot standin_slots[MAX_SLOTS];
 
 unsigned vmm_handle_types(const struct vmm_handle *vmm);
 
-/* ---- peer.c ---- */
-
 /* Whether work of the context may touch the region; with `copies` as copy engines do. */
 bool region_allows(const struct region *region, const struct context *context, bool write, bool copies);
 bool devices_are_peers(int device, int other);
@@ -348,28 +343,12 @@ CUresult streams_wait_context(struct context *context);
 /* Reports misuse when queued work uses the range, then waits for that work; waits for all of the context where frees do
  * so. Needs no current context. */
 void range_retire(struct context *context, uint64_t address, uint64_t size);
-bool range_in_use(uint64_t address, uint64_t size, const struct stream *except);
 void stream_unref(struct stream *stream);
 /* What is queued on `stream` from now on waits for what is queued on `other` now. */
 void stream_order_after(struct stream *stream, struct stream *other);
 
-/* ---- channel.c: streams that share a channel, where the control page says that they do ---- */
-
-unsigned channel_choose(struct context *context);
-/* Waits until the stream's channel has room, or the context is broken. */
-void channel_wait_for_room(struct stream *stream);
-void channel_enter(struct stream *stream, struct op *op);
-void channel_leave(struct stream *stream, const struct op *op);
-/* Something before it in its channel waits. `streams` are all that there are. */
-bool channel_holds(const struct stream *streams, const struct stream *stream, const struct op *op);
-bool op_is_held(const struct stream *stream, const struct op *op); /* of stream.c, which knows the streams */
-
 /* Enters with any context's stream, or with none current; the default stream is the current context's. */
 CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream);
-
-/* ---- worker.c ---- */
-
-void *stream_main(void *stream);
 
 /* A device works on the pages that were pinned, also when a process that ends has unmapped them: no signal comes. */
 void bytes_copy(unsigned char *to, const unsigned char *from, size_t size);
@@ -388,7 +367,7 @@ struct event {
 
 void event_unref(struct event *event);
 
-/* ---- capture.c ---- */
+/* ---- graphs.c ---- */
 
 /* Whether a capture forbids the call; used by enter_context(). */
 CUresult capture_check_call(const char *name, const struct context *context);
@@ -400,11 +379,6 @@ CUresult capture_enqueue(struct stream *stream, struct op *op, bool *ret_taken);
 CUresult capture_refuse(struct stream *stream);
 CUresult capture_record_event(struct stream *stream, struct event *event);
 void capture_stream_destroyed(struct stream *stream);
-
-/* ---- launch.c ---- */
-
-/* A launch that could be queued, with a copy of its parameters. */
-CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *params, struct op **ret_op);
 
 /* ---- kernels.c ---- */
 
@@ -419,42 +393,5 @@ const char *kernel_symbol(const struct kernel *kernel); /* stays */
 /* Whether it only tells the time. */
 bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);
-/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
-bool op_use_strided(struct op *op, unsigned size, uint64_t address, unsigned rank, const uint64_t *shape,
-                    const uint64_t *strides, bool write);
-
-/* ---- repack.c: of elements of `size` bytes; pieces 0: bits are copied ---- */
-
-struct cuda_ops_repack;
-bool repack_uses(unsigned size, unsigned pieces, const struct cuda_ops_repack *p, struct op *op);
-void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
-
-/* ---- parts of kernels.c that other products have, too ---- */
-
-struct cuda_ops_gemm;
-struct cuda_ops_matrix;
-bool gemm_batches_agree(const struct cuda_ops_gemm *p);
-/* Adds a matrix of the product's batch, of elements of `size` bytes, as op_use_strided() does. */
-bool gemm_matrix_uses(unsigned size, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t rows,
-                      uint64_t columns, bool write, struct op *op);
-uint64_t gemm_batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
-                            unsigned size);
-
-/* ---- scaled.c ---- */
-
-struct cuda_ops_gemm_scaled;
-bool scaled_uses(const struct cuda_ops_gemm_scaled *p, struct op *op);
-void scaled_run(const struct cuda_ops_gemm_scaled *p);
-
-/* ---- math.c: what the kernels compute ---- */
-
-enum element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_RAW };
-
-float half_to_float(uint16_t bits);
-float e4m3_to_float(uint8_t bits);
-float e5m2_to_float(uint8_t bits);
-uint16_t float_to_half(float value);
-float bfloat_to_float(uint16_t bits);
-uint16_t float_to_bfloat(float value);
 
 #endif

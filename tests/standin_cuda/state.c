@@ -111,22 +111,10 @@ CUresult misuse(CUresult result, const char *format, ...)
 
 void wait_for_progress(bool *counted)
 {
-    if (!*counted) {
+    if (!*counted)
         count(STANDIN_COUNTER_blocking_waits, 1);
-        *counted = true;
-    }
+    *counted = true;
     pthread_cond_wait(&standin_progress, &standin_lock);
-}
-
-/* legacy.c's functions. */
-int standin_legacy_call(const char *name);
-int standin_legacy_call(const char *name)
-{
-    CUresult r = enter(name);
-
-    if (r != CUDA_SUCCESS)
-        return (int)r;
-    return (int)leave(misuse(CUDA_ERROR_NOT_SUPPORTED, "this name takes 32-bit addresses: look up %s_v2", name));
 }
 
 /* ---- the profiler ---- */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cubin.h"
+#include "compile/compiled.h"
 #include "maps.h"
 #include "standin.h"
 
@@ -322,21 +322,6 @@ static CUresult tell_run(const struct arguments *a, const struct launch *l, cons
     return CUDA_SUCCESS;
 }
 
-static void times_uses(const struct arguments *a, const struct launch *l, struct op *op)
-{
-    op_use(op, a->pointers[0] + 2 * sizeof(uint64_t) * positive(a->numbers[0]), 2 * sizeof(uint64_t), true);
-}
-
-/* (long long *times, int at): when it begins and ends, by the host's clock. */
-static CUresult times_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    uint64_t *times = (uint64_t *)(uintptr_t)a->pointers[0] + 2 * positive(a->numbers[0]);
-
-    times[0] = now_ns();
-    times[1] = now_ns();
-    return CUDA_SUCCESS;
-}
-
 /* ---- (CUtensorMap out, CUtensorMap in) ---- */
 
 static void maps_uses(const struct arguments *a, const struct launch *l, struct op *op)
@@ -377,7 +362,6 @@ static const struct user_kernel kernels[] = {
     {"run_for", "pi", counts_word, run_for_run},
     {"read_range", "ppi", read_uses, read_run},
     {"tell_address", "pp", tell_uses, tell_run},
-    {"note_times", "pi", times_uses, times_run},
     {"square_by_maps", "mm", maps_uses, maps_run},
 };
 
@@ -386,12 +370,12 @@ static size_t size_of(char parameter)
     return parameter == 'p' ? sizeof(uint64_t) : parameter == 'm' ? sizeof(CUtensorMap) : sizeof(int32_t);
 }
 
-static bool parameters_are(const struct cubin_kernel *kernel, const char *parameters)
+static bool parameters_are(const struct compiled_entry *kernel, const char *parameters)
 {
     unsigned n = 0;
 
     for (; parameters[n]; n++)
-        if (n >= kernel->n_params || kernel->sizes[n] != size_of(parameters[n]))
+        if (n >= kernel->n_params || kernel->param_sizes[n] != size_of(parameters[n]))
             return false;
     return n == kernel->n_params;
 }
@@ -408,10 +392,10 @@ static bool name_is(const char *symbol, const char *name)
     return strncmp(symbol, mangled, strlen(mangled)) == 0;
 }
 
-const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel)
+const struct user_kernel *user_kernel_find(const struct compiled_entry *kernel)
 {
     for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++)
-        if (name_is(kernel->name, kernels[i].name) && parameters_are(kernel, kernels[i].parameters))
+        if (name_is(kernel->lowered, kernels[i].name) && parameters_are(kernel, kernels[i].parameters))
             return &kernels[i];
     return NULL;
 }

@@ -6,13 +6,13 @@
 #include <stdbool.h>
 
 struct context;
-struct cubin_kernel;
+struct compiled_entry;
 struct op;
 struct user_kernel;
 
 /* By the name in an image, plain or mangled, where the parameters are as large as they must be; or NULL. It lives as
  * long as the process. */
-const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel);
+const struct user_kernel *user_kernel_find(const struct compiled_entry *kernel);
 const char *user_kernel_name(const struct user_kernel *kernel);
 /* What a launch will touch. */
 void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
