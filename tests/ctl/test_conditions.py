@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from conftest import Ctl
 from fake import FakeDaemon
-from support.daemon import Daemon
 from support.nvml import GPU, Nvml
 
 CALM = "1980 of 1980 MHz, memory 3201 of 3201 MHz, 36 C, 79 of 700 W"
