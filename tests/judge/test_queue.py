@@ -20,7 +20,6 @@ from support.daemon import Daemon  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("unlocated")
 FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
-VECTOR_ADD = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
 SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import signal
 import weakref
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from kops import Client, judge
 from kops._base.errors import BY_CODE
-from kops.judge import _draws, _gpu, _runner, _shelf, _timed, _unseen, _values
+from kops.judge import _draws, _gpu, _runner, _shelf, _timed, _unseen
 from material import FAULT, SIGNATURE, VECTOR, add, confined, spy, task
 from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
@@ -230,22 +229,6 @@ def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daem
     assert judging._machine is not None
     with pytest.raises(Exception, match="do not compute"):
         _shelf.Shelf(judging._machine._carrier(), made, judging._machine.device)  # type: ignore[arg-type]
-
-
-def test_precision() -> None:
-    one = task(**SMALL)
-    drawn = _draws.draw(one, one.timed_case, 3)
-    expected = drawn.expected[0]
-    allowed, size = one.tolerance_of("f32").allowed_rms("f32", expected.scale, expected.noise), expected.values.size
-
-    def found(squares: float, by_atol: int = 0) -> Any:
-        return _draws.imprecise(one, expected, _values.Errors(0, squares, by_atol), drawn.case, drawn.number)
-
-    assert found(0.9 * allowed**2 * size) is None and found(math.nan) is not None
-    worst = found(1.1 * allowed**2 * size)
-    assert (worst.why, worst.expected, worst.of) == ("precision", allowed, size) and worst.got == pytest.approx(1.1**0.5 * allowed)
-    many = one.tolerance_of("f32").allowed_by_atol("f32", size)
-    assert found(0.0, many) is None and (found(0.0, many + 1).why, found(0.0, many + 1).got) == ("small", many + 1)
 
 
 def test_a_fault_costs_one_process(start: Callable[..., Daemon], shelved: Numpy) -> None:
