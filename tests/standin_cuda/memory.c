@@ -7,7 +7,9 @@
  *
  * cuMemAlloc's memory is open to contexts of its own device, IPC mappings to the context that opened them, VMM maps and
  * pools to the devices that were named. KOPS_STANDIN_NO_PEER=1: no device reaches another. */
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -262,6 +264,34 @@ API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_
     return leave(CUDA_SUCCESS);
 }
 
+/* Maps another process's segment as a region like `how`, at an address of its own. Takes `fd` in every case; NULL: it
+ * could not be mapped. */
+static struct region *region_import(const struct region *how, int fd)
+{
+    struct region *region = malloc(sizeof(*region));
+
+    if (!region)
+        goto close_fd;
+    *region = *how;
+    region->address = address_reserve(how->size);
+    region->buffer_id = buffer_id_next();
+    if (!region->address)
+        goto free_region;
+    if (!segment_map(region->address, fd, how->size, PROT_READ | PROT_WRITE))
+        goto free_address;
+    close(fd);
+    region_add(region);
+    return region;
+
+free_address:
+    address_free(region->address, how->size);
+free_region:
+    free(region);
+close_fd:
+    close(fd);
+    return NULL;
+}
+
 /* ---- pools of other processes ---- */
 
 struct pool_file {
@@ -472,32 +502,6 @@ void region_remove(struct region *region)
     while (*link != region)
         link = &(*link)->next;
     *link = region->next;
-}
-
-struct region *region_import(const struct region *how, int fd)
-{
-    struct region *region = malloc(sizeof(*region));
-
-    if (!region)
-        goto close_fd;
-    *region = *how;
-    region->address = address_reserve(how->size);
-    region->buffer_id = buffer_id_next();
-    if (!region->address)
-        goto free_region;
-    if (!segment_map(region->address, fd, how->size, PROT_READ | PROT_WRITE))
-        goto free_address;
-    close(fd);
-    region_add(region);
-    return region;
-
-free_address:
-    address_free(region->address, how->size);
-free_region:
-    free(region);
-close_fd:
-    close(fd);
-    return NULL;
 }
 
 /* The slot of the same size that was freed last, so that address and handle bytes come back at once; else a new one. */
@@ -730,4 +734,307 @@ API cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr
     if (!data || !region)
         return leave(CUDA_ERROR_INVALID_VALUE);
     return leave(attribute_get(data, attribute, region));
+}
+
+/* ---- memory that other processes open by bytes ---- */
+
+struct handle {
+    char magic[8];
+    int32_t pid;
+    uint32_t slot;
+    CUuuid device;
+    unsigned char token[16];
+    uint64_t zero[2];
+};
+
+_Static_assert(sizeof(struct handle) == CU_IPC_HANDLE_SIZE, "handles are 64 bytes");
+
+static const char handle_magic[8] = "standin";
+
+API cuIpcGetMemHandle(CUipcMemHandle *ret_handle, CUdeviceptr address)
+{
+    CUresult r = enter_context("cuIpcGetMemHandle", NULL);
+    const struct region *region;
+    struct handle handle = {.pid = getpid()};
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    region = region_find(address);
+    /* A pool's memory, VMM maps and other processes' memory have no such handle. */
+    if (!region || region->kind != REGION_ALLOCATION || region->freeing)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    memcpy(handle.magic, handle_magic, sizeof(handle_magic));
+    memcpy(handle.token, process_token(), sizeof(handle.token));
+    handle.slot = region->slot;
+    handle.device = standin_devices[region->device].uuid;
+    memcpy(ret_handle, &handle, sizeof(handle));
+    return leave(CUDA_SUCCESS);
+}
+
+/* Each context has its own mapping of a handle, at its own address. */
+static struct region *find_open(const struct context *context, const unsigned char *bytes)
+{
+    for (struct region *r = standin_regions; r; r = r->next)
+        if (r->kind == REGION_IPC && r->context == context && !r->freeing &&
+            memcmp(r->handle, bytes, CU_IPC_HANDLE_SIZE) == 0)
+            return r;
+    return NULL;
+}
+
+static CUresult map_exported(struct context *context, const unsigned char *bytes, struct region **ret_region)
+{
+    struct segment_tail tail;
+    struct region *region;
+    struct handle handle;
+    int fd, device;
+
+    memcpy(&handle, bytes, sizeof(handle));
+    if (memcmp(handle.magic, handle_magic, sizeof(handle_magic)) != 0 || handle.slot >= MAX_SLOTS || handle.pid <= 0 ||
+        handle.zero[0] || handle.zero[1])
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (handle.pid == getpid())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    device = device_by_uuid(&handle.device);
+    if (device < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    fd = segment_open(handle.token, handle.slot, 0, &tail);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_HANDLE;
+    region = region_import(&(struct region){.kind = REGION_IPC,
+                                            .size = tail.size,
+                                            .readable = true,
+                                            .writable = true,
+                                            .context = context,
+                                            .device = device, /* a peer's memory stays the peer's */
+                                            .opens = 1},
+                           fd);
+    if (!region)
+        return CUDA_ERROR_MAP_FAILED;
+    memcpy(region->handle, bytes, CU_IPC_HANDLE_SIZE);
+    count(STANDIN_COUNTER_ipc_maps, 1);
+    count(STANDIN_COUNTER_live_ipc_mappings, 1);
+    *ret_region = region;
+    return CUDA_SUCCESS;
+}
+
+API cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)
+{
+    struct context *context;
+    CUresult r = CUDA_SUCCESS;
+    const unsigned char *bytes = (const unsigned char *)&handle;
+    struct region *region;
+
+    ENTER(enter_context("cuIpcOpenMemHandle", &context));
+    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !ret_address)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    /* As a real driver: equal bytes are the same mapping while it is open, whatever their owner has done meanwhile. */
+    region = find_open(context, bytes);
+    if (!region) {
+        gate_pass_call(STANDIN_GATE_ipc_open);
+        region = find_open(context, bytes); /* opened by another thread meanwhile */
+    }
+    if (region) {
+        region->opens++;
+        count(STANDIN_COUNTER_ipc_hits, 1);
+    } else {
+        r = map_exported(context, bytes, &region);
+        if (r != CUDA_SUCCESS)
+            return leave(r);
+    }
+    *ret_address = region->address;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    struct context *context;
+    struct region *region;
+
+    ENTER(enter_context("cuIpcCloseMemHandle", &context));
+    region = region_find(address);
+    if (!region || region->kind != REGION_IPC || region->address != address || region->freeing)
+        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is no open IPC mapping", (unsigned long long)address));
+    if (--region->opens)
+        return leave(CUDA_SUCCESS);
+    region->freeing = true;
+    range_retire(region->context, region->address, region->size);
+    region_remove(region);
+    address_free(region->address, region->size);
+    count(STANDIN_COUNTER_live_ipc_mappings, -1);
+    free(region);
+    return leave(CUDA_SUCCESS);
+}
+
+/* ---- host memory that the device may use: registered, or the driver's own ---- */
+
+enum protection { PROTECTION_NONE, PROTECTION_READ, PROTECTION_WRITE };
+
+/* The least that every page of the range allows. */
+static enum protection protection_of(uint64_t address, uint64_t size)
+{
+    enum protection least = PROTECTION_WRITE;
+    uint64_t from, to, next = address, end = address + size;
+    char mode[8], *line = NULL;
+    size_t room = 0;
+    FILE *maps = fopen("/proc/self/maps", "re");
+
+    if (!maps)
+        return PROTECTION_NONE;
+    while (next < end && getline(&line, &room, maps) > 0) {
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, mode) != 3 || to <= next)
+            continue;
+        if (from > next || mode[0] != 'r')
+            break;
+        if (mode[1] != 'w')
+            least = PROTECTION_READ;
+        next = to;
+    }
+    free(line);
+    fclose(maps);
+    return next >= end ? least : PROTECTION_NONE;
+}
+
+static bool overlaps_registered(uint64_t address, uint64_t size)
+{
+    for (const struct region *r = standin_regions; r; r = r->next)
+        if (r->kind == REGION_HOST && address < r->address + r->size && r->address < address + size)
+            return true;
+    return false;
+}
+
+API cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
+{
+    struct context *context;
+    uint64_t address = (uint64_t)(uintptr_t)pointer;
+    enum protection protection;
+    struct region *region;
+
+    ENTER(enter_context("cuMemHostRegister", &context));
+    if (!pointer || !size || address + size < address)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    if (overlaps_registered(address, size))
+        return leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    protection = protection_of(address, size);
+    if (protection == PROTECTION_NONE)
+        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p + %zu is not wholly mapped", pointer, size));
+    if (protection == PROTECTION_READ && !(flags & CU_MEMHOSTREGISTER_READ_ONLY))
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    region = calloc(1, sizeof(*region));
+    if (!region)
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    *region = (struct region){.kind = REGION_HOST,
+                              .address = address,
+                              .size = size,
+                              .readable = true,
+                              .writable = !(flags & CU_MEMHOSTREGISTER_READ_ONLY),
+                              .context = context,
+                              .device = context->device,
+                              .buffer_id = buffer_id_next(),
+                              .host_flags = flags | CU_MEMHOSTREGISTER_DEVICEMAP};
+    region_add(region);
+    count(STANDIN_COUNTER_host_registrations, 1);
+    count(STANDIN_COUNTER_live_host_registrations, 1);
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemHostUnregister(void *pointer)
+{
+    struct context *context;
+    struct region *region;
+
+    ENTER(enter_context("cuMemHostUnregister", &context));
+    region = region_find((uint64_t)(uintptr_t)pointer);
+    if (!region || region->kind != REGION_HOST || region->pinned || region->freeing)
+        return leave(misuse(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "%p is not registered", pointer));
+    if (region->address != (uint64_t)(uintptr_t)pointer)
+        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p is not the start of the registered range", pointer));
+    if (protection_of(region->address, region->size) == PROTECTION_NONE)
+        misuse(0, "%p was unmapped while it was registered", pointer);
+    region->freeing = true;
+    range_retire(region->context, region->address, region->size);
+    region_remove(region);
+    count(STANDIN_COUNTER_live_host_registrations, -1);
+    free(region);
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemHostGetDevicePointer_v2(CUdeviceptr *ret_address, void *pointer, unsigned flags)
+{
+    const struct region *region;
+
+    ENTER(enter_context("cuMemHostGetDevicePointer", NULL));
+    region = region_find((uint64_t)(uintptr_t)pointer);
+    if (flags || !region || region->kind != REGION_HOST)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_address = (CUdeviceptr)(uintptr_t)pointer;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemHostGetFlags(unsigned *ret_flags, void *pointer)
+{
+    const struct region *region;
+
+    ENTER(enter("cuMemHostGetFlags"));
+    region = region_find((uint64_t)(uintptr_t)pointer);
+    if (!ret_flags || !region || region->kind != REGION_HOST)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *ret_flags = region->host_flags;
+    return leave(CUDA_SUCCESS);
+}
+
+/* ---- memory of the driver's own ---- */
+
+static CUresult pinned_new(const char *name, void **ret_pointer, size_t size, unsigned flags)
+{
+    struct context *context;
+    struct region *region;
+    void *pages;
+
+    ENTER(enter_context(name, &context));
+    if (!ret_pointer || !size || round_up(size, PAGE) < size || flags & ~7U)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    pages = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    region = pages == MAP_FAILED ? NULL : calloc(1, sizeof(*region));
+    if (!region) {
+        if (pages != MAP_FAILED)
+            munmap(pages, round_up(size, PAGE));
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    *region = (struct region){.kind = REGION_HOST,
+                              .address = (uint64_t)(uintptr_t)pages,
+                              .size = size,
+                              .readable = true,
+                              .writable = true,
+                              .context = context,
+                              .device = context->device,
+                              .buffer_id = buffer_id_next(),
+                              .pinned = true,
+                              .host_flags = flags | CU_MEMHOSTALLOC_DEVICEMAP};
+    region_add(region);
+    count(STANDIN_COUNTER_live_pinned, 1);
+    *ret_pointer = pages;
+    return leave(CUDA_SUCCESS);
+}
+
+API cuMemHostAlloc(void **ret_pointer, size_t size, unsigned flags)
+{
+    return pinned_new("cuMemHostAlloc", ret_pointer, size, flags);
+}
+
+API cuMemFreeHost(void *pointer)
+{
+    struct context *context;
+    struct region *region;
+
+    ENTER(enter_context("cuMemFreeHost", &context));
+    region = region_find((uint64_t)(uintptr_t)pointer);
+    if (!region || !region->pinned || region->address != (uint64_t)(uintptr_t)pointer || region->freeing)
+        return leave(misuse(CUDA_ERROR_INVALID_VALUE, "%p is not the start of memory of cuMemHostAlloc", pointer));
+    region->freeing = true;
+    range_retire(region->context, region->address, region->size);
+    region_remove(region);
+    munmap(pointer, round_up(region->size, PAGE));
+    count(STANDIN_COUNTER_live_pinned, -1);
+    free(region);
+    return leave(CUDA_SUCCESS);
 }

@@ -34,7 +34,7 @@ enum {
     MAX_PARAMS = 1024
 };
 
-/* ---- state.c: the mutex, calls, misuse ---- */
+/* ---- control.c: the mutex, calls, misuse, the control page, handles that know when they are stale ---- */
 
 struct context;
 struct stream;
@@ -75,12 +75,9 @@ void wait_for_progress(bool *counted);
 
 uint64_t now_ns(void);
 
-/* ---- control.c ---- */
-
 void control_attach(void);
 void count(enum standin_counter_id id, int64_t by);
 void count_call(const char *function);
-void control_misuse(const char *text);
 /* The error that a switch asks for this call, or CUDA_SUCCESS. */
 CUresult control_fault(const char *function, bool *ret_sticky);
 /* Whether streams share channels, and how much one holds. */
@@ -90,8 +87,6 @@ uint64_t control_memory_limit(void);
 void gate_pass(enum standin_gate_id gate, const _Atomic bool *give_up);
 /* The same from inside a call: gives the mutex up meanwhile. */
 void gate_pass_call(enum standin_gate_id gate);
-
-/* ---- handles.c: handles that know when they are stale ---- */
 
 enum handle_kind {
     HANDLE_CONTEXT = 1,
@@ -225,9 +220,6 @@ extern struct region *standin_regions;
 struct region *region_find(uint64_t address);
 struct region *region_find_range(uint64_t address, uint64_t size);
 void region_add(struct region *region);
-/* Maps another process's segment as a region like `how`, at an address of its own. Takes `fd` in every case; NULL: it
- * could not be mapped. */
-struct region *region_import(const struct region *how, int fd);
 void region_remove(struct region *region); /* from the list; the struct stays the caller's */
 /* Memory of a pool, or cuMemAlloc's own where that is NULL. */
 CUresult allocation_new(struct context *context, struct pool *pool, size_t size, CUdeviceptr *ret_address);
@@ -353,7 +345,7 @@ CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret
 /* A device works on the pages that were pinned, also when a process that ends has unmapped them: no signal comes. */
 void bytes_copy(unsigned char *to, const unsigned char *from, size_t size);
 
-/* ---- event.c ---- */
+/* ---- work.c ---- */
 
 struct event {
     CUevent handle;
