@@ -14,7 +14,7 @@ import pytest
 from kops import Client, judge
 from kops._base.errors import BY_CODE
 from kops.judge import _draws, _gpu, _runner, _shelf, _timed, _unseen
-from material import FAULT, SIGNATURE, VECTOR, add, confined, spy, task
+from material import FAULTY, SHORT, SIGNATURE, VECTOR, add, confined, spy, task
 from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
 from support.daemon import Daemon  # isort: skip
@@ -22,7 +22,6 @@ from support.daemon import Daemon  # isort: skip
 __all__ = ["shelved", "judge_of"]
 
 pytestmark = pytest.mark.usefixtures("unlocated")
-SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 TWICE = judge.Solution(
     add().source + VECTOR, [*add().launches, judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)], name="twice"
 )
@@ -51,12 +50,11 @@ def test_right(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, 
 @confined
 def test_the_same_verdicts_as_on_the_host(daemon: Daemon, judge_of: Make, request: pytest.FixtureRequest) -> None:
     one = task(**SMALL)
-    faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     host = judge_of(time=False)
-    expected = [host.judge(one, bad) for bad in (SHORT, faulty)]
+    expected = [host.judge(one, bad) for bad in (SHORT, FAULTY)]
     request.getfixturevalue("shelved")
     shelf = judge_of(time=False)
-    for bad, other in zip((SHORT, faulty), expected):
+    for bad, other in zip((SHORT, FAULTY), expected):
         verdict = shelf.judge(one, bad)
         assert (verdict.kind, verdict.why, verdict.how) == (other.kind, other.why, other.how)
         if other.worst is not None:  # of elements that were not written, and had other rubbish
@@ -162,7 +160,6 @@ def kill(daemon: Daemon) -> None:
 
 def test_the_faults_of_a_user_are_counted(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A solution that faulted has faulted, though the daemon runs none of the judge's own kernels then."""
-    faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     made = judge_of(time=False)
     assert made.judge(task(**SMALL), add()).right
 
@@ -172,7 +169,7 @@ def test_the_faults_of_a_user_are_counted(shelved: Numpy, judge_of: Make, monkey
 
     sequence = shelved.sequence
     monkeypatch.setattr(shelved, "sequence", lambda steps, **how: (refused(steps), sequence(steps, **how))[1])
-    assert made.judge(task(**SMALL), faulty).kind == "faulted"
+    assert made.judge(task(**SMALL), FAULTY).kind == "faulted"
 
 
 def test_what_a_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,10 +231,9 @@ def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daem
 def test_a_fault_costs_one_process(start: Callable[..., Daemon], shelved: Numpy) -> None:
     """Nothing is asked for behind a launch that may fault: it would run again in the next process, and fault there."""
     daemon, cases = start(faults=3), [{"n": 100 + i} for i in range(6)]
-    faults = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     with judge.Judge(daemon.socket_path, interpreted_deadline=2.0, time=False) as made, Client(daemon.socket_path) as other:
         assert made.judge(task(cases=cases), add()).right
-        assert made.judge(task(cases=cases), faults).kind == "faulted"
+        assert made.judge(task(cases=cases), FAULTY).kind == "faulted"
         assert other.stats()["executor_counts"]["faults"] == 1
         assert made.judge(task(cases=cases), add(prelude="// again")).right
 
