@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import kops.ray
 import pytest
-from judging import SOLUTIONS, TASK, make_inputs, only_with_a_compiler, solution
+from judging import TASK, solution
 from kops import judge
 from machines import Machines, standin, wait_for
 from support import backends
-
-
-@only_with_a_compiler
-def test_a_node_that_goes_while_it_judges(machines: Machines) -> None:
-    def slow(rng: Any, n: int) -> dict[str, Any]:
-        time.sleep(0.05)
-        return make_inputs(rng, n)
-
-    task = judge.Task("slow", lambda **given: 2 * given["in"], slow, [{"n": 100}])
-    with kops.ray.Pool() as pool:
-        wait_for(pool, 3)
-        victim = next(w for w in pool.workers if w.node_id == machines.nodes[0].node_id)
-        verdicts: dict[int, Any] = {}
-        for index, verdict in kops.ray.judge_many(task, [one for _, one in SOLUTIONS] * 4, pool=pool):
-            assert index not in verdicts
-            verdicts[index] = verdict
-            if len(verdicts) == 6:
-                machines.kill(machines.nodes[0], victim.daemon)
-        assert [verdicts[i].kind for i in range(16)] == [kind for kind, _ in SOLUTIONS] * 4
 
 
 @pytest.mark.skipif(backends.missing(backends.STANDIN) is not None, reason="there is no stand-in driver")

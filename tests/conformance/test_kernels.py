@@ -51,30 +51,6 @@ SQUARE = Kernel(
     ("ceil_div(width,16)", "ceil_div(height,16)"),
     ("16", "16"),
 )
-GEMM = Kernel(
-    """extern "C" __global__ void gemm_kernel(float *c, const float *a, const float *b, int n, int m, int k)
-{
-    int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
-    float sum = 0;
-    if (row >= n || column >= m)
-        return;
-    for (int i = 0; i < k; i++)
-        sum += a[row * k + i] * b[i * m + column];
-    c[row * m + column] = sum;
-}
-""",
-    "gemm_kernel",
-    (
-        Param("c", "out", "f32", "n*m"),
-        Param("a", "in", "f32", "n*k"),
-        Param("b", "in", "f32", "k*m"),
-        *(Param(name, "scalar", "i32") for name in "nmk"),
-    ),
-    ("ceil_div(m,16)", "ceil_div(n,16)"),
-    ("16", "16"),
-)
-
-
 @pytest.fixture(autouse=True)
 def compiles(daemon: Any) -> None:
     """Skips where the daemon has a GPU's driver and no compiler."""
@@ -141,18 +117,6 @@ def test_square_matrix(shape: tuple[int, int], runner: runners.Runner) -> None:
     runner.define(SQUARE)
     runner.launch([source, target, shape[1], shape[0]])
     np.testing.assert_array_equal(out, values * values)
-
-
-@pytest.mark.usefixtures("on_gpu")
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (16, 32, 48), (33, 17, 65)])
-def test_gemm(sizes: tuple[int, int, int], runner: runners.Runner) -> None:
-    n, m, k = sizes
-    memory = Memory(runner, n * m * k)
-    c, out = memory.tensor(n, m)
-    (a, left), (b, right) = memory.tensor(n, k, fill=True), memory.tensor(k, m, fill=True)
-    runner.define(GEMM)
-    runner.launch([c, a, b, n, m, k])
-    np.testing.assert_allclose(out, left.astype(np.float64) @ right.astype(np.float64), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")
