@@ -154,6 +154,21 @@ def test_tensor_maps(interpreter: judge.Judge) -> None:
         assert verdict.kind == "no_verdict" and "a is a tensor map" in verdict.text and "a GPU could" in verdict.text, verdict
 
 
+def test_an_input_that_is_changed(interpreter: judge.Judge) -> None:
+    const = add("c[i] = a[i] + b[i]; ((float*)b)[7] = 3;")
+    writes = judge.Launch("add2_kernel", SIGNATURE.replace("const float* b", "float* b"), grid="ceil_div(n, 256)")
+    for solution in (const, judge.Solution(const.source.replace("const float* b", "float* b"), [writes])):
+        verdict = interpreter.judge(task(), solution)
+        assert (verdict.kind, verdict.why) == ("wrong", "input_changed") and verdict.worst is not None
+        assert (verdict.worst.output, verdict.worst.index) == ("b", (7,))
+
+
+def test_what_is_right_once(interpreter: judge.Judge) -> None:
+    """The second launch has the inputs of the first."""
+    verdict = interpreter.judge(task(), add("if (i == 0) count++; c[i] = a[i] + b[i] + (count > 1);", "__device__ int count;"))
+    assert (verdict.kind, verdict.why) == ("wrong", "unstable") and verdict.launches == 1 and "earlier launch" in verdict.text
+
+
 def test_a_write_beside_a_tensor_on_a_gpu(gpu: judge.Judge) -> None:
     """The stand-in's vector_add takes one element more than there are: its read is not found, its write is."""
     beside = SIGNATURE.replace("c[n]", "c").replace("int n", "int m").replace("[n]", "")
