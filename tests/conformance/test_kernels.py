@@ -184,7 +184,7 @@ def launches(memory: Memory) -> dict[str, tuple[list[Any], dict[str, Any], str, 
     c, a, b = (memory.tensor(n, fill=True)[0] for _ in range(3))
     small = memory.tensor(n - 1, fill=True)[0]
     odd = Tensor(Operand((n,), (1,), a.operand.offset + 2), "f32")
-    outside = Tensor(Operand((n,), (1,), runner_size(memory) - 4), "f32")
+    outside = Tensor(Operand((n,), (1,), memory.memory.size - 4), "f32")
     shifted = Tensor(Operand((n,), (1,), c.operand.offset + 4), "f32")
     return {
         "other dtype": ([c, Tensor(a.operand, "i32"), b, n], {}, "dtype_mismatch", "args[1]"),
@@ -199,31 +199,19 @@ def launches(memory: Memory) -> dict[str, tuple[list[Any], dict[str, Any], str, 
     }
 
 
-def runner_size(memory: Memory) -> int:
-    return int(memory.memory.size)
-
-
-REFUSED_LAUNCHES = (
-    "other dtype", "too small", "misaligned", "outside", "overlap", "scalar out of range", "a grid of 0", "a huge grid", "too many threads",
-)  # fmt: skip
-
-
 @pytest.mark.usefixtures("on_gpu")
-@pytest.mark.parametrize("name", REFUSED_LAUNCHES)
-def test_refused_launches(name: str, runner: runners.Runner) -> None:
+def test_refused_launches(runner: runners.Runner) -> None:
     memory = Memory(runner, 3)
-    cases = launches(memory)
-    assert set(cases) == set(REFUSED_LAUNCHES)
-    args, geometry, code, key = cases[name]
-    if name == "misaligned" and isinstance(runner, runners.PythonRunner):
-        pytest.skip("the Python client copies arrays that are not aligned")
     runner.define(ADD2)
-    before = runner.memory[: memory.at].copy()
-    with pytest.raises(runners.Refused) as refused:
-        runner.launch(args, **geometry)
-    assert refused.value.code == code, refused.value
-    assert key is None or refused.value.key == key, refused.value
-    assert (runner.memory[: memory.at] == before).all()
+    for name, (args, geometry, code, key) in launches(memory).items():
+        if name == "misaligned" and isinstance(runner, runners.PythonRunner):
+            continue  # which copies arrays that are not aligned
+        before = runner.memory[: memory.at].copy()
+        with pytest.raises(runners.Refused) as refused:
+            runner.launch(args, **geometry)
+        assert refused.value.code == code, (name, refused.value)
+        assert key is None or refused.value.key == key, (name, refused.value)
+        assert (runner.memory[: memory.at] == before).all(), name
 
 
 def test_the_host_compiles_and_runs_none(daemon: Any, runner: runners.Runner) -> None:
