@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/ops/params_scaled.h"
 #include "kernels/host/convert.h"
-#include "maps.h"
 #include "standin.h"
 
 enum kernel_op {

@@ -11,7 +11,6 @@
 #include "compile/cubin.h"
 #include "kernels/cuda/ops/params.h"
 #include "standin.h"
-#include "user_kernels.h"
 
 enum { FATBIN_MAGIC = (int)0xba55ed50, CLUSTER_PORTABLE = 8, CLUSTER_MAX = 16 };
 enum { SHARED_DEFAULT = 48 << 10, SHARED_MAX = 232448 };

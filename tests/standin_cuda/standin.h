@@ -386,4 +386,46 @@ const char *kernel_symbol(const struct kernel *kernel); /* stays */
 bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);
 
+/* ---- user_kernels.c: kernels of users that this driver can compute, by name; what the code says is not looked at ----
+ */
+
+struct compiled_entry;
+struct user_kernel;
+/* By the name in an image, plain or mangled, where the parameters are as large as they must be; or NULL. It lives as
+ * long as the process. */
+const struct user_kernel *user_kernel_find(const struct compiled_entry *kernel);
+const char *user_kernel_name(const struct user_kernel *kernel);
+/* What a launch will touch. */
+void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
+                      struct op *op);
+/* CUDA_SUCCESS, or the fault that it ends with. Returns early, whatever it does, once the context is broken. */
+CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
+                         const struct context *context);
+
+/* ---- maps.c: tensor maps, which cuTensorMapEncodeTiled() writes as it was given them, and kernels read ---- */
+
+struct cuda_ops_gemm;
+struct cuda_ops_gemm_mapped;
+/* The product that a kernel of that symbol computes by its maps; false where they are none, or of another shape than
+ * the rest of the parameters says. */
+bool maps_read(const struct cuda_ops_gemm_mapped *p, const char *symbol, struct cuda_ops_gemm *ret);
+
+enum { MAPS_RANK = 5 };
+
+/* The tensor that a map of a user's kernel describes; dimensions from the innermost, those that it has not are 0. */
+struct maps_tensor {
+    uint64_t address, count, bytes; /* elements; from the first byte to the last */
+    unsigned size;                  /* of an element */
+    uint64_t extents[MAPS_RANK], strides[MAPS_RANK];
+};
+
+/* False: these 128 bytes are no map. */
+bool maps_find(const void *map, struct maps_tensor *ret);
+
+/* Where the next map from `at` on lies among parameters; 0: there is none. */
+size_t maps_next(const unsigned char *params, size_t at, size_t size);
+
+/* The address of the i-th element, in row-major order. */
+uint64_t maps_element(const struct maps_tensor *t, uint64_t i);
+
 #endif

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "standin.h"
-#include "user_kernels.h"
 
 static struct stream *streams; /* every one whose handle or thread lives */
 

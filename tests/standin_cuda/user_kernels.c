@@ -1,14 +1,11 @@
 /* User kernels as plain loops. Each does what one thread an element would do within the launch's grid and block: what
  * lies beyond them is left alone, so that a wrong geometry shows. Those that step by the whole grid do everything. */
-#include "user_kernels.h"
-
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "compile/compiled.h"
-#include "maps.h"
 #include "standin.h"
 
 enum { BINS = 256 };
@@ -26,8 +23,9 @@ struct launch {
 };
 
 /* Computes, or where `op` is given tells what it will touch. */
-typedef CUresult kernel_function(const struct arguments *a, const struct launch *l, const struct context *context,
-                                 struct op *op);
+#define KERNEL(name)                                                                                                   \
+    CUresult name(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+typedef KERNEL(kernel_function);
 
 struct user_kernel {
     const char *name;
@@ -72,19 +70,18 @@ static CUresult add(const struct arguments *a, uint64_t n, struct op *op)
 }
 
 /* Each thread steps by the whole grid. */
-static CUresult add2(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(add2)
 {
     return add(a, positive(a->numbers[0]), op);
 }
 
-static CUresult vector_add(const struct arguments *a, const struct launch *l, const struct context *context,
-                           struct op *op)
+static KERNEL(vector_add)
 {
     return add(a, least(positive(a->numbers[0]), l->threads[0]), op);
 }
 
 /* (const float *in, float *out, int width, int height): each element squared. */
-static CUresult square(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(square)
 {
     const uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
     const uint64_t rows = least(positive(a->numbers[1]), l->threads[1]);
@@ -106,7 +103,7 @@ static CUresult square(const struct arguments *a, const struct launch *l, const 
 
 /* (float *c, const float *a, const float *b, int n, int m, int k): c[n, m] = a[n, k] · b[k, m]. A thread an element, x
  * the column; blocks that are one-dimensional may divide the work as they like. */
-static CUresult gemm(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(gemm)
 {
     const uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
     const bool square = l->threads[1] > 1;
@@ -126,7 +123,7 @@ static CUresult gemm(const struct arguments *a, const struct launch *l, const st
 }
 
 /* (float *out, const float *in, int n): doubles. */
-static CUresult custom(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(custom)
 {
     const uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
 
@@ -139,7 +136,7 @@ static CUresult custom(const struct arguments *a, const struct launch *l, const 
 
 /* (float *out, const float *in, int n): each block's part of the sum, the threads stepping by the whole grid; one float
  * of dynamic shared memory a thread. */
-static CUresult sum(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(sum)
 {
     const uint64_t n = positive(a->numbers[0]), step = (uint64_t)l->grid * l->block;
 
@@ -161,8 +158,7 @@ static CUresult sum(const struct arguments *a, const struct launch *l, const str
 }
 
 /* (unsigned *bins, const unsigned char *data, int n): 256 bins, added to, the threads stepping. */
-static CUresult histogram(const struct arguments *a, const struct launch *l, const struct context *context,
-                          struct op *op)
+static KERNEL(histogram)
 {
     const uint64_t n = positive(a->numbers[0]);
     uint32_t *bins = (uint32_t *)(uintptr_t)a->pointers[0];
@@ -183,7 +179,7 @@ static CUresult histogram(const struct arguments *a, const struct launch *l, con
 enum { SLICE_NS = 200000 };
 
 /* (float *p) */
-static CUresult spin(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(spin)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
 
@@ -193,7 +189,7 @@ static CUresult spin(const struct arguments *a, const struct launch *l, const st
 }
 
 /* (float *p) */
-static CUresult fault(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(fault)
 {
     return op ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
@@ -210,8 +206,7 @@ static void add_one(uint64_t address)
 }
 
 /* (unsigned *count): writes until the process ends. */
-static CUresult count_for_ever(const struct arguments *a, const struct launch *l, const struct context *context,
-                               struct op *op)
+static KERNEL(count_for_ever)
 {
     const struct timespec pause = {.tv_nsec = SLICE_NS};
 
@@ -225,7 +220,7 @@ static CUresult count_for_ever(const struct arguments *a, const struct launch *l
 }
 
 /* (unsigned *runs, int us): takes so much time, then counts itself. */
-static CUresult run_for(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+static KERNEL(run_for)
 {
     const uint64_t end_ns = now_ns() + positive(a->numbers[0]) * 1000;
     uint64_t now;
@@ -257,8 +252,7 @@ static bool read_word(uint64_t address, const struct context *context, uint32_t 
 }
 
 /* (unsigned *out, unsigned long long address, int n): what lies there, as far as it can be read. */
-static CUresult read_range(const struct arguments *a, const struct launch *l, const struct context *context,
-                           struct op *op)
+static KERNEL(read_range)
 {
     uint32_t *out = (uint32_t *)(uintptr_t)a->pointers[0];
 
@@ -276,8 +270,7 @@ static CUresult read_range(const struct arguments *a, const struct launch *l, co
 }
 
 /* (unsigned long long *out, const float *p) */
-static CUresult tell_address(const struct arguments *a, const struct launch *l, const struct context *context,
-                             struct op *op)
+static KERNEL(tell_address)
 {
     if (op)
         return use_words(op, a->pointers[0], 2);
@@ -286,8 +279,7 @@ static CUresult tell_address(const struct arguments *a, const struct launch *l, 
 }
 
 /* (CUtensorMap out, CUtensorMap in) */
-static CUresult square_by_maps(const struct arguments *a, const struct launch *l, const struct context *context,
-                               struct op *op)
+static KERNEL(square_by_maps)
 {
     struct maps_tensor out = {0}, in = {0};
     const bool found = maps_find(a->maps[0], &out) && maps_find(a->maps[1], &in);
