@@ -14,7 +14,7 @@ from built import Daemon
 from kops._base.results import Conditions, Reading
 
 from support import raw  # isort: skip
-from support.nvml import FAKE_GPU, Nvml  # isort: skip
+from support.nvml import GPU, Nvml  # isort: skip
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def nvml(tmp_path: Path) -> Nvml:
 
 @pytest.fixture
 def real(nvml: Nvml) -> Iterator[Daemon]:
-    with Daemon(env=nvml.env, program="kopsd_fake_gpu") as running:
+    with nvml.daemon() as running:
         yield running
 
 
@@ -34,11 +34,11 @@ def k(real: Daemon) -> Iterator[kops.Client]:
         yield client
 
 
-CALM = Reading(FAKE_GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
+CALM = Reading(GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
 
 
 def told(**after: Any) -> Conditions:
-    return Conditions(CALM, Reading.of({**vars(CALM), **after}, FAKE_GPU))
+    return Conditions(CALM, Reading.of({**vars(CALM), **after}, GPU))
 
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests/vectors/conditions.json").read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests/vectors/condi
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
 def test_the_same_line_as_kopsctl_prints(vector: dict[str, Any]) -> None:
-    before, after = (Reading.of(vector[when], FAKE_GPU) for when in ("before", "after"))
+    before, after = (Reading.of(vector[when], GPU) for when in ("before", "after"))
     assert str(Conditions(before, after)) == vector["line"]
 
 
@@ -64,7 +64,7 @@ def test_the_same_line_as_kopsctl_prints(vector: dict[str, Any]) -> None:
 def test_what_a_device_did(after: dict[str, Any], changed: bool, slowed: bool, throttled: tuple[str, ...]) -> None:
     made = told(**after)
     assert (made.changed, made.slowed, made.throttled) == (changed, slowed, throttled)
-    rose = Conditions(Reading(FAKE_GPU, clock_mhz=345), Reading(FAKE_GPU, clock_mhz=1980))
+    rose = Conditions(Reading(GPU, clock_mhz=345), Reading(GPU, clock_mhz=1980))
     assert rose.changed and not rose.slowed
     unknown = Conditions(CALM, Reading(missing="no libnvidia-ml.so.1"))
     assert str(unknown) == "clocks and temperature are not known: no libnvidia-ml.so.1"
@@ -76,7 +76,7 @@ def test_what_a_device_did(after: dict[str, Any], changed: bool, slowed: bool, t
 def test_profiles(k: kops.Client, nvml: Nvml) -> None:
     a = numpy.ones(8, "float32")
     calm = k.profile("square", a).conditions
-    assert calm == Conditions(calm.before, calm.after) and calm.after.device == FAKE_GPU and calm.after.clock_mhz == 1980
+    assert calm == Conditions(calm.before, calm.after) and calm.after.device == GPU and calm.after.clock_mhz == 1980
     assert nvml.readings == 2, "one before, one after"
     assert str(k.profile("square", a)).splitlines()[-1] == str(calm)
     read = nvml.readings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -18,6 +19,11 @@ from machines import Machines, wait_for
 from support import proc
 from support.daemon import ROOT
 
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "docs")]
+
+import pages  # noqa: E402
+
+BLOCKS = [block for block in pages.all_blocks() if "ray" in block.kind]  # of docs/ray.md; tests/docs runs them only with Ray
 SCALE = """
 __global__ void scale(float *y, const float *x, float a, int n)
 {
@@ -312,3 +318,13 @@ def test_without_ray_the_import_names_the_extra() -> None:
     blocked = "import sys; sys.modules['ray'] = None; import kops; assert 'add' not in dir(kops); import kops.ray"
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
     assert done.returncode and 'pip install "ray>=2.9"' in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_block(block: pages.Block, machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a program, in this process, which is connected to the tests' cluster: to start one for each takes far longer than the block."""
+    assert len(BLOCKS) >= 4
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"line_{block.line}.py"
+    path.write_text(block.text, encoding="utf-8")
+    runpy.run_path(str(path), run_name="__main__")

@@ -14,9 +14,9 @@ import prometheus
 import pytest
 from gpu_machine import ILLEGAL_ADDRESS, Machine, N, add_args, only_with_nvrtc, only_with_the_standin, square, vector
 from support import proc, raw
-from support.daemon import ROOT, Daemon
+from support.daemon import ROOT
 from support.kernels import add_kernel
-from support.nvml import FAKE_GPU, Nvml
+from support.nvml import GPU, Nvml
 
 pytestmark = only_with_the_standin
 
@@ -145,20 +145,16 @@ def nvml(tmp_path: Path) -> Nvml:
     return Nvml(tmp_path)
 
 
-def daemon_of(nvml: Nvml) -> Daemon:
-    return Daemon(env=nvml.env, program="kopsd_fake_gpu")
-
-
 def gpu(connection: raw.Connection) -> dict[str, Any]:
-    reply = connection.call("conditions", {"device": FAKE_GPU})
-    assert reply["device"] == FAKE_GPU
+    reply = connection.call("conditions", {"device": GPU})
+    assert reply["device"] == GPU
     conditions: dict[str, Any] = reply["conditions"]
     return conditions
 
 
 def test_what_nvml_says(nvml: Nvml) -> None:
     """Each reading is newer than its request."""
-    with daemon_of(nvml) as daemon, daemon.connect() as connection:
+    with nvml.daemon() as daemon, daemon.connect() as connection:
         assert gpu(connection) == {
             "clock_mhz": 1980, "clock_max_mhz": 1980, "memory_clock_mhz": 3201, "memory_clock_max_mhz": 3201, "temperature_c": 36,
             "power_w": 79.2, "power_limit_w": 700, "power_slowed_us": 0, "thermal_slowed_us": 0, "reasons": [],
@@ -171,7 +167,7 @@ def test_what_nvml_says(nvml: Nvml) -> None:
 
 def test_what_a_gpu_does_not_tell_is_absent(nvml: Nvml) -> None:
     nvml.answer(power_mw=None, thermal_slowed_ns=None, memory_clock_max=None)
-    with daemon_of(nvml) as daemon, daemon.connect() as connection:
+    with nvml.daemon() as daemon, daemon.connect() as connection:
         assert not {"power_w", "thermal_slowed_us", "memory_clock_max_mhz", "missing"} & gpu(connection).keys()
 
 
@@ -180,7 +176,7 @@ MISSING = {  # what lies in the place of the library, what it answers, and what 
     "other": ("libc.so.6", {}, "libnvidia-ml.so.1 is no NVML"),
     "begin": (None, {"init": 9}, "NVML: Stand-in Error"),
     "unknown": (None, {"gpu": "GPU-another"}, "NVML does not know this GPU: Not Found"),
-    "instance": (None, {"gpu": "GPU-another", "instance": FAKE_GPU.replace("GPU", "MIG")}, "not of a MIG instance"),
+    "instance": (None, {"gpu": "GPU-another", "instance": GPU.replace("GPU", "MIG")}, "not of a MIG instance"),
     "mute": (None, {"clock": None, "temperature": None, "power_mw": None}, "NVML tells nothing of this GPU"),
 }
 
@@ -193,7 +189,7 @@ def test_what_is_missing_is_said(nvml: Nvml, case: str, tmp_path: Path) -> None:
         loaded = re.search(rf"/\S+/{other}$", Path("/proc/self/maps").read_text(encoding="utf-8"), re.MULTILINE)
         (tmp_path / "libnvidia-ml.so.1").symlink_to(loaded[0] if loaded else other)
         nvml.env["LD_LIBRARY_PATH"] = str(tmp_path)
-    with daemon_of(nvml) as daemon, daemon.connect() as connection:
+    with nvml.daemon() as daemon, daemon.connect() as connection:
         conditions = gpu(connection)
         assert conditions.keys() == {"missing"}
         assert why in conditions["missing"]
@@ -203,7 +199,7 @@ def test_what_is_missing_is_said(nvml: Nvml, case: str, tmp_path: Path) -> None:
 
 
 def test_the_host_says_what_its_system_tells(nvml: Nvml) -> None:
-    with daemon_of(nvml) as daemon, daemon.connect() as connection:
+    with nvml.daemon() as daemon, daemon.connect() as connection:
         host = connection.call("conditions", {"device": "host"})["conditions"]
         assert ("missing" in host) != ("clock_mhz" in host)
         told = list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
@@ -212,13 +208,13 @@ def test_the_host_says_what_its_system_tells(nvml: Nvml) -> None:
 
 def test_a_driver_that_hangs_while_conditions_are_read(nvml: Nvml) -> None:
     """Who asks is told so, and the driver is asked once however many ask: the next reading is all of theirs."""
-    with daemon_of(nvml) as daemon, daemon.connect() as one, daemon.connect() as other:
+    with nvml.daemon() as daemon, daemon.connect() as one, daemon.connect() as other:
         nvml.answer(block=1)
         assert gpu(one) == {"missing": "the driver does not answer"}
         assert other.call("ping", {"a": 1}) == {"a": 1}
         assert gpu(other) == {"missing": "the driver does not answer"}
         assert nvml.readings == 1
-        asked = [one.request("conditions", {"device": FAKE_GPU}) for _ in range(20)]
+        asked = [one.request("conditions", {"device": GPU}) for _ in range(20)]
         nvml.answer(clock=1000)
         answers = [one.reply(request).get()["conditions"] for request in asked]
         assert all(answer == answers[0] for answer in answers)
@@ -227,10 +223,10 @@ def test_a_driver_that_hangs_while_conditions_are_read(nvml: Nvml) -> None:
 
 
 def test_who_asks_and_goes(nvml: Nvml) -> None:
-    with daemon_of(nvml) as daemon, daemon.connect() as watcher:
+    with nvml.daemon() as daemon, daemon.connect() as watcher:
         nvml.answer(block=1)
         with daemon.connect() as connection:
-            connection.request("conditions", {"device": FAKE_GPU})
+            connection.request("conditions", {"device": GPU})
             proc.eventually(lambda: nvml.readings == 1, "the driver is asked")
         nvml.answer()
         assert watcher.call("ping", {}) == {}
@@ -239,10 +235,10 @@ def test_who_asks_and_goes(nvml: Nvml) -> None:
 
 def test_clients_and_metrics(nvml: Nvml) -> None:
     nvml.answer(clock=1590, power_slowed_ns=2_500_000_000)
-    with daemon_of(nvml) as daemon, daemon.connect() as connection:
+    with nvml.daemon() as daemon, daemon.connect() as connection:
 
         def seen() -> dict[str, Any]:
-            (row,) = [d for d in connection.call("clients")["devices"] if d["uuid"] == FAKE_GPU]
+            (row,) = [d for d in connection.call("clients")["devices"] if d["uuid"] == GPU]
             conditions: dict[str, Any] = row["conditions"]
             return conditions
 

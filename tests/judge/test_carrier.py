@@ -15,13 +15,11 @@ from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
 from kops.judge import _carrier, _draws, _gpu, _judge, _machine, _pool, _runner, _solution, _verdict
-from material import FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
+from material import FAULTY, SHORT, add, inputs, spy, task
 
 from support.daemon import Daemon  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("unlocated")
-FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
-SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_the_text() -> None:
     for verdict in VERDICTS:
         assert "\x1b" not in str(verdict) and "\u202e" not in str(verdict)
         assert judge.Verdict.of(verdict.json()).json() == verdict.json()
+        json.loads(verdict.json(), parse_constant=pytest.fail)
     assert "2.00 × the baseline's speed" in str(VERDICTS[0]) and "50 % of the roof, bound by memory" in str(VERDICTS[0])
     assert "more lines" in str(VERDICTS[3])
     lines = _page.summary(list(reversed(VERDICTS))).splitlines()

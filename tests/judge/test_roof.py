@@ -87,17 +87,6 @@ def test_a_roof_is_measured_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch
     assert asked == ["f32"] and all(one.time is not None and one.time.arithmetic_roof for one in verdicts), verdicts[0]
 
 
-def test_problems_of_kernelbench() -> None:
-    pytest.importorskip("torch")
-    from kops.judge import kernelbench
-
-    for path in sorted(PROBLEMS.glob("*.py")):
-        one = kernelbench.load(path)
-        found = _timed.flops_of(one, draw_of(one))
-        assert found is None or found > 0
-        assert kernelbench.load(path, flops=7).flops == 7
-
-
 def test_operations_of_a_model(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from kops.judge import kernelbench

@@ -19,6 +19,7 @@ import pytest
 from kops._base.errors import KopsError
 from kops._calls.launch import scalar
 from kops._source.options import macros, standard
+from kops._source.scalars import convert, is_plain, to_bytes
 from kops._source.signature import Param
 from kops._source.types import type_of
 from kops.interpret import InterpretError
@@ -213,3 +214,35 @@ def test_scalars_of_launches(chance: random.Random) -> None:
             continue
         kind = "bool" if isinstance(sent, bool) else "float" if isinstance(sent, float) else "uint" if sent >= 2**63 else "int"
         assert not answers("S", [_payload((case[0], kind, sent))])[0].startswith(b"!"), (case, sent)
+
+
+# tests/vectors/scalars.json, which the daemon's unit tests run, too.
+ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
+
+
+def number_of(row: dict[str, str]) -> Any:
+    text = row["number"]
+    if row["kind"] == "float":
+        return float.fromhex(text) if "0x" in text else math.copysign(float(text.lstrip("-")), -1 if text[0] == "-" else 1)
+    return bool(int(text)) if row["kind"] == "bool" else int(text)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['dtype']} {row['kind']} {row['number']}")
+def test_scalar(row: dict[str, str]) -> None:
+    if "error" in row:
+        with pytest.raises(KopsError) as caught:
+            convert(row["dtype"], number_of(row), "x:", "x")
+        assert caught.value.code == row["error"]
+    else:
+        assert to_bytes(row["dtype"], convert(row["dtype"], number_of(row), "x:", "x")).hex() == row["bytes"]
+
+
+def test_what_is_plain() -> None:
+    """A number that is passed on as it is is one that would be taken, and most are."""
+    plain = [row for row in ROWS if is_plain(row["dtype"], number_of(row))]
+    for row in plain:
+        assert "error" not in row, row
+        taken = convert(row["dtype"], number_of(row), "x:", "x")
+        assert type(taken) is type(number_of(row)) and taken == number_of(row), row
+    assert {row["dtype"] for row in plain} == {row["dtype"] for row in ROWS} - {"bool"}
+    assert not is_plain("bool", 1) and not is_plain("f32", math.nan) and not is_plain("i32", True)

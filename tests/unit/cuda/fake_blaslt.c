@@ -17,8 +17,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/host/convert.h"
 #include "standin_cuda/profiler.h"
-#include "standin_cuda/standin.h" /* conversions of math.c */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -66,13 +66,13 @@ static double load(const void *base, cudaDataType type, int64_t index)
 {
     switch (type) {
     case CUDA_R_8F_E4M3:
-        return (double)e4m3_to_float(((const uint8_t *)base)[index]);
+        return (double)e4m3_to_f32(((const uint8_t *)base)[index]);
     case CUDA_R_8F_E5M2:
-        return (double)e5m2_to_float(((const uint8_t *)base)[index]);
+        return (double)e5m2_to_f32(((const uint8_t *)base)[index]);
     case CUDA_R_16BF:
-        return (double)bfloat_to_float(((const uint16_t *)base)[index]);
+        return (double)bf16_to_f32(((const uint16_t *)base)[index]);
     case CUDA_R_16F:
-        return (double)half_to_float(((const uint16_t *)base)[index]);
+        return (double)f16_to_f32(((const uint16_t *)base)[index]);
     case CUDA_R_64F:
         return ((const double *)base)[index];
     default:
@@ -84,10 +84,10 @@ static void store(void *base, cudaDataType type, int64_t index, double value)
 {
     switch (type) {
     case CUDA_R_16BF:
-        ((uint16_t *)base)[index] = float_to_bfloat((float)value);
+        ((uint16_t *)base)[index] = f32_to_bf16((float)value);
         break;
     case CUDA_R_16F:
-        ((uint16_t *)base)[index] = float_to_half((float)value);
+        ((uint16_t *)base)[index] = f32_to_f16((float)value);
         break;
     case CUDA_R_64F:
         ((double *)base)[index] = value;
