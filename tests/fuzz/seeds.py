@@ -83,7 +83,7 @@ def ring_steps(data: bytes) -> bytes:
 
 
 def write(folder: Path) -> None:
-    for name in ("codec", "receive", "ring", "scan", "server"):
+    for name in ("codec", "receive", "ring", "server"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for file in golden.FILES:
         for vector in golden.load(file):
@@ -92,7 +92,6 @@ def write(folder: Path) -> None:
             (folder / "receive" / vector["name"]).write_bytes(chunk + data)
             (folder / "server" / vector["name"]).write_bytes(chunk + data)
             (folder / "ring" / vector["name"]).write_bytes(ring_steps(data))
-            (folder / "scan" / vector["name"]).write_bytes(data)
             (folder / "codec" / vector["name"]).write_bytes(data)
     for name, calls in SESSIONS.items():
         (folder / "server" / f"session_{name}").write_bytes(session(calls))
