@@ -185,6 +185,3 @@ extern "C" __global__ void divide_rows(float* out, const float* m, const float* 
         out[(size_t)row * columns + column] = m[(size_t)row * columns + column] / sums[row];
 }
 """
-
-ALL = [(BOXES, "copy_boxes"), (BOXES, "copy_swizzled"), (BOXES, "square_boxes"), (GRID_SUM, "grid_sum"), (CHAIN, "add_one"),
-       (ROWS, "sum_rows"), (ROWS, "divide_rows")]  # fmt: skip

@@ -163,32 +163,6 @@ def test_graphs(torch: Any, k: Any, scaled: Any) -> None:
     assert bool((z == 2 * 8 + 1).all())
 
 
-def test_a_graph_outlives_its_client(torch: Any, daemon: Any, scaled: Any) -> None:
-    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
-    client = kops.connect(daemon.socket_path)
-    mine = client.kernel(SOURCE, "scaled", "out float* out[n], const float* in[n], float a, int n", grid="ceil_div(n, 256)", block=256)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        mine(y, x, 3.0, 1000)
-    client.close()
-    del mine, client
-    graph.replay()
-    assert bool((y == 3).all())
-
-
-def test_graphed_callables(torch: Any, k: Any, scaled: Any) -> None:
-    class Twice(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            out = torch.empty_like(x)
-            scaled(out, x.detach(), 2.0, x.numel())
-            return out + x
-
-    x = torch.randn(4096, device="cuda")
-    graphed = torch.cuda.make_graphed_callables(Twice(), (x,))
-    y = torch.randn(4096, device="cuda")
-    assert torch.allclose(graphed(y), 3 * y)
-
-
 def test_a_fault_is_the_caller_s_own(torch: Any, daemon: Any, k: Any, scaled: Any) -> None:
     """In a process of its own, whose context it breaks."""
     program = f"""

@@ -7,7 +7,7 @@ from typing import Any
 
 import kops
 import pytest
-from check import DTYPES, assert_right, tolerance
+from check import DTYPES, assert_right
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
 
@@ -87,14 +87,6 @@ def test_layouts(torch: Any, k: Any, dtype: str) -> None:
     assert_right("linear", k.linear(a, b, bias, activation="relu"), *reference(torch, a, b, bias, "relu"))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_f32_out(torch: Any, k: Any, dtype: str) -> None:
-    a, b, bias = random(torch, 300, 500, dtype=dtype), random(torch, 500, 200, dtype=dtype, scale=0.04), random(torch, 200, dtype=dtype)
-    for activation in ACTIVATIONS:
-        exact, terms = reference(torch, a, b, bias, activation)
-        assert_right("linear", k.linear(a, b, bias, activation=activation, out_dtype="f32"), exact, terms)
-
-
 def test_one_plan_with_many_biases(torch: Any, k: Any) -> None:
     """cuBLASLt's descriptors are kept, and have the bias's address."""
     a, b = random(torch, 256, 128, dtype="bfloat16"), random(torch, 128, 512, dtype="bfloat16")
@@ -130,14 +122,3 @@ def test_all_of_the_curve(torch: Any, k: Any, dtype: str, activation: str) -> No
         got = k.linear(a, b, curve, activation=activation, variant=variant, blocking=True).double()
         half = 2.0 ** (-8 if dtype == "bfloat16" else -11)
         assert ((got - exact).abs() <= exact.abs() * half * 1.05 + 1e-6).all(), variant
-
-
-def test_the_tolerance_is_not_loose(torch: Any, k: Any) -> None:
-    """What rounds twice is found out: the bounds of this file are those of one rounding."""
-    a, b = random(torch, 512, 512, dtype="bfloat16"), random(torch, 512, 512, dtype="bfloat16", scale=0.05)
-    bias = random(torch, 512, dtype="bfloat16")
-    exact, terms = reference(torch, a, b, bias, "gelu")
-    allowed = tolerance("linear", "bf16")
-    bound = allowed["rtol"] * exact.abs() + allowed["scaled"] * terms
-    twice = torch.nn.functional.gelu(torch.addmm(bias, a, b))
-    assert ((twice.double() - exact).abs() > bound).any()

@@ -86,12 +86,6 @@ def test_numpy_beside_torch(torch: Any, k: Any) -> None:
     assert torch.equal(k.add(t, t).cpu(), torch.from_numpy(numpy.array(c)))
 
 
-def test_torch_on_the_cpu(torch: Any, k: Any) -> None:
-    a = torch.randn(500, 300)
-    c = k.add(a, a)
-    assert c.device.type == "cpu" and torch.equal(c, a + a)
-
-
 def test_ordinary_cpu_tensors_are_copied_without_torchs_threads(torch: Any, daemon: Any) -> None:
     """They would poll for more work for a while, on the processors that the daemon's work needs."""
     with Worker("cpu_tensors", daemon.socket_path) as worker:

@@ -61,32 +61,6 @@ def test_every_variant(torch: Any, k: Any, of_a: str, of_b: str, precision: str)
         assert "cublaslt" in ran
 
 
-@pytest.mark.parametrize("rows", [False, True])
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize(("of_a", "of_b"), PAIRS[:3])
-def test_beside_torch(torch: Any, k: Any, of_a: str, of_b: str, fast: bool, rows: bool) -> None:
-    """Both are as close to the exact result as the precision says."""
-    import kops.torch  # noqa: F401
-
-    if torch.cuda.get_device_capability() < (8, 9):
-        pytest.skip("torch._scaled_mm needs tensor cores for 8-bit floats")
-    m, n, depth = 512, 1024, 2048
-    a, b = random(torch, m, depth, dtype=of_a), random(torch, n, depth, dtype=of_b).t()
-    scale_a = torch.rand((m, 1) if rows else (1, 1), device="cuda") + 0.5
-    scale_b = torch.rand((1, n) if rows else (1, 1), device="cuda") + 0.5
-    precision = "medium" if fast else "high"
-    exact, terms = reference(a, b, scale_a, scale_b)
-    try:
-        theirs = torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
-    except (RuntimeError, ValueError) as error:
-        pytest.skip(f"this torch has no such product: {error}")
-    ours = k.scaled_gemm(a, b, scale_a, scale_b, precision=precision)
-    assert_right("scaled_gemm", ours, exact, terms, precision)
-    assert_right("scaled_gemm", theirs, exact, terms, precision)
-    by_op = torch.ops.kops.scaled_gemm(a, b, scale_a, scale_b, precision=precision)
-    assert_right("scaled_gemm", by_op, exact, terms, precision)
-
-
 def test_one_plan_with_many_scales(torch: Any, k: Any) -> None:
     """cuBLASLt's descriptors are kept, and have the scales' addresses."""
     a, b = random(torch, 256, 128, dtype=NAMES[0]), random(torch, 512, 128, dtype=NAMES[0]).t()

@@ -30,10 +30,10 @@ def connect(path: str) -> Any:
 
     client = kops.connect(path)
     if "KOPS_TEST_DOMAIN" in os.environ:
-        import kernel_sources as sources
         import numpy
+        from support.kernels import OTHERS
 
-        double = client.kernel(sources.FIVE, "custom_kernel", "out float* out[n], const float* in[n], int n", 1, 32)
+        double = client.kernel(OTHERS, "custom_kernel", "out float* out[n], const float* in[n], int n", 1, 32)
         one, out = client.array(numpy.ones(32, numpy.float32)), client.zeros(32)
         double(out, one, 32, blocking=True)
         assert (numpy.asarray(out) == 2).all()
