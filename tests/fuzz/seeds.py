@@ -83,13 +83,12 @@ def ring_steps(data: bytes) -> bytes:
 
 
 def write(folder: Path) -> None:
-    for name in ("codec", "receive", "ring", "server"):
+    for name in ("codec", "ring", "server"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for file in golden.FILES:
         for vector in golden.load(file):
             data = vector["bytes"]
             chunk = bytes([1, *min(len(data), 0xFFFF).to_bytes(2, "big"), len(vector.get("fds", []))])
-            (folder / "receive" / vector["name"]).write_bytes(chunk + data)
             (folder / "server" / vector["name"]).write_bytes(chunk + data)
             (folder / "ring" / vector["name"]).write_bytes(ring_steps(data))
             (folder / "codec" / vector["name"]).write_bytes(data)
