@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from check import aside
 
+pytestmark = pytest.mark.usefixtures("kernels_are_served")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "int64")
-
-
-@pytest.fixture(autouse=True)
-def only_where_kernels_are_served(k: Any) -> None:
-    if not k.info.kernels or not k.info.kernels.get("allowed", False):
-        pytest.skip("this daemon runs no kernels of users: there is no NVRTC, or no sandbox for it")
 
 
 def values(torch: Any, *shape: int, dtype: str = "float32") -> Any:
@@ -76,16 +72,13 @@ def test_ordered_recorded_and_measured(torch: Any, k: Any) -> None:
     total = k.reduce("x", "a + b", identity=0, name="total")
     for f, reference in ((lambda x: k.elementwise("x * y")(x, y), lambda x: x * y), (total, lambda x: x.double().sum().float())):
         x = values(torch, 3_000_001)
-        stream, want = torch.cuda.Stream(), reference(2 * x)
+        want = reference(2 * x)
         f(x)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(50_000_000)
+        with aside(torch):
             x *= 2
             z = f(x)
             x.zero_()
             w = z + 1
-        stream.synchronize()
         assert torch.allclose(w, want + 1, rtol=1e-5)
         with k.program() as p:
             made = f(x)

@@ -11,6 +11,7 @@ from check import assert_add, assert_square, nothing, random
 from support.daemon import Daemon
 from support.kernels import ADD
 
+pytestmark = pytest.mark.usefixtures("kernels_are_served")
 OF_ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
 VECTOR = {"grid": "ceil_div(n, 256)", "block": 256}
 
@@ -81,12 +82,6 @@ extern "C" __global__ void __launch_bounds__(128) bounded(float* p)
     p[threadIdx.x] = 1;
 }
 """
-
-
-@pytest.fixture(autouse=True)
-def only_where_kernels_are_served(k: Any) -> None:
-    if not k.info.kernels or not k.info.kernels.get("allowed", False):
-        pytest.skip("this daemon runs no kernels of users: there is no NVRTC, or no sandbox for it")
 
 
 @pytest.fixture

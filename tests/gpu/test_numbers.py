@@ -7,8 +7,7 @@ from typing import Any
 
 import kops
 import pytest
-
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+from check import DTYPES
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from check import DTYPES, assert_add, assert_gemm, assert_square, random
+from check import DTYPES, aside, assert_add, assert_gemm, assert_square, random
 from support import backends
 from support.daemon import Daemon
 
@@ -56,15 +56,11 @@ def test_variants_and_times(torch: Any, k: Any) -> None:
 def test_order_on_a_stream(torch: Any, k: Any) -> None:
     x, y = torch.zeros(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")
     k.square(x, out=y, where="here")
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)
+    with aside(torch) as stream:
         x.fill_(3)
         k.square(x, out=y, where="here")
         x.zero_()
         assert not stream.query(), "nothing was waited for"
-    stream.synchronize()
     assert bool((y == 9).all())
 
 
@@ -89,12 +85,9 @@ def test_graphs(torch: Any, k: Any) -> None:
         x.normal_()
         graph.replay()
         torch.testing.assert_close(out, want(torch, x, w))
-    stream = torch.cuda.Stream()
     x.normal_()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with aside(torch):
         graph.replay()
-    stream.synchronize()
     torch.testing.assert_close(out, want(torch, x, w))
     assert runs(k) == before, "the daemon ran none of them"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import kops
 import pytest
-from check import DTYPES, assert_add, assert_gemm, assert_square, random
+from check import DTYPES, assert_add, assert_gemm, assert_square, random, variants
 
 MILLION = 1_048_576
 
@@ -37,8 +37,7 @@ SPECIAL = {"skinny": ("float32", "float16", "bfloat16"), "small": ("float32",), 
 ])  # fmt: skip
 def test_gemm_of_special_variants(torch: Any, k: Any, variant: str, dtype: str, precision: str) -> None:
     """On shapes that each takes, with all transpositions, ends of rows, and a sum with what is there."""
-    gpu = next(device for device in k.devices if device.backend == "cuda")
-    if variant not in k.ops["gemm"].variants[gpu.uuid]:
+    if variant not in variants(k, "gemm"):
         pytest.skip(f"the GPU has no {variant}")
     for m, n, depth in ((16, 256, 264), (9, 4096, 1024)) if variant == "skinny" else ((200, 136, 328), (256, 256, 256)):
         a, b = random(torch, m, depth, dtype=dtype), random(torch, depth, n, dtype=dtype)
