@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -58,53 +57,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def ask(late: Late, *workers: Any) -> list[Any]:
-    return late.ask(workers)
-
-
-def tell(late: Late, worker: Worker, told: Any) -> list[Any]:
-    """What is found after the worker has told that."""
-    worker.asked[-1].told = told
-    late.told(worker.asked[-1])
-    return [(member, tokens) for member, tokens, _ in late.found()]
-
-
-def test_what_is_no_item_of_this_work_is_not_late(clock: Clock) -> None:
-    late, worker = Late(LIMIT), Worker("a")
-    member: Any = worker
-    late.given(member)
-    clock.now += LIMIT
-    ask(late, member)
-    assert tell(late, worker, {"of a map before": (3600.0, 0.0), "a": (0.0, 0.0)}) == []
-
-
-def test_getting_ready_has_a_limit_of_its_own(clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "found"),
+    [
+        ([{"of a map before": (3600.0, 0.0), "a": (0.0, 0.0)}], []),  # what is no item of this work
+        ([{"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}], []),  # getting ready has a limit of its own
+        ([{"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}, {"a": (0.0, _items.SETUP_S + 1), "b": (0.0, 0.0)}], ["a"]),
+        ([_items.ray.exceptions.RayError("gone")], []),
+    ],
+    ids=["another map's", "getting ready", "getting ready for too long", "lost"],
+)
+def test_what_a_worker_tells(clock: Clock, rounds: list[Any], found: list[str]) -> None:
     late, worker = Late(LIMIT), Worker("a", "b")
     member: Any = worker
     late.given(member)
-    clock.now += LIMIT
-    ask(late, member)
-    assert tell(late, worker, {"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}) == []
-    clock.now += LIMIT
-    ask(late, member)
-    assert tell(late, worker, {"a": (0.0, _items.SETUP_S + 1), "b": (0.0, 0.0)}) == [(worker, ["a"])]
-
-
-def test_a_worker_that_is_lost_while_it_is_asked(clock: Clock) -> None:
-    late, worker = Late(LIMIT), Worker("a")
-    member: Any = worker
-    late.given(member)
-    clock.now += LIMIT
-    ask(late, member)
-    assert tell(late, worker, _items.ray.exceptions.RayError("gone")) == []
-
-
-def test_without_a_limit_nobody_is_asked(clock: Clock) -> None:
-    late, worker = Late(None), Worker("a")
-    member: Any = worker
-    late.given(member)
-    clock.now += 1e6
-    assert ask(late, member) == [] and late.pause(1.0) == 1.0 and list(late.found()) == []
+    for told in rounds:
+        clock.now += LIMIT
+        late.ask([member])
+        worker.asked[-1].told = told
+        late.told(worker.asked[-1])
+        items = [tokens for _, tokens, _ in late.found()]
+    assert items == ([found] if found else [])
 
 
 def test_a_stopwatch_runs_while_a_block_is_open(clock: Clock) -> None:
@@ -121,30 +94,3 @@ def test_a_stopwatch_runs_while_a_block_is_open(clock: Clock) -> None:
         clock.now += 16
     clock.now += 32
     assert watch.seconds == 26
-
-
-def test_the_stopwatch_of_an_item_does_not_run_while_it_waits_for_its_turn() -> None:
-    """Of a worker that has two, in the worker's own code."""
-    from kops.ray._map import _OneAtATime
-
-    began, goes_on = threading.Event(), threading.Event()
-
-    def first(_arguments: Any, _named: Any) -> None:
-        began.set()
-        goes_on.wait()
-
-    call, watches = _OneAtATime(first), (Stopwatch(), Stopwatch())
-
-    def run(watch: Stopwatch) -> None:
-        with call.lock:
-            call((), {}, watch)
-
-    threads = [threading.Thread(target=run, args=(watch,)) for watch in watches]
-    threads[0].start()
-    began.wait()
-    threads[1].start()
-    assert watches[0].seconds > 0 and watches[1].seconds == 0
-    goes_on.set()
-    for thread in threads:
-        thread.join()
-    assert watches[1].seconds > 0

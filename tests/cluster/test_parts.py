@@ -1,17 +1,15 @@
-"""The parts of `kops.ray` that need no cluster: statistics added up, the progress line, errors as bytes."""
+"""The parts of `kops.ray` that need no cluster: statistics added up, the progress line."""
 
 from __future__ import annotations
 
 import io
 import sys
-from concurrent.futures import Future
 from typing import Any
 
 import kops
 import kops.ray
 import pytest
-from kops._base.stopwatch import Stopwatch
-from kops.ray import _items, _travel
+from kops.ray import _items
 from kops.ray._stats import Gathered, Snapshot, since
 
 
@@ -89,58 +87,3 @@ def test_progress_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     asked.step(1, 0)
     asked.close(1)
     assert sys.stderr.getvalue().startswith("gemm: 1, ") and sys.stderr.getvalue().count("\n") == 1
-
-
-def test_errors_as_bytes() -> None:
-    made, text = _travel.packed(kops.OutOfRange("too much", {"key": "n"}))
-    error = _travel.unpacked(made, text, 7, "a")
-    assert isinstance(error, kops.OutOfRange) and error.detail == {"key": "n"} and error.kops_item == 7  # type: ignore[attr-defined]
-    strange = _travel.unpacked(b"no pickle", "Traceback …\nOwn: what happened", 7, "a")
-    assert isinstance(strange, kops.KopsError) and str(strange) == "Own: what happened" and strange.detail["node"] == "a"
-
-
-def test_a_verdict_that_is_missing_because_the_daemon_went_is_another_workers() -> None:
-    from kops import judge
-    from kops.ray._judge import _Court, _Job
-
-    class Client:
-        place = None
-        devices = ()
-        gone = False
-
-        def ping(self) -> None:
-            if self.gone:
-                raise kops.ConnectionLost("it went")
-
-    def fails(rng: Any) -> dict[str, Any]:
-        raise ValueError("no inputs")
-
-    task = judge.Task("t", lambda **given: None, fails)
-    client: Any = Client()
-    court = _Job({}).caller(client, False)
-    assert isinstance(court, _Court)
-    court._tasks["0"] = task
-    try:
-        solution = judge.Solution("", [judge.Launch("f", "out float* out[1]")])
-        verdict = court(("0", [], solution), {}, Stopwatch())
-        assert verdict.kind == "no_verdict" and "no inputs" in verdict.text, "the task's own fault"
-        client.gone = True
-        with pytest.raises(kops.ConnectionLost, match="no inputs"):
-            court(("0", [], solution), {}, Stopwatch())
-    finally:
-        court.close()
-    client.gone = False  # the next daemon answers
-    with pytest.raises(kops.ConnectionLost, match="went away"):
-        court(("0", [], solution), {}, Stopwatch())
-    court = _Job({}).caller(client, False)
-    court._tasks["0"] = task
-    waiting: Future[Any] = Future()
-
-    def submit(*how: Any) -> Future[Any]:
-        court.close()
-        waiting.cancel()
-        return waiting
-
-    court._judge.submit = submit
-    with pytest.raises(kops.ConnectionLost, match="went away"):
-        court(("0", [], solution), {}, Stopwatch())
