@@ -1,17 +1,13 @@
-"""Kernels for compute capability 9.0 on a GPU: tensor maps against what torch computes, cooperative launches, early launches, headers
-of the administrator's."""
+"""Kernels for compute capability 9.0 on a GPU: tensor maps against what torch computes, cooperative launches and early
+launches."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import hopper_sources as sources
 import kops
 import pytest
-from support.daemon import Daemon
 
 BOX = "tma const float* in_[][] box[32][32]"
 GRID = ("ceil_div(in_.shape[1], 32)", "ceil_div(in_.shape[0], 32)")
@@ -146,41 +142,3 @@ def test_a_chain_is_in_order(torch: Any, k: Any, form: str) -> None:
             chain()
         k.synchronize()
         assert (x[8] == turn + 8).all()
-
-
-# ---- several kernels with scratch between them ----
-
-
-def test_a_sequence_is_one_request_with_one_timing(torch: Any, k: Any) -> None:
-    rows, columns = 300, 1000
-    module = k.compile(sources.ROWS)
-    sums = module.kernel("sum_rows", "out float* sums[rows], const float* m[rows][columns], int rows, int columns",
-                         "ceil_div(rows, 128)", 128)  # fmt: skip
-    divide = module.kernel("divide_rows", "out float* out[rows][columns], const float* m[rows][columns], const float* sums[rows], "
-                           "int rows, int columns", ("ceil_div(columns, 128)", "rows"), 128)  # fmt: skip
-    m, out = torch.rand(rows, columns, device="cuda") + 0.5, torch.empty(rows, columns, device="cuda")
-    scratch = k.empty(rows, device=0)
-    with k.sequence(timing=True) as s:
-        sums(scratch, m, rows, columns)
-        divide(out, m, scratch, rows, columns)
-    assert s.timings.gpu_us > 0
-    torch.testing.assert_close(out, m / m.sum(1, keepdim=True))
-
-
-# ---- headers of the administrator's ----
-
-
-def test_headers_that_are_installed(torch: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        for name, text in sources.TREE.items():
-            path = Path(folder) / "include" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        with Daemon("--set", f"kernels.include_extra={folder}/include") as daemon, kops.connect(daemon.socket_path) as k:
-            assert k.info.kernels["include_extra"] == [f"{folder}/include"]
-            kern = k.kernel(sources.SCALED, "scaled", "out float* out[n], const float* in_[n], int n", grid="ceil_div(n, 256)", block=256)
-            x, y = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
-            kern(y, x, 1000)
-            k.synchronize()
-            assert torch.equal(y, 3 * x)

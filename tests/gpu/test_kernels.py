@@ -146,24 +146,6 @@ def test_null_pointers_and_layouts(torch: Any, add_bias: Any) -> None:
 # ---- beside everything else ----
 
 
-def test_streams_are_each_in_order(torch: Any, k: Any) -> None:
-    kernel = k.kernel(STEP, "step", "int* x[n], int n", **VECTOR)
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    xs = [torch.full((5000,), i, dtype=torch.int32, device="cuda") for i in range(3)]
-    expected = [np.full(5000, i) for i in range(3)]
-    torch.cuda.synchronize()
-    for link in range(50):
-        for i, stream in enumerate(streams):
-            with torch.cuda.stream(stream):
-                kernel(xs[i], 5000)
-                xs[i] += link + i
-            expected[i] = (expected[i] * 5 + 1) % 1009 + link + i
-    for stream in streams:
-        stream.synchronize()
-    for x, wanted in zip(xs, expected, strict=True):
-        assert (x.cpu().numpy() == wanted).all()
-
-
 def test_programs_of_ops_and_kernels(torch: Any, k: Any, add: Any) -> None:
     a, b, c = random(torch, 10_001), random(torch, 10_001), nothing(torch, 10_001)
     with k.program() as p:

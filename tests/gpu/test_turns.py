@@ -1,4 +1,4 @@
-"""Users' kernels on two GPUs run at the same time. What else a GPU has of its own: tests/functional/test_executors_on_two_gpus.py."""
+"""Users' kernels on two GPUs run at the same time. The rest of what a GPU has of its own is tested on the stand-in driver."""
 
 from __future__ import annotations
 
