@@ -179,8 +179,10 @@ static void check_in_steps(const uint8_t *data, size_t size, enum scan_result wh
     struct scan s;
 
     scan_reset(&s);
-    for (size_t n = 1; n <= size && r == SCAN_MORE; n++)
+    for (size_t n = 1; n <= size && r == SCAN_MORE; n++) {
         r = scan_value(&s, data, n, LIMIT);
+        FUZZ_CHECK(s.position <= n);
+    }
     /* A step may see that a message is too long before or after it sees another fault; both are refusals. */
     FUZZ_CHECK((r == SCAN_COMPLETE) == (whole == SCAN_COMPLETE) && (r == SCAN_MORE) == (whole == SCAN_MORE));
     FUZZ_CHECK(r != SCAN_COMPLETE || s.position == end);
