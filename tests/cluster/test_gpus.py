@@ -175,3 +175,14 @@ def test_the_device_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         _worker.device_of(["GPU-cc"], [host, a, b], "it")
     with pytest.raises(kops.KopsError, match="neither a number"):
         _worker.device_of(["first"], [host, a, b], "it")
+
+
+def test_the_nodes_environment_shows_all_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    for own, whole in (("2", "3,2,1"), (None, None)):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if own is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+        monkeypatch.setattr(_worker, "_of_the_raylet", lambda whole=whole: whole)
+        with _worker.node_environment():
+            assert os.environ.get("CUDA_VISIBLE_DEVICES") == whole
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") == own

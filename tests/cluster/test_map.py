@@ -156,10 +156,10 @@ def test_clients_and_kernels_that_a_function_refers_to_are_the_workers(pool: kop
 
 def test_an_items_own_error_is_raised_and_says_whose_it_is(pool: kops.ray.Pool) -> None:
     with pytest.raises(kops.ShapeMismatch) as raised:
-        list(kops.ray.map("add", [(np.ones(3, "f4"), np.ones(4, "f4"))], pool=pool))
-    assert raised.value.kops_item == 0
+        list(kops.ray.map("add", [(np.ones(3, "f4"), np.ones(n, "f4")) for n in (3, 4)], pool=pool))
+    assert raised.value.kops_item == 1
     if sys.version_info >= (3, 11):
-        assert "item 0, on " in raised.value.__notes__[0]
+        assert "item 1, on " in raised.value.__notes__[0]
 
     def odd(k: kops.Client, i: int) -> int:
         if i % 2:
