@@ -40,9 +40,9 @@ SOLUTIONS = [
     ("not_compiled", solution("in[i", "not_compiled")),
     ("faulted", solution("2 * in[i + 1000]", "faulted")),
 ]
-pytestmark = only_with_a_compiler
 
 
+@only_with_a_compiler
 def test_each_solution_has_its_verdict(pool: kops.ray.Pool, tmp_path: Path) -> None:
     expected = [kind for kind, _ in SOLUTIONS] * 2
     run = kops.ray.judge_many(TASK, [one for _, one in SOLUTIONS] * 2, pool=pool, trace=tmp_path / "trace.json")
@@ -55,6 +55,7 @@ def test_each_solution_has_its_verdict(pool: kops.ray.Pool, tmp_path: Path) -> N
     assert chrome_trace.check(events).categories["item"] == len(expected), "those that are judged at one time have rows of their own"
 
 
+@only_with_a_compiler
 def test_a_task_for_each_solution_in_their_order(pool: kops.ray.Pool) -> None:
     tasks = [TASK, TRIPLE, TRIPLE, TASK]
     solutions = [solution("2 * in[i]", "a"), solution("2 * in[i]", "b"), solution("3 * in[i]", "c"), solution("3 * in[i]", "d")]
@@ -68,6 +69,7 @@ def test_a_task_for_each_solution_in_their_order(pool: kops.ray.Pool) -> None:
         list(kops.ray.judge_many(TASK, ["source"], pool=pool))
 
 
+@only_with_a_compiler
 def test_a_task_that_is_at_fault(pool: kops.ray.Pool) -> None:
     def fails(rng: Any, n: int) -> dict[str, Any]:
         raise ValueError("no such inputs")
@@ -77,6 +79,7 @@ def test_a_task_that_is_at_fault(pool: kops.ray.Pool) -> None:
     assert verdict.kind == "no_verdict" and "no such inputs" in verdict.text
 
 
+@only_with_a_compiler
 def test_a_task_that_ends_its_worker(pool: kops.ray.Pool) -> None:
     """The verdicts of the others are there; its own says what happened."""
     def ends(rng: Any, n: int) -> dict[str, Any]:
