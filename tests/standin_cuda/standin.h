@@ -410,6 +410,10 @@ struct cuda_ops_gemm_mapped;
  * the rest of the parameters says. */
 bool maps_read(const struct cuda_ops_gemm_mapped *p, const char *symbol, struct cuda_ops_gemm *ret);
 
+struct cuda_ops_repack;
+
+void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
+
 enum { MAPS_RANK = 5 };
 
 /* The tensor that a map of a user's kernel describes; dimensions from the innermost, those that it has not are 0. */

@@ -87,13 +87,6 @@ static uint64_t give_target(struct cuda_ops_repack_part *p, bool aligned, unsign
 
 /* The stand-in driver's, whose header has core's names. */
 void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
-/* What its kernels touch, which nobody asks here. */
-bool op_use_strided(void);
-
-bool op_use_strided(void)
-{
-    return true;
-}
 
 /* Beside the stand-in's plain loops: they write the same bytes, and leave the same alone. */
 static void check(enum cuda_ops_repack_kind kind, size_t size, unsigned pieces)
