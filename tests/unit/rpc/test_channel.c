@@ -115,14 +115,37 @@ WITH_STATE(who_sleeps_is_woken)
     assert_int_equal(poll(&wake, 1, 0), 1);
 }
 
+static void reply(size_t length)
+{
+    char *text = calloc(1, length);
+
+    memset(text, 'x', length - 1);
+    rpc_write_text(rpc_channel_begin(f->channel, &f->socket), text);
+    free(text);
+}
+
 WITH_STATE(replies_longer_than_half_a_ring_go_to_the_socket)
 {
-    static char text[RING_REPLY_BYTES / 2 + 1];
-
-    memset(text, 'x', sizeof(text) - 1);
-    rpc_write_text(rpc_channel_begin(f->channel, &f->socket), text);
+    reply(RING_REPLY_BYTES / 2 + 1);
     rpc_channel_settle(f->channel, &f->socket);
     assert_int_equal(rpc_channel_flush(f->channel, &f->error), 1);
     assert_true(ring_available(&f->replies) == 0);
-    assert_true(buffer_length(&f->socket.bytes) > sizeof(text));
+    assert_true(buffer_length(&f->socket.bytes) > RING_REPLY_BYTES / 2);
+}
+
+WITH_STATE(a_full_ring_waits_for_room)
+{
+    unsigned char bytes[10000];
+
+    for (unsigned i = 0; i < 5; i++)
+        reply(RING_REPLY_BYTES / 4);
+    rpc_channel_settle(f->channel, &f->socket);
+    assert_int_equal(rpc_channel_flush(f->channel, &f->error), 0);
+    assert_true(ring_available(&f->replies) == RING_REPLY_BYTES);
+    while (rpc_channel_pending(f->channel)) {
+        ring_read(&f->replies, bytes, sizeof(bytes));
+        assert_true(ring_producer_waits(&f->replies)); /* asked for at every flush that could not do all */
+        assert_in_range(rpc_channel_flush(f->channel, &f->error), 0, 1);
+        assert_true(ring_available(&f->replies) > 0);
+    }
 }
