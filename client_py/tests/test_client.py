@@ -214,6 +214,7 @@ def test_nothing_is_repeated_without_a_reconnect_timeout(daemon: FakeDaemon, a: 
         daemon.script["run"] = lambda peer, *_: peer.hang_up()
         with pytest.raises(kops.ConnectionLost):
             k.square(a)
+        assert daemon.count("run") == 1
         del daemon.script["run"]
         assert (k.square(a) == a * a).all()
         assert len(daemon.peers[-1].buffers) >= 1

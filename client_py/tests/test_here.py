@@ -61,7 +61,9 @@ def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:
         k.add(a, b, out=c)
         kern(c, c, c, 4, where="here")
         k.add(c, c, out=c)
-    assert numbers(driver, c) == [44, 88, 132, 176]
+        k.square(c, out=c, where="here")
+        k.add(c, c, out=c)
+    assert numbers(driver, c) == [2 * n * n for n in (44, 88, 132, 176)]
 
 
 def test_the_first_launch_is_the_compiled_part_s(k: kops.Client, driver: Any, real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,13 +109,16 @@ def test_no_line_strikes_a_number_through() -> None:
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
-    """A kernel of a user declares no operations."""
+    """A kernel of a user declares no operations. Names are no markup."""
     rows = rows_of([row(), row("mine", operations=None), row("failed", count=0)], {"GPU-1": PEAKS})
     assert [r.op for r in rows] == ["add", "mine"] and sum(r.share for r in rows) == pytest.approx(1)
     text = page(rows, {"GPU-1": PEAKS}, "kopsd 0")
     assert "Not drawn: 1 of the table" in text and text.count("<circle") == 1
     assert "Not drawn" not in page(rows[:1], {"GPU-1": PEAKS}, "kopsd 0")
     assert "<circle" not in page(rows, {}, "kopsd 0") and len(Page(page(rows, {}, "kopsd 0")).cells) == 3
+    text = page([Row(row("<script>alert(1)</script>", shapes=[[]]), PEAKS)], {"GPU-1": PEAKS}, "kopsd <0>")
+    assert "<script" not in text and "a &lt;GPU&gt;" in text
+    assert Page(text).cells[1][0] == "1. <script>alert(1)</script>"
 
 
 def test_no_advice_on_the_measuring_of_peaks() -> None:
