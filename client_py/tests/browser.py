@@ -46,7 +46,7 @@ def look(page: str, expressions: dict[str, str], *widths: int, dark: bool = Fals
         parameters = json.dumps([page, widths, expressions]).replace("</", "<\\/")
         outer.write_text(OUTER.replace("PARAMETERS", parameters), encoding="utf-8")
         how = [f"--user-data-dir={home}/data", f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", outer.as_uri()]
-        done = subprocess.run([PROGRAM, *FLAGS, *how], capture_output=True, text=True, timeout=300, env={**os.environ, "HOME": home})
+        done = subprocess.run([PROGRAM, *FLAGS, *how], capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": home})
     found = re.search(r"<pre>(.*)</pre>", done.stdout, re.DOTALL)
     assert found and "CONSOLE" not in done.stderr, (done.stdout[-500:], done.stderr)
     seen: list[dict[str, Any]] = json.loads(html.unescape(found[1]))

@@ -112,6 +112,9 @@ def test_messages_larger_than_a_sockets_buffer(daemon: FakeDaemon) -> None:
         data = {"bytes": os.urandom(3 << 20)}
         for _ in range(3):
             assert k.ping(data) == data
+        with pytest.raises(kops.LimitExceeded):
+            k.ping({"bytes": bytes(8 << 20)})
+        assert k.ping(data) == data
 
 
 def test_timeout_cancels_and_leaves_the_connection_usable(k: kops.Client, daemon: FakeDaemon, held: Any, a: Any) -> None:

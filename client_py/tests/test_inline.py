@@ -188,3 +188,8 @@ def test_the_same_kernel_on_the_cpu(default: kops.Client, daemon: FakeDaemon) ->
     with pytest.raises(kops.interpret.InterpretError, match=r"\[100\]"):
         kern.interpret(c, a, a, 101)
     assert not daemon.peers, "no daemon is asked"
+
+
+def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:
+    with pytest.raises(TypeError, match="nonsense"):
+        kops.load_inline("name", cuda_sources=ADD2, nonsense=1)

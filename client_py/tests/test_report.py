@@ -264,3 +264,20 @@ def test_the_command(real: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture
     ):  # fmt: skip
         assert main([*wanted, "--json", *more]) == status
         assert json.loads(capsys.readouterr().err)["error"]["code"] == code
+
+
+def test_numbers_and_labels_touch_nothing() -> None:
+    """Points on each other, roofs that are nearly one."""
+    close = Peaks("GPU-1", "close", 4000.0, {"f32": 50_000.0, "f16": 50_001.0, "f64": 49_999.0})
+    rows = [Row(row("gemm", bytes=1_000_000 + i, operations=1_000_000), close) for i in range(20)]
+    plot = Roofline(rows, close)
+    labels = [point.label for point in plot.points if point.label]
+    assert 4 <= len(labels) <= 12 and len(set(labels)) == len(labels)
+    for i, (x, y) in enumerate(labels):
+        assert all(abs(x - other_x) >= 7 or abs(y - other_y) >= 13 for other_x, other_y in labels[:i])
+        assert all(abs(x - point.x) > point.radius or abs(y - point.y) > point.radius for point in plot.points)
+    heights = [roof.label[1] for roof in plot.roofs]
+    assert [roof.dtype for roof in plot.roofs] == ["f64", "f32", "f16"], "the lowest first"
+    assert all(one - other >= 13 for one, other in zip(heights, heights[1:], strict=False)) and min(heights) > 13
+    alone = Roofline([Row(row("gemm"), close)], close)
+    assert all(point.label for point in alone.points)

@@ -511,3 +511,18 @@ def test_what_agrees_at_first_sight_agrees_when_it_is_read(form: str, can: bool,
 def test_a_parameter_that_is_none() -> None:
     """It is the compiler's to refuse."""
     check(scan("__global__ void f(int a,) {}"), "f", parse("int a, int b"))
+
+
+def test_lines_behind_strings_of_several_lines() -> None:
+    text = 'a R"x(\n)" \n)x" b u8R"(\n)" c "d\\\n" e'
+    assert [(t.text, t.line) for t in tokens(text) if t.kind == "name"] == [("a", 1), ("b", 3), ("c", 4), ("e", 5)]
+
+
+@pytest.mark.parametrize("name", [*DTYPES])
+def test_names_of_dtypes(name: str) -> None:
+    (x, y) = declarations(f"const {name}* x, out {name}* y[4]")
+    assert (x.param.kind, x.param.dtype, y.param.dtype, y.param.elements) == ("in", name, name, 4)
+    assert parse(x.c) == (x.param,) and name not in x.c.replace("__nv_fp8", "").replace("bool", "").split()
+    # In a source they are names like any other.
+    with pytest.raises(kops.BadArgument):
+        signature(scan(f"struct {name}; __global__ void f({name}* x) {{}}"), "f")
