@@ -158,6 +158,10 @@ class Gate:
         """Lets n more pass while the gate is closed. Not atomic: call it when earlier tickets have been used."""
         self._gate.tickets += n
 
+    @property
+    def tickets(self) -> int:
+        return int(self._gate.tickets)
+
     def __enter__(self) -> Gate:
         return self.close()
 
