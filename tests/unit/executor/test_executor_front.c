@@ -84,6 +84,31 @@ TEST(test_lies)
     }
 }
 
+static struct backend_job *next_one;
+static void (*ended)(struct backend_job *job);
+
+/* As the server does whose first job has ended: the next one's deadline is over, and it is the first now. */
+static void end_next_one(struct backend_job *job)
+{
+    ended(job);
+    next_one->domain = 7; /* of a user, whose executor may be killed for it */
+    atomic_store(&next_one->end_now, true);
+    front_cancel(next_one);
+}
+
+/* Both are lost in one turn: the second has ended, too, when its cancel comes. */
+FRONT(test_cancelled_between_its_end_and_done)
+{
+    submit(f, 0, 0);
+    submit(f, 1, 0);
+    ended = f->jobs[0].done;
+    next_one = &f->jobs[1];
+    f->jobs[0].done = end_next_one;
+    front_fixture_end(f);
+    lost(f, 0);
+    lost(f, 1);
+}
+
 static bool is_sent(struct front_fixture *f, unsigned i)
 {
     front_fixture_take(f);
