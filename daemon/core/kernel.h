@@ -122,8 +122,7 @@ struct kernel_dimensions {
 
 struct kernel_signature {
     struct op op; /* op with id OP_COUNT; its inputs and outputs are counted, but not named */
-    unsigned refs;
-    char *entry; /* op.name */
+    char *entry;  /* op.name */
     struct kernel_dimensions grid, block, cluster;
     struct expr *shared; /* NULL: 0 */
     bool alias, cooperative, pdl;
@@ -167,17 +166,13 @@ struct kernel_launch {
     int64_t shared;
 };
 
-/* Makes a signature with one reference, which is the caller's. Errors name keys as `params[2].shape[0]` and `grid[1]`:
+/* Makes a signature, which is the caller's. Errors name keys as `params[2].shape[0]` and `grid[1]`:
  * signature_mismatch (the binary has other parameters), invalid_argument, limit_exceeded, unknown_dtype, those of
  * expr_parse(). */
 int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signature **ret, struct error *e);
 
-struct kernel_signature *kernel_signature_ref(struct kernel_signature *s);
-/* Drops a reference. NULL is allowed; returns NULL. */
-struct kernel_signature *kernel_signature_unref(struct kernel_signature *s);
-
-/* Tells whether a kernel reads its outputs, so that a second execution would see the results of the first. */
-bool kernel_reads_output(const struct kernel_signature *s);
+/* NULL is allowed; returns NULL. */
+struct kernel_signature *kernel_signature_free(struct kernel_signature *s);
 
 /* Write the bytes of a scalar parameter. Errors, with the key `args[i]`: out_of_range (with min and max, or a number
  * too large for the floating-point type), wrong_type (a fraction or any other float for an integer, a bool for a

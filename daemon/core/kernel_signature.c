@@ -272,8 +272,10 @@ static void free_dimensions(struct kernel_dimensions *d)
         d->at[i] = expr_free(d->at[i]);
 }
 
-static void free_signature(struct kernel_signature *s)
+struct kernel_signature *kernel_signature_free(struct kernel_signature *s)
 {
+    if (!s)
+        return NULL;
     for (unsigned i = 0; i < s->n_params; i++) {
         for (unsigned j = 0; j < TENSOR_MAX_RANK; j++)
             expr_free(s->params[i].shape[j]);
@@ -287,6 +289,7 @@ static void free_signature(struct kernel_signature *s)
     expr_free(s->shared);
     free(s->entry);
     free(s);
+    return NULL;
 }
 
 int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signature **ret, struct error *e)
@@ -305,7 +308,6 @@ int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signa
         free(s);
         return error_set(e, ERROR_OUT_OF_MEMORY, "the daemon has too little memory for a kernel");
     }
-    s->refs = 1;
     s->alias = d->alias;
     s->cooperative = d->cooperative;
     s->pdl = d->pdl;
@@ -319,27 +321,6 @@ int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signa
     *ret = s;
     return 0;
 drop_signature:
-    free_signature(s);
+    kernel_signature_free(s);
     return -1;
-}
-
-struct kernel_signature *kernel_signature_ref(struct kernel_signature *s)
-{
-    s->refs++;
-    return s;
-}
-
-struct kernel_signature *kernel_signature_unref(struct kernel_signature *s)
-{
-    if (s && --s->refs == 0)
-        free_signature(s);
-    return NULL;
-}
-
-bool kernel_reads_output(const struct kernel_signature *s)
-{
-    for (unsigned i = 0; i < s->n_params; i++)
-        if (s->params[i].kind == KERNEL_INOUT)
-            return true;
-    return false;
 }

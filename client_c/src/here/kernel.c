@@ -72,7 +72,7 @@ enum kops_code here_check_declaration(const void *params, size_t length, struct 
 
     if (read_declaration(&d, list, &declaration, &why) < 0 || kernel_signature_new(&declaration, &s, &why) < 0)
         return here_error(&why, e);
-    kernel_signature_unref(s);
+    kernel_signature_free(s);
     return KOPS_OK;
 }
 
@@ -80,7 +80,7 @@ void here_kernel_free(struct here_kernel *k)
 {
     if (!k)
         return;
-    kernel_signature_unref(k->signature);
+    kernel_signature_free(k->signature);
     here_tally_free(k->tally);
     free(k->symbol);
     free(k);

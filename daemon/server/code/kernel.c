@@ -24,7 +24,7 @@ void kernel_unref(struct kernel *k)
 {
     if (!k || --k->refs)
         return;
-    kernel_signature_unref(k->signature);
+    kernel_signature_free(k->signature);
     shared_charge_unref(k->shared);
     module_unref(k->module);
     free(k);
