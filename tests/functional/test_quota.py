@@ -671,6 +671,7 @@ def receive_some(connection: raw.Connection) -> int:
         return 0
 
 
+@as_root
 def test_replies_that_are_not_read_take_no_more_than_the_quota(start: Start) -> None:
     """A `ping` needs no credit, so nothing but what waits for the user bounds what is answered."""
     daemon = start("[quota]\ndaemon_mib = 4\n")

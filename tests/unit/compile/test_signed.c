@@ -157,9 +157,9 @@ TEST(files_that_are_no_keys)
                                         "# only a comment\n",
                                         "ed25519-private:\n",
                                         "ed25519-private:00\n",
-                                        "ed25519:" ZEROS "\n",
-                                        "ed25519-private:" ZEROS " and more\n",
-                                        "ed25519-private:0G" ZEROS};
+                                        ("ed25519:" ZEROS "\n"),
+                                        ("ed25519-private:" ZEROS " and more\n"),
+                                        ("ed25519-private:0G" ZEROS)};
     struct signing_key k;
 
     for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
