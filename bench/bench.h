@@ -9,7 +9,7 @@
 #include <kops/kernel.h>
 #include <kops/kops.h>
 
-enum { EXIT_SKIPPED = 77 }; /* this machine or this daemon cannot do what is measured; stderr says why */
+enum { EXIT_SKIPPED = 77 }; /* the machine or the daemon cannot run the measure; stderr says why */
 
 /* ---- options ---- */
 

@@ -447,7 +447,7 @@ def test_types_that_are_known_by_their_namespace(text: str, dtype: str) -> None:
         check(kernel, "f", parse(f"double* x, {dtype}* y, {dtype}* z, int Half"))
 
 
-# What is understood at first sight is as it is when it is read
+# Parts of random signatures. Where _plain() reads one, the parser reads the same.
 
 WRITTEN = (
     "in ", "out ", "inout ", "const ", "float", "f16", "f8_e4m3", "int", "unsigned ", "long ", "float4", "void", "*", " * ", "* ", " ", "x",

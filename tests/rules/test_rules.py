@@ -216,7 +216,6 @@ def test_scalars_of_launches(chance: random.Random) -> None:
         assert not answers("S", [_payload((case[0], kind, sent))])[0].startswith(b"!"), (case, sent)
 
 
-# tests/vectors/scalars.json.
 ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
 
 

@@ -30,7 +30,7 @@ COMPILING_S = 100.0
 MEASURED = "from the source of vector_add to the end of its first launch on 1024 f32 torch CUDA tensors"
 PROCESS = [sys.executable, "-m", "kopsbench.process"]
 
-# ---- compiled now: texts that nobody has seen ----
+# ---- sources that are in no cache ----
 
 
 def ours_cold(client: Any, tensors: Sequence[Any]) -> Samples:

@@ -18,7 +18,7 @@ SIDES = {"timed": KERNELS, "untimed": (*KERNELS, "--set", "executors.cupti=off")
 TARGETS = {"tiny": 0.85, "50us": 0.99}
 CALLS = {"tiny": 2000, "50us": 400}
 PYTHON_TARGET = 1.15
-# Work, how long it takes, what it is, its size, which takes a few µs or some 50 on an H200, and more options
+# Work, length (a few or about 50 µs on an H200), title, size, further options
 CASES = [
     ("add", "tiny", "add of {} f32", 1024),
     ("add", "50us", "add of {} f32", 20_000_000),

@@ -24,7 +24,7 @@ from .flood import Flood, message, messages, notifications
 
 MEBI = 1 << 20
 MESSAGE_BYTES = 1_000_000  # below the default of limits.message_bytes
-ALMOST = MESSAGE_BYTES - 100  # what is in a message of that size
+ALMOST = MESSAGE_BYTES - 100  # bytes left for a text, beside the rest of the message
 SMALL, LARGE = 16, 1 << 17  # elements of vectors: a small one, one whose add is not done at once
 OPS = 512  # of a sequence
 MAPPINGS = 49_152  # the most that a daemon takes
@@ -197,7 +197,7 @@ def compiles(source: str, n: int) -> Prepare:
     return prepare
 
 
-# ---- what is made ready ----
+# ---- setup of attacks ----
 
 
 def connected(n: int) -> Callable[[Flood], None]:
@@ -281,7 +281,7 @@ def held(it: Flood) -> None:
     it.counts["connections_held"] = sent
 
 
-# ---- what is done meanwhile ----
+# ---- bodies of attacks ----
 
 
 def registering(it: Flood, until: float) -> None:

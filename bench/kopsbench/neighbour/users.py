@@ -62,7 +62,7 @@ class Groups:
             for root in self.roots:
                 if self.v2:
                     self._pass_on(root.parent)
-                # Other programs of the machine disturb what is measured as little as may be.
+                # A higher priority: other programs of the machine disturb the measure less.
                 for path, weight in ((root, OWN_WEIGHT), (root / "system", 100), (root / "users", 100)):
                     self._make(path, weight)
                     if self.v2:

@@ -41,7 +41,7 @@ int tune_begin(struct server *s, struct tune_task *task, struct error *e)
     return 0;
 }
 
-/* Notes that nobody waits for the task any more. */
+/* Takes the waiter from the task; its user may ask for another tuning. */
 static void tune_task_let_go(struct tune *t, struct tune_task *task)
 {
     t->n_waiting -= task->waiting != NULL;
