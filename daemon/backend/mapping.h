@@ -19,7 +19,7 @@
 #include "backend/devices.h"
 #include "backend/file_set.h"
 #include "util/list.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 enum mapping_state { MAPPING_CLOSED, MAPPING_OPENING, MAPPING_OPEN, MAPPING_CLOSING };
 enum { MAPPING_STATES = MAPPING_CLOSING + 1 };

@@ -10,8 +10,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
 
 static bool keeps_fds;
 

@@ -15,7 +15,7 @@
 #include "sandbox/files.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/spawn.h"
+#include "util/process.h"
 
 enum {
     LINE_MAX_BYTES = 900 /* bytes of a line in the log */,

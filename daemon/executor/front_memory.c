@@ -8,7 +8,7 @@
 
 #include "backend/memory_ids.h"
 #include "executor/front.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 /* ---- objects ---- */
 

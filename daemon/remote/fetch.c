@@ -22,7 +22,7 @@
 #include "sandbox/files.h"
 #include "sandbox/process.h"
 #include "util/list.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "util/shortage.h"
+#include "util/error.h"
 
 enum { KERNEL_MAX_FDS = 253 }; /* SCM_MAX_FD of Linux */
 

@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "server/account/account.h"
 #include "server/account/identity.h"
 #include "server/account/limits.h"
 #include "server/account/schedule.h"

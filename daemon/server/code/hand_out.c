@@ -14,7 +14,7 @@
 #include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 struct hand_out {
     struct work work;

@@ -10,7 +10,7 @@
 #include "compile/compiled.h"
 #include "server/account/account.h"
 #include "server/peer/connection.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 enum module_state { MODULE_LOADING, MODULE_READY, MODULE_FAILED };
 

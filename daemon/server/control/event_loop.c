@@ -9,7 +9,7 @@
 #include "server/tune/tune.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/watch.h"
+#include "util/loop.h"
 
 static void check_lost(struct server *s)
 {

@@ -4,7 +4,7 @@
 #define KOPS_SERVER_CONTROL_ROOM_H
 
 #include "server/base/shared.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 /* The drain under way, while admission.draining. See drain.c. */
 struct drain {

@@ -26,8 +26,7 @@
 #include "server/tune/tune.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/loop_memory.h"
-#include "util/watch.h"
+#include "util/loop.h"
 
 static int choose_default_device(struct server *s, struct error *e)
 {

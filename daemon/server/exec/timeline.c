@@ -12,8 +12,8 @@
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/error.h"
+#include "util/loop.h"
 
 enum {
     PAGE_BYTES = 4096,

@@ -11,7 +11,7 @@
 #include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 /* The state of an alloc request. */
 struct alloc {

@@ -4,10 +4,9 @@
 #define KOPS_SERVER_OBSERVE_ROOM_H
 
 #include "backend/conditions.h"
-#include "server/observe/late.h"
 #include "server/observe/latency.h"
 #include "server/observe/profile.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 /* Numbers that only the system or a driver knows, asked for on the pool. See sampling.c. */
 struct sampling {
@@ -23,7 +22,7 @@ struct sampling {
     uint64_t conditions_ns; /* time of the request for them; the pool's while it is busy */
 };
 
-/* Readings of devices for the method `conditions`, see conditions.c. */
+/* Readings of devices for the method `conditions`. */
 struct readings {
     struct work work;
     bool busy;
@@ -40,6 +39,18 @@ struct clients_walk {
     struct list *at;  /* the next connection */
     size_t count_at;  /* place for the number of rows */
     uint32_t n_clients;
+};
+
+/* Times of runs that come after their replies. Those of the last LATE_MAX runs are expected; a time that has not come
+ * by then is lost. */
+enum { LATE_MAX = 1024 };
+
+/* The time of a run that ended with timed_later. */
+struct late {
+    uint64_t token;        /* 0: none */
+    uint64_t row;          /* row of the profile; 0: none */
+    struct connection *of; /* NULL: it is gone */
+    struct latency_op *op; /* or NULL */
 };
 
 struct observe {

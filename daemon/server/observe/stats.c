@@ -5,7 +5,6 @@
 #include "server/code/code.h"
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
-#include "server/observe/clients.h"
 #include "server/observe/executors.h"
 #include "server/observe/observe.h"
 #include "server/observe/room.h"

@@ -19,9 +19,9 @@
 #include "server/peer/ring.h"
 #include "server/peer/room.h"
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/loop.h"
 
 static void on_exit_of_peer(uv_poll_t *poll, int status, int events)
 {

@@ -7,7 +7,6 @@
 #include "rpc/message.h"
 #include "rpc/record.h"
 #include "server/peer/connection.h"
-#include "server/peer/request.h"
 
 struct long_reply;
 

@@ -10,8 +10,8 @@
 #include "server/peer/peers.h"
 #include "server/peer/room.h"
 #include "util/clock.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/error.h"
+#include "util/loop.h"
 
 enum { KEPT_FDS = 2 }; /* descriptors of a channel: doorbell and wake pipe */
 enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
