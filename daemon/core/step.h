@@ -13,7 +13,7 @@ enum { STEP_VARIANT_BYTES = 24 };
 
 /* Place of a tensor: element (0, …, 0) is `offset` bytes into the memory. */
 struct step_operand {
-    uint32_t memory; /* id of the memory, see backend/memory_ids.h; 0: none, only where the tensor is empty */
+    uint32_t memory; /* id of the memory, see backend/memory.h; 0: none, only where the tensor is empty */
     uint64_t offset;
     uint64_t extent; /* bytes from `offset` to the end of the furthest element */
 };

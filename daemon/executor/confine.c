@@ -23,7 +23,6 @@
 #include "sandbox/calls.h"
 #include "sandbox/files.h"
 #include "sandbox/process.h"
-#include "sandbox/reach.h"
 #include "util/log.h"
 #include "util/packages.h"
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/front.h"
 #include "util/error.h"
 

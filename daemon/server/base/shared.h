@@ -12,9 +12,9 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "backend/devices.h"
+#include "backend/backend.h"
 #include "backend/mapping.h"
-#include "core/dtype.h"
+#include "core/tensor.h"
 #include "proto/generated/methods.h"
 #include "rpc/value.h"
 #include "server/account/account.h"

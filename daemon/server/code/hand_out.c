@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "server/code/code.h"
 #include "server/code/kernel.h"
 #include "server/code/room.h"

@@ -6,7 +6,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"

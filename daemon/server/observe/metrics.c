@@ -84,6 +84,7 @@ static bool has_to_go(char c)
     return c == '\\' || c == '"' || (unsigned char)c < 0x20 || c == 0x7f;
 }
 
+/* `value` may be any text: characters that the format cannot escape are replaced. */
 static void metrics_label(struct metrics_text *t, const char *name, const char *value)
 {
     put(t, t->labelled ? "," : "{");
@@ -127,7 +128,6 @@ static void metrics_uint(struct metrics_text *t, uint64_t value)
     end(t, text);
 }
 
-/* `value` may be any text: characters that the format cannot escape are replaced. */
 static void metrics_double(struct metrics_text *t, double value)
 {
     char text[32];

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "rpc/message.h"
+#include "rpc/input.h"
 #include "rpc/record.h"
 #include "server/peer/connection.h"
 
