@@ -18,7 +18,7 @@
 #include "compile/helper_compile.h"
 #include "compile/sandbox.h"
 #include "remote/wire.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
 #include "util/process.h"
 

@@ -12,7 +12,7 @@
 #include "executor/call.h"
 #include "executor/confine.h"
 #include "executor/executor.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/process.h"

@@ -18,8 +18,7 @@
 
 #include "remote/curl.h"
 #include "remote/wire.h"
-#include "sandbox/calls.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
 #include "util/list.h"
 #include "util/process.h"

@@ -1,5 +1,10 @@
-#include "server/exec/timeline.h"
-
+/* Ordered work. A run waits for its ready word in shared memory, which the client's CUDA stream writes. When it has
+ * ended, its done word is written, for which the client's stream waits. See PROTOCOL.md, Ordered work.
+ *
+ * A waiting run stays in the daemon; no wait is ever put on the device. So a client holds up neither a channel of the
+ * GPU nor a driver call that waits for the whole context (freeing memory, loading code).
+ *
+ * Thread: loop. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include "server/account/account.h"
 #include "server/base/shared.h"
 #include "server/peer/connection.h"
+#include "server/peer/request.h"
 #include "util/idtable.h"
 
 enum { INLINE_BUCKETS = 256 };
@@ -97,5 +98,13 @@ int kept_fds_pay_pool(struct connection *c, struct mapping *m, struct error *e);
 /* `n` more descriptors of a mapping, where the device's backend keeps copies of them; and back. */
 int kept_fds_pay(struct connection *c, struct mapping *m, unsigned n, struct error *e);
 void kept_fds_refund(struct mapping *m, unsigned n);
+
+/* ---- the room ---- */
+
+/* Sets up the registry of mappings. */
+void memory_init(struct server *s);
+
+/* Sizes of the requests' states. */
+extern const size_t alloc_state_bytes, trim_state_bytes;
 
 #endif

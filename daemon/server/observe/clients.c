@@ -10,11 +10,9 @@
 #include "server/observe/latency.h"
 #include "server/observe/observe.h"
 #include "server/observe/room.h"
-#include "server/observe/sampling.h"
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
-#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 

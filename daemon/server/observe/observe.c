@@ -4,8 +4,6 @@
 
 #include "server/code/code.h"
 #include "server/observe/room.h"
-#include "server/observe/sampling.h"
-#include "server/observe/trace.h"
 #include "server/peer/peers.h"
 
 /* ---- the room ---- */

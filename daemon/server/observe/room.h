@@ -4,8 +4,10 @@
 #define KOPS_SERVER_OBSERVE_ROOM_H
 
 #include "backend/conditions.h"
+#include "server/exec/run.h"
 #include "server/observe/latency.h"
 #include "server/observe/profile.h"
+#include "server/peer/request.h"
 #include "util/loop.h"
 
 /* Numbers that only the system or a driver knows, asked for on the pool. See sampling.c. */
@@ -76,5 +78,36 @@ struct connection_statistics {
     struct trace *trace;         /* a reference; NULL: it never began one */
     uint32_t traced;             /* the traces that know it, a bit each */
 };
+
+/* ---- sampling.c: numbers that only the system or a driver knows ---- */
+
+void sampling_init(struct server *s);
+void sampling_close(struct server *s);
+
+/* Takes a new sample, then calls long_reply_enqueue(). If the sample is late, the reply has the last one. */
+void sampling_enqueue(struct request *r, bool (*first)(struct long_reply *reply));
+
+/* Readings for the method `conditions`. */
+int readings_init(struct server *s, struct error *e);
+void readings_close(struct server *s);
+
+/* The conditions map of results.json. */
+struct conditions_map conditions_reply(const struct backend_conditions *c);
+
+/* ---- trace.c ---- */
+
+/* Whether a trace records the user's work. */
+bool trace_records(const struct server *s, uid_t uid);
+
+/* A run has ended. */
+void trace_run(const struct request *r, const struct run *run, uint64_t now_ns);
+/* A compilation has ended. `started_ns` 0: the code was cached. */
+void trace_compile(const struct request *r, const char *name, uint64_t started_ns, bool failed);
+
+/* The times of a run that ended with timed_later are there. */
+void trace_timed(struct server *s, uint64_t token, const struct backend_times *times);
+
+/* The connection has ended. */
+void trace_leave(struct connection *c);
 
 #endif

@@ -1,5 +1,6 @@
-#include "server/observe/sampling.h"
-
+/* Numbers that only the system or a driver knows: samples for `clients` and `metrics`, and readings of the conditions
+ * that devices' speed depends on. They are asked for on the pool, so a driver that hangs never blocks the loop. Thread:
+ * loop. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +10,6 @@
 
 #include "server/base/shared.h"
 #include "server/observe/room.h"
-#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 

@@ -10,7 +10,6 @@
 #include "server/observe/room.h"
 #include "server/peer/access.h"
 #include "server/peer/connection.h"
-#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 

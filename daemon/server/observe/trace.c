@@ -1,5 +1,6 @@
-#include "server/observe/trace.h"
-
+/* Traces: the times of every run and compilation, recorded for the clients that ask. Each connection may have one
+ * trace. Its events wait in a ring of their own until they are read; without room they are dropped, and counted. While
+ * nobody traces, a run costs one look at an empty list. Thread: loop. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "server/observe/profile.h"
 #include "server/observe/room.h"
 #include "server/peer/access.h"
-#include "server/peer/long_reply.h"
+#include "server/peer/request.h"
 #include "util/clock.h"
 
 enum {

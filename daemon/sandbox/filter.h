@@ -1,17 +1,23 @@
-/* Files that a process can open, limited by Landlock to the paths of a list and below. Files that are open stay so.
- *
- * Landlock also keeps a process from tracing processes outside of its own sandbox (and so from their memory and
- * descriptors) and, where the kernel supports it, from the network, from abstract sockets and from sending signals to
- * others. Landlock does not restrict sockets that have a path.
- *
- * Thread: any. files_enter() applies to the calling thread and to the threads that it starts. */
-#ifndef KOPS_SANDBOX_FILES_H
-#define KOPS_SANDBOX_FILES_H
+/* What the kernel keeps a process from: opening files, by Landlock, and making system calls, by seccomp. */
+#ifndef KOPS_SANDBOX_FILTER_H
+#define KOPS_SANDBOX_FILTER_H
 
 #include <limits.h>
+#include <seccomp.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "util/error.h"
+
+/* ---- files that a process can open ----
+ *
+ * Landlock limits them to the paths of a list and below. Files that are open stay so. Landlock also keeps a process
+ * from tracing processes outside of its own sandbox (and so from their memory and descriptors) and, where the kernel
+ * supports it, from the network, from abstract sockets and from sending signals to others. Landlock does not restrict
+ * sockets that have a path.
+ *
+ * Thread: any. files_enter() applies to the calling thread and to the threads that it starts. */
 
 /* Rights at a path and below it. */
 enum {
@@ -72,5 +78,27 @@ const char *reach_path(struct reach *r);
 
 /* Closes all descriptors from `first` on but those of folders. Returns 0 or -1 with errno. */
 int reach_close_others(int first);
+
+/* ---- system calls that a process can make; thread: any, before calls_enter() ---- */
+
+/* Tells whether this kernel has filters. */
+bool calls_available(void);
+
+/* Makes a filter. `otherwise`: action for calls in none of its lists. NULL: no memory. */
+scmp_filter_ctx calls_new(uint32_t otherwise);
+
+/* Adds calls, whatever their arguments are. A call that this machine does not have is no error. Returns 0, or a
+ * negative errno, as libseccomp's functions do. */
+int calls_add(scmp_filter_ctx filter, uint32_t action, const int *calls, size_t n);
+
+/* Calls of a process that reads files and computes: files (limited by Landlock), memory (without mapping or protecting
+ * for execution), the process itself, time. */
+extern const int calls_common[];
+extern const size_t calls_common_n;
+
+/* Applies the filter to this thread and threads that it starts; `all`: also to the process's other threads. Ends the
+ * filter, also where that fails. `r` is the result of making the filter: where it is negative, the filter is only
+ * ended. */
+int calls_enter(scmp_filter_ctx filter, int r, bool all, struct error *e);
 
 #endif
