@@ -255,8 +255,6 @@ void module_wait(struct module *module, struct module_waiter *waiter)
 
 /* ---- kernels ---- */
 
-/* ---- life ---- */
-
 struct kernel *kernel_ref(struct kernel *k)
 {
     k->refs++;
@@ -279,7 +277,7 @@ const char *kernel_operand_key(const struct kernel *k, unsigned o, char into[16]
     return into;
 }
 
-/* ---- the method ---- */
+/* ---- the method kernel ---- */
 
 int connection_find_entry(const struct connection *c, const struct rpc_arg *module, const struct rpc_arg *entry,
                           const struct client_module **ret_module, unsigned *ret_entry, struct error *e)

@@ -126,12 +126,13 @@ void event_loop_stop(struct server *s)
 
 /* ---- busy poll ---- */
 
+/* The busy poll: polls rings, devices and sockets for up to server.spin_us before the loop sleeps. Owns the budget,
+ * which shrinks while polling does not pay. */
+
 /* A slice is short, so that timers, new connections and other sockets get their turn soon. Where many sockets are busy
  * there are no slices: the loop asks for all sockets in one call. */
 enum { SLICE_NS = 20000, SHRINKS_TO = 8, FEW_NEW = 8, LOOKS = 4 };
 
-/* The busy poll: polls rings, devices and sockets for up to server.spin_us before the loop sleeps. Owns the budget,
- * which shrinks while polling does not pay. Thread: loop. */
 static void busy_poll_init(struct server *s)
 {
     s->control->busy_poll_ns = s->config.spin_us * 1000;

@@ -61,8 +61,6 @@ static inline void note_progress(struct server *s, unsigned device, uint64_t rec
 
 /* ---- program.c: recorded sequences, which a connection runs by id ---- */
 
-struct program;
-
 /* Fills the run's command list from the program and the bindings. */
 int program_bind(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 /* The run has ended: takes its command list back, and drops the run's reference. */

@@ -39,7 +39,7 @@ static int find_kernel(struct connection *c, uint64_t id, struct kernel **ret, s
     return 0;
 }
 
-/* ---- geometry ---- */
+/* ---- launch: geometry ---- */
 
 static int decode_dimensions(const struct rpc_arg *list, const char *key, struct kernel_launch_dimensions *ret,
                              struct error *e)
@@ -66,7 +66,7 @@ static int decode_geometry(const struct rpc_arg *grid, const struct rpc_arg *blo
                : 0;
 }
 
-/* ---- arguments ---- */
+/* ---- launch: arguments ---- */
 
 static int check_launch_count(const struct kernel *k, const struct rpc_arg *args, struct error *e)
 {
@@ -150,7 +150,7 @@ static int finish_step(struct command_list *commands, unsigned i, const struct k
     return step_plan(commands, i, e);
 }
 
-/* ---- a launch ---- */
+/* ---- launch: the method ---- */
 
 static int decode_launch_operands(struct connection *c, struct run *run, const struct rpc_arg *args,
                                   struct kernel_arg *values, uint32_t *ret_null, struct error *e)
@@ -238,7 +238,7 @@ void handle_launch(struct request *r, const struct rpc_arg *args, struct request
         run_begin(run, &o);
 }
 
-/* ---- a step ---- */
+/* ---- launch: a step ---- */
 
 static int decode_index(struct command_list *commands, struct step *step, const struct kernel_param *p,
                         const struct rpc_value *value, struct error *e)
@@ -355,7 +355,7 @@ static int check_count(const struct op *op, uint32_t given, unsigned count, cons
     return error_detail_number(e, "value", given);
 }
 
-/* ---- one op ---- */
+/* ---- runs: one op ---- */
 
 /* Prefixes of a single op's tensors in errors. They are written out: formatting them takes longer than decoding. */
 static const char *const in_paths[] = {"in[0].", "in[1].", "in[2].", "in[3].", "in[4].", "in[5].", "in[6].", "in[7]."};
@@ -401,7 +401,7 @@ int run_decode_single(struct connection *c, struct run *run, const struct rpc_ar
     return step_place(&run->commands, 0, run->device, &variant, e);
 }
 
-/* ---- several ---- */
+/* ---- runs: several ops ---- */
 
 static int limit_length(const struct rpc_arg *list, const char *key, unsigned limit, struct error *e)
 {
@@ -509,7 +509,7 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
     return 0;
 }
 
-/* ---- how ---- */
+/* ---- runs: options ---- */
 
 static int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e)
 {

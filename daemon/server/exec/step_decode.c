@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/decode.h"
-#include "core/overlap.h"
+#include "core/step.h"
 #include "server/code/kernel.h"
 #include "server/exec/command_list.h"
 #include "server/exec/room.h"
@@ -168,9 +168,7 @@ int tensor_decode(struct connection *c, const struct rpc_value *value, const cha
     return 0;
 }
 
-/* ---- the step ---- */
-
-/* ---- what it computes ---- */
+/* ---- the step: what it computes ---- */
 
 static const struct kernel_signature *signature_of(const struct command_list *commands, unsigned i)
 {
@@ -242,7 +240,7 @@ int step_plan(struct command_list *commands, unsigned i, struct error *e)
     return check_overlap(commands, i, call.op, e);
 }
 
-/* ---- where ---- */
+/* ---- the step: where ---- */
 
 static int choose_variant(struct step *step, const struct op *op, struct backend_device *d,
                           const struct rpc_arg *variant, struct error *e)

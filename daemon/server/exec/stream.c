@@ -156,9 +156,7 @@ static void queue_probe_end(struct stream *stream)
     stream->queue_probe.spare = NULL;
 }
 
-/* ---- streams ---- */
-
-/* ---- the devices' queues ---- */
+/* ---- streams: the devices' queues ---- */
 
 static struct device_queue *backend_stream(struct stream *stream, struct backend_device *device,
                                            enum backend_priority priority, struct error *e)
@@ -184,7 +182,7 @@ struct stream *stream_free(struct stream *stream)
     return NULL;
 }
 
-/* ---- how many jobs each device has ---- */
+/* ---- streams: how many jobs each device has ---- */
 
 /* The run is offered to its device for the first time. */
 static void note_offered(struct server *s, const struct run *run)
@@ -209,7 +207,7 @@ static void note_ended(struct server *s, const struct run *run)
     s->active = true;
 }
 
-/* ---- the queue ---- */
+/* ---- streams: the queue ---- */
 
 static bool repeats(const struct run *run)
 {

@@ -36,8 +36,6 @@ void device_queues_free(struct server *s);
 
 /* ---- streams ---- */
 
-struct run;
-
 /* Runs enter in the order sent. The first queued run goes on when its mappings are open, its ready word is reached, and
  * the device allows it. */
 struct stream {

@@ -91,8 +91,6 @@ void memory_limit_connection(struct connection *c);
 /* Charges for descriptors that are kept while a mapping exists: QUOTA_FDS of the user that registered the memory.
  * Thread: loop. */
 
-struct connection;
-
 /* The descriptor of a pool, and its copy where the device's backend keeps one. Paid once a mapping. */
 int kept_fds_pay_pool(struct connection *c, struct mapping *m, struct error *e);
 /* `n` more descriptors of a mapping, where the device's backend keeps copies of them; and back. */

@@ -33,7 +33,7 @@ void sampling_close(struct server *s)
     uv_close((uv_handle_t *)&s->observe->sampling.timer, NULL);
 }
 
-/* ---- on the pool ---- */
+/* ---- samples: on the pool ---- */
 
 static uint64_t resident_bytes(void)
 {
@@ -96,7 +96,7 @@ static void sample(struct work *work)
     sampling->fresh_open_fds = open_fds();
 }
 
-/* ---- on the loop ---- */
+/* ---- samples: on the loop ---- */
 
 static void on_late_sample(uv_timer_t *timer);
 
@@ -186,7 +186,7 @@ void readings_close(struct server *s)
     uv_close((uv_handle_t *)&s->observe->readings.pause, NULL);
 }
 
-/* ---- replies ---- */
+/* ---- readings: replies ---- */
 
 static void write_reason(struct rpc_output *out, const void *of, uint32_t i)
 {
@@ -220,7 +220,7 @@ static void answer(struct request *r, const struct backend_conditions *c)
                        RECORD(conditions_reply, .device = device_of(r)->info.uuid, .conditions = conditions_reply(c)));
 }
 
-/* ---- on the pool ---- */
+/* ---- readings: on the pool ---- */
 
 static void read_devices(struct work *work)
 {
@@ -234,7 +234,7 @@ static void read_devices(struct work *work)
     s->observe->readings.took_ns = clock_now_ns() - began_ns;
 }
 
-/* ---- on the loop ---- */
+/* ---- readings: on the loop ---- */
 
 static void go_on(struct server *s);
 

@@ -18,7 +18,10 @@
 #include "util/log.h"
 #include "util/loop.h"
 
-/* ---- rings ---- */
+/* ---- rings: connections' shared memory, and how each is watched ----
+ *
+ * A ring that was busy lately is hot: every turn of the loop looks into it, and its client need not ring the doorbell.
+ * Every other ring sleeps until its doorbell rings. */
 
 enum { KEPT_FDS = 2 }; /* descriptors of a channel: doorbell and wake pipe */
 enum { BELLS_A_LOOK = 64, COOLS_AFTER_US = 10000 };
@@ -50,9 +53,6 @@ static void on_doorbells(uv_poll_t *poll, int status, int events)
     }
 }
 
-/* Rings: connections' shared memory, and how each is watched. A ring that was busy lately is hot: every turn of the
- * loop looks into it, and its client need not ring the doorbell. Every other ring sleeps until its doorbell rings.
- * Thread: loop. */
 static int rings_start(struct server *s, struct error *e)
 {
     list_init(&s->peers->hot);

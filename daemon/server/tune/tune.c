@@ -297,7 +297,7 @@ bool tune_is_there(const struct server *s)
     return false;
 }
 
-/* ---- tasks ---- */
+/* ---- the thread and the turns of the loop ---- */
 
 /* The daemon's devices may be busy at any time between two turns; what matters to the measurer is the time after a
  * turn. */
