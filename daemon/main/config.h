@@ -36,7 +36,7 @@ struct socket_section {
 struct config {
     bool root; /* the process was root's when it began: where things are by default */
     /* server */
-    char *socket, *socket_group, *log_level, *default_device;
+    char *socket, *socket_group, *log_level;
     char *user, *sandbox, *backend;
     long polling_clients; /* no setting: of the machine */
     uint64_t socket_mode, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s, idle_exit_s,

@@ -82,7 +82,6 @@ struct quota_limits quota_limits_of(const struct config *c)
 struct server_config server_config_of(const struct config *c)
 {
     struct server_config s = {
-        .default_device = c->default_device,
         .max_connections = c->max_connections,
         .message_bytes = c->message_bytes,
         .inflight = c->inflight,

@@ -169,7 +169,7 @@ def test_end_in_the_gap() -> None:
         assert not os.path.exists(daemon.socket_path)
 
 
-@pytest.mark.parametrize("config, status", [(CONFIG + "[server]\ndefault_device = GPU-none\n", 1), ("[nonsense]\nx = 1\n", 2)])
+@pytest.mark.parametrize("config, status", [("[server]\nbackend = cuda\n[cuda]\ndriver = /none\n", 1), ("[nonsense]\nx = 1\n", 2)])
 def test_a_server_that_cannot_start_at_all(config: str, status: int) -> None:
     """There is no use in trying again what never worked."""
     with supervised(config=config, start=False) as daemon:

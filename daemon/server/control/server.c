@@ -116,26 +116,6 @@ void server_serve_sockets(struct server *s, const struct server_socket *sockets,
 
 /* ---- the server ---- */
 
-static int choose_default_device(struct server *s, struct error *e)
-{
-    const char *name = s->config.default_device;
-    struct backend_device *d;
-    char *end;
-
-    if (!name || !*name)
-        return 0;
-    d = devices_find_uuid(&s->devices, name, strlen(name));
-    if (!d) {
-        unsigned long index = strtoul(name, &end, 10);
-
-        d = *end ? NULL : devices_find_index(&s->devices, index);
-    }
-    if (!d)
-        return error_set(e, ERROR_UNKNOWN_DEVICE, "default_device: no device \"%s\" here", name);
-    s->devices.fallback = d;
-    return 0;
-}
-
 static void choose_instance(struct server *s)
 {
     unsigned char bytes[16];
@@ -166,9 +146,7 @@ static int open_devices(struct server *s, struct error *e)
 
     while (n < sizeof(s->config.backends) / sizeof(s->config.backends[0]) && s->config.backends[n])
         n++;
-    if (devices_open(&s->devices, s->config.backends, n, &s->config.backend_config, &host, e) < 0)
-        return -1;
-    return choose_default_device(s, e);
+    return devices_open(&s->devices, s->config.backends, n, &s->config.backend_config, &host, e);
 }
 
 static void close_handle(uv_handle_t *handle, void *context)
