@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/expr_program.h"
+#include "core/expr.h"
 #include "here/kernel.h"
 #include "python_native.h"
 #include "source/hostcode.h"

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
 #include "util/path_trust.h"
-#include "util/shortage.h"
 
 struct cache_disk {
     int directory; /* owned: all names are relative to it */

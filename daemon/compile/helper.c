@@ -18,9 +18,9 @@
 #include "compile/helper_compile.h"
 #include "compile/sandbox.h"
 #include "remote/wire.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
-#include "sandbox/reach.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 /* ---- the pages that a fork writes to, copied before its source comes: else each costs a fault, which takes a small
  * compile half as long again ---- */

@@ -8,8 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "sandbox/calls.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
 
 bool sandbox_available(struct error *e)

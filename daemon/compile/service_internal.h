@@ -9,7 +9,7 @@
 #include "compile/helper_wire.h"
 #include "compile/service.h"
 #include "util/list.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 struct turns {
     struct list users;

@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/dtype.h"
 #include "core/expr.h"
 #include "core/op.h"
 #include "core/plan.h"
@@ -198,5 +197,21 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
 /* Refuses a cooperative launch of more blocks than the device runs at one time, `most`. Error: out_of_range, key
  * `grid`. */
 int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct error *e);
+
+/* ---- of the files of this header, for each other ---- */
+
+/* Puts the key before an error's message and adds it as a detail. Returns -1. */
+int kernel_at_key(const char *key, struct error *e);
+
+/* Tells whether the type is an integer or bool: the types that expressions can read. */
+bool kernel_is_integer(enum dtype dtype);
+
+/* Reads the value of an integer parameter. Error: out_of_range, for a u64 of 2^63 or more. */
+int kernel_scalar_to_int(const struct kernel_param *p, const unsigned char value[8], int64_t *ret, struct error *e);
+
+/* Describes a call's tensor as a map: a struct plan_map at `into`, without its address. The tensor is NULL for a null
+ * pointer. Errors name `args[i]`. */
+int kernel_map_describe(const struct kernel_param *p, const struct tensor *t, const struct expr_inputs *inputs,
+                        const struct kernel_limits *limits, unsigned char *into, struct error *e);
 
 #endif

@@ -20,10 +20,8 @@
 #include "executor/call.h"
 #include "executor/executor.h"
 #include "executor/privilege.h"
-#include "sandbox/calls.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
-#include "sandbox/reach.h"
 #include "util/log.h"
 #include "util/packages.h"
 
@@ -75,7 +73,7 @@ static int allow(struct files *f, const char *path, unsigned what, int *ret_fd, 
 
 static int allow_places(struct files *f, struct error *e)
 {
-    int kept = -1; /* never closed, see files.h */
+    int kept = -1; /* never closed, see filter.h */
 
     for (size_t i = 0; i < COUNT(places); i++)
         if (allow(f, places[i].path, places[i].what, NULL, e) < 0)

@@ -6,7 +6,7 @@
  * | a user of its own, where the daemon is root | all that the daemon's user may |
  * | a user namespace, where it can be had; not with privilege.h | tracing processes outside of it, whoever's they are |
  * | no capabilities, no new ones, not dumpable | being traced by other executors |
- * | Landlock (sandbox/files.h) | files, tracing, the network, signals to others |
+ * | Landlock (sandbox/filter.h) | files, tracing, the network, signals to others |
  * | seccomp | calls that concern other processes, new processes, parts of the kernel that it does not need |
  * | an environment and a stderr of its own | the daemon's |
  *

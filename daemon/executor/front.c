@@ -9,8 +9,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
-#include "backend/nvml.h"
+#include "backend/conditions.h"
+#include "backend/memory.h"
 #include "util/clock.h"
 #include "util/log.h"
 

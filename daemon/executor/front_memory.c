@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/front.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 /* ---- objects ---- */
 

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "sandbox/process.h"
-#include "sandbox/threads.h"
 
 bool privilege_is_needed(const char *parameters)
 {

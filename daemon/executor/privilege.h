@@ -6,7 +6,7 @@
  *
  * Where the daemon has CAP_PERFMON and executors.counters_privileged allows it, a process that is to count keeps it for
  * its start. One thread has it in effect for the driver's calls of that moment. Threads that the driver starts in those
- * calls have it, too. All give it up before the process is told of any work (sandbox/threads.h), by calls that the
+ * calls have it, too. All give it up before the process is told of any work (sandbox/process.h), by calls that the
  * filter leaves to every executor (confine.c), and the process ends if one does not. As all calls that ask for it
  * look at the machine's user namespace, the process has none of its own. */
 #ifndef KOPS_EXECUTOR_PRIVILEGE_H

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "util/shortage.h"
+#include "util/error.h"
 
 /* ---- the region ---- */
 

@@ -20,7 +20,7 @@ enum {
     EXECUTOR_PROGRAMS_MAX = 1 << 16,
     EXECUTOR_CODES_MAX = 1 << 16,
     EXECUTOR_FUNCTIONS_MAX = 1 << 18,
-    EXECUTOR_HANDLES_MAX = (1 << 20) - 1, /* handles of memories: ids of the executor's memory_ids.h */
+    EXECUTOR_HANDLES_MAX = (1 << 20) - 1, /* handles of memories: ids of the executor's memory.h */
     EXECUTOR_DTYPES = 32
 };
 

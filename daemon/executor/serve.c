@@ -16,7 +16,7 @@
 #include "executor/serve.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 enum {
     FEW_NEW = 8,          /* divisor of the polling time while all running jobs are likely to end later */

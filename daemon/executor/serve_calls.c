@@ -6,8 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/serve.h"
 #include "util/log.h"
 

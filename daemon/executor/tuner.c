@@ -17,9 +17,9 @@
 #include "executor/call.h"
 #include "executor/confine.h"
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 /* ---- messages ---- */
 

@@ -17,7 +17,7 @@
 #include "server/control/server.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 /* The hooks' context. */
 struct daemon {

@@ -13,12 +13,11 @@
 
 #include "remote/breaker.h"
 #include "remote/fetch.h"
-#include "util/backoff.h"
+#include "util/error.h"
 #include "util/list.h"
 #include "util/log.h"
-#include "util/shortage.h"
-#include "util/watch.h"
-#include "util/work.h"
+#include "util/loop.h"
+#include "util/process.h"
 
 enum {
     READY_MS = 30000,

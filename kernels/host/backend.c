@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "cpu.h"
 #include "device.h"
 #include "execute.h"

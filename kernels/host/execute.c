@@ -1,6 +1,6 @@
 #include "execute.h"
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "device.h"
 #include "elementwise.h"
 #include "gemm.h"

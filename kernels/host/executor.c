@@ -8,7 +8,7 @@
 #include "owners.h"
 #include "util/clock.h"
 #include "util/list.h"
-#include "util/priority.h"
+#include "util/process.h"
 
 /* A thread that executes jobs, one at a time. */
 struct worker {

@@ -5,7 +5,7 @@
 
 #include "base/fail.h"
 #include "core/decode.h"
-#include "core/overlap.h"
+#include "core/step.h"
 #include "last.h"
 #include "ops/launch.h"
 #include "wire/put.h"

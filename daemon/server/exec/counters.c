@@ -1,19 +1,14 @@
 /* counters: a run of one step whose device counts, alone and on copies of its operands. Thread: loop. */
-#include "core/counters.h"
-
+#include <math.h>
 #include <stdlib.h>
 
+#include "core/counters.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
 enum { N_RUN = RUN_done + 1, N_LAUNCH = LAUNCH_done + 1 };
-
-static int missing(const char *key, const char *beside, struct error *e)
-{
-    return error_at(e, ERROR_MISSING_KEY, "", key, beside);
-}
 
 static int refuse_keys(const struct rpc_arg *args, const unsigned *keys, const char *const *names, unsigned n,
                        const char *why, struct error *e)
@@ -37,9 +32,9 @@ static int decode_op(struct connection *c, struct run *run, const struct rpc_arg
     if (refuse_keys(args, others, names, sizeof(names) / sizeof(names[0]), "takes `kernel` beside it", e) < 0)
         return -1;
     if (!args[COUNTERS_in].present)
-        return missing("in", "required beside `op`", e);
+        return error_at(e, ERROR_MISSING_KEY, "", "in", "required beside `op`");
     if (!args[COUNTERS_out].present)
-        return missing("out", "required beside `op`", e);
+        return error_at(e, ERROR_MISSING_KEY, "", "out", "required beside `op`");
     return run_decode_single(c, run, of_run, e);
 }
 
@@ -56,7 +51,7 @@ static int decode_kernel(struct connection *c, struct run *run, const struct rpc
                     e) < 0)
         return -1;
     if (!args[COUNTERS_args].present)
-        return missing("args", "required beside `kernel`", e);
+        return error_at(e, ERROR_MISSING_KEY, "", "args", "required beside `kernel`");
     return launch_decode(c, run, of_launch, e);
 }
 
@@ -66,7 +61,8 @@ static int decode_work(struct connection *c, struct run *run, const struct rpc_a
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "op", "not beside `kernel`: counters are of one of them");
     if (args[COUNTERS_kernel].present)
         return decode_kernel(c, run, args, e);
-    return args[COUNTERS_op].present ? decode_op(c, run, args, e) : missing("op", "required, or `kernel`", e);
+    return args[COUNTERS_op].present ? decode_op(c, run, args, e)
+                                     : error_at(e, ERROR_MISSING_KEY, "", "op", "required, or `kernel`");
 }
 
 static int decode_cache(const struct rpc_arg *arg, bool *ret_warm, struct error *e)
@@ -121,4 +117,56 @@ void handle_counters(struct request *r, const struct rpc_arg *args, struct reque
         run_refuse(run, &o, &e);
     else
         run_begin(run, &o);
+}
+
+/* ---- the reply and the end of a run that counted ---- */
+
+void run_free_counters(struct run *run)
+{
+    if (!run->counters)
+        return;
+    request_of(run)->connection->account->counting = false;
+    free(run->counters);
+    run->counters = run->job.counters = NULL;
+}
+
+/* The values that are known, with their names. */
+static struct rpc_values known(struct rpc_number *ret, const double *values, unsigned n, const char *(*name)(unsigned))
+{
+    unsigned there = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        if (!isnan(values[i]))
+            ret[there++] = (struct rpc_number){name(i), values[i]};
+    return (struct rpc_values){there, rpc_each_number, ret};
+}
+
+void run_write_counters(struct rpc_output *out, const struct run *run)
+{
+    const struct backend_counters *c = run->counters;
+    const struct counter_launch *l = &c->launch;
+    struct rpc_number values[COUNTER_COUNT], stalls[STALL_COUNT];
+    double stalls_pct[STALL_COUNT];
+    char why[COUNTER_WHY_BYTES];
+    const enum counter_verdict verdict = counters_judge(c, why);
+    const struct counter_launch_map launch = {
+        .grid = {3, rpc_each_u32, l->grid},
+        .block = {3, rpc_each_u32, l->block},
+        .registers = l->registers,
+        .static_shared = l->static_shared,
+        .dynamic_shared = l->dynamic_shared,
+        .local_bytes = l->local_bytes,
+        .occupancy_pct = l->occupancy_pct,
+        .limiter = c->has_launch ? counter_limiter_name(l->limiter) : NULL,
+    };
+
+    for (unsigned i = 0; i < STALL_COUNT; i++)
+        stalls_pct[i] = counters_stall_pct(c, i);
+    rpc_write_record(out, RECORD(counters_reply, .device = run->device->info.uuid,
+                                 .variant = run->commands.steps[0].variant_used, .kernel = c->kernel,
+                                 .kernels = c->kernels, .passes = c->passes, .copied_bytes = c->copied_bytes,
+                                 .verdict = counter_verdict_name(verdict), .why = why,
+                                 .values = known(values, c->values, COUNTER_COUNT, counter_name),
+                                 .stalls = known(stalls, stalls_pct, STALL_COUNT, counter_stall_name),
+                                 .launch = c->has_launch ? &launch : NULL, .others = {c->knows_others, c->others}));
 }

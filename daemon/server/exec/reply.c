@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/exec/program.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/request.h"

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/memory/memory.h"
 #include "server/peer/connection.h"
 
 struct shared_charge *connection_charge_mapping(struct connection *c, const struct mapping *m, uint64_t declared,

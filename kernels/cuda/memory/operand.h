@@ -3,7 +3,7 @@
 #ifndef KOPS_CUDA_OPERAND_H
 #define KOPS_CUDA_OPERAND_H
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "driver/device.h"
 
 /* Returns NULL for an empty tensor without memory. */

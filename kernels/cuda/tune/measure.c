@@ -5,7 +5,7 @@
 
 #include "blaslt/blaslt.h"
 #include "compute/kernels.h"
-#include "core/dtype.h"
+#include "core/tensor.h"
 #include "tournament.h"
 #include "tune.h"
 #include "util/clock.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "backend/mapping.h"
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "tests/support/unit.h"
 
 static atomic_uint n_open, n_opened;

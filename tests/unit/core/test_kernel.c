@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "core/kernel_internal.h"
+#include "core/kernel.h"
 #include "tests/support/unit.h"
 
 #define TEXT(literal)                                                                                                  \

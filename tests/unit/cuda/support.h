@@ -4,7 +4,7 @@
 #define KOPS_TEST_CUDA_SUPPORT_H
 
 #include "backend/backend.h"
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "core/kernel.h"
 #include "standin_cuda/control.h"
 #include "tests/support/unit.h"

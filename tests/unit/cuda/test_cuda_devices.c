@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "backend/devices.h"
+#include "backend/backend.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), FAILURES_MAX = 400, OUT_OF_MEMORY = 2 };
 

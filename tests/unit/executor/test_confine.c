@@ -20,8 +20,7 @@
 
 #include "executor/confine.h"
 #include "executor/executor.h"
-#include "sandbox/calls.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
 #include "tests/support/unit.h"
 

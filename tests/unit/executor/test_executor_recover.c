@@ -1,5 +1,5 @@
 /* What becomes of the jobs of an executor that has ended: done, begun anew, or lost. */
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "front_fixture.h"
 #include "tests/support/unit.h"
 

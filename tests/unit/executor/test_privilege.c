@@ -7,7 +7,6 @@
 
 #include "executor/privilege.h"
 #include "sandbox/process.h"
-#include "sandbox/threads.h"
 #include "tests/support/folder.h"
 #include "tests/support/unit.h"
 

@@ -6,7 +6,6 @@
 
 #include "rpc/input.h"
 #include "rpc/output.h"
-#include "rpc/socket.h"
 #include "tests/support/unit.h"
 
 /* [0, 1, "m", [{"nfds": nfds, "x": pad bytes}]] */

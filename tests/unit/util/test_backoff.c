@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "tests/support/unit.h"
-#include "util/backoff.h"
+#include "util/process.h"
 
 TEST(follows_the_vectors)
 {

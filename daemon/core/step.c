@@ -1,6 +1,9 @@
-#include "core/overlap.h"
+/* Overlap: outputs that share elements with other tensors of one execution. */
+#include "core/step.h"
 
 #include <stdio.h>
+
+#include "core/kernel.h"
 
 const char *operand_key(const struct op *op, const struct kernel_signature *kernel, unsigned o, char into[16])
 {

@@ -1,4 +1,5 @@
-#include "backend/devices.h"
+/* The devices of all backends. */
+#include "backend/backend.h"
 
 #include <string.h>
 #include <strings.h>
