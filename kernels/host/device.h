@@ -1,12 +1,17 @@
-/* The host device. backend.c owns it. Constant from open() to close(), except for the executor, which has a lock. */
+/* The host device, and how it executes jobs. backend.c owns it. Constant from open() to close(), except for the
+ * executor, which has a lock. */
 #ifndef KOPS_HOST_DEVICE_H
 #define KOPS_HOST_DEVICE_H
 
+#include <stdatomic.h>
+
 #include "backend/backend.h"
-#include "blas.h"
+#include "core/op.h"
 #include "gemm_way.h"
+#include "guard.h"
 #include "kernels.h"
-#include "onednn.h"
+#include "libraries.h"
+#include "pool.h"
 
 struct executor;
 
@@ -20,5 +25,56 @@ struct host_device {
     const char *elementwise_variants[CPU_ISAS + 1];
     struct executor *executor;
 };
+
+/* ---- jobs, executed step by step under the SIGBUS guard. Thread: the owner of the context. ---- */
+
+/* A thread needs a context of its own to execute jobs. */
+struct thread_context {
+    struct guard *guard;
+    struct pool *pool;
+};
+
+/* How a step is executed; equal for all repeats. */
+struct execution {
+    const struct kernels *kernels;
+    const char *variant;
+    /* gemm, see gemm_way.h */
+    unsigned way;
+    uint64_t key; /* class of a choice whose turn is measured */
+    unsigned turn;
+    bool measure;
+};
+
+/* Where to execute a job: on the loop thread, for a few µs; on one thread; on all threads. */
+enum execute_place { EXECUTE_INLINE, EXECUTE_LIGHT, EXECUTE_HEAVY };
+enum execute_place execute_place(struct host_device *device, const struct backend_job *job);
+
+/* Returns the variants of an op, best first, NULL-terminated; NULL: none. */
+const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
+
+/* The progress of a job through its executions and steps. All zeroes: not begun. */
+struct progress {
+    struct execution execution;
+    uint64_t executed;
+    unsigned step;     /* the next step of the present execution */
+    uint64_t spent_ns; /* time of the steps before it */
+};
+
+void progress_fail(struct backend_job *job, const struct error *e);
+
+/* Executes the job. True: the job has ended; false: its time slice is over, and another stream waits. `waiting`: the
+ * number of waiting streams; NULL: none can wait. */
+bool progress_run(struct host_device *device, struct progress *p, struct backend_job *job,
+                  const struct thread_context *context, const atomic_uint *waiting);
+
+/* ---- element-wise ops over any plan: contiguous operands in ranges, strided or broadcast operands in tiles. Thread:
+ * the pool's caller. ---- */
+
+/* `pointers`: element (0, …, 0) of each input, then of the output. `bypass`: stores may go past the caches. */
+void elementwise_run(struct pool *pool, const struct kernels *kernels, const struct op *op, const struct plan *plan,
+                     unsigned char *const *pointers, bool bypass);
+
+/* Estimates the time of one thread in ns, to decide where to run. */
+double elementwise_cost_ns(const struct op *op, const struct plan *plan);
 
 #endif

@@ -1,11 +1,9 @@
-#include "execute.h"
+#include "device.h"
 
 #include "backend/memory_ids.h"
-#include "device.h"
-#include "elementwise.h"
+#include "executor.h"
 #include "gemm.h"
 #include "gemm_way.h"
-#include "owners.h"
 #include "util/clock.h"
 
 static const uint64_t SLICE_NS = OWNERS_QUANTUM_NS;

@@ -1,10 +1,47 @@
 /* The ways to multiply on this device, their names for clients, and the choice for a step. If the client names none and
- * both libraries are available, they are measured in use (choice.h). */
+ * both libraries are available, they are measured in use. */
 #ifndef KOPS_HOST_GEMM_WAY_H
 #define KOPS_HOST_GEMM_WAY_H
 
-#include "choice.h"
-#include "execute.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/step.h"
+
+struct execution;
+struct host_device;
+struct thread_context;
+
+/* Chooses between two ways to do equal work by their measured times. A key puts work into classes. The first uses of a
+ * class try both ways; then the faster one is used. Both are measured again now and then, so rarely that it costs
+ * little.
+ *
+ * Pure bookkeeping: callers measure. The table is bounded; if there is no place for a new class, the least recently
+ * used one is forgotten. Thread: any. */
+
+enum { CHOICE_CLASSES = 512 /* most classes in the table */ };
+
+struct choices {
+    pthread_mutex_t lock;
+    uint64_t now;                 /* uses of all classes */
+    struct choice_class *classes; /* NULL: no memory, or choices are switched off */
+};
+
+struct choice_turn {
+    unsigned way; /* 0 or 1; 0 is the default */
+    bool measure; /* the caller must report the time */
+};
+
+/* Makes the table. Without memory for it, way 0 is always chosen. */
+void choices_init(struct choices *choices);
+void choices_deinit(struct choices *choices);
+
+/* Chooses the way for a use of the class. `key` is not 0. */
+struct choice_turn choices_next(struct choices *choices, uint64_t key);
+
+/* Reports that a turn with `measure` took `ns` for `work` units, such as elements of a product. */
+void choices_report(struct choices *choices, uint64_t key, unsigned way, double ns, double work);
 
 enum gemm_ways_number { GEMM_BLAS, GEMM_ONEDNN, GEMM_OWN, GEMM_WAYS };
 
