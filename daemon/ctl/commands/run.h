@@ -3,7 +3,7 @@
 #define KOPS_CTL_RUN_H
 
 #include "base/ctl.h"
-#include "data/reference.h"
+#include "data/data.h"
 #include "view/measure.h"
 
 /* A tensor and its memory: shared, or the device's with a copy here. */
