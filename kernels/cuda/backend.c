@@ -7,7 +7,7 @@
 #include "compute/user_kernel.h"
 #include "compute/work.h"
 #include "counters/count.h"
-#include "driver/cupti_library.h"
+#include "driver/driver.h"
 #include "gpu.h"
 #include "memory/mapping.h"
 #include "memory/registration.h"

@@ -1,5 +1,6 @@
 /* Owns the functions and cuBLASLt's plans of one gemm whose operands are copied. */
 #include "repack.h"
+#include "repack_sketch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,6 @@
 #include "blaslt/blaslt.h"
 #include "driver/device.h"
 #include "kernels.h"
-#include "repack_sketch.h"
 #include "work.h"
 
 struct means {
