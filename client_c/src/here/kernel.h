@@ -5,7 +5,6 @@
 
 #include "base/bytes.h"
 #include "code.h"
-#include "read.h"
 
 struct here_kernel;
 

@@ -1,7 +1,7 @@
 /* Launches of kernels: blocking, on a CUDA stream, by tickets, and as steps of sequences. */
 #include "base/fail.h"
 #include "here.h"
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
 #include "kernel.h"
 #include "memory/buffer.h"
 #include "run.h"

@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/fail.h"
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
 #include "kernel.h"
 #include "memory/buffer.h"
 #include "run.h"
