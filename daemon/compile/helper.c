@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compile/helper_compile.h"
 #include "compile/sandbox.h"
 #include "remote/wire.h"
 #include "sandbox/process.h"

@@ -86,11 +86,6 @@ struct serve_wait {
 /* Makes the device's context, unless it is there. Thread: any. */
 int device_activate(struct serving *p, unsigned index, struct error *e);
 
-/* ---- serve_calls.c ---- */
-
-/* Starts the threads that take calls. */
-int calls_start(struct serving *p, struct error *e);
-
 /* ---- serve_jobs.c; the loop ---- */
 
 int jobs_init(struct serving *p, struct error *e);

@@ -10,7 +10,7 @@
 #include "main/flags.h"
 #include "main/serve.h"
 #include "main/supervise.h"
-#include "remote/fetch.h"
+#include "remote/remote.h"
 
 /* Prints the setting of machines that are to trust the key. */
 static int make_key(const char *path)
