@@ -10,7 +10,7 @@
 #include "driver/driver.h"
 #include "gpu.h"
 #include "memory/mapping.h"
-#include "memory/registration.h"
+#include "memory/operand.h"
 #include "times/records.h"
 #include "tune/tune.h"
 #include "util/clock.h"

@@ -3,11 +3,9 @@
 #ifndef KOPS_HOST_DEVICE_H
 #define KOPS_HOST_DEVICE_H
 
-#include <stdatomic.h>
-
 #include "backend/backend.h"
 #include "core/op.h"
-#include "gemm_way.h"
+#include "gemm.h"
 #include "guard.h"
 #include "kernels.h"
 #include "libraries.h"
@@ -38,34 +36,15 @@ struct thread_context {
 struct execution {
     const struct kernels *kernels;
     const char *variant;
-    /* gemm, see gemm_way.h */
+    /* gemm, see gemm.h */
     unsigned way;
     uint64_t key; /* class of a choice whose turn is measured */
     unsigned turn;
     bool measure;
 };
 
-/* Where to execute a job: on the loop thread, for a few µs; on one thread; on all threads. */
-enum execute_place { EXECUTE_INLINE, EXECUTE_LIGHT, EXECUTE_HEAVY };
-enum execute_place execute_place(struct host_device *device, const struct backend_job *job);
-
 /* Returns the variants of an op, best first, NULL-terminated; NULL: none. */
 const char *const *execute_variants(struct host_device *device, const struct op *op, enum dtype dtype);
-
-/* The progress of a job through its executions and steps. All zeroes: not begun. */
-struct progress {
-    struct execution execution;
-    uint64_t executed;
-    unsigned step;     /* the next step of the present execution */
-    uint64_t spent_ns; /* time of the steps before it */
-};
-
-void progress_fail(struct backend_job *job, const struct error *e);
-
-/* Executes the job. True: the job has ended; false: its time slice is over, and another stream waits. `waiting`: the
- * number of waiting streams; NULL: none can wait. */
-bool progress_run(struct host_device *device, struct progress *p, struct backend_job *job,
-                  const struct thread_context *context, const atomic_uint *waiting);
 
 /* ---- element-wise ops over any plan: contiguous operands in ranges, strided or broadcast operands in tiles. Thread:
  * the pool's caller. ---- */

@@ -5,10 +5,8 @@
 
 #include "blaslt/blaslt.h"
 #include "driver/device.h"
-#include "embedded.h"
 #include "kernels.h"
 #include "memory/operand.h"
-#include "memory/registration.h"
 #include "repack.h"
 #include "repack_sketch.h"
 #include "user_kernel.h"

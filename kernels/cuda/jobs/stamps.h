@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compute/embedded.h"
+#include "compute/kernels.h"
 #include "driver/device.h"
 #include "times/records.h"
 
