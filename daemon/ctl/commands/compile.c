@@ -13,8 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/json.h"
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
 #include "proto/generated/kernels.h"
 #include "source/tokens.h"

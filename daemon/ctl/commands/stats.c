@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
 #include "view/rows.h"
 

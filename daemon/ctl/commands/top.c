@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
 #include "view/measure.h"
 #include "view/rows.h"

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/table.h"
+#include "base/output.h"
 #include "top.h"
 
 static const int64_t answer_ms = 5000; /* the keys are dead meanwhile */

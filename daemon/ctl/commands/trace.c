@@ -12,8 +12,7 @@
 
 #include <kops/kops.h>
 
-#include "base/json.h"
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
 
 struct timeline_sums {

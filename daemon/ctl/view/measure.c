@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/table.h"
+#include "base/output.h"
 
 /* ---- times ---- */
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/table.h"
+#include "base/output.h"
 #include "measure.h"
 
 #define F(member) JSON_FIELD(struct kops_quantiles, member)

@@ -6,7 +6,7 @@
 
 #include <kops/kops.h>
 
-#include "base/json.h"
+#include "base/output.h"
 
 extern const struct json_field client_fields[], user_fields[], executor_fields[];
 
