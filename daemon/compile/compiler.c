@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compile/sandbox.h"
+#include "compile/helper.h"
 #include "util/log.h"
 
 enum { FIRST_DELAY_MS = 100, TOLERATED_DELAY_MS = 1000, MAX_DELAY_MS = 30000, MAX_SPARES = 8, SPARES_KEPT_MS = 30000 };

@@ -1,7 +1,7 @@
 /* Compiles CUDA C++ with NVRTC in sandboxed helper processes, several at a time.
  *
  * NVRTC reads every file that a source includes, takes up to 100 MB and may crash or never return, so the daemon never
- * loads it: see helper.h for the processes, sandbox.h for their rights. Each source gets a process of its own, kept
+ * loads it: see helper.h for the processes and their rights. Each source gets a process of its own, kept
  * warm in advance; a process that takes too long or is no longer wanted is killed.
  *
  * Thread: the loop's; no function blocks. */

@@ -216,7 +216,7 @@ void front_hold_turn(struct front *f);
 /* Ends the holds of an executor that is about to be freed. */
 void front_hold_end(const struct executor *x);
 
-/* Returns the device whose counters the domain's new process takes by a privilege, see privilege.h; -1: none, or no
+/* Returns the device whose counters the domain's new process takes by a privilege, see confine.h; -1: none, or no
  * privilege is needed, or allowed. */
 int front_privilege_device(const struct front *f, const struct front_domain *d);
 /* Tells whether the domain's executor must end: it took counters and has counted, or took those of another device. */

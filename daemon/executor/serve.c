@@ -18,7 +18,6 @@
 #include "core/tuning.h"
 #include "executor/confine.h"
 #include "executor/executor.h"
-#include "executor/privilege.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/signals.h"

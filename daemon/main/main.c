@@ -4,7 +4,6 @@
 #include "compile/helper.h"
 #include "compile/signed.h"
 #include "executor/executor.h"
-#include "executor/tuner.h"
 #include "main/autostart.h"
 #include "main/config.h"
 #include "main/flags.h"
