@@ -6,7 +6,6 @@
 
 #include "base/output.h"
 #include "commands.h"
-#include "view/measure.h"
 #include "view/rows.h"
 
 static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"

@@ -4,7 +4,7 @@
 
 #include "base/ctl.h"
 #include "data/data.h"
-#include "view/measure.h"
+#include "view/rows.h"
 
 /* A tensor and its memory: shared, or the device's with a copy here. */
 struct operand {

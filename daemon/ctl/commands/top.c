@@ -9,7 +9,6 @@
 
 #include "base/output.h"
 #include "commands.h"
-#include "view/measure.h"
 #include "view/rows.h"
 
 /* The time of connecting, by the daemon's clock, tells connections of one process apart. */
