@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "jobs/batch.h"
 #include "jobs/job.h"
+#include "jobs/ordered.h"
 #include "native.h"
 #include "run/here.h"
 #include "session/call.h"

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
-#include "batch.h"
+#include "ordered.h"
 #include "session/call.h"
 #include "session/connect.h"
 #include "session/session.h"

@@ -4,8 +4,8 @@
 
 #include <kops/kops.h>
 
-#include "jobs/batch.h"
 #include "jobs/job.h"
+#include "jobs/ordered.h"
 #include "kernel.h"
 #include "memory/buffer.h"
 

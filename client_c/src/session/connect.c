@@ -8,7 +8,6 @@
 
 #include "base/fail.h"
 #include "call.h"
-#include "link/starter.h"
 #include "session.h"
 #include "util/places.h"
 

@@ -3,6 +3,10 @@
 #ifndef KOPS_CLIENT_CONNECT_H
 #define KOPS_CLIENT_CONNECT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "client.h"
 
 /* How long to wait for a daemon that is started anew. */
@@ -64,5 +68,15 @@ enum kops_code remote_ensure(struct kops_client *c, struct remote *r, remote_def
 /* Tells the daemon that the thing is not used any more, where the present connection knows it. `what` as in
  * wire_pack_release(). */
 void remote_release(struct kops_client *c, const struct remote *r, const char *what);
+
+/* ---- starter.c: starting a daemon of this user's where nothing listens, by `kopsd --autostart`, which decides. Needs
+ * no client and no lock. Thread: any. ---- */
+
+/* Returns false where KOPS_AUTOSTART is 0, and in a set-user-ID program. */
+bool starter_is_allowed(void);
+
+/* Writes the path of a ready daemon's socket to `text`, or the reason why there is none. `timed_out` says that the
+ * deadline was the reason; a daemon that has been started by then goes on. */
+bool starter_run(uint64_t deadline, char *text, size_t size, bool *ret_timed_out);
 
 #endif
