@@ -7,7 +7,6 @@
 #include "jobs/ordered.h"
 #include "native.h"
 #include "run/here.h"
-#include "session/call.h"
 #include "session/connect.h"
 #include "session/session.h"
 

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "ordered.h"
-#include "session/call.h"
 #include "session/connect.h"
 #include "session/session.h"
 

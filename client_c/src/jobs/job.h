@@ -4,7 +4,7 @@
 #define KOPS_CLIENT_JOB_H
 
 #include "ordered.h"
-#include "session/call.h"
+#include "session/connect.h"
 #include "wire/wire.h"
 
 struct job;
@@ -22,8 +22,8 @@ struct job {
     job_ensure *ensure;
     void *context;
 
-    /* Tells whether running the work twice is harmless, see session/call.h; NULL: the binding decides whether to repeat
-     * it. */
+    /* Tells whether running the work twice is harmless, see session/connect.h; NULL: the binding decides whether to
+     * repeat it. */
     recovery_safe *safe;
 
     /* Destination of the reply: decoded into the call's timings, or kept as it is. */

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "session/call.h"
+#include "session/connect.h"
 #include "session/session.h"
 
 enum { RELEASE_FIRST_MS = 1, RELEASE_LAST_MS = 60000, RELEASES = 64 };

@@ -13,6 +13,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+/* ---- shared memory ---- */
+
 static void ring_link_init(struct ring_link *l)
 {
     *l = (struct ring_link){.doorbell = -1, .wake = -1};
@@ -153,6 +155,8 @@ bool ring_link_want_room(struct ring_link *l)
     ring_producer_wakes(&l->requests);
     return false;
 }
+
+/* ---- both streams ---- */
 
 enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, POLLS_A_CLOCK = 16, SOCKET_LOOK_NS = 20000 };
 

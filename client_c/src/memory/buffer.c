@@ -13,6 +13,8 @@
 #include "available.h"
 #include "base/fail.h"
 
+/* ---- device memory in this process ---- */
+
 /* Unmaps memory. Addresses that the driver does not unmap stay reserved, so that nothing else comes to lie there. */
 static void unmap(const struct cuda_driver *d, cuda_pointer pointer, size_t size)
 {

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
-#include "session/call.h"
 #include "session/connect.h"
 #include "session/session.h"
 

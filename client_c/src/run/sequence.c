@@ -7,7 +7,7 @@
 #include "kernel.h"
 #include "memory/buffer.h"
 #include "run.h"
-#include "session/call.h"
+#include "session/connect.h"
 
 /* ---- sequences: one of the public structs on its way. Lock held. ---- */
 
