@@ -1,3 +1,4 @@
+/* Compiled modules by key: in memory, and in files that count only with a keyed hash. */
 #include "compile/cache.h"
 
 #include <dirent.h>
@@ -18,6 +19,8 @@
 #include "util/log.h"
 #include "util/path_trust.h"
 #include "util/shortage.h"
+
+/* ---- in memory ---- */
 
 struct cache_memory {
     struct list used; /* least recently used first */
@@ -133,6 +136,8 @@ struct cache_item *cache_memory_next(struct cache_memory *m, struct cache_item *
 
     return next == &m->used ? NULL : list_entry(next, struct cache_item, used);
 }
+
+/* ---- on disk ---- */
 
 struct cache_disk {
     int directory; /* owned: all names are relative to it */

@@ -98,9 +98,6 @@ const char *compiler_tree(const struct compiler *compiler, unsigned i);
  * start of a helper did not fail. `e` (may be NULL) has the reason. */
 bool compiler_usable(const struct compiler *compiler, struct error *e);
 
-/* Tells whether a compile would find a process that is ready. */
-bool compiler_is_warm(const struct compiler *compiler);
-
 /* Compiles a source; copies the input. done() is called later, once, unless the job is cancelled before. NULL: there
  * was no memory for the job, and done() is not called. */
 struct compile_job *compiler_compile(struct compiler *compiler, const struct compile_input *input, compile_done *done,

@@ -23,6 +23,8 @@
 #include "sandbox/reach.h"
 #include "util/signals.h"
 
+/* ---- the sandbox ---- */
+
 bool sandbox_available(struct error *e)
 {
     if (!files_version()) {

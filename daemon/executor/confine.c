@@ -29,6 +29,8 @@
 #include "util/log.h"
 #include "util/packages.h"
 
+/* ---- the privilege to read counters ---- */
+
 bool privilege_is_needed(const char *parameters)
 {
     static const char name[] = "\nRmProfilingAdminOnly:";

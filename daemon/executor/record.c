@@ -1,3 +1,4 @@
+/* Rings between daemon and executor, the region that has them, and records of steps. */
 #include "executor/record.h"
 
 #include <errno.h>
@@ -8,6 +9,8 @@
 #include <unistd.h>
 
 #include "util/shortage.h"
+
+/* ---- rings ---- */
 
 /* Before each record. A record never wraps: where it would, padding fills the ring's end. */
 struct head {

@@ -18,6 +18,8 @@
 #include "util/watch.h"
 #include "util/work.h"
 
+/* ---- the circuit breaker ---- */
+
 bool breaker_allows(struct breaker *b, uint64_t now_ms)
 {
     if (!b->open)

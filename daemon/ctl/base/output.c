@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- JSON ---- */
+
 /* A stream, and the lists and maps that are open on it. */
 struct json {
     FILE *file; /* NULL: stdout */

@@ -169,6 +169,8 @@ void data_set(void *data, size_t index, enum kops_dtype dtype, double value)
     put(data, index, f, bits);
 }
 
+/* ---- results and their errors ---- */
+
 bool reference_tolerance(const char *op, enum kops_dtype dtype, const char *precision, struct tolerance *ret)
 {
     static const struct {

@@ -340,6 +340,8 @@ enum ctl_exit counters_show(const struct ctl *ctl, const char *what, enum kops_c
     return CTL_OK;
 }
 
+/* ---- connections, users, devices, executors ---- */
+
 #define F(member) JSON_FIELD(struct kops_quantiles, member)
 static const struct json_field quantiles_fields[] = {F(count), F(p50), F(p90), F(p99), F(p999), F(max), JSON_END};
 #undef F
