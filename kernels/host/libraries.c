@@ -186,6 +186,8 @@ static int library_load(struct library *library, const struct library_symbol *sy
     return atomic_load(&library->ready) ? 0 : -1;
 }
 
+/* ---- BLAS ---- */
+
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's values */
 
 /* Best first. */
@@ -252,8 +254,6 @@ int blas_load(struct blas *blas, struct error *e)
     return library_load(&blas->library, symbols, sizeof(symbols) / sizeof(symbols[0]), prepare, blas, e);
 }
 
-/* ---- products ---- */
-
 /* y = alpha·x·v + beta·y, where x is `rows` × `columns` in memory, used as its transpose if `transposed`. Several times
  * faster than a product with one column. */
 static void multiply_vector(const struct blas *blas, enum dtype dtype, bool transposed, int64_t rows, int64_t columns,
@@ -305,6 +305,8 @@ struct gemm_way blas_way(const struct blas *blas)
 {
     return (struct gemm_way){blas, blas_multiply, DTYPE_BIT(DTYPE_F32) | DTYPE_BIT(DTYPE_F64)};
 }
+
+/* ---- oneDNN ---- */
 
 /* Newest first. */
 static const char *const onednn_usual[] = {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so.1", NULL};

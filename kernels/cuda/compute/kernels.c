@@ -16,6 +16,8 @@
 #include "user_kernel.h"
 #include "work.h"
 
+/* ---- embedded kernels ---- */
+
 struct cuda_embedded_kernel {
     const char *name; /* NULL: a free place of the table */
     CUfunction function;
@@ -169,6 +171,8 @@ int cuda_embedded_launch(const struct cuda_queue *q, CUfunction function, struct
     return CUDA_CALL(q->device, e, LaunchKernel, function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
                      l->block[2], l->shared_bytes, q->stream, params, NULL);
 }
+
+/* ---- limits ---- */
 
 static int attribute(const void *device, int which)
 {

@@ -71,22 +71,4 @@ static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, co
     return s->flag ? EVENT_TIMED : EVENT_TIMED_END;
 }
 
-/* ---- timed.c: an execution is timed by CUPTI's record, by a stamp of its kernel, or by events around it ---- */
-
-/* Makes the execution an untimed one. */
-void cuda_timed_init(struct cuda_execution *x);
-
-/* Call before the work of a timed execution is enqueued. */
-int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
-                     struct error *e);
-/* Call when the execution and the event behind it are on the stream. */
-void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
-
-/* Call when the execution has ended. Its time becomes a sample of the job, now or when CUPTI's record has come. */
-void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
-                    uint64_t seen_ns);
-
-/* Call before the driver's stream is destroyed. */
-void cuda_timed_forget(struct cuda_stream *s);
-
 #endif

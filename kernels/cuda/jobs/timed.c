@@ -68,6 +68,7 @@ static bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps
     return cuda_records_are_on() && are_wanted(base, stamps, in_a_row);
 }
 
+/* Gives the execution a ticket. */
 static int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
                                struct error *e)
 {

@@ -1,11 +1,31 @@
-/* Executions that are timed by CUPTI's records. Some jobs wait for the records; the times of others are reported to the
- * host later. Thread: loop. */
+/* Times of executions: each is timed by CUPTI's record, by a stamp of its kernel, or by events around it. Thread: loop.
+ */
 #ifndef KOPS_CUDA_TIMED_H
 #define KOPS_CUDA_TIMED_H
 
 #include "job.h"
 #include "stamps.h"
 #include "times/records.h"
+
+struct cuda_stream;
+
+/* Makes the execution an untimed one. */
+void cuda_timed_init(struct cuda_execution *x);
+
+/* Call before the work of a timed execution is enqueued. */
+int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                     struct error *e);
+/* Call when the execution and the event behind it are on the stream. */
+void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
+
+/* Call when the execution has ended. Its time becomes a sample of the job, now or when CUPTI's record has come. */
+void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                    uint64_t seen_ns);
+
+/* Call before the driver's stream is destroyed. */
+void cuda_timed_forget(struct cuda_stream *s);
+
+/* ---- CUPTI's records: some jobs wait for them; the times of others are reported to the host later ---- */
 
 enum { RECORDED_LATE_MAX = 256 /* ended executions to report; older ones are dropped */ };
 

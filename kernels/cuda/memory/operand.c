@@ -1,4 +1,4 @@
-/* Owns the registrations. */
+/* Owns the registrations; finds operands' memory and addresses. */
 #include "operand.h"
 
 #include <pthread.h>
@@ -8,6 +8,8 @@
 #include "mapping.h"
 #include "util/list.h"
 #include "util/log.h"
+
+/* ---- registrations ---- */
 
 struct registration {
     struct list link; /* in registrations */
@@ -189,6 +191,8 @@ void cuda_memory_detach(struct backend_device *base, struct backend_memory *memo
     pthread_mutex_destroy(&own->lock);
     free(own);
 }
+
+/* ---- operands ---- */
 
 bool cuda_step_is_staged(const struct step *step)
 {
