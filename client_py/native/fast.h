@@ -3,7 +3,7 @@
 #ifndef KOPS_PYTHON_FAST_H
 #define KOPS_PYTHON_FAST_H
 
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
 #include "python_native.h"
 
 /* Ways to send a request: put on the stream; waited for; waited for, with its times. */

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "api/native.h"
-#include "here/read.h"
+#include "here/code.h"
 
 enum {
     FAST_OPERANDS = 16,

@@ -106,7 +106,7 @@ struct backend_config {
     unsigned executors_sandbox;        /* enum executor_sandbox */
     /* User of executors' processes, where the daemon is root; "none": root; NULL: a usual one. */
     const char *executors_user;
-    bool executors_counters_privileged; /* counters use the daemon's privilege, see executor/privilege.h */
+    bool executors_counters_privileged; /* counters use the daemon's privilege, see executor/confine.h */
 };
 
 /* A domain: the jobs, code and processes of one user, or of one connection. Its kernels share an executor. */

@@ -16,7 +16,7 @@
 
 #include <stddef.h>
 
-#include "compile/cache_disk.h"
+#include "compile/cache.h"
 #include "compile/compiled.h"
 #include "util/buffer.h"
 #include "util/error.h"

@@ -1,6 +1,6 @@
 /* The backend's table on the daemon's side, and its devices. */
 #include "executor/front.h"
-#include "executor/tuner.h"
+#include "executor/executor.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "executor/tuner.h"
+#include "executor/executor.h"
 
 #include <errno.h>
 #include <fcntl.h>

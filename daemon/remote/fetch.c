@@ -1,4 +1,4 @@
-#include "remote/fetch.h"
+#include "remote/remote.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -7,7 +7,6 @@
 #include "backend/memory.h"
 #include "cpu.h"
 #include "device.h"
-#include "execute.h"
 #include "executor.h"
 
 static struct host_device *to_host(struct backend_device *device)

@@ -3,7 +3,7 @@
 #ifndef KOPS_CLIENT_RUN_H
 #define KOPS_CLIENT_RUN_H
 
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
 #include "memory/buffer.h"
 
 /* Faults that would change the meaning of an operand's message. The daemon checks everything about the op. */

@@ -1,7 +1,7 @@
 """Results of calls besides tensors: timings, profiles with what the device's speed depended on and what the GPU's counters say, what tuning
 has chosen, and a daemon's description of itself.
 
-The line of conditions that is printed is also kopsctl's (daemon/ctl/view/measure.c); tests/vectors/conditions.json holds both to it.
+The line of conditions that is printed is also kopsctl's (daemon/ctl/view/rows.c); tests/vectors/conditions.json holds both to it.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def _refuse_ext(code: int, data: bytes) -> None:
     raise ValueError("ext types are not used")
 
 
-# Finding a daemon, as client_c/src/session/connect.c and client_c/src/link/starter.c do for libkops
+# Finding a daemon, as client_c/src/session/connect.c and starter.c do for libkops
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SBIN = "/usr/local/sbin:/usr/sbin"  # folders where packages put kopsd, which users' PATH may lack

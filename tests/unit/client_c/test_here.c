@@ -1,6 +1,6 @@
 /* Launches in this process: as they are counted and told, and which of them are launched without being checked. */
 #include "base/clock.h"
-#include "here/last.h"
+#include "here/kernel.h"
 #include "here/tally.h"
 #include "scene.h"
 

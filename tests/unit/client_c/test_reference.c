@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "data/data.h"
-#include "data/reference.h"
 #include "scene.h"
 
 static struct reference_case matrices(enum kops_dtype dtype, const int64_t *a, const int64_t *b, unsigned rank)

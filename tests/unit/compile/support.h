@@ -3,7 +3,7 @@
 #ifndef TESTS_UNIT_COMPILE_SUPPORT_H
 #define TESTS_UNIT_COMPILE_SUPPORT_H
 
-#include "compile/cache_disk.h"
+#include "compile/cache.h"
 #include "compile/options.h"
 #include "compile/service.h"
 #include "tests/support/folder.h"

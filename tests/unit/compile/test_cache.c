@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compile/cache_memory.h"
+#include "compile/cache.h"
 #include "support.h"
 
 /* ---- memory ---- */

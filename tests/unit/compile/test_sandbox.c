@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compile/sandbox.h"
+#include "compile/helper.h"
 #include "tests/support/unit.h"
 
 /* ≥ 0 from a call that must be refused. */

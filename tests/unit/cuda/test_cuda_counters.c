@@ -2,7 +2,7 @@
  * not be here; and the occupancy of known launches on a multiprocessor of compute capability 9.0. */
 #include <math.h>
 
-#include "counters/launches.h"
+#include "counters/count.h"
 #include "counters/profiler.h"
 #include "counters/session.h"
 #include "tests/support/unit.h"

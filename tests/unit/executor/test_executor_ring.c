@@ -1,6 +1,6 @@
 /* The ring between the daemon and an executor: records arrive whole and in order, and a hostile end leads nobody
  * outside of the ring. */
-#include "executor/ring.h"
+#include "executor/record.h"
 #include "tests/support/unit.h"
 
 struct fixture {

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "executor/privilege.h"
+#include "executor/confine.h"
 #include "sandbox/process.h"
 #include "tests/support/folder.h"
 #include "tests/support/unit.h"

@@ -1,6 +1,6 @@
 /* The choice between two ways, by costs that the tests make up. */
 
-#include "choice.h"
+#include "gemm.h"
 #include "support.h"
 
 enum { KEY = 42 };

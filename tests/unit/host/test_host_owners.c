@@ -1,7 +1,7 @@
 /* Turns of owners: what each gets of a worker's time, and who is next. */
 #include <stdbool.h>
 
-#include "owners.h"
+#include "executor.h"
 #include "tests/support/unit.h"
 
 enum { ALICE = 1001, BOB = 1002, STREAMS = 64 };

@@ -1,5 +1,5 @@
 /* The circuit breaker by a clock of the test's. */
-#include "remote/breaker.h"
+#include "remote/remote.h"
 #include "tests/support/unit.h"
 
 TEST(opens_after_failures_in_a_row)

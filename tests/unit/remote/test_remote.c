@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "remote/fetch.h"
 #include "remote/remote.h"
 #include "tests/support/unit.h"
 

@@ -1,10 +1,11 @@
-/* kopsctl info, kopsctl ops */
+/* The daemon itself: kopsctl info, kopsctl ops, kopsctl ping, kopsctl drain. */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
-#include "view/measure.h"
 #include "view/rows.h"
 
 static const char info_usage[] = "Usage: kopsctl info [--json]\n\n"
@@ -279,4 +280,143 @@ enum ctl_exit ctl_ops(struct ctl *ctl, int argc, char **argv)
         json_end(']');
     }
     return CTL_OK;
+}
+
+/* ---- kopsctl ping ---- */
+
+static const char ping_usage[] =
+    "Usage: kopsctl ping [--count N] [--spin US] [--json]\n\n"
+    "Sends N requests without work, one after another, and prints the time of the round trips.\n\n"
+    "  -c, --count N     how many (default 1000)\n"
+    "      --spin US     busy-wait that long for each reply before sleeping (default 0)\n"
+    "      --json        print JSON\n";
+
+static int compare(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static double quantile(const double *sorted, size_t n, double share)
+{
+    const size_t i = (size_t)(share * (double)n);
+
+    return sorted[i < n ? i : n - 1];
+}
+
+static enum ctl_exit measure(struct ctl *ctl, double *samples, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t start = ctl_clock_ns();
+
+        if (kops_ping(ctl->client, 0, &ctl->error))
+            return ctl_failed("ping", &ctl->error);
+        samples[i] = (double)(ctl_clock_ns() - start) * 1e-3;
+    }
+    return CTL_OK;
+}
+
+static void print_ping(const struct ctl *ctl, const double *sorted, size_t n)
+{
+    const struct kops_info *info = kops_info(ctl->client);
+    const double p50 = quantile(sorted, n, 0.5), p99 = quantile(sorted, n, 0.99);
+
+    if (!ctl->json) {
+        printf("%s at %s (pid %lld): %zu round trips, min %.1f, p50 %.1f, p99 %.1f, max %.1f us\n", info->server,
+               info->socket, (long long)info->pid, n, sorted[0], p50, p99, sorted[n - 1]);
+        return;
+    }
+    JSON_MAP(NULL, json_text("server", info->server), json_text("socket", info->socket), json_uint("count", n),
+             json_number("min_us", sorted[0]), json_number("p50_us", p50), json_number("p99_us", p99),
+             json_number("max_us", sorted[n - 1]));
+}
+
+enum ctl_exit ctl_ping(struct ctl *ctl, int argc, char **argv)
+{
+    uint64_t count = 1000, spin = 0;
+    const struct ctl_option options[] = {
+        {"--count", 'c', OPTION_NUMBER, &count, "takes a number from 1 on", 1, 100000000},
+        {"--spin", 0, OPTION_NUMBER, &spin, "takes microseconds up to a million", 0, 1000000},
+        {0}};
+    enum ctl_exit status;
+    double *samples;
+
+    if (!ctl_parse(ctl, argc, argv, ping_usage, options, 0, &status))
+        return status;
+    ctl->spin_us = (unsigned)spin;
+    samples = malloc(count * sizeof(*samples));
+    if (!samples)
+        return ctl_usage("no memory for %llu samples", (unsigned long long)count);
+    status = ctl_connect(ctl);
+    if (!status)
+        status = measure(ctl, samples, count);
+    if (!status) {
+        qsort(samples, count, sizeof(*samples), compare);
+        print_ping(ctl, samples, count);
+    }
+    free(samples);
+    return status;
+}
+
+/* ---- kopsctl drain ---- */
+
+static const char drain_usage[] =
+    "Usage: kopsctl drain [--stop | --resume] [--timeout SECONDS] [--json]\n\n"
+    "Makes the daemon refuse new work, and waits until none is in flight. The daemon answers new requests with\n"
+    "`shutting_down`; clients with this project's libraries wait for the daemon and ask again. For administrators, by\n"
+    "default root and the daemon's own user.\n\n"
+    "      --stop              then end the daemon; also when the time is over and work is left\n"
+    "      --resume            take new work again, at once\n"
+    "      --timeout SECONDS   longest wait for the work to end; default: no limit\n"
+    "      --json              print JSON\n\n"
+    "A drained daemon stays so until `--resume` or its next start, also when this program was interrupted.\n"
+    "Exit status: 0 drained (or resumed), 1 failed, 2 wrong usage, 3 no daemon, 4 work is left after the timeout.\n";
+
+enum { LONGEST_S = 86400 };
+
+static void print_drain(const struct ctl *ctl, const struct kops_drain_options *options,
+                        const struct kops_drain_result *r)
+{
+    if (ctl->json) {
+        JSON_MAP(NULL, json_bool("drained", r->drained), json_uint("jobs", r->jobs),
+                 json_uint("connections", r->connections));
+    } else if (options->resume) {
+        printf("takes new work again\n");
+    } else if (r->drained) {
+        printf("drained%s\n", options->stop ? "; the daemon ends" : "");
+    } else {
+        printf("not drained: %llu jobs are in flight%s\n", (unsigned long long)r->jobs,
+               options->stop ? "; the daemon ends nevertheless" : "");
+    }
+}
+
+enum ctl_exit ctl_drain(struct ctl *ctl, int argc, char **argv)
+{
+    struct kops_drain_options request = {0};
+    double seconds = (double)ctl->timeout_ms * 1e-3; /* given before the command */
+    /* --timeout is the daemon's, not the connection's: the time of the answer comes on top. */
+    const struct ctl_option options[] = {
+        {"--stop", 0, OPTION_FLAG, &request.stop},
+        {"--resume", 0, OPTION_FLAG, &request.resume},
+        {"--timeout", 0, OPTION_SECONDS, &seconds, "takes seconds above 0, up to a day", 0.001, LONGEST_S},
+        {0}};
+    struct kops_drain_result result;
+    enum ctl_exit status;
+
+    if (!ctl_parse(ctl, argc, argv, drain_usage, options, 0, &status))
+        return status;
+    if (request.stop && request.resume)
+        return ctl_usage("drain takes --stop or --resume, not both");
+    if (seconds > LONGEST_S)
+        return ctl_usage("drain waits a day at most; without --timeout as long as it takes");
+    request.timeout_ms = (int64_t)ceil(seconds * 1e3);
+    ctl->timeout_ms = 0;
+    status = ctl_connect(ctl);
+    if (status)
+        return status;
+    if (kops_drain(ctl->client, &request, &result, &ctl->error))
+        return ctl_failed("drain", &ctl->error);
+    print_drain(ctl, &request, &result);
+    return result.drained || request.resume ? CTL_OK : CTL_NOT_DRAINED;
 }

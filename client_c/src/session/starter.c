@@ -1,5 +1,4 @@
-#include "starter.h"
-
+/* Starts a daemon of this user's: finds the program kopsd, and reads its answer. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "connect.h"
 
 /* A program that runs with more rights than its caller starts no daemon, since variables of the caller name the program
  * and its settings. */

@@ -1,11 +1,31 @@
-/* Executions that are timed by CUPTI's records. Some jobs wait for the records; the times of others are reported to the
- * host later. Thread: loop. */
-#ifndef KOPS_CUDA_RECORDED_H
-#define KOPS_CUDA_RECORDED_H
+/* Times of executions: each is timed by CUPTI's record, by a stamp of its kernel, or by events around it. Thread: loop.
+ */
+#ifndef KOPS_CUDA_TIMED_H
+#define KOPS_CUDA_TIMED_H
 
 #include "job.h"
 #include "stamps.h"
 #include "times/records.h"
+
+struct cuda_stream;
+
+/* Makes the execution an untimed one. */
+void cuda_timed_init(struct cuda_execution *x);
+
+/* Call before the work of a timed execution is enqueued. */
+int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                     struct error *e);
+/* Call when the execution and the event behind it are on the stream. */
+void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
+
+/* Call when the execution has ended. Its time becomes a sample of the job, now or when CUPTI's record has come. */
+void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
+                    uint64_t seen_ns);
+
+/* Call before the driver's stream is destroyed. */
+void cuda_timed_forget(struct cuda_stream *s);
+
+/* ---- CUPTI's records: some jobs wait for them; the times of others are reported to the host later ---- */
 
 enum { RECORDED_LATE_MAX = 256 /* ended executions to report; older ones are dropped */ };
 
@@ -32,28 +52,18 @@ void cuda_recorded_init(struct cuda_recorded *r);
 
 /* Whether a job that is not prepared may need records, so that CUPTI is started. `busy`: the device has other jobs. */
 bool cuda_recorded_may_be_wanted(const struct backend_job *base, bool busy);
-/* Whether records time the job's executions. `stamps`: its kernel can write stamps. `in_a_row`: one of many, which
- * events would slow down; no client waits for this one alone. */
-bool cuda_recorded_are_wanted(const struct backend_job *base, bool stamps, bool in_a_row);
 
 /* Call around the launches of an execution. begin() gives it a ticket. choose(), for every execution, suppresses
  * records where it has none. resume() undoes end(). */
-int cuda_recorded_begin(struct backend_job *base, struct cuda_job *job, struct cuda_execution *x, struct error *e);
 void cuda_recorded_choose(const struct cuda_execution *x);
 void cuda_recorded_end(const struct cuda_execution *x);
 void cuda_recorded_resume(const struct cuda_execution *x);
 
-/* Call when an execution with a ticket has ended. */
-void cuda_recorded_ended(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
-                         const struct cuda_execution *x, uint64_t seen_ns);
 /* Takes the samples of a job from records, when its executions and copies have ended. False: call again later, since
  * records are missing or are better read with others'. A record is given up some time after the end of its execution,
  * and only after a flush. */
 bool cuda_recorded_collect(struct cuda_recorded *r, struct backend_job *base, struct cuda_job *job,
                            const struct cuda_rest *rest);
-
-/* Adds a sample and the job's time on the device. `clock`: the clock of the span; NULL: CLOCK_MONOTONIC. */
-void cuda_recorded_note(struct backend_job *base, const struct cuda_clock *clock, const struct cuda_span *span);
 
 /* Reports the times of ended executions to the host: with `idle` all, else once there are many or one is old. `now_ns`:
  * about now. True: records are missing; call again soon. */
