@@ -16,7 +16,6 @@ from ._base.compiled import native as _native_module
 from ._base.compiled import why_not as why_not_compiled
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
-from ._base.log import TurnsWarning
 from ._base.records import (
     Attr,
     Candidate,
@@ -35,6 +34,7 @@ from ._base.records import (
 )  # fmt: skip
 from ._base.results import Comparison, Conditions, Counters, Info, Op, Profile, Reading, Timings, Tuned
 from ._base.stats import Stats
+from ._base.texts import TurnsWarning
 from ._calls.calls import Batch
 from ._calls.contexts import Place
 from ._calls.pending import Pending

@@ -15,7 +15,7 @@ import kops
 import numpy
 import pytest
 from built import Daemon, backends, daemon_of
-from kops._tensors.bits import BITS, bits_of, numbers_of
+from kops._tensors.numpy import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
 from kops.profiler._recorder import Event

@@ -12,9 +12,9 @@ from typing import Any
 
 from .._base.compiled import FAST_RULES, fast_types, native, pack
 from .._base.errors import BadArgument, Capturing, ConnectionLost, KopsError, UnknownOp
-from .._base.log import TurnsWarning, log, warn
 from .._base.results import Timing, Timings
-from .._base.timeouts import DefaultTimeout
+from .._base.texts import TurnsWarning, log, warn
+from .._base.twins import DefaultTimeout
 from .._memory.exports import allocations
 from .._memory.pool import Unknown
 from .._session.link import Call

@@ -17,7 +17,7 @@ from typing import Any
 from .._base.compiled import FAST_RULES, native, pack
 from .._base.declarations import OPS
 from .._base.errors import BadArgument, WrongType
-from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import DEFAULT_TIMEOUT
 from . import out_dtypes
 from .contexts import DAEMON_BY_AUTO
 from .rules import VECTORS

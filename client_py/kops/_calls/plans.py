@@ -40,8 +40,7 @@ from .._memory.exports import allocations
 from .._memory.pool import Source, Unknown, pool
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
-from .._tensors.array_adapter import NumberSource
-from .._tensors.device_array import Array, dtype_name, find_device, new_guarded
+from .._tensors.device_array import Array, NumberSource, dtype_name, find_device, new_guarded
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import out_dtypes, rules
 

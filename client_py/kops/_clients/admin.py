@@ -10,8 +10,7 @@ from .._base.errors import BadArgument, UnknownMethod, Unsupported
 from .._base.record import Record
 from .._base.records import ClientInfo, Drained, UserInfo
 from .._base.results import Reading
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import awaited
+from .._base.twins import DEFAULT_TIMEOUT, awaited
 from .._calls.plans import Plan
 from .._session.link import Call
 

@@ -17,11 +17,10 @@ from typing import Any
 
 from .._base.compiled import native, why_not
 from .._base.errors import BadArgument, ConnectionLost, Unsupported
-from .._base.log import warn
 from .._base.records import Device
 from .._base.results import Info, Timing
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import awaited, take_async
+from .._base.texts import warn
+from .._base.twins import DEFAULT_TIMEOUT, awaited, take_async
 from .._calls import plans
 from .._calls.contexts import checked_place
 from .._calls.ops import AsyncOpMethods

@@ -11,18 +11,17 @@ from typing import Any
 
 from .._base.compiled import native
 from .._base.errors import BadArgument, ConnectionLost
-from .._base.log import log
 from .._base.records import Device
 from .._base.results import Info, Op
-from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
-from .._base.twins import Steps
+from .._base.texts import log
+from .._base.twins import DEFAULT_TIMEOUT, DefaultTimeout, Steps
 from .._calls import plans
 from .._calls.pending import Link
 from .._calls.recording import BaseProgram
 from .._session.native_link import NativeLink
 from .._session.plain import connect as connect_plainly
 from .._session.recovery import no_hazard, shorter
-from .._tensors import device_array
+from .._tensors import adapters, device_array
 
 
 class BaseClient(DefaultTimeout):
@@ -86,17 +85,17 @@ class BaseClient(DefaultTimeout):
         With `device`, one of `k.devices`, its index or UUID, the result is a `kops.Array` in memory of the daemon's on that device,
         a GPU or the host, and raises `OutOfMemory` where that has none left. This process needs no CUDA for it. With asyncio such a
         call is awaited."""
-        return _arrays().empty(shape, dtype) if device is None else self._on_device(device, shape, dtype)
+        return adapters.empty(shape, dtype) if device is None else self._on_device(device, shape, dtype)
 
     def zeros(self, shape: Any, dtype: Any = "f32", *, device: Any = None) -> Any:
         """As `empty`, filled with zeros."""
-        return _arrays().zeros(shape, dtype) if device is None else self._on_device(device, shape, dtype, (0,))
+        return adapters.zeros(shape, dtype) if device is None else self._on_device(device, shape, dtype, (0,))
 
     def array(self, value: Any, dtype: Any = None, *, device: Any = None) -> Any:
         """A copy of `value` in shared memory, see `empty`, or with `device` there. Without `dtype` that of `value` when it is an
         array of a supported one, else f32. Without `device` a torch tensor gives a torch CPU tensor."""
         if device is None:
-            return _arrays().array(value, dtype)
+            return adapters.array(value, dtype)
         made = device_array.dtype_of(value) if dtype is None else dtype
         return self._on_device(device, device_array.shape_of(value), made, (value,))
 
@@ -183,9 +182,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _arrays() -> Any:
-    from .._tensors import arrays
-
-    return arrays

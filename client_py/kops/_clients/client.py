@@ -11,13 +11,11 @@ from typing import Any
 
 from .._base.compiled import SWITCHED_OFF, native, why_not
 from .._base.errors import BadArgument, ConnectionLost, KopsError
-from .._base.log import uncollected, warn
 from .._base.records import Device
 from .._base.results import Info, Timing
 from .._base.stats import Stats
-from .._base.texts import counted
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import take
+from .._base.texts import counted, uncollected, warn
+from .._base.twins import DEFAULT_TIMEOUT, take
 from .._calls import ops_here, plans
 from .._calls.calls import Batch, Calls
 from .._calls.ops import OpMethods, check_attrs

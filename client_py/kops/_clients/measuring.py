@@ -11,8 +11,7 @@ from .._base import intervals
 from .._base.errors import BadArgument
 from .._base.records import Choice, Device
 from .._base.results import Comparison, Conditions, Profile, Reading, Tuned
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import Steps, awaited
+from .._base.twins import DEFAULT_TIMEOUT, Steps, awaited
 from .._calls import measure, plans
 from .._calls.measure import caches_of
 from .._calls.ops import check_attrs

@@ -23,7 +23,7 @@ from .._session.link import Link
 from .._source.formulas import Declared, Types
 from .._source.geometry import Geometry
 from .._source.signature import Param
-from .._tensors.adapters import adapter_of
+from .._tensors.adapters import adapter_of, array
 from .._tensors.operands import Layout, Operand, Operands
 from . import here
 from .code import Code, launches_none
@@ -114,8 +114,6 @@ class Given:
 
     def _convert(self, places: Sequence[int]) -> None:
         """Lists and NumPy's numbers as arrays, of the dtype of the first array of their type."""
-        from .._tensors.arrays import array
-
         for i in places:
             operand, placeholder = self.declared[i], self.declared[i].placeholder
             others = zip(self.declared, self.layouts)

@@ -15,8 +15,7 @@ from .._base.intervals import SECONDS_MOST, Goal
 from .._base.records import Entry
 from .._base.results import Profile, Timing, Timings
 from .._base.texts import counted
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import Steps, awaited
+from .._base.twins import DEFAULT_TIMEOUT, Steps, awaited
 from .._calls import contexts
 from .._calls.contexts import Place, is_here, place, remember
 from .._calls.launch import Launch, Launchable, profile, run, scalar

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_origin, overload
 from .._base.errors import BadArgument
 from .._base.records import Compiled, Entry
 from .._base.texts import closest_first
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import Steps, awaited
+from .._base.twins import DEFAULT_TIMEOUT, Steps, awaited
 from .._source.geometry import Geometry, Sizes
 from .._source.signature import Param, declarations
 from .code import Code

@@ -16,7 +16,7 @@ from typing import Any
 from .._base.errors import BadArgument, SignatureMismatch, WrongType
 from .._base.records import Entry
 from .._base.texts import counted
-from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import DEFAULT_TIMEOUT
 from .._base.views import plain_view
 from .._calls.launch import scalar
 from .._source.geometry import Geometry

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from .. import BadArgument
-from .._companions import table
+from .._companions import texts
 from ..profiler._report import document, grid
 from ._verdict import Measured, Time, Verdict
 
@@ -31,8 +31,8 @@ def plain(value: str) -> str:
 def _measured(name: str, one: Measured | None) -> list[list[str]]:
     if one is None:
         return []
-    known = f"{table.number(one.low)} to {table.number(one.high)}" if one.low is not None else table.NONE
-    return [[name, table.number(one.us), known, str(one.launches)]]
+    known = f"{texts.number(one.low)} to {texts.number(one.high)}" if one.low is not None else texts.NONE
+    return [[name, texts.number(one.us), known, str(one.launches)]]
 
 
 def _kind(verdict: Verdict) -> str:
@@ -44,15 +44,15 @@ def _figures(time: Time | None) -> list[str]:
     if time is None:
         return ["", "", ""]
     speedup = f"{time.speedup:.2f} ×" if time.speedup is not None else ""
-    return [table.number(time.us), speedup, table.number(time.gb_s) if time.gb_s is not None else ""]
+    return [texts.number(time.us), speedup, texts.number(time.gb_s) if time.gb_s is not None else ""]
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """A row for each verdict, the fastest right solution first."""
     ordered = sorted(verdicts, key=lambda one: (not one.right, one.kind != "unproven", one.time.us if one.time is not None else math.inf))
     rows = [["solution", "verdict", "us", "speed-up", ""]]
-    rows += [[one.solution, _kind(one), *(figure or table.NONE for figure in _figures(one.time)[:2]), one.text] for one in ordered]
-    return table.layout([[plain(cell).replace("\n", " ")[: table.CELL_MAX] for cell in cells] for cells in rows], "llrrl")
+    rows += [[one.solution, _kind(one), *(figure or texts.NONE for figure in _figures(one.time)[:2]), one.text] for one in ordered]
+    return texts.layout([[plain(cell).replace("\n", " ")[: texts.CELL_MAX] for cell in cells] for cells in rows], "llrrl")
 
 
 def _roof(time: Time) -> str:
@@ -80,7 +80,7 @@ def text(verdict: Verdict) -> str:
     if time is not None:
         parts = [line for name in ("cold", "warm", "baseline") for line in _measured(name, getattr(time, name))]
         rows = [["", "us", "95 %", "launches"], *parts]
-        lines += [f"  {line}" for line in table.layout(rows, "lrrr").splitlines()]
+        lines += [f"  {line}" for line in texts.layout(rows, "lrrr").splitlines()]
         facts = [f"{time.speedup:.2f} × the baseline's speed" if time.speedup is not None else ""]
         facts.append(f"{time.gb_s:,.0f} GB/s" if time.gb_s is not None else "")
         facts.append(f"{time.gflop_s:,.0f} GFLOP/s" if time.gflop_s is not None else "")
@@ -130,7 +130,7 @@ def _bar(name: str, one: Measured, at: int, scale: float, colour: str) -> str:
         f'<text x="4" y="{y + 12}">{escaped(name[:34])}</text>'
         f'<rect x="{LEFT}" y="{y}" width="{one.us * scale:.1f}" height="14" style="fill:{colour}"/>'
         f'<line x1="{LEFT + low * scale:.1f}" x2="{LEFT + high * scale:.1f}" y1="{middle}" y2="{middle}" stroke="currentColor"/>'
-        f'<text class="over" x="{LEFT + one.us * scale + 6:.1f}" y="{y + 12}">{table.number(one.us)} µs</text>'
+        f'<text class="over" x="{LEFT + one.us * scale + 6:.1f}" y="{y + 12}">{texts.number(one.us)} µs</text>'
     )
 
 

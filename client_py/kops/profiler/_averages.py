@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import BadArgument
-from .._companions import intervals, table
+from .._companions import intervals, texts
 from ._recorder import Event
 from ._spans import Span
 
@@ -95,7 +95,7 @@ class Averages(list[Average]):
         def keys(row: Average) -> list[str]:
             return [_cut(value, widths.get(group)) for group, value in zip(self.groups, row.key, strict=True)]
 
-        made = table.layout([head, *([*keys(row), *_cells(row)] for row in rows[:most])], align) + rest
+        made = texts.layout([head, *([*keys(row), *_cells(row)] for row in rows[:most])], align) + rest
         return f"{header}\n{made}" if header else made
 
     def _sorted(self, sort_by: str | None) -> list[Average]:
@@ -117,17 +117,17 @@ def _cut(value: str, most: int | None) -> str:
 
 def _cells(row: Average) -> list[str]:
     times = (row.mean, row.p50, row.p99, row.queue, row.latency, row.send, row.reply, row.cpu_time or None)
-    return [str(row.count), str(row.executions), table.number(row.total / 1e3), f"{100 * row.share:.1f}", *map(table.number, times)]
+    return [str(row.count), str(row.executions), texts.number(row.total / 1e3), f"{100 * row.share:.1f}", *map(texts.number, times)]
 
 
 def _key(event: Event, group: str) -> str:
     if group == "op":
-        return table.text(event.label if event.what == "compile" or event.ops > 1 else event.op)
+        return texts.text(event.label if event.what == "compile" or event.ops > 1 else event.op)
     if group == "shapes":
-        return table.shapes(event.shapes)
+        return texts.shapes(event.shapes)
     if group == "client":
-        return table.text(f"{event.client or event.comm} ({event.pid})")
-    return table.text(getattr(event, group))
+        return texts.text(f"{event.client or event.comm} ({event.pid})")
+    return texts.text(getattr(event, group))
 
 
 def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[int, Span], lines: int = 1) -> Averages:
@@ -139,7 +139,7 @@ def averages(events: Iterable[Event], groups: Sequence[str], callers: Mapping[in
     rows: dict[tuple[str, ...], Average] = {}
     for event in events:
         caller = callers.get(id(event))
-        stack = table.text("; ".join(caller.stack[:lines])) if caller is not None else table.NONE
+        stack = texts.text("; ".join(caller.stack[:lines])) if caller is not None else texts.NONE
         key = tuple(stack if group == "stack" else _key(event, group) for group in groups)
         row = rows.setdefault(key, Average(key))
         row.count += 1
