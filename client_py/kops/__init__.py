@@ -42,12 +42,10 @@ from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._clients.admin import Clients, DeviceLoad
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.client import Client, connect
-from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
-from ._clients.raw import RawKernel, RawModule
-from ._kernels.elementwise import AsyncElementwise, Elementwise
+from ._clients.inline import RawKernel, RawModule, cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
+from ._kernels.formulas import AsyncElementwise, AsyncReduction, Elementwise, Reduction
 from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module
-from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.maps import TensorMap
 from ._source.signature import Param
 from ._tensors.device_array import Array

@@ -20,19 +20,17 @@ from ._base.errors import BY_CODE
 from ._base.stopwatch import Stopwatch
 from ._base.texts import OURS, closest_first, counted, log, warn
 from ._base.twins import DEFAULT_TIMEOUT
-from ._base.views import plain_view
 
 # Clients and their calls, which `kops.profiler` wraps while it records
 from ._calls.calls import Calls
 from ._calls.contexts import on_device
+from ._calls.launch import image, plain_view
 from ._calls.ops import OpMethods
 from ._calls.plans import truest
 from ._clients import inline
 from ._clients.client import Client
-from ._kernels.code import Code
 from ._kernels.formulas import Formula
-from ._kernels.here import image
-from ._kernels.kernels import BaseKernel, Bound
+from ._kernels.kernels import BaseKernel, Bound, Code
 from ._memory.exports import allocations
 from ._session.link import Call
 from ._session.plain import PlainLink

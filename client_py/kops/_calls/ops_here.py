@@ -18,7 +18,7 @@ from .._memory.pool import code_file
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
-from . import contexts, out_dtypes, rules
+from . import contexts, rules
 from .contexts import Place, place, torch_device_of
 from .ops import NUMBERS
 from .plans import Plan
@@ -131,12 +131,12 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _allocate(op: str, like: Any, shape: tuple[int, ...], wanted: str | None) -> Any:
     """A new array of the framework and on the device of `like`, of the dtype of the op's results."""
     torch = sys.modules.get("torch")
-    plain = wanted is None and not out_dtypes.offered(op)
+    plain = wanted is None and not rules.takes_out_dtype(op)
     if plain and torch is not None and isinstance(like, torch.Tensor):
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     adapter, operands = adapter_of(like), Operands()
     of = adapter.operand(like, operands)
-    return adapter.allocate(out_dtypes.as_dtype(of, out_dtypes.result(op, of.dtype, wanted)), shape, operands).value
+    return adapter.allocate(rules.as_dtype(of, rules.out_dtype_of(op, of.dtype, wanted)), shape, operands).value
 
 
 def _check_writable(value: Any) -> None:
@@ -204,7 +204,7 @@ def launch(
     if native is None:
         contexts.need(client._live(), op, FEATURE)
     client._flush_batch()
-    attrs, wanted = out_dtypes.split(op, attrs, out)
+    attrs, wanted = rules.without_out_dtype(op, attrs, out)
     prepared = _Prepared(op, values, out, attrs, wanted)
     packed = pack(dict(attrs)) if attrs else None
     answer = _call(client, op, prepared, packed, bool(timing), timeout)

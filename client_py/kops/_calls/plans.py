@@ -42,7 +42,7 @@ from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.device_array import Array, NumberSource, dtype_name, find_device, new_guarded
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
-from . import out_dtypes, rules
+from . import rules
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
@@ -199,7 +199,7 @@ class Request:
     ) -> None:
         self.op = op
         self.names = (op,)
-        self.attrs, self.out_dtype = out_dtypes.split(op, attrs, out)
+        self.attrs, self.out_dtype = rules.without_out_dtype(op, attrs, out)
         self.options = options
         declared: dict[str, Any] = OPS.get(op, {})
         self.declared = declared
@@ -220,7 +220,7 @@ class Request:
         self.given = out is not None
         if op not in BETWEEN_DEVICES:
             check_devices(self.inputs, self.outputs)
-        if declared and self.given and op not in out_dtypes.OTHERS:
+        if declared and self.given and op not in rules.OTHER_DTYPES:
             check_dtypes(op, self.outputs)
 
     def _vectors(self) -> tuple[bool, bool]:
@@ -269,7 +269,7 @@ class Request:
             dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
         else:
             dtype = rules.check_inputs(self.op, [operand.dtype for operand in self.inputs])
-        like = out_dtypes.as_dtype(like, out_dtypes.result(self.op, dtype, self.out_dtype))
+        like = rules.as_dtype(like, rules.out_dtype_of(self.op, dtype, self.out_dtype))
         shape = self._result_shape()
         return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])
 

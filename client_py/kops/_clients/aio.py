@@ -23,6 +23,7 @@ from .._base.texts import warn
 from .._base.twins import DEFAULT_TIMEOUT, awaited, take_async
 from .._calls import plans
 from .._calls.contexts import checked_place
+from .._calls.measure import AsyncMeasureMethods
 from .._calls.ops import AsyncOpMethods
 from .._calls.plans import Plan
 from .._calls.recording import AsyncProgram, AsyncSequence
@@ -33,7 +34,6 @@ from .._session.recovery import LOSSES, RUNS, Trial, no_hazard, reconnect_timeou
 from .admin import AsyncAdminMethods
 from .base import BaseClient
 from .client import Client
-from .measuring import AsyncMeasureMethods
 
 END_GRACE = 1.0  # seconds, as in libkops
 LOOK = 0.005  # seconds between looks at a connection that ends

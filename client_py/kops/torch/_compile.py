@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from .._base.errors import BadArgument, CompileFailed, WrongType
-from .._kernels.code import Code, launches_none
-from .._kernels.kernels import checked_fallback
+from .._kernels.kernels import Code, checked_fallback, launches_none
 from .._kernels.untyped import Untyped
 from .._source.options import of_nvcc
 from .._source.source import headers

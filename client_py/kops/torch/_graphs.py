@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .._base.errors import Capturing
-from .._calls import contexts, ops_here, out_dtypes, rules
+from .._calls import contexts, ops_here, rules
 from .._memory.exports import allocations
 from . import _clients
 
@@ -84,7 +84,7 @@ def _torch_multiplies(like: Any) -> bool:
 
 def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> Any:
     """A product of matrices by torch; NotImplemented where the daemon would use its own kernel, or torch has no such op."""
-    if attrs.get(out_dtypes.KEY) is not None:
+    if attrs.get(rules.OUT_DTYPE) is not None:
         return NotImplemented
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 0.0)
     scaled = alpha != 1 or beta != 0

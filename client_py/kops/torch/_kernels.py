@@ -12,7 +12,7 @@ import torch
 
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, WrongType
-from .._kernels import here
+from .._calls.launch import CODE_FEATURE
 from .._kernels.kernels import Bound, Kernel
 from .._source.signature import Param
 from ._dispatch import Gradient, Spec, register, tags
@@ -117,7 +117,7 @@ def _run(kernel: Kernel, launch: Any, empty: Callable[..., Any], interpret: bool
             arguments.insert(i, result)
         if interpret and given[first].device.type == "cpu":
             launch.interpret(*(a.detach() if isinstance(a, torch.Tensor) else a for a in arguments))
-        elif TREES in sys.modules and launches_here(kernel._client, given[first], here.FEATURE):
+        elif TREES in sys.modules and launches_here(kernel._client, given[first], CODE_FEATURE):
             launch(*arguments, where="here")
         else:
             launch(*arguments)

@@ -12,7 +12,7 @@ from .._base.compiled import FAST_RULES
 from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, ShapeMismatch
-from .._calls import out_dtypes
+from .._calls import rules
 from .._calls.ops import check_attrs, signature_source
 from .._calls.rules import RULES, UNKNOWN, Rule, broadcast, check_inputs, own_dtypes, result_dtype
 from .._tensors.operands import check_dtype, unknown_dtype
@@ -44,7 +44,7 @@ def _literal(value: Any) -> str:
 
 def _attributes(declared: Mapping[str, Any], out: bool) -> list[str]:
     made = [f"{_TYPES[attr['type']]} {attr['name']}={_literal(attr['default'])}" for attr in declared["attrs"]]
-    return made + ([f"ScalarType? {out_dtypes.KEY}=None"] if "out_dtypes" in declared and not out else [])
+    return made + ([f"ScalarType? {rules.OUT_DTYPE}=None"] if "out_dtypes" in declared and not out else [])
 
 
 def schema(name: str, out: bool = False) -> str:
@@ -80,7 +80,7 @@ def _check_matrices(name: str, inputs: Sequence[Any]) -> None:
 def _result(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, Any]) -> tuple[tuple[int, ...], Any]:
     """The shape and the dtype of the results. Raises what a call would raise: DtypeMismatch, ShapeMismatch, UnknownDtype, BadArgument."""
     rule = _rule(name)
-    plain, wanted = out_dtypes.split(name, attrs, None)
+    plain, wanted = rules.without_out_dtype(name, attrs, None)
     checked = check_attrs(name, dict(plain), None)
     dtypes = [dtype_name(tensor.dtype) for tensor in inputs]
     for dtype, own in zip(dtypes, own_dtypes(name) or [()] * len(dtypes), strict=True):
@@ -92,7 +92,7 @@ def _result(name: str, inputs: Sequence[Any], start: Any, attrs: Mapping[str, An
             f"{name} with {rule.out_scale} reads what it scales: give {SCALED}, or call torch.ops.{NAMESPACE}.{name}.out",
             {"key": SCALED},
         )
-    result = out_dtypes.result(name, check_inputs(name, dtypes), wanted)
+    result = rules.out_dtype_of(name, check_inputs(name, dtypes), wanted)
     if reads and dtype_name(start.dtype) != result:  # autocast makes `c` of the inputs' dtype
         result_dtype([*dtypes, dtype_name(start.dtype)])
     if rule.vectors:
@@ -119,9 +119,9 @@ def _run(name: str) -> Callable[..., Any]:
     """The op by the client in use, made from source as its method is."""
     inputs, attributes = signature_source(name)
     scale, names = _rule(name).out_scale, [attr["name"] for attr in _DECLARED[name]["attrs"]]
-    if out_dtypes.offered(name):
-        attributes += f"{out_dtypes.KEY}=None, "
-        names.append(out_dtypes.KEY)
+    if rules.takes_out_dtype(name):
+        attributes += f"{rules.OUT_DTYPE}=None, "
+        names.append(rules.OUT_DTYPE)
     given = ", ".join([inputs, *(f"{attr}={attr}" for attr in names)])
     lines = [f"def run({inputs}{f', {SCALED}=None' if scale else ''}{f', *, {attributes}' if attributes else ''}):"]
     if _rule(name).vectors:
@@ -157,7 +157,7 @@ def tell_of_turns(client: Any, first: Any) -> None:
 def _quick(name: str) -> Callable[..., Any] | None:
     """The op without attributes, by the extension alone, on the current stream; None for an op that it does not know so."""
     rule = FAST_RULES.get(name, 0)
-    if not rule or name in out_dtypes.OTHERS:
+    if not rule or name in rules.OTHER_DTYPES:
         return None
     inputs = ", ".join(_DECLARED[name]["inputs"])
     # A product under capture may be torch's own, which the longer way finds out.
@@ -185,7 +185,7 @@ def _run_scaled(name: str) -> Callable[..., Any]:
     def run(*inputs: Any, **attrs: Any) -> Any:
         start = attrs.pop(SCALED)
         (shape, dtype), first, client = _result(name, inputs, start, attrs), inputs[0], _clients.client()
-        attrs.pop(out_dtypes.KEY, None)
+        attrs.pop(rules.OUT_DTYPE, None)
         out = client.empty(shape, dtype) if first.device.type == "cpu" else first.new_empty(shape, dtype=dtype)
         return call(*inputs, out=out.copy_(start), **attrs)
 
