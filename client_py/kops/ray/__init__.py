@@ -13,8 +13,7 @@ is free, and to another one where a worker, a node or a daemon is lost; each res
 """
 
 from . import _travel as _travel
-from ._judge import judge_many
-from ._map import map
+from ._map import judge_many, map
 from ._pool import Pool
 from ._stats import ClusterStats
 from ._trace import ClusterTrace
