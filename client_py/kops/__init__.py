@@ -39,8 +39,8 @@ from ._calls.calls import Batch
 from ._calls.contexts import Place
 from ._calls.pending import Pending
 from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
-from ._clients.admin import Clients, DeviceLoad
 from ._clients.aio import AsyncClient, connect_async
+from ._clients.base import Clients, DeviceLoad
 from ._clients.client import Client, connect
 from ._clients.inline import RawKernel, RawModule, cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
 from ._kernels.formulas import AsyncElementwise, AsyncReduction, Elementwise, Reduction

@@ -17,7 +17,7 @@ from ._base.compiled import compiled_part, native
 from ._base.declarations import DTYPES, KERNEL_STANDARDS, OPS
 from ._base.dtypes import NAMES
 from ._base.errors import BY_CODE
-from ._base.stopwatch import Stopwatch
+from ._base.intervals import Stopwatch
 from ._base.texts import OURS, closest_first, counted, log, warn
 from ._base.twins import DEFAULT_TIMEOUT
 

@@ -16,8 +16,8 @@ from typing import Any
 import kops
 import kops.ray
 import pytest
-from kops._base import stopwatch
-from kops._base.stopwatch import Stopwatch
+from kops._base import intervals
+from kops._base.intervals import Stopwatch
 from kops.ray import _trace, _work, _worker
 from kops.ray._stats import Gathered, Snapshot, since
 from kops.ray._trace import Apart, Node, Taken, Tracing
@@ -148,7 +148,7 @@ class Member:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(_work, "time", made)
-    monkeypatch.setattr(stopwatch, "time", made)
+    monkeypatch.setattr(intervals, "time", made)
     monkeypatch.setattr(_work, "ray", Answers())
     return made
 

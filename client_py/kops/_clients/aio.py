@@ -31,8 +31,7 @@ from .._kernels.modules import AsyncKernelMethods
 from .._session.link import Call, no_reply
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, RUNS, Trial, no_hazard, reconnect_timeout_of, shorter
-from .admin import AsyncAdminMethods
-from .base import BaseClient
+from .base import AsyncAdminMethods, BaseClient
 from .client import Client
 
 END_GRACE = 1.0  # seconds, as in libkops

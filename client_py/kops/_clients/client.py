@@ -25,8 +25,7 @@ from .._calls.recording import Program, Sequence, record
 from .._kernels.modules import KernelMethods
 from .._session.recovery import LOSSES, no_hazard, reconnect_timeout_of
 from .._tensors.adapters import meet_torch
-from .admin import AdminMethods
-from .base import BaseClient
+from .base import AdminMethods, BaseClient
 
 PLAIN = (
     "kops is not compiled here: each call waits for its result, none is repeated when a daemon ends, and there is no asyncio client. "

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .. import Client, KopsError, Timings
 from .._companions import intervals
 from ..interpret._expressions import evaluate
-from ..profiler._roofline import LATENCY
+from ..profiler._report import LATENCY
 from ._carrier import Block, Copies, Memory, Staged, timed_alone, wall_us, was_alone
 from ._draws import Draw, draw, new_seed
 from ._gpu import VARIED_BYTES, GpuRunner, ahead_of, errors, wrong_in

@@ -22,10 +22,8 @@ from ._profile import (
     supported_activities,
     tensorboard_trace_handler,
 )
-from ._recorder import Event
-from ._report import report
-from ._roofline import Peaks
-from ._spans import Span, record_function
+from ._recorder import Event, Span, record_function
+from ._report import Peaks, report
 
 __all__ = [
     "Average", "Averages", "Event", "Peaks", "ProfilerAction", "ProfilerActivity", "Span", "profile", "record_function", "report",

@@ -17,10 +17,9 @@ from typing import Any
 
 from .. import BadArgument, Device
 from .._companions import intervals, texts, warn
-from . import _spans
+from . import _recorder
 from ._chrome import Trace
-from ._recorder import Event, Recorder
-from ._spans import Span, Watch, clock, match
+from ._recorder import Event, Recorder, Span, Watch, clock, match
 
 GROUPS = ("op", "dtype", "shapes", "variant", "device", "client", "stack")
 TORCH = {  # torch's sort keys, and the columns they mean
@@ -390,23 +389,23 @@ class profile:  # noqa: N801: torch's name
 
     def _end_step(self) -> None:
         if self._recorder is not None:
-            _spans.mark("step", f"{STEP}{self.step_num}", self._step_began, clock())
+            _recorder.mark("step", f"{STEP}{self.step_num}", self._step_began, clock())
 
     def _start_recording(self) -> None:
-        if _spans._watch is not None:
+        if _recorder._watch is not None:
             raise BadArgument("another profile of this process is recording: stop it first")
         recorder = Recorder(self._socket, self._processes == "all", MOST)
         recorder.start()
         if self._activities == {ProfilerActivity.CUDA} and not recorder.devices.keys() - recorder.hosts:
             warn("this daemon has no GPU, and activities has no ProfilerActivity.CPU: the profile will be empty", UserWarning)
         self._recorder, self._watch = recorder, Watch(MOST, self._stacks)
-        _spans.install(self._watch)
+        _recorder.install(self._watch)
 
     def _stop_recording(self, keep: bool) -> None:
         recorder, watch = self._recorder, self._watch
         if recorder is None or watch is None:
             return
-        _spans.remove()
+        _recorder.remove()
         self._recorder = self._watch = None
         recorder.stop()
         if not keep:

@@ -18,11 +18,10 @@ from .. import BadArgument, ConnectionLost, Kernel, KopsError, Param, Unsupporte
 from .._companions import NAMES, OPS, Bound, Formula, Stopwatch
 from ..interpret._expressions import evaluate
 from ..judge import Judge, Limits, Solution, Task, Verdict
-from . import _travel
+from . import _worker
 from ._pool import Pool
-from ._travel import ray
 from ._work import Item, Plan, Run, Work
-from ._worker import WorkerClient
+from ._worker import WorkerClient, ray
 
 LARGE = 1 << 16  # bytes of what all blocks share, from which on it is put into Ray's memory once
 
@@ -265,7 +264,7 @@ class _Court:
         task = self._tasks.get(key)
         if task is None:
             with work:
-                task = self._tasks.setdefault(key, _travel.unpack(ray.get(packed[0])))
+                task = self._tasks.setdefault(key, _worker.unpack(ray.get(packed[0])))
             while len(self._tasks) > TASKS_KEPT:
                 self._tasks.popitem(last=False)
         try:
@@ -301,7 +300,7 @@ class _Tasks:
     def put(self, task: Task) -> tuple[str, list[Any]]:
         found = self._known.get(id(task))
         if found is None:
-            found = self._known[id(task)] = task, str(next(self._numbers)), [ray.put(_travel.pack(task))]
+            found = self._known[id(task)] = task, str(next(self._numbers)), [ray.put(_worker.pack(task))]
             while len(self._known) > TASKS_KEPT:
                 self._known.popitem(last=False)
         return found[1], found[2]

@@ -15,12 +15,11 @@ from typing import Any
 
 from .. import BadArgument
 from .._companions import log
-from . import _travel
+from . import _worker
 from ._pool import Member, Pool
 from ._stats import ClusterStats
 from ._trace import ClusterTrace, Tracing, write
-from ._travel import LOST, GivenUp, ray, unpacked
-from ._worker import THREADS
+from ._worker import LOST, THREADS, GivenUp, ray, unpacked
 
 
 @dataclass(eq=False)
@@ -261,7 +260,7 @@ class Work:
     def __init__(self, job: Any, items: Iterable[Item], plan: Plan, pool: Pool | None, how: Mapping[str, Any]) -> None:
         if pool is not None and how:
             raise BadArgument(f"{sorted(how)[0]}= is the pool's: give it to kops.ray.Pool", {"key": sorted(how)[0]})
-        self._packed = _travel.pack(job)
+        self._packed = _worker.pack(job)
         self._plan, self._items = plan, iter(items)
         self._own = pool is None
         self._pool, self._how = pool, how
