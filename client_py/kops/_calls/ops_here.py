@@ -12,7 +12,6 @@ from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
 from .._base.results import Timing
-from .._base.texts import counted
 from .._memory.exports import allocations
 from .._memory.pool import code_file
 from .._session.link import Call, Link
@@ -95,8 +94,7 @@ def _not_here(op: str, what: str) -> WrongType:
 def _inputs(op: str, values: tuple[Any, ...], rule: rules.Rule) -> tuple[tuple[Any, ...], Any]:
     """The inputs as arrays in device memory, and the first of those that were given."""
     names = _DECLARED[op]["inputs"]
-    if len(values) != len(names):
-        raise BadArgument(f"{op} takes {counted(len(names), 'input')} ({', '.join(names)}), got {len(values)}")
+    rules.check_count(op, len(values))
     like = next((value for value in values if _is_array(value) and contexts.on_device(value)), None)
     made = []
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
@@ -180,8 +178,7 @@ class _Prepared:
         shape = rules.of_vectors(shape, row, column)
         names = _DECLARED[op]["outputs"]
         if out is None:
-            if rule.reads_out(attrs):
-                raise BadArgument(f"{op} with these attributes reads its output: give out=")
+            rule.check_no_out(op, attrs)
             return tuple(_allocate(op, like, shape, wanted) for _ in names)
         given = tuple(out) if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
         for value in given:

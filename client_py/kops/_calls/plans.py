@@ -33,7 +33,6 @@ from .._base.errors import (
 from .._base.records import Device
 from .._base.results import Timing, Timings
 from .._base.stats import Stats
-from .._base.texts import counted
 from .._memory import device_pool
 from .._memory.device_pool import DeviceSegment
 from .._memory.exports import allocations
@@ -204,9 +203,7 @@ class Request:
         declared: dict[str, Any] = OPS.get(op, {})
         self.declared = declared
         self.rule = rules.RULES.get(declared["rule"], rules.UNKNOWN) if declared else rules.UNKNOWN
-        if declared and len(values) != len(declared["inputs"]):
-            names = ", ".join(declared["inputs"])
-            raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
+        rules.check_count(op, len(values))
         self.operands = operands if operands is not None else Operands()
         one = [rules.own_dtype(op, i) for i in range(len(values))]
         if not self.rule.broadcasts and any(adapter_of(value).number and dtype is None for value, dtype in zip(values, one, strict=True)):
@@ -260,8 +257,7 @@ class Request:
             raise UnknownOp(
                 f"no op {self.op!r} is known here; there are {known}. One that only the daemon knows needs out=", {"op": self.op}
             )
-        if self.rule.reads_out(attrs):
-            raise BadArgument(f"{self.op} with these attributes reads its output: give out=")
+        self.rule.check_no_out(self.op, attrs)
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])

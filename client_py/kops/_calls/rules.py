@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .._base.declarations import DTYPES, OPS
 from .._base.dtypes import FLOATS, NAMES
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
+from .._base.texts import counted
 from .._tensors.operands import Operand
 
 _DECLARED: Mapping[str, Any] = OPS
@@ -90,6 +91,11 @@ class Rule(NamedTuple):
     def reads_out(self, attrs: Attrs) -> bool:
         return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)
 
+    def check_no_out(self, op: str, attrs: Attrs) -> None:
+        """Raises BadArgument where an output is read, and so has to be given."""
+        if self.reads_out(attrs):
+            raise BadArgument(f"{op} with these attributes reads its output: give out=")
+
 
 RULES: dict[str, Rule] = {
     "elementwise": Rule(_elementwise_shapes, lambda shapes, attrs: {}, broadcasts=True),
@@ -140,6 +146,13 @@ def own_dtype(op: str, i: int) -> str | None:
     """The one dtype that an input has whatever the others have."""
     own = own_dtypes(op)
     return own[i][0] if i < len(own) and len(own[i]) == 1 else None
+
+
+def check_count(op: str, count: int) -> None:
+    """Raises BadArgument for another number of inputs than an op takes that is known here."""
+    names = _DECLARED[op]["inputs"] if op in _DECLARED else None
+    if names is not None and count != len(names):
+        raise BadArgument(f"{op} takes {counted(len(names), 'input')} ({', '.join(names)}), got {count}")
 
 
 def check_inputs(op: str, dtypes: Sequence[str]) -> str:
