@@ -7,7 +7,7 @@ from typing import Any
 import kops
 import pytest
 from fake_daemon import FakeDaemon, refuser
-from kops._clients.admin import drain_patience
+from kops._clients.base import drain_patience
 from which import compiled_only
 
 ONE = {"count": 3, "p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 3.5, "max": 4.0}

@@ -100,7 +100,7 @@ def test_pages_are_taken_by_this_process(k: kops.Client, monkeypatch: pytest.Mon
 
 
 ASK = """
-from kops._tensors import arrays as _arrays
+from kops._tensors import adapters as _arrays
 import kops
 try:
     _arrays.empty({}, "f32")

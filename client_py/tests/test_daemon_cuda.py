@@ -14,7 +14,7 @@ import kops
 import numpy
 import pytest
 from built import Daemon, backends
-from kops._tensors import numbers as cached_numbers
+from kops._tensors import operands as cached_numbers
 from standin_driver import driver
 from which import compiled_only
 

@@ -12,7 +12,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon, Refused
-from kops._kernels import elementwise as _elementwise
+from kops._kernels import formulas as _elementwise
 from kops._source import formulas as _layouts
 from kops._source import reduction as _reduction
 from which import compiled_only

@@ -15,8 +15,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops._calls import ops_here
-from kops._kernels import here
+from kops._calls import launch, ops_here
 from kops._memory import device_pool, pool
 from kops._session.native_link import NativeLink
 from kops._session.plain import PlainLink
@@ -140,19 +139,19 @@ def test_the_daemon_is_told_of_launches_while_another_thread_launches(monkeypatc
         pass
 
     told: list[Any] = []
-    monkeypatch.setattr(here, "tell", lambda connection, kernel: told.append(kernel))
+    monkeypatch.setattr(launch, "tell_launched", lambda connection, kernel: told.append(kernel))
     monkeypatch.setattr(ops_here, "tell", lambda client: None)
     client = kops.Client.unconnected("/nowhere/kopsd.sock")
     kept: deque[Any] = deque(maxlen=50)
     ended = threading.Event()
 
-    def launch() -> None:
+    def launches() -> None:
         while not ended.is_set():
             kernel = Kernel()
             client._launched[id(kernel)] = kernel
             kept.append(kernel)
 
-    other = threading.Thread(target=launch)
+    other = threading.Thread(target=launches)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads take turns as often as can be
     other.start()

@@ -16,8 +16,7 @@ import pytest
 from kops._base import compiled
 from kops._base.compiled import native
 from kops._base.declarations import DTYPES
-from kops._calls import contexts
-from kops._kernels import here
+from kops._calls import contexts, launch
 from kops._tensors import adapters
 from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
@@ -71,7 +70,7 @@ def test_the_first_launch_is_the_compiled_part_s(k: kops.Client, driver: Any, re
     native.configure((), (None,) * len(DTYPES), None, None, None, None)  # as in a process that has seen no tensor yet
     monkeypatch.setattr(compiled, "_configured", None)
     monkeypatch.setattr(adapters, "_by_type", {})
-    monkeypatch.setattr(here, "_array", None)  # what Python describes arrays by
+    monkeypatch.setattr(launch, "_array", None)  # what Python describes arrays by
     c, a, b = vectors(driver)
     with kops.connect(real.socket_path) as fresh:
         add2(fresh)(c, a, b, 4, where="here")

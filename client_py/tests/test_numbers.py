@@ -12,7 +12,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops._tensors import numbers as _numbers
+from kops._tensors import operands as _numbers
 from which import compiled_only
 
 

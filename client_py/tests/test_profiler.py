@@ -25,8 +25,7 @@ from kops._calls.ops import OpMethods
 from kops._kernels.kernels import Bound
 from kops.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 from kops.profiler._chrome import Trace
-from kops.profiler._recorder import Decoder
-from kops.profiler._spans import Span
+from kops.profiler._recorder import Decoder, Span
 
 from support import chrome_trace  # isort: skip
 from which import compiled_only

@@ -9,7 +9,7 @@ import kops
 import pytest
 from kops.profiler import Event, profile
 from kops.profiler._chrome import Trace
-from kops.profiler._spans import Launched, Span
+from kops.profiler._recorder import Launched, Span
 from test_daemon_cuda import driver, k, real, tensor
 from test_kernels import ADD2
 

@@ -15,12 +15,11 @@ import kops
 import numpy
 import pytest
 from built import Daemon, backends, daemon_of
-from kops._tensors.bits import BITS, bits_of, numbers_of
+from kops._tensors.numpy import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
 from kops.profiler._recorder import Event
-from kops.profiler._report import page, timeline
-from kops.profiler._roofline import Roofline, Row, rows_of
+from kops.profiler._report import Roofline, Row, page, rows_of, timeline
 
 PEAKS = Peaks("GPU-1", "a <GPU>", 4000.0, {"f32": 50_000.0, "f16": 800_000.0})
 VOID = {"meta", "br", "hr", "img", "link"}
@@ -170,7 +169,7 @@ def test_a_report_of_a_daemon(real: Daemon, tmp_path: Path) -> None:
 
 
 def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("kops.profiler._roofline.HOST", (1 << 20, 128))
+    monkeypatch.setattr("kops.profiler._report.HOST", (1 << 20, 128))
     with kops.connect(real.socket_path, timeout=120) as k:
         k.square(numpy.ones(10, "float32"))
         (found,) = report(k, tmp_path / "report.html").values()
@@ -243,7 +242,7 @@ def test_no_matplotlib(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_the_command(real: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path, peaks = tmp_path / "report.html", tmp_path / "peaks.json"
-    monkeypatch.setattr("kops.profiler._roofline.HOST", (1 << 20, 128))
+    monkeypatch.setattr("kops.profiler._report.HOST", (1 << 20, 128))
     wanted = ["--socket", real.socket_path, "-o", str(path), "--peaks", str(peaks)]
     assert main(wanted) == 1 and "nothing to report" in capsys.readouterr().err and not peaks.exists()
     with kops.connect(real.socket_path, timeout=120) as k:

@@ -9,8 +9,7 @@ import browser
 import pytest
 from kops.profiler import Peaks
 from kops.profiler._recorder import Event
-from kops.profiler._report import page
-from kops.profiler._roofline import rows_of
+from kops.profiler._report import page, rows_of
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason=browser.WHY_NOT)
 PEAKS = {

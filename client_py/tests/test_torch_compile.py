@@ -40,7 +40,7 @@ def test_it_is_called_as_torch_s() -> None:
 
 
 def _no_kernel() -> Any:
-    from kops.torch._compile import CompiledKernel
+    from kops.torch._kernels import CompiledKernel
 
     return CompiledKernel(None)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ def test_op(check: Any, case: Any) -> None:
 
 def test_formulas_give_gradients_of_the_inputs_shapes() -> None:
     """The engine would sum them, too, but not everything that asks for a formula is the engine."""
-    from kops.torch._formulas import GRADIENTS
+    from kops.torch._ops import GRADIENTS
 
     def shapes(name: str, *inputs: Any, **attrs: Any) -> list[Any]:
         given = [one for one in inputs if one is not None]
@@ -136,12 +136,12 @@ class Capturing:
 @pytest.fixture
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
     from kops._calls import ops_here
-    from kops.torch import _clients, _graphs
+    from kops.torch import _where
 
     def use(*features: str, blaslt: bool = False, cublas: bool = True) -> Capturing:
         made = Capturing(*features, blaslt=blaslt)
-        monkeypatch.setattr(_graphs, "_torch_multiplies", lambda like: cublas)
-        monkeypatch.setattr(_clients, "_used", made)
+        monkeypatch.setattr(_where, "_torch_multiplies", lambda like: cublas)
+        monkeypatch.setattr(_where, "_used", made)
         monkeypatch.setattr(ops_here, "torch_device_of", lambda arrays: 0)
         monkeypatch.setattr(ops_here, "allocations", SimpleNamespace(driver=SimpleNamespace(uuid=lambda index: "GPU-0")))
         return made

@@ -14,7 +14,7 @@ import kops
 import kops.ray
 import pytest
 import ray
-from kops.ray import _items
+from kops.ray import _work
 from machines import Machines, end, end_both, stop_daemon, supervisor_of, wait_for
 
 N = 120
@@ -151,7 +151,7 @@ def test_an_item_that_takes_too_long_is_given_up(machines: Machines, how: dict[s
 
 
 def test_an_item_that_lets_its_worker_tell_nothing_is_given_up(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_items, "SILENT_S", 2.0)
+    monkeypatch.setattr(_work, "SILENT_S", 2.0)
 
     def holds_the_interpreter(k: kops.Client, i: int) -> int:
         if i == 1:

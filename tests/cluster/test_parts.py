@@ -16,12 +16,12 @@ from typing import Any
 import kops
 import kops.ray
 import pytest
-from kops._base import stopwatch
-from kops._base.stopwatch import Stopwatch
-from kops.ray import _items, _trace, _worker
-from kops.ray._items import Item, Late
+from kops._base import intervals
+from kops._base.intervals import Stopwatch
+from kops.ray import _trace, _work, _worker
 from kops.ray._stats import Gathered, Snapshot, since
 from kops.ray._trace import Apart, Node, Taken, Tracing
+from kops.ray._work import Item, Late
 from kops.ray._worker import COLUMNS, Begun, Outcome, Part, Recording, Worker
 from support import chrome_trace
 
@@ -86,19 +86,19 @@ class Terminal(io.StringIO):
 def test_progress_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(_items, "EVERY_S", 0.0)
-    progress = _items.Progress("gemm", 3, None)
+    monkeypatch.setattr(_work, "EVERY_S", 0.0)
+    progress = _work.Progress("gemm", 3, None)
     progress.step(2, 0)
     progress.step(2, 1)
     progress.close(2)
     lines = sys.stderr.getvalue().split("\x1b[K\r")  # type: ignore[attr-defined]
     assert lines[0].startswith("gemm: 1/3, ") and lines[1].endswith("workers 2, again 1") and lines[-1] == "\n"
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    quiet = _items.Progress("gemm", 3, None)
+    quiet = _work.Progress("gemm", 3, None)
     quiet.step(1, 0)
     quiet.close(1)
     assert sys.stderr.getvalue() == "", "no terminal, no line"
-    asked = _items.Progress("gemm", None, True)
+    asked = _work.Progress("gemm", None, True)
     asked.step(1, 0)
     asked.close(1)
     assert sys.stderr.getvalue().startswith("gemm: 1, ") and sys.stderr.getvalue().count("\n") == 1
@@ -119,7 +119,7 @@ class Clock:
 class Answers:
     """In place of Ray: a reference is what is told."""
 
-    exceptions = _items.ray.exceptions
+    exceptions = _work.ray.exceptions
 
     def get(self, reference: Any) -> Any:
         if isinstance(reference.told, Exception):
@@ -147,9 +147,9 @@ class Member:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(_items, "time", made)
-    monkeypatch.setattr(stopwatch, "time", made)
-    monkeypatch.setattr(_items, "ray", Answers())
+    monkeypatch.setattr(_work, "time", made)
+    monkeypatch.setattr(intervals, "time", made)
+    monkeypatch.setattr(_work, "ray", Answers())
     return made
 
 
@@ -158,8 +158,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     [
         ([{"of a map before": (3600.0, 0.0), "a": (0.0, 0.0)}], []),  # what is no item of this work
         ([{"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}], []),  # getting ready has a limit of its own
-        ([{"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}, {"a": (0.0, _items.SETUP_S + 1), "b": (0.0, 0.0)}], ["a"]),
-        ([_items.ray.exceptions.RayError("gone")], []),
+        ([{"a": (0.0, LIMIT + 1), "b": (0.0, 0.0)}, {"a": (0.0, _work.SETUP_S + 1), "b": (0.0, 0.0)}], ["a"]),
+        ([_work.ray.exceptions.RayError("gone")], []),
     ],
     ids=["another map's", "getting ready", "getting ready for too long", "lost"],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import kops
 import pytest
 from kops import judge
-from kops._base.stopwatch import Stopwatch
+from kops._base.intervals import Stopwatch
 from kops.judge import _gpu, _judge
 from material import ADD, FAULTY, SHORT, SIGNATURE, add, inputs, spy, task
 

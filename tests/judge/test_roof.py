@@ -79,7 +79,7 @@ def test_verdicts_have_both(daemon: Daemon) -> None:
 
 
 def test_a_roof_is_measured_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops.profiler._roofline.GPU", (1 << 16, 64))
+    monkeypatch.setattr("kops.profiler._report.GPU", (1 << 16, 64))
     asked: list[str] = []
     spy(monkeypatch, _machine, "gflop_s", lambda measured, client, device, dtype: asked.append(dtype))
     with judge.Judge(daemon.socket_path, deadline=5.0, limits=LIMITS, peak_gb_s=1.0) as made:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from kops import Client, Timings, judge
 from kops._base.errors import BY_CODE
-from kops.judge import _draws, _gpu, _runner, _shelf, _timed, _unseen
+from kops.judge import _draws, _gpu, _runner, _shelf, _timed
 from material import FAULTY, SHORT, SIGNATURE, VECTOR, add, confined, spy, task
 from shelves import SMALL, WIDE, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
@@ -33,7 +33,7 @@ TWICE = judge.Solution(
 @pytest.mark.parametrize("solution", [add(), TWICE], ids=["one launch", "two"])
 def test_right(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
     monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
-    monkeypatch.setattr(_unseen, "TOGETHER", 8)
+    monkeypatch.setattr(_timed, "TOGETHER", 8)
     believe(monkeypatch)
     calls: list[str] = []
     for name in ("fill", "look"):
@@ -184,7 +184,7 @@ def test_what_a_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, mo
         asked.append(self)
         raise _timed.Stop("no_verdict", "there is no memory for it", True)
 
-    monkeypatch.setattr(_unseen.Unseen, "ask", spent)
+    monkeypatch.setattr(_timed.Unseen, "ask", spent)
     verdict = judge_of().judge(task(**SMALL), add())
     assert asked and verdict.kind == "wrong" and "c[0]" in verdict.text
 
@@ -279,7 +279,7 @@ def test_launches_that_do_each_other_s_work(shelved: Numpy, judge_of: Make, monk
         return [replace(one, gpu_us=1.0, wall_us=1e6) for one in made[:-1]] + [replace(made[-1], gpu_us=1e5, wall_us=1e6)]
 
     monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
     made = judge_of()
     seen: list[dict[str, Any]] = []
     spy(monkeypatch, _gpu.GpuRunner, "launched", lambda *_, **how: seen.append(how))
@@ -300,14 +300,14 @@ def test_when_a_median_is_known(us: float, apart: float, more: bool) -> None:
 
 def test_nobody_knows_the_last_launch(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that counts its launches could leave all work to the last one before a look: how many they are is drawn."""
-    unseen = object.__new__(_unseen.Unseen)
+    unseen = object.__new__(_timed.Unseen)
     unseen.random = random.Random(1)
     assert {unseen.more(19) for _ in range(1000)} == {15, 16, 17, 18, 19} and {unseen.more(4) for _ in range(1000)} == {3, 4}
     assert unseen.more(1) == unseen.more(2) - 1 == 1
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
     believe(monkeypatch)
     drawn = [11, 13]
-    monkeypatch.setattr(_unseen.Unseen, "more", lambda self, most: drawn.pop(0) if drawn else most)
+    monkeypatch.setattr(_timed.Unseen, "more", lambda self, most: drawn.pop(0) if drawn else most)
     counts: list[int] = []
     spy(monkeypatch, _gpu.GpuRunner, "pipelined", lambda made, runner, runs, *_: counts.append(len(runs)))
     assert judge_of().judge(task(**SMALL), add()).right
@@ -317,7 +317,7 @@ def test_nobody_knows_the_last_launch(shelved: Numpy, judge_of: Make, monkeypatc
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
 def test_timed_launches_that_have_done_nothing(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     """Nothing that comes later can do the work of cold ones, which come last before a look, nor of the runs behind each other."""
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
     seen: list[str] = []
 
     def spoil(name: str, at: int) -> None:
@@ -341,7 +341,7 @@ CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, cons
 
 def test_numbers_that_are_drawn(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each timed launch has those of its own draw."""
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
     believe(monkeypatch)
 
     def drawn(rng: Any, n: int) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def test_numbers_that_are_drawn(shelved: Numpy, judge_of: Make, monkeypatch: pyt
 
 def test_an_integer_that_is_off_within_its_tolerance(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
-    monkeypatch.setattr(_unseen, "TOGETHER", 3)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
     believe(monkeypatch)
     count = [0]
 
@@ -381,7 +381,7 @@ def test_an_integer_that_is_off_within_its_tolerance(shelved: Numpy, judge_of: M
 
 def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     believe(monkeypatch)
-    held, asked = _unseen.Unseen.held, []
+    held, asked = _timed.Unseen.held, []
 
     def spent(self: Any, count: int) -> Any:
         asked.append(count)
@@ -390,7 +390,7 @@ def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Ma
         return held(self, count)
 
     spy(monkeypatch, _gpu.GpuRunner, "pipelined", lambda made, runner, runs, *_: flip(runs[0][1], "c", 3))
-    monkeypatch.setattr(_unseen.Unseen, "held", spent)
+    monkeypatch.setattr(_timed.Unseen, "held", spent)
     verdict = judge_of().judge(task(**SMALL), add())
     assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
 
@@ -408,7 +408,7 @@ def test_draws_end_with_their_solution(shelved: Numpy, judge_of: Make, monkeypat
     made = judge_of(seed=None)
     made._pool._most = 0
     seen: list[Any] = []
-    spy(monkeypatch, _unseen, "draw", lambda draw, *_: seen.append(weakref.ref(draw)))
+    spy(monkeypatch, _timed, "draw", lambda draw, *_: seen.append(weakref.ref(draw)))
     after_launches(monkeypatch, lambda held: flip(held.memory, "c", 3))
     gc.collect()
     gc.disable()

@@ -1,4 +1,5 @@
-"""Ops in CUDA graphs, of torch itself and of torch.compile (`mode="reduce-overhead"`): there they are not the daemon's.
+"""Where torch's ops run: by the client in use; in CUDA graphs, of torch itself and of torch.compile (`mode="reduce-overhead"`), not in the
+daemon.
 
 - *A stream under capture* takes no call to the daemon. An op becomes a node of the graph by the daemon's kernel in this process's
   context. cuBLASLt's kernels cannot be handed out: where the daemon would have used them, the node is torch's own matmul, which has
@@ -16,12 +17,37 @@ from typing import Any
 
 import torch
 
-from .._base.errors import Capturing
-from .._calls import contexts, ops_here, out_dtypes, rules
+from .._base.errors import Capturing, WrongType
+from .._calls import contexts, ops_here, rules
+from .._clients.client import Client
+from .._clients.inline import default_client
 from .._memory.exports import allocations
-from . import _clients
 
-__all__ = ["TREES", "launches_here", "ordered", "warms_up"]
+__all__ = ["TREES", "client", "launches_here", "ordered", "use", "warms_up"]
+
+_used: Client | None = None
+_chosen = False
+
+
+def use(client: Client | None) -> None:
+    """Lets `torch.ops.kops` go through `client`, in all threads, from the next call on; None: through the process's own client
+    again, `kops.default_client()`, which connects at its first use.
+
+    Kernels that became ops by `kops.torch.custom_op` stay with the clients that they belong to. Raises `kops.WrongType`."""
+    global _used, _chosen
+    if client is not None and not isinstance(client, Client):
+        raise WrongType(f"torch.ops.kops needs a kops.Client, of kops.connect(), not {type(client).__name__}")
+    _used, _chosen = client, client is not None
+
+
+def client() -> Any:
+    """The client that `torch.ops.kops` go through now."""
+    global _used
+    found = _used
+    if found is None or (found._closed and not _chosen):
+        found = _used = default_client()
+    return found
+
 
 PRODUCTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ALMOST_ONE = 1 + 2**-23  # replaces a beta of 1, with which cuBLAS rounds a 16-bit product before it adds
@@ -84,7 +110,7 @@ def _torch_multiplies(like: Any) -> bool:
 
 def _by_torch(client: Any, a: Any, b: Any, out: Any, attrs: Mapping[str, Any]) -> Any:
     """A product of matrices by torch; NotImplemented where the daemon would use its own kernel, or torch has no such op."""
-    if attrs.get(out_dtypes.KEY) is not None:
+    if attrs.get(rules.OUT_DTYPE) is not None:
         return NotImplemented
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 0.0)
     scaled = alpha != 1 or beta != 0
@@ -111,13 +137,13 @@ def captured(name: str) -> Callable[..., Any]:
     """The op in this process's context."""
 
     def call(*inputs: Any, out: Any = None, **attrs: Any) -> Any:
-        client = _clients.client()
+        chosen = client()
         if name == "gemm":
             with torch.no_grad():
-                made = _by_torch(client, inputs[0], inputs[1], out, attrs)
+                made = _by_torch(chosen, inputs[0], inputs[1], out, attrs)
             if made is not NotImplemented:
                 return made
-        return getattr(client, name)(*inputs, out=out, where="here", **attrs)
+        return getattr(chosen, name)(*inputs, out=out, where="here", **attrs)
 
     return call
 
@@ -141,13 +167,13 @@ def ordered(name: str) -> Callable[..., Any]:
     here = captured(name)
 
     def call(*inputs: Any, out: Any = None, **attrs: Any) -> Any:
-        client = _clients.client()
-        if TREES in sys.modules and launches_here(client, inputs[0], ops_here.FEATURE):
+        chosen = client()
+        if TREES in sys.modules and launches_here(chosen, inputs[0], ops_here.FEATURE):
             return here(*inputs, out=out, **attrs)
         try:
-            return getattr(client, name)(*inputs, out=out, where=place(client, name, inputs[0]), **attrs)
+            return getattr(chosen, name)(*inputs, out=out, where=place(chosen, name, inputs[0]), **attrs)
         except Capturing:
-            if not ops_here.offered(client._live()):
+            if not ops_here.offered(chosen._live()):
                 raise
         return here(*inputs, out=out, **attrs)
 
