@@ -12,7 +12,6 @@
 #include "backend/backend.h"
 #include "main/listen.h"
 #include "main/notify.h"
-#include "main/server_settings.h"
 #include "main/sockets.h"
 #include "server/control/server.h"
 #include "util/clock.h"

@@ -1,4 +1,4 @@
-#include "main/server_settings.h"
+#include "main/serve.h"
 
 #include "backend/mapping.h"
 #include "executor/executor.h"

@@ -56,7 +56,7 @@ def other(request: pytest.FixtureRequest, start: Callable[..., Daemon], tmp_path
     from standin_cuda import Control
 
     control = Control()
-    daemon = start(more=f"exclusive_ms = {request.param}\nmax = 32\n", env={**control.env, "KOPSD_EXECUTORS_ACTIVE": "4"})
+    daemon = start(more=f"exclusive_ms = {request.param}\nlongest_s = 3600\nmax = 32\n", env={**control.env, "KOPSD_EXECUTORS_ACTIVE": "4"})
     made = Other(daemon, control)
     yield made
     made.end()
