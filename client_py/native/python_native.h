@@ -78,7 +78,8 @@ static inline void native_replace(PyObject **at, PyObject *value)
 
 /* ---- module.c ---- */
 
-extern bool native_leaving; /* the interpreter is ending */
+extern bool native_leaving;         /* the interpreter is ending */
+extern PyObject *native_make_error; /* (code, message, detail) → exception; NULL: not set yet */
 
 /* Raises the package's exception for an error. Returns NULL. */
 PyObject *native_raise(const struct kops_error *e);
