@@ -103,7 +103,4 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
                         const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *counted_in,
                         struct command_list *commands, struct backend_device **ret_device, struct error *e);
 
-/* Checks that the addresses are still aligned as declared, after memory was bound anew. */
-int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e);
-
 #endif

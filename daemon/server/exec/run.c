@@ -305,12 +305,21 @@ static void enqueue(struct request *r, struct run *run, struct stream *stream)
         stream_advance(stream);
 }
 
+static void free_counters(struct run *run)
+{
+    if (!run->counters)
+        return;
+    request_of(run)->connection->account->counting = false;
+    free(run->counters);
+    run->counters = run->job.counters = NULL;
+}
+
 static void run_release(struct run *run)
 {
     if (run->program)
         program_end_run(run);
     command_list_release(&run->commands);
-    run_free_counters(run);
+    free_counters(run);
     if (run->samples != &run->sample)
         free(run->samples);
     run->samples = NULL;

@@ -86,9 +86,6 @@ void run_stop_all(struct connection *c, enum run_stop why);
 
 /* reply.c: tells the observer of the ended run, and answers it unless it was answered before. */
 void run_reply(struct request *r, struct run *run);
-/* counters.c: writes the result of a run that counted; gives back what it took. */
-void run_write_counters(struct rpc_output *out, const struct run *run);
-void run_free_counters(struct run *run);
 /* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct run *run);
 

@@ -311,24 +311,6 @@ static int launch_decode_step(struct connection *c, struct command_list *command
     return finish_step(commands, i, values, &launch, null_operands, e);
 }
 
-int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e)
-{
-    const struct kernel *k = commands->kernels[i];
-    const struct kernel_signature *s = k->signature;
-    char key[16];
-
-    for (unsigned o = 0; o < s->n_tensors; o++) {
-        const struct kernel_param *p = s->operands[o];
-
-        if (!p->align || commands->tensors[commands->steps[i].tensors[o]].offset % p->align == 0)
-            continue;
-        error_set(e, ERROR_MISALIGNED, "%s: %s must be aligned to %u bytes", kernel_operand_key(k, o, key), p->name,
-                  p->align);
-        return error_detail_text(e, "key", key);
-    }
-    return 0;
-}
-
 /* ---- runs ---- */
 
 static const struct rpc_field op_fields[] = {KOPS_PARAMS_OP(RPC_FIELD)};

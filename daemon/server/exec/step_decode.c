@@ -224,6 +224,25 @@ static int check_overlap(struct command_list *commands, unsigned i, const struct
     return overlap_check(&call, &step->in_place, e);
 }
 
+/* Checks that a kernel's operands are aligned as declared, also after memory was bound anew. */
+static int check_alignment(const struct command_list *commands, unsigned i, struct error *e)
+{
+    const struct kernel *k = commands->kernels[i];
+    const struct kernel_signature *s = k->signature;
+    char key[16];
+
+    for (unsigned o = 0; o < s->n_tensors; o++) {
+        const struct kernel_param *p = s->operands[o];
+
+        if (!p->align || commands->tensors[commands->steps[i].tensors[o]].offset % p->align == 0)
+            continue;
+        error_set(e, ERROR_MISALIGNED, "%s: %s must be aligned to %u bytes", kernel_operand_key(k, o, key), p->name,
+                  p->align);
+        return error_detail_text(e, "key", key);
+    }
+    return 0;
+}
+
 int step_plan(struct command_list *commands, unsigned i, struct error *e)
 {
     const struct op_call call = command_list_call(commands, i);
@@ -232,7 +251,7 @@ int step_plan(struct command_list *commands, unsigned i, struct error *e)
         return -1;
     /* A kernel's plan exists already; of it, other memory changes the alignment alone. */
     if (commands->kernels[i]) {
-        if (launch_check_alignment(commands, i, e) < 0)
+        if (check_alignment(commands, i, e) < 0)
             return -1;
     } else if (op_plan(&call, &commands->steps[i].plan, e) < 0) {
         return -1;
