@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import prometheus
 import pytest
 from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_nvrtc, only_with_the_standin, square, values
 from support import proc, raw
+from support.cuda_exporter import Memory
 from support.kernels import custom_kernel
 
 pytestmark = only_with_the_standin
@@ -134,6 +136,46 @@ while read -r command server client; do
 done
 """
 TERMINATES, DOES_NOTHING, HANGS = "kill -KILL $client", ":", "sleep 1000"
+
+
+@pytest.fixture
+def polling() -> Iterator[Machine]:
+    """Its daemon polls, also on a machine with few processors."""
+    machine = Machine(env={"KOPSD_SERVER_SPIN_US": "100"})
+    with machine.daemon:
+        yield machine
+
+
+def held(machine: Machine, connection: raw.Connection, a: Memory, out: Memory) -> float:
+    """A square whose kernel does not end for a while: how many seconds its answer took."""
+    began = time.monotonic()
+    out.write(bytes(4 * N))
+    with machine.control.gate("kernel"):
+        msgid = connection.request("run", square(a, out))
+        assert not connection.readable(0.4)
+    connection.reply(msgid).get()
+    assert (values(out) == values(a) ** 2).all()
+    return time.monotonic() - began
+
+
+def test_work_that_takes_longer_than_it_did(polling: Machine) -> None:
+    """Nobody polls for it all that time."""
+    with polling.daemon.connect() as connection, polling.operands() as (a, out):
+        for _ in range(20):
+            connection.call("run", square(a, out))
+        pids = {polling.daemon.pid, *proc.executors(polling.daemon.pid)}
+        ticks = sum(map(proc.cpu_ticks, pids))
+        wall = sum(held(polling, connection, a, out) for _ in range(2))
+        assert (sum(map(proc.cpu_ticks, pids)) - ticks) / os.sysconf("SC_CLK_TCK") < wall / 2
+
+
+def test_work_that_takes_less_time_than_it_did(polling: Machine) -> None:
+    """Nobody sleeps for as long as it took before."""
+    with polling.daemon.connect() as connection, polling.operands() as (a, out):
+        shortest = min(held(polling, connection, a, out) for _ in range(3))
+        began = time.monotonic()
+        connection.call("run", square(a, out))
+        assert time.monotonic() - began < shortest / 2
 
 
 def environment(pid: int) -> list[str]:
