@@ -4,7 +4,7 @@
  * | by | it loses |
  * | --- | --- |
  * | a user of its own, where the daemon is root | all that the daemon's user may |
- * | a user namespace, where it can be had; not with a privilege | tracing processes outside of it, whoever's they are |
+ * | a user namespace, if the system allows it; not with a privilege | tracing processes outside, of any user |
  * | no capabilities, no new ones, not dumpable | being traced by other executors |
  * | Landlock (sandbox/filter.h) | files, tracing, the network, signals to others |
  * | seccomp | calls that concern other processes, new processes, parts of the kernel that it does not need |

@@ -22,7 +22,7 @@
 
 /* ---- the server's settings ---- */
 
-/* Bounds of a connection. Nobody needs other values, as quotas bound its user, too. */
+/* Bounds of a connection. They are no settings, since the quotas of its user bound it, too. */
 enum {
     BUFFERS_MAX = 8192,
     PROGRAMS_MAX = 1024,

@@ -147,6 +147,7 @@ def test_a_cache_that_another_user_leads_elsewhere(user: str, reachable: Path) -
         ("KOPSD_host_threads", "which is no setting; did you mean KOPSD_HOST_THREADS?"),
         ("KOPSD_ACCESS_DENNY", "which is no setting; did you mean KOPSD_ACCESS_DENY?"),
         ("KOPSD_EXECUTORS_SPIN_US", "which is no setting any more: unset it; executors poll for 100 microseconds"),
+        ("KOPSD_SERVER_DEFAULT_DEVICE", "which is no setting any more: unset it; clients name the device"),
         ("KOPSD_COLOUR", ""),
     ],
 )

@@ -3,7 +3,7 @@
 `KopsError` is the base. Each error code has a class of its name in CamelCase (`out_of_bounds` is `OutOfBounds`), which
 also derives from the builtin exceptions that fit, so that `except IndexError` or `except TimeoutError` work as well.
 
-Imports of the package only what is in this folder: `stubs.py` reads it without the package.
+This module imports nothing of the package from outside this folder, since `stubs.py` reads it without the package.
 """
 
 from __future__ import annotations

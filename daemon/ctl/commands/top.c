@@ -57,7 +57,7 @@ static double share(const struct top_view *v, double now_us, double before_us)
     return (now_us >= before_us ? now_us - before_us : now_us) * 1e-6 / v->interval_s;
 }
 
-/* ---- what was before: each is NULL or 0 where it came in between, or nothing is known ---- */
+/* ---- values of the reading before: NULL or 0 for what that reading did not have ---- */
 
 static double started(const struct kops_clients *s, const struct kops_client_info *c)
 {

@@ -131,7 +131,7 @@ const char *conditions_text(const struct kops_conditions *before, const struct k
     FILE *l;
 
     memset(into, 0, size);
-    l = fmemopen(into, size - 1, "w"); /* cuts what has no room */
+    l = fmemopen(into, size - 1, "w"); /* a text that is too long is cut */
     if (!l)
         return into;
     if (*after->missing) {

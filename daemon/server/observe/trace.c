@@ -472,7 +472,7 @@ static struct trace_request *trace_request_of(const struct request *r)
     return request_state(r);
 }
 
-/* A reply while it is built: of what was recorded when it began. */
+/* A reply while it is built. Its events are those that were recorded before it began. */
 struct reading {
     struct trace *trace;
     uint64_t end;
