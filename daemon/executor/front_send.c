@@ -348,7 +348,7 @@ static bool take_next(struct front_stream *s, struct front_domain *d)
     x = d->executor;
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
-    if (!x || !x->ready || atomic_load(&x->gone) || !list_empty(&x->overflow))
+    if (!x || !x->ready || front_is_lost(x) || !list_empty(&x->overflow))
         return wait_for(s, d);
     /* A job that is alone needs no turn. */
     if (front_hold_is_wanted(s, job) ? d->leaving_ns && !job->counters : !front_turn_take(s->device, d))
