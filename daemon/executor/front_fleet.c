@@ -68,10 +68,10 @@ static bool is_refused(const struct front *f, const struct front_domain *d, stru
 {
     if (f->lost.code != ERROR_NONE)
         *e = f->lost;
-    else if (d->key != DOMAIN_COMMON && d->failures >= DOMAIN_FAILURES_MAX && clock_now_ns() < d->retry_ns)
-        *e = d->error;
     else if (f->closing || (f->ending && d->key != DOMAIN_COMMON))
         error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
+    else if (d->key != DOMAIN_COMMON && d->failures >= DOMAIN_FAILURES_MAX && clock_now_ns() < d->retry_ns)
+        *e = d->error;
     else
         return false;
     return true;
