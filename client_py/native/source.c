@@ -6,6 +6,7 @@
 #include "here/kernel.h"
 #include "python_native.h"
 #include "source/hostcode.h"
+#include "source/hostcxx.h"
 
 /* ---- host code ---- */
 
@@ -69,6 +70,22 @@ PyObject *source_host_parts(PyObject *module, PyObject *bytes)
     if (PyErr_Occurred())
         Py_CLEAR(text.data);
     return text.data;
+}
+
+PyObject *source_host_cxx(PyObject *module, PyObject *bytes)
+{
+    const char *text = PyBytes_AsString(bytes);
+    PyObject *made = NULL;
+    size_t length = 0;
+    char *cxx;
+
+    (void)module;
+    if (!text)
+        return NULL;
+    cxx = hostcxx_of(text, (size_t)PyBytes_Size(bytes), &length);
+    made = cxx ? PyBytes_FromStringAndSize(cxx, (Py_ssize_t)length) : PyErr_NoMemory();
+    free(cxx);
+    return made;
 }
 
 /* ---- expressions ---- */

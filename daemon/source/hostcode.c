@@ -108,27 +108,6 @@ static bool marks_device(const struct program *p, const struct tokens *t, size_t
     return token_is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
-static bool is_pair(const struct tokens *t, size_t i, char first, char second)
-{
-    return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
-           t->list[i].start + 1 == t->list[i + 1].start;
-}
-
-/* i is at '<'; returns the index behind its '>'. */
-static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
-{
-    unsigned depth = 0;
-
-    while (i < end) {
-        if (token_is_mark(t, i, '<'))
-            depth++;
-        else if (token_is_mark(t, i, '>') && !is_pair(t, i - 1, '-', '>') && --depth == 0)
-            return i + 1;
-        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? tokens_skip_group(t, i) : i + 1;
-    }
-    return end;
-}
-
 static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
 {
     if (token_is_mark(t, i + 1, '(') && token_is_mark(t, i + 2, ')'))
@@ -145,7 +124,7 @@ static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
     if (marks_device(s->program, t, i))
         h->device = true;
     if (token_is(t, i, "template") && token_is_mark(t, i + 1, '<'))
-        return skip_angles(t, i + 1, end);
+        return tokens_skip_angles(t, i + 1, end);
     if (token_is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '('))
         return tokens_skip_group(t, i + 1);
     if (token_is(t, i, "operator") && !h->parentheses) {
@@ -177,8 +156,8 @@ static struct head read_head(struct scan *s, size_t start, size_t end)
             h.parentheses = h.parentheses || (token_is_mark(t, i, '(') && !h.assigned);
             i = tokens_skip_group(t, i);
         } else if (token_is_mark(t, i, '<') && !h.parentheses && !h.assigned) {
-            i = skip_angles(t, i, end);
-        } else if (is_pair(t, i, ':', ':')) {
+            i = tokens_skip_angles(t, i, end);
+        } else if (tokens_are_pair(t, i, ':', ':')) {
             i += 2;
         } else {
             h.colon = h.colon || (h.parentheses && token_is_mark(t, i, ':'));
@@ -362,7 +341,7 @@ static void scan(struct scan *s)
         } else if (token_is_mark(t, i, ';')) {
             end_statement(s, i);
             s->start = ++i;
-        } else if (is_pair(t, i, ':', ':')) {
+        } else if (tokens_are_pair(t, i, ':', ':')) {
             i += 2;
         } else if (token_is_mark(t, i, ':') && i == s->start + 1 && token_is_one_of(t, i - 1, access)) {
             s->start = ++i;

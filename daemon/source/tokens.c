@@ -287,3 +287,23 @@ size_t tokens_skip_group(const struct tokens *t, size_t i)
     }
     return t->n;
 }
+
+bool tokens_are_pair(const struct tokens *t, size_t i, char first, char second)
+{
+    return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
+           t->list[i].start + 1 == t->list[i + 1].start;
+}
+
+size_t tokens_skip_angles(const struct tokens *t, size_t i, size_t end)
+{
+    unsigned depth = 0;
+
+    while (i < end) {
+        if (token_is_mark(t, i, '<'))
+            depth++;
+        else if (token_is_mark(t, i, '>') && !(i && tokens_are_pair(t, i - 1, '-', '>')) && --depth == 0)
+            return i + 1;
+        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? tokens_skip_group(t, i) : i + 1;
+    }
+    return end;
+}
