@@ -131,11 +131,11 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
     return write(client, path, **options)
 
 
-_LATE = ("interpret", "judge", "profiler", "ray", "torch")
+_LATE = ("extension", "interpret", "judge", "profiler", "ray", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret`, `kops.judge`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
+    """`kops.extension`, `kops.interpret`, `kops.judge`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
     if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib

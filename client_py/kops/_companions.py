@@ -1,4 +1,4 @@
-"""The private names of the package that its companions may use. `kops.interpret`, `kops.judge`, `kops.profiler` and `kops.ray` import
+"""The private names of the package that its companions may use. `kops.interpret`, `kops.extension`, `kops.judge`, `kops.profiler` and `kops.ray` import
 public names, `from .. import Client`, and names listed here, `from .._companions import table`. The lint refuses all others.
 
 Names that need NumPy are imported when they are first asked for: a profile, say, does without NumPy.
@@ -34,6 +34,7 @@ from ._kernels.code import Code
 from ._kernels.formulas import Formula
 from ._kernels.here import image
 from ._kernels.kernels import BaseKernel, Bound
+from ._kernels.untyped import Form, on_stream
 from ._memory.exports import allocations
 from ._session.link import Call
 from ._session.plain import PlainLink
@@ -42,10 +43,11 @@ from ._session.plain import PlainLink
 from ._source.agreement import Found, disagreement
 from ._source.geometry import Geometry
 from ._source.hostcode import blank
-from ._source.options import macros, standard
+from ._source.options import macros, of_nvcc, standard
 from ._source.scalars import convert, structure, to_bytes
 from ._source.signature import fault, parse
-from ._source.source import closing, scan, template_of
+from ._source.source import closing, parameter_names, scan, template_of
+from ._source.source import names as kernel_names
 from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 from ._source.types import type_of
 

@@ -58,7 +58,7 @@ def flat(value: Any) -> Any:
     return sys.modules["numpy"].lib.stride_tricks.as_strided(value, (size,), (value.itemsize,))
 
 
-__all__ = ["Untyped", "launch", "on_stream"]
+__all__ = ["Form", "Untyped", "launch", "on_stream"]
 
 POINTER = 8  # bytes of a pointer parameter
 FORMS_MOST = 256  # forms of arguments that are remembered
@@ -72,7 +72,7 @@ def launch(kernel: Kernel, arguments: Sequence[Any], grid: Any, block: Any, shar
     kernel[grid, block, shared](*arguments, where="auto")
 
 
-class _Form(Kernel):
+class Form(Kernel):
     """A kernel declared for one form of arguments, whose dtypes are the caller's business."""
 
     _agrees_with_source = False
@@ -134,7 +134,7 @@ class Untyped:
             params.append(_param(self.entry, i, found, size, value, {param.name for param in params}))
         same = next((kernel for kernel in list(self._forms.values()) if list(kernel.params) == params), None)
         if same is None:
-            same = _Form(self.client, self.code, self.entry, params, Geometry(None, None, 0, None), True, self.fallback)
+            same = Form(self.client, self.code, self.entry, params, Geometry(None, None, 0, None), True, self.fallback)
             same._declare(DEFAULT_TIMEOUT)
         if len(self._forms) >= FORMS_MOST:
             self._forms.clear()

@@ -1,0 +1,108 @@
+"""Functions of the host for torch's `load_inline` and `load`: C++ that checks tensors, makes an output and launches kernels with <<<…>>>.
+
+The system's C++ compiler compiles them as they are, against headers of this package, in less than a second: no nvcc, no libtorch. Their
+tensors are torch's (or NumPy's) of this process, and each function of torch is torch's own. Kernels are compiled by the daemon, as all
+kernels, and launched by it or in this process as the client's `where` says; with `fallback="interpret"` on the CPU, with checks.
+
+What it needs is g++ or clang++ (C++17) and the package's compiled part. Objects are kept in the user's cache, so that a second process
+loads them in milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .. import BadArgument, Client
+from .._companions import macros
+from . import _builder, _runtime
+from ._builder import Unit
+from ._kernels import Kernels
+
+__all__ = ["Extension", "Function", "compile", "has_module"]
+
+_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(")
+
+
+class Function:
+    """A function of C++. Its arguments are tensors, numbers, texts, lists of these, and None."""
+
+    def __init__(self, library: Any, definitions: list[Any], kernels: Kernels) -> None:
+        self._library, self._definitions, self._kernels = library, definitions, kernels
+        self.__name__ = definitions[0].name.rpartition("::")[2].partition("@")[0]
+        self.__doc__ = "\n".join(filter(None, (definition.doc for definition in definitions))) or None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
+        wrong: list[str] = []
+        for definition in self._definitions:
+            try:
+                values = _runtime.positional(definition, arguments, named)
+                return _runtime.invoke(self._library, definition, values, self._kernels)
+            except _runtime.NoMatch as error:
+                wrong.append(f"{definition.signature}: {error}")
+        kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
+        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
+
+    def __repr__(self) -> str:
+        return f"<kops.extension.Function {self.__name__}>"
+
+
+class Extension:
+    """A compiled extension: its functions are attributes."""
+
+    def __init__(self, name: str, functions: Mapping[str, Function]) -> None:
+        self.__name__ = name
+        self._functions = dict(functions)
+
+    def __getattr__(self, name: str) -> Function:
+        found = self.__dict__.get("_functions", {}).get(name)
+        if found is None:
+            raise AttributeError(f"{self!r} has no function {name}; it has {', '.join(self.__dict__.get('_functions', ()))}")
+        return found
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._functions]
+
+    def __repr__(self) -> str:
+        return f"<kops.extension.Extension {self.__name__}: {', '.join(self._functions)}>"
+
+
+def has_module(*texts: str) -> bool:
+    """Whether a source says itself what its functions for Python are."""
+    return any(_MODULE.search(text) for text in texts)
+
+
+def _binding(functions: Mapping[str, str]) -> Unit:
+    lines = [f'm.def("{name}", &{name}, {_literal(doc)});' for name, doc in functions.items()]
+    return Unit("functions of load_inline", "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { " + " ".join(lines) + " }\n")
+
+
+def _literal(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() or c in " _.,:;()[]" else f"\\{ord(c):03o}" if ord(c) < 256 else "?" for c in text) + '"'
+
+
+def compile(
+    client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None, device_source: str,
+    options: Iterable[str] = (), files: Mapping[str, str] | None = None, fallback: str | None = None,
+) -> Extension:  # fmt: skip
+    """Compiles host code. `sources`: names and texts, C++ and CUDA; `functions`: names and docs of those that Python calls, None where the
+    sources have a PYBIND11_MODULE; `device_source`: where the kernels are; `options` are of the kernels, and their macros of the host
+    code, too; `files`: headers that both include."""
+    options, files = list(options), dict(files or {})
+    for function in functions or ():
+        if not re.fullmatch(r"(?:\w+::)*[A-Za-z_]\w*", function):
+            raise BadArgument(f"functions: {function!r} is no name of a function of C++", {"key": "functions"})
+    units = [Unit(*source) for source in sources if source[1].strip()]
+    if functions:
+        units.append(_binding(functions))
+    defines = "".join(
+        f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n" for macro in macros(options)
+    )
+    kernels = Kernels(client, device_source, f"{name}.cu", options, files, fallback)
+    library = _runtime.load(str(_builder.build(name, units, defines, files, [])))
+    found: dict[str, list[Any]] = {}
+    for definition in library.definitions:
+        found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
+    return Extension(name, {key: Function(library, definitions, kernels) for key, definitions in found.items()})

@@ -1,0 +1,256 @@
+"""Compiling host code: one call of the system's C++ compiler, whose result is kept under a hash of all that it depends on.
+
+The precompiled header is made once for every compiler. Processes that want the same object wait for the first one, which makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import CompileFailed, Unsupported
+from .._companions import compiled_part
+from . import headers
+
+COMPILE_SECONDS = 300
+KEEP = {"extension": 256, "prefix": 4}  # in the cache
+_PREFIX = "#include <torch/extension.h>\n#include <kops/entry.h>\n"
+_FLAGS = ("-std=c++17", "-w", "-O0", "-fPIC", "-pthread", "-Wno-narrowing", "-fno-strict-aliasing", "-fwrapv")
+_OF_GCC = ("-fno-gnu-unique",)  # variables of a header are the object's own, though others have the header, too
+_LINK = ("-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic")
+_ERROR = re.compile(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)
+
+
+class Unit(NamedTuple):
+    """A source of C++ under the name that its errors have. `rewritten`: it is CUDA's."""
+
+    name: str
+    text: str
+
+
+class Compiler(NamedTuple):
+    command: tuple[str, ...]
+    is_clang: bool
+    identity: str  # changes when another compiler is installed under its name
+
+
+@cache
+def compiler(named: str) -> Compiler:
+    """The compiler that $CXX names, or one of the path."""
+    command = shlex.split(named) or [next((name for name in ("clang++", "g++", "c++") if shutil.which(name)), "c++")]
+    path = shutil.which(command[0])
+    if path is None:
+        raise Unsupported(
+            f"there is no C++ compiler {command[0]!r}, which runs the functions of the host: install g++ or clang++, or set CXX"
+        )
+    found = os.stat(path)
+    name = os.path.basename(os.path.realpath(path))
+    is_clang = "clang" in name or ("++" in name and "g++" not in name and "clang" in _version(command))
+    return Compiler(tuple(command), is_clang, f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns} {named}")
+
+
+def _version(command: Sequence[str]) -> str:
+    with contextlib.suppress(OSError):
+        return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout
+    return ""
+
+
+# ---- the cache ----
+
+
+@cache
+def directory() -> Path:
+    """The cache. A directory that others could write is not used: a new one in its place, for this process only."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    path = Path(base, "kops", "extension")
+    with contextlib.suppress(OSError):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o022 and os.access(path, os.W_OK):
+            return path.resolve()
+    return Path(_temporary().name)
+
+
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kops-extension-")
+
+
+def _is_mine(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _hash(*parts: str | bytes) -> str:
+    digest = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(str(len(data)).encode() + b":" + data)
+    return digest.hexdigest()
+
+
+@cache
+def _headers() -> str:
+    """A hash of the headers."""
+    paths = sorted(path for path in headers.INCLUDE.rglob("*") if path.is_file())
+    texts = [part for path in paths for part in (str(path.relative_to(headers.INCLUDE)), path.read_bytes())]
+    return _hash(_PREFIX, *texts, *(part for item in sorted(headers.generated().items()) for part in item))
+
+
+@contextlib.contextmanager
+def _locked(key: str) -> Iterator[None]:
+    """One process at a time makes what has this key. The files of the locks are few, and stay."""
+    with open(directory() / f"lock-{key[:2]}", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _keep(made: str, path: Path) -> None:
+    os.chmod(made, 0o700)
+    os.rename(made, path)
+    sort = path.name.partition("-")[0]
+    entries = sorted(path.parent.glob(f"{sort}-*"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
+    for old in entries[: -KEEP[sort]]:
+        if old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink(missing_ok=True)
+
+
+# ---- compiling ----
+
+
+def _run(command: Sequence[str], folder: str, name: str) -> None:
+    """Raises CompileFailed with the compiler's first error, its file and line."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise CompileFailed(f"{name}: the C++ compiler took longer than {COMPILE_SECONDS} s", {"reason": "time", "log": ""}) from None
+    except OSError as error:
+        raise CompileFailed(f"{name}: the C++ compiler cannot be run: {error}", {"reason": "crash", "log": ""}) from None
+    if not done.returncode:
+        return
+    log = done.stderr + done.stdout
+    found = _ERROR.search(log)
+    if found is not None:
+        first = f"{found[1]}:{found[2]}: {found[3]}"
+    else:
+        first = next((line.strip() for line in log.splitlines() if "undefined" in line or "error" in line), "")
+        first = first or (f"it was killed by signal {-done.returncode}" if done.returncode < 0 else "see the log")
+    reason = "source" if found is not None or "undefined" in first else "crash"
+    raise CompileFailed(f"{name}: host code does not compile: {first}", {"reason": reason, "log": log})
+
+
+def _prefix(using: Compiler) -> Path:
+    """The folder with the headers, of which one is precompiled."""
+    flags = [*_FLAGS, *(() if using.is_clang else _OF_GCC)]
+    path = directory() / f"prefix-{_hash(using.identity, _headers(), *flags)}"
+    if path.is_dir():
+        return path
+    with _locked(path.name.partition("-")[2]):
+        if path.is_dir():
+            return path
+        folder = tempfile.mkdtemp(dir=path.parent)
+        try:
+            headers.write(Path(folder))
+            Path(folder, "prefix.h").write_text(_PREFIX)
+            output = "prefix.h.pch" if using.is_clang else "prefix.h.gch"
+            include = ["-I", folder, "-I", str(headers.INCLUDE)]
+            # clang looks for the header where it was when it was compiled
+            if using.is_clang:
+                os.rename(folder, path)
+                folder = str(path)
+                include[1] = folder
+            _run([*using.command, *flags, *include, "-x", "c++-header", "prefix.h", "-o", output], folder, "the headers of extensions")
+            if not using.is_clang:
+                _keep(folder, path)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return path
+
+
+def host_text(text: str) -> str:
+    """A CUDA source as C++ for the host."""
+    made: bytes = compiled_part("compiling host code").host_cxx(text.encode("utf-8", "surrogatepass"))
+    return made.decode("utf-8", "surrogatepass")
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = Path(os.path.normpath(folder / name))
+        if folder not in path.parents:
+            continue  # a header outside of its folder is found by nobody, and the compiler says so
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(host_text(text), encoding="utf-8", errors="surrogatepass")
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, str], options: Sequence[str]) -> Path:
+    """The shared object of these sources, made now or before. `defines`: directives before each. `files`: headers by name.
+    Sources that do not go together, since both define the same, are compiled apart."""
+    using = compiler(os.environ.get("CXX", ""))
+    texts = [part for unit in units for part in unit] + [part for item in sorted(files.items()) for part in item]
+    key = _hash(using.identity, _headers(), *_FLAGS, *options, defines, *texts)
+    path = directory() / f"extension-{key}.so"
+    if _is_mine(path):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return path
+    prefix = _prefix(using)
+    with _locked(key):
+        if _is_mine(path):
+            return path
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            _write(Path(folder, "files"), files)
+            made = os.path.join(folder, "extension.so")
+            whole = [f'#line 1 "{_quoted(unit.name)}"\n{host_text(unit.text)}\n' for unit in units]
+            how = _Command(using, prefix, folder, name, [*options], defines)
+            try:
+                how.compile(["".join(whole)], made)
+            except CompileFailed as error:
+                if len(units) == 1 or not re.search(r"redefinition|redeclar|conflict|ambiguous", error.log):
+                    raise
+                how.compile(whole, made)
+            _keep(made, path)
+    return path
+
+
+class _Command(NamedTuple):
+    using: Compiler
+    prefix: Path
+    folder: str
+    name: str
+    options: list[str]
+    defines: str
+
+    def compile(self, texts: Sequence[str], made: str) -> None:
+        sources = []
+        for i, text in enumerate(texts):
+            sources.append(f"unit{i}.cpp")
+            Path(self.folder, sources[-1]).write_text(self.defines + text, encoding="utf-8", errors="surrogatepass")
+        flags = [*_FLAGS, *(() if self.using.is_clang else _OF_GCC)]
+        header = str(self.prefix / "prefix.h")
+        first = ["-include-pch", f"{header}.pch"] if self.using.is_clang else ["-include", header]
+        include = ["-iquote", "files", "-I", "files", "-I", str(self.prefix), "-I", str(headers.INCLUDE)]
+        _run([*self.using.command, *flags, *first, *include, *self.options, *_LINK, *sources, "-o", made], self.folder, self.name)

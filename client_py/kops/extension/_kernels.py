@@ -1,0 +1,150 @@
+"""Launches that C++ makes: the name of an instantiation, and arguments whose types the C++ compiler has told."""
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .. import BadArgument, Client, Param, Unsupported
+from .._companions import NAMES, Code, Form, Geometry, kernel_names, on_stream, parameter_names, scan, type_of
+from . import _memory
+
+INVALID_CONFIGURATION = 9  # cudaErrorInvalidConfiguration
+MOST_THREADS = 1024
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+FORMS_MOST = 256
+# Types of torch's that device code has under CUDA's own names.
+_DEVICE_NAMES = {"Half": "__half", "BFloat16": "__nv_bfloat16", "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2"}
+_HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h", "__nv_fp8_e4m3": "cuda_fp8.h", "__nv_fp8_e5m2": "cuda_fp8.h"}
+_OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b")
+_ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
+_WORDS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict)\b")
+_INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
+
+
+def device_name(text: str) -> str:
+    """A name that the host's compiler told, as the device's code has it."""
+    return _ANONYMOUS.sub("", _OF_TORCH.sub(lambda found: _DEVICE_NAMES[found[1]], text))
+
+
+class Given(NamedTuple):
+    """An argument: its type in device code, its sort as KopsArg has it, its bytes."""
+
+    type: str
+    kind: str
+    data: bytes
+
+
+def given(argument: Any, data: bytes) -> Given:
+    text = argument.type.decode()
+    start = text.find("T = ") + 4
+    return Given(device_name(text[start : text.rindex("]")]), chr(argument.kind), data)
+
+
+class Kernels:
+    """The kernels of a source, compiled by the daemon, or by the interpreter, when they are first launched."""
+
+    def __init__(
+        self, client: Client, source: str, name: str, options: Sequence[str], files: Mapping[str, str], fallback: str | None
+    ) -> None:
+        self.client, self.fallback = client, fallback
+        self._source, self._name, self._options, self._files = source, name, tuple(options), dict(files)
+        self.names = tuple(kernel_names(scan(source, files, options)))
+        self._plain = Code(source, self.names, options, self._files, name, None, None) if self.names else None
+        self._forms: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def _code(self, entry: str) -> Any:
+        if self._plain is not None and entry in self.names:
+            return self._plain
+        headers = sorted({header for name, header in _HEADERS.items() if name in entry})
+        source = "".join(f"#include <{header}>\n" for header in headers) + (f'#line 1 "{self._name}"\n' if headers else "") + self._source
+        return Code(source, (entry,), self._options, self._files, self._name, None, None)
+
+    def _form(self, entry: str, params: tuple[Param, ...]) -> Any:
+        key = entry, params
+        with self._lock:
+            found = self._forms.get(key)
+            if found is None:
+                if len(self._forms) >= FORMS_MOST:
+                    self._forms.clear()
+                code = self._code(entry)
+                names = parameter_names(code.scan, entry)
+                if len(names) == len(params) == len(set(names)):
+                    params = tuple(Param(name, *_rest(param)) for name, param in zip(names, params))
+                found = self._forms[key] = Form(self.client, code, entry, params, Geometry(None, None, 0, None), True, self.fallback)
+        return found
+
+    def launch(self, entry: str, dims: Sequence[int], shared: int, stream: int, arguments: Sequence[Given], usual_stream: int) -> int:
+        """Launches a kernel. Returns a number of cudaError_t."""
+        entry = device_name(entry)
+        if "?" in entry:
+            raise Unsupported(f"the kernel {entry.replace('?', '')}: a template's argument of this type has no name in device code")
+        threads = dims[3] * dims[4] * dims[5]
+        if not (0 < threads <= MOST_THREADS and all(0 < size <= most for size, most in zip(dims, MOST_BLOCKS)) and dims[5] <= 64):
+            return INVALID_CONFIGURATION
+        made = [_argument(entry, i, one) for i, one in enumerate(arguments)]
+        form = self._form(entry, tuple(param for param, _, _ in made))
+        values = [value for _, value, _ in made]
+        sizes = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared}
+        if self.fallback == "interpret" and all(on_cpu for _, _, on_cpu in made):
+            form.interpret(*values, **sizes)
+        elif stream and stream != usual_stream:
+            with on_stream(stream):
+                form(*values, **sizes)
+        else:
+            form(*values, **sizes)
+        return 0
+
+
+def _rest(param: Param) -> tuple[Any, ...]:
+    return param.kind, param.dtype, param.shape, param.elements, param.rank, param.align, param.strided, param.map, param.lanes
+
+
+def _argument(entry: str, i: int, one: Given) -> tuple[Param, Any, bool]:
+    """An argument's parameter, its value, and whether it is in the memory of the CPU."""
+    name = f"argument_{i}"
+    if one.kind == "p":
+        return _pointer(entry, i, one, name)
+    size = len(one.data)
+    if one.kind in "iu":
+        dtype = "bool" if one.type == "bool" else _INTEGERS[one.kind][size.bit_length() - 1]
+        return Param(name, "scalar", dtype), int.from_bytes(one.data, "little", signed=one.kind == "i"), True
+    if one.kind == "f" and size in (4, 8):
+        dtype, form = ("f32", "<f") if size == 4 else ("f64", "<d")
+        return Param(name, "scalar", dtype), struct.unpack(form, one.data)[0], True
+    for at in range(0, size - 7, 8):
+        if _memory.find(int.from_bytes(one.data[at : at + 8], "little"), inside=True) is not None:
+            raise Unsupported(
+                f"{entry}: argument {i + 1} ({one.type}) holds the address of a tensor, which means nothing where the kernel runs: "
+                "pass the pointer as an argument of its own"
+            )
+    return Param(name, "scalar", "u8", lanes=size), one.data if size > 1 else one.data[0], True
+
+
+def _pointer(entry: str, i: int, one: Given, name: str) -> tuple[Param, Any, bool]:
+    base, _, rest = one.type.rpartition("*")
+    if "*" in base or "&" in rest:
+        raise Unsupported(f"{entry}: argument {i + 1} ({one.type}) is a pointer to pointers, which mean nothing where the kernel runs")
+    kind = "in" if re.search(r"\bconst\b", base) else "inout"
+    found = type_of(_WORDS.sub(" ", base).split(), False)
+    dtype = found.dtype if found is not None else "u8"
+    address = int.from_bytes(one.data, "little")
+    if not address:
+        return Param(name, kind, dtype, strided=True), None, True
+    place = _memory.find(address)
+    if place is None:
+        raise BadArgument(
+            f"{entry}: argument {i + 1} ({one.type}) is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot use it"
+        )
+    held = place.held
+    if held.host:
+        raise BadArgument(f"{entry}: argument {i + 1} ({one.type}) points into a tensor in the memory of the CPU: move it to the GPU first")
+    framework = held.framework
+    value = framework.viewed(framework.bytes_of(held.value, place.offset, held.size - place.offset), NAMES[dtype])
+    if value.dtype != framework.viewed(framework.bytes_of(held.value, 0, 0), NAMES[dtype]).dtype:
+        dtype = "u8"
+    return Param(name, kind, dtype, strided=True), value, framework.is_on_cpu(held.value)

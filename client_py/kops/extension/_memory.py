@@ -1,0 +1,97 @@
+"""The tensors that compiled extensions hold, by their ids, and the memory behind a kernel's pointers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+RECENT = 16  # tensors that were released: a pointer into one may still be on its way to a launch
+_ids = itertools.count(1)
+_held: dict[int, Held] = {}
+_recent: deque[Held] = deque(maxlen=RECENT)
+_lock = threading.Lock()
+
+
+class Held:
+    """A tensor in C++. `host`: C++ is told that it is in the memory of the CPU."""
+
+    __slots__ = ("count", "framework", "host", "size", "start", "value")
+
+    def __init__(self, value: Any, framework: Any, host: bool) -> None:
+        self.value, self.framework, self.host, self.count = value, framework, host, 1
+        self.start, self.size = framework.storage(value)
+
+
+class Place(NamedTuple):
+    """A pointer as a tensor, and the byte of its storage."""
+
+    held: Held
+    offset: int
+
+
+def hold(value: Any, framework: Any, host: bool) -> int:
+    """The id of a tensor with one reference of C++."""
+    held = Held(value, framework, host)
+    number = next(_ids)
+    _held[number] = held
+    return number
+
+
+def held(number: int) -> Held:
+    return _held[number]
+
+
+def retain(number: int) -> None:
+    with _lock:
+        _held[number].count += 1
+
+
+def release(number: int) -> None:
+    with _lock:
+        found = _held.get(number)
+        if found is None:
+            return
+        found.count -= 1
+        if found.count == 0:
+            del _held[number]
+            _recent.append(found)
+
+
+def forget_released() -> None:
+    """At the end of a call no pointer is on its way."""
+    _recent.clear()
+
+
+# Memory of cudaMalloc, by its address.
+_allocated: dict[int, Held] = {}
+
+
+def allocate(value: Any, framework: Any) -> int:
+    made = Held(value, framework, False)
+    _allocated[made.start] = made
+    return made.start
+
+
+def free(address: int) -> bool:
+    return _allocated.pop(address, None) is not None
+
+
+def _all() -> Iterator[Held]:
+    yield from list(_held.values())
+    yield from list(_allocated.values())
+    yield from reversed(list(_recent))
+
+
+def find(address: int, inside: bool = False) -> Place | None:
+    """The tensor whose storage an address is in, or, unless it has to be inside, right behind."""
+    behind = None
+    for one in _all():
+        offset = address - one.start
+        if 0 <= offset < one.size:
+            return Place(one, offset)
+        if offset == one.size and not inside and behind is None:
+            behind = Place(one, offset)
+    return behind

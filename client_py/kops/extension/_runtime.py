@@ -1,0 +1,268 @@
+"""What a compiled extension calls: the table of functions, and the call that a thread is in."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes as c
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from .. import BadArgument, KopsError
+from . import _abi, _memory, _numpy, _torch
+from ._abi import Argument, Definition, Library, Table, Tensor, Value
+from ._cuda import CudaError, cuda
+from ._kernels import Kernels, given
+
+_EXCEPTIONS = {
+    "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
+    "AttributeError": AttributeError, "KeyError": KeyError,
+}  # fmt: skip
+
+
+class Call:
+    """One call of a function of C++."""
+
+    def __init__(self, kernels: Kernels, framework: Any, on_cpu: bool) -> None:
+        self.kernels, self.framework = kernels, framework
+        self.on_cpu = on_cpu  # tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them
+        self.failure: BaseException | None = None  # of the callback before
+        self.cuda = CudaError()
+        self.scalars: list[Any] = []  # memory of the last number that was returned
+
+    def is_host(self, value: Any) -> bool:
+        return not self.on_cpu and self.framework.on_cpu(value)
+
+
+_thread = threading.local()
+
+
+def _current() -> Call:
+    call: Call | None = getattr(_thread, "call", None)
+    if call is None:
+        raise BadArgument("a thread that C++ has started called torch or CUDA: only the thread that Python calls from may")
+    return call
+
+
+def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., Any]:
+    """A callback. An exception becomes the message that C++ asks for next."""
+
+    def run(*arguments: Any) -> Any:
+        _thread.message = None
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            call = getattr(_thread, "call", None)
+            if call is not None:
+                call.failure = error
+            _thread.message = c.create_string_buffer((str(error) or type(error).__name__).encode("utf-8", "replace"))
+            return failed
+
+    return run
+
+
+def describe(into: Tensor, value: Any, framework: Any, host: bool) -> None:
+    """Fills what C++ knows of a tensor, and gives C++ a reference."""
+    dtype, index, address, sizes, strides, requires_grad = framework.described(value)
+    if len(sizes) > _abi.DIMS:
+        raise BadArgument(f"a tensor of {len(sizes)} dimensions; an extension takes {_abi.DIMS}")
+    into.dtype, into.ndim, into.data, into.requires_grad = dtype, len(sizes), address, requires_grad
+    into.device_type, into.device_index = (0, -1) if host else (1, index)
+    into.sizes[: len(sizes)], into.strides[: len(sizes)] = sizes, strides
+    into.id = _memory.hold(value, framework, host)
+
+
+def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> None:
+    if name == b"retain":
+        _memory.retain(out[0].id)
+        return
+    call = _current()
+    words = name.decode().split()
+    hosts: list[bool] = []
+
+    def tensor(number: int) -> Any:
+        if not number:
+            return None
+        held = _memory.held(number)
+        hosts.append(held.host)
+        return held.value
+
+    arguments = [_abi.read(values[i], tensor) for i in range(n)]
+    plain = len(arguments) - len(words) + 1
+    named = dict(zip(words[1:], arguments[plain:]))
+    made = call.framework.call(words[0], arguments[:plain], named)
+    device = _device_of(words[0], arguments)
+    host = not call.on_cpu and not hosts if device is None and not hosts else all(hosts) if device is None else device == 0
+    _answer(call, made, host, out, count, scalar)
+
+
+def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
+    """The type of the device that a call asks for; None where its result is where its arguments are."""
+    if name in ("cpu", "cuda"):
+        return int(name == "cuda")
+    for argument in arguments:
+        if isinstance(argument, _abi.Device):
+            return argument.type
+        if isinstance(argument, _abi.Options) and argument.device is not None:
+            return argument.device[0]
+    return None
+
+
+def _answer(call: Call, made: Any, host: bool, out: Any, count: Any, scalar: Any) -> None:
+    framework = call.framework
+    if made is None:
+        return
+    if framework.is_tensor(made):
+        made = (made,)
+    if isinstance(made, (tuple, list)):
+        if len(made) > _abi.RESULTS:
+            raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
+        for i, one in enumerate(made):
+            real = not call.on_cpu and framework.on_cpu(one)
+            describe(out[i], one, framework, host or real)
+        count[0] = len(made)
+    else:
+        call.scalars.clear()
+        _abi.write(scalar[0], made, call.scalars)
+
+
+def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments: Any, n: int) -> None:
+    call = _current()
+    values = [given(arguments[i], c.string_at(arguments[i].data, arguments[i].size)) for i in range(n)]
+    sizes = [dims[i] for i in range(6)]
+    usual = call.framework.stream()
+    call.cuda.set(call.kernels.launch(kernel.decode(), sizes, shared, stream or 0, values, usual))
+
+
+def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:
+    call = _current()
+    given = [_abi.read(values[i], lambda number: _memory.held(number).value) for i in range(n)]
+    return cuda(call, name.decode(), given, out)
+
+
+def _error() -> int | None:
+    message = getattr(_thread, "message", None)
+    return None if message is None else c.addressof(message)
+
+
+TABLE = Table(
+    _abi.OP(_guarded(_op)), _abi.RELEASE(_memory.release), _abi.LAUNCH(_guarded(_launch)), _abi.CUDA(_guarded(_cuda, 999)),
+    _abi.ERROR(_error),
+)  # fmt: skip
+_libraries: list[Library] = []
+
+
+def load(path: str) -> Library:
+    library = Library(path, TABLE)
+    _libraries.append(library)
+    return library
+
+
+@atexit.register
+def _leave() -> None:
+    """C++ frees its global tensors when the process ends, and there is no Python then."""
+    for library in _libraries:
+        library.close()
+
+
+# ---- calls from Python ----
+
+
+class NoMatch(TypeError):
+    """The arguments of a call are not those of a function."""
+
+
+def positional(definition: Definition, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+    """All arguments in order. Raises NoMatch."""
+    parameters = definition.parameters
+    if len(arguments) > len(parameters):
+        raise NoMatch(f"{definition.name}() takes {len(parameters)} arguments, not {len(arguments)}")
+    made = list(arguments)
+    left = dict(named)
+    for parameter in parameters[len(arguments) :]:
+        if parameter.name is not None and parameter.name in left:
+            made.append(left.pop(parameter.name))
+        elif parameter.has_default:
+            made.append(parameter.default)
+        else:
+            raise NoMatch(f"{definition.name}() lacks the argument {parameter.name or len(made) + 1}")
+    if left:
+        raise NoMatch(f"{definition.name}() has no argument {next(iter(left))!r}")
+    return made
+
+
+def _framework_of(values: Sequence[Any]) -> Any:
+    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,))]
+    if any(_torch.is_tensor(value) for value in flat):
+        return _torch
+    if any(_numpy.is_tensor(value) for value in flat):
+        return _numpy
+    return _torch if "torch" in sys.modules else _numpy
+
+
+class _Arguments:
+    """The values and tensors of a call, as C++ reads them."""
+
+    def __init__(self, call: Call, values: Sequence[Any]) -> None:
+        self.call, self.tensors, self.keep = call, [], []  # type: ignore[var-annotated]
+        self.values = (Value * max(1, len(values)))()
+        for into, value in zip(self.values, values):
+            self._write(into, value)
+
+    def _tensor(self, value: Any) -> int:
+        made = Tensor()
+        describe(made, value, self.call.framework, self.call.is_host(value))
+        self.tensors.append(made)
+        return len(self.tensors) - 1
+
+    def _write(self, into: Value, value: Any) -> None:
+        framework = self.call.framework
+        if framework.is_tensor(value):
+            into.tag, into.i = _abi.TENSOR, self._tensor(value)
+        elif isinstance(value, (list, tuple)) and any(framework.is_tensor(one) for one in value):
+            numbers = [-1 if one is None else self._tensor(one) for one in value]
+            _abi.put_list(into, _abi.TENSORS, numbers, self.keep)
+        elif value is None or isinstance(value, (int, float, str, complex, list, tuple)):
+            _abi.write(into, value, self.keep)
+        elif (dtype := _torch.dtype_of(value) or _numpy.dtype_of(value)) is not None:
+            _abi.write(into, dtype, self.keep)
+        else:
+            raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
+
+
+def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels) -> Any:
+    """Calls a function of C++. Raises its exception."""
+    framework = _framework_of(values)
+    call = Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
+    made = _Arguments(call, values)
+    out, result = (Tensor * _abi.RESULTS)(), Value()
+    before, _thread.call = getattr(_thread, "call", None), call
+    try:
+        failed = library.call(definition.number, made.values, made.tensors, out, result)
+        if failed is not None:
+            _fail(call, *failed)
+        return _abi.read(result, lambda index: _taken(out[index].id))
+    finally:
+        _thread.call = before
+        if before is None:
+            _memory.forget_released()
+
+
+def _taken(number: int) -> Any:
+    """A result, whose reference was the runtime's."""
+    value = _memory.held(number).value
+    _memory.release(number)
+    return value
+
+
+def _fail(call: Call, kind: str, message: str) -> NoReturn:
+    failure = call.failure
+    if failure is not None and (str(failure) in message or not isinstance(failure, Exception)):
+        raise failure
+    if kind == "TypeError" and failure is None:
+        raise NoMatch(message)
+    raise _EXCEPTIONS.get(kind, RuntimeError)(message)
+
+
+__all__ = ["KopsError", "NoMatch", "invoke", "load", "positional"]
