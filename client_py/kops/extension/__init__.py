@@ -101,7 +101,7 @@ def compile(
         f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n" for macro in macros(options)
     )
     kernels = Kernels(client, device_source, f"{name}.cu", options, files, fallback)
-    library = _runtime.load(str(_builder.build(name, units, defines, files, [])))
+    library = _runtime.load(str(_builder.build(name, units, defines, files)))
     found: dict[str, list[Any]] = {}
     for definition in library.definitions:
         found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)

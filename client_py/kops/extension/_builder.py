@@ -121,15 +121,16 @@ def _locked(key: str) -> Iterator[None]:
 
 
 def _keep(made: str, path: Path) -> None:
+    """Puts a file into the cache, out of which the oldest go."""
     os.chmod(made, 0o700)
     os.rename(made, path)
-    sort = path.name.partition("-")[0]
-    entries = sorted(path.parent.glob(f"{sort}-*"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
-    for old in entries[: -KEEP[sort]]:
-        if old.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.unlink(missing_ok=True)
+    for sort, most in KEEP.items():
+        entries = sorted(directory().glob(f"{sort}-*"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
+        for old in entries[:-most]:
+            if old.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink(missing_ok=True)
 
 
 # ---- compiling ----
@@ -160,31 +161,31 @@ def _run(command: Sequence[str], folder: str, name: str) -> None:
 
 def _prefix(using: Compiler) -> Path:
     """The folder with the headers, of which one is precompiled."""
-    flags = [*_FLAGS, *(() if using.is_clang else _OF_GCC)]
-    path = directory() / f"prefix-{_hash(using.identity, _headers(), *flags)}"
-    if path.is_dir():
+    key = _hash(using.identity, _headers(), *_FLAGS, *_OF_GCC)
+    path = directory() / f"prefix-{key}"
+    output = "prefix.h.pch" if using.is_clang else "prefix.h.gch"
+    if (path / output).is_file():
         return path
-    with _locked(path.name.partition("-")[2]):
-        if path.is_dir():
-            return path
-        folder = tempfile.mkdtemp(dir=path.parent)
-        try:
-            headers.write(Path(folder))
-            Path(folder, "prefix.h").write_text(_PREFIX)
-            output = "prefix.h.pch" if using.is_clang else "prefix.h.gch"
-            include = ["-I", folder, "-I", str(headers.INCLUDE)]
-            # clang looks for the header where it was when it was compiled
-            if using.is_clang:
-                os.rename(folder, path)
-                folder = str(path)
-                include[1] = folder
-            _run([*using.command, *flags, *include, "-x", "c++-header", "prefix.h", "-o", output], folder, "the headers of extensions")
-            if not using.is_clang:
-                _keep(folder, path)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    with _locked(key), tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        if not path.is_dir():
+            written = Path(folder, "headers")
+            headers.write(written)
+            (written / "prefix.h").write_text(_PREFIX)
+            os.rename(written, path)
+        if not (path / output).is_file():
+            made = os.path.join(folder, output)
+            header = ["-x", "c++-header", str(path / "prefix.h"), "-o", made]
+            _run([*using.command, *_flags(using), *_include(path), *header], folder, "the headers of extensions")
+            _keep(made, path / output)
     return path
+
+
+def _flags(using: Compiler) -> list[str]:
+    return [*_FLAGS, *(() if using.is_clang else _OF_GCC)]
+
+
+def _include(prefix: Path) -> list[str]:
+    return ["-I", str(prefix), "-I", str(headers.INCLUDE)]
 
 
 def host_text(text: str) -> str:
@@ -206,12 +207,12 @@ def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, str], options: Sequence[str]) -> Path:
+def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, str]) -> Path:
     """The shared object of these sources, made now or before. `defines`: directives before each. `files`: headers by name.
     Sources that do not go together, since both define the same, are compiled apart."""
     using = compiler(os.environ.get("CXX", ""))
     texts = [part for unit in units for part in unit] + [part for item in sorted(files.items()) for part in item]
-    key = _hash(using.identity, _headers(), *_FLAGS, *options, defines, *texts)
+    key = _hash(using.identity, _headers(), *_FLAGS, defines, *texts)
     path = directory() / f"extension-{key}.so"
     if _is_mine(path):
         with contextlib.suppress(OSError):
@@ -225,7 +226,7 @@ def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, st
             _write(Path(folder, "files"), files)
             made = os.path.join(folder, "extension.so")
             whole = [f'#line 1 "{_quoted(unit.name)}"\n{host_text(unit.text)}\n' for unit in units]
-            how = _Command(using, prefix, folder, name, [*options], defines)
+            how = _Command(using, prefix, folder, name, defines)
             try:
                 how.compile(["".join(whole)], made)
             except CompileFailed as error:
@@ -241,7 +242,6 @@ class _Command(NamedTuple):
     prefix: Path
     folder: str
     name: str
-    options: list[str]
     defines: str
 
     def compile(self, texts: Sequence[str], made: str) -> None:
@@ -249,8 +249,7 @@ class _Command(NamedTuple):
         for i, text in enumerate(texts):
             sources.append(f"unit{i}.cpp")
             Path(self.folder, sources[-1]).write_text(self.defines + text, encoding="utf-8", errors="surrogatepass")
-        flags = [*_FLAGS, *(() if self.using.is_clang else _OF_GCC)]
         header = str(self.prefix / "prefix.h")
         first = ["-include-pch", f"{header}.pch"] if self.using.is_clang else ["-include", header]
-        include = ["-iquote", "files", "-I", "files", "-I", str(self.prefix), "-I", str(headers.INCLUDE)]
-        _run([*self.using.command, *flags, *first, *include, *self.options, *_LINK, *sources, "-o", made], self.folder, self.name)
+        include = ["-iquote", "files", "-I", "files", *_include(self.prefix)]
+        _run([*self.using.command, *_flags(self.using), *first, *include, *_LINK, *sources, "-o", made], self.folder, self.name)
