@@ -37,6 +37,7 @@ struct words {
 struct program {
     struct words marks;    /* macros that mark device code */
     struct words declared; /* functions that an earlier declaration marked for the device */
+    struct words whole;    /* macros that make a whole function: a call of one needs no semicolon */
 };
 
 enum scope {
@@ -325,6 +326,21 @@ static void read_directive(struct scan *s, size_t i)
         s->start = i + 1;
 }
 
+/* Returns the index behind the parentheses at i. Those of a call of a macro that makes a function end a statement. */
+static size_t end_parentheses(struct scan *s, size_t i)
+{
+    const struct token *name = &s->t->list[s->start];
+    const size_t end = tokens_skip_group(s->t, i);
+
+    if (i != s->start + 1 || token_is_mark(s->t, end, ';') || token_is_mark(s->t, end, '{') ||
+        !words_have(&s->program->whole, s->t->text + name->start, name->length))
+        return end;
+    if (!marks_device(s->program, s->t, s->start))
+        drop(s, end);
+    s->start = end;
+    return end;
+}
+
 static void scan(struct scan *s)
 {
     const struct tokens *t = s->t;
@@ -332,7 +348,9 @@ static void scan(struct scan *s)
     for (size_t i = 0; i < t->n;) {
         if (token_is_directive(&t->list[i])) {
             read_directive(s, i++);
-        } else if (token_is_mark(t, i, '(') || token_is_mark(t, i, '[')) {
+        } else if (token_is_mark(t, i, '(')) {
+            i = end_parentheses(s, i);
+        } else if (token_is_mark(t, i, '[')) {
             i = tokens_skip_group(t, i);
         } else if (token_is_mark(t, i, '{')) {
             i = open_brace(s, i);
@@ -366,18 +384,19 @@ static void blank_marks_of_lambdas(struct scan *s)
     }
 }
 
-/* Remembers the macro of a #define whose text marks device code. Returns -1 without memory. */
+/* Remembers the macro of a #define whose text marks device code, or has a body. Returns -1 without memory. */
 static int read_define(struct program *p, const char *text, size_t length)
 {
     struct tokens t;
 
     if (tokens_cut(&t, text + 1, length - 1) < 0) /* behind the '#': define, the macro's name, its text */
         return -1;
-    for (size_t i = 2; i < t.n; i++)
-        if (marks_device(p, &t, i)) {
+    for (size_t i = 2; i < t.n; i++) {
+        if (marks_device(p, &t, i))
             words_add(&p->marks, t.text + t.list[1].start, t.list[1].length);
-            break;
-        }
+        if (token_is_mark(&t, i, '{'))
+            words_add(&p->whole, t.text + t.list[1].start, t.list[1].length);
+    }
     free(t.list);
     return 0;
 }

@@ -4,23 +4,23 @@ torch's."""
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import Any, overload
 
-from .._base.compiled import native, why_not
-from .._base.errors import BadArgument, CompileFailed, KopsError
+from .._base.compiled import native
+from .._base.errors import BadArgument
 from .._kernels.code import Code
 from .._kernels.elementwise import Elementwise
-from .._kernels.kernels import Kernel
+from .._kernels.kernels import Kernel, checked_fallback
 from .._kernels.modules import Module
 from .._kernels.reduction import Reduction
 from .._source.geometry import Geometry, Sizes
+from .._source.hostcode import blank
 from .._source.options import of_nvcc
-from .._source.porting import Port, port
-from .._source.source import headers, names, scan
-from .._source.tokens import DIRECTIVE, PUNCTUATION, directive, tokens
+from .._source.source import gather, headers, scan
 from .client import Client
 
 _lock = threading.Lock()
@@ -44,9 +44,19 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def load(path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
-    """As `Client.load`, with the default client."""
-    return default_client().load(path, entries, **how)
+def load(
+    path: str | os.PathLike[str] | None = None, entries: str | Iterable[str] | None = None, *, sources: Any = None, **how: Any
+) -> Any:
+    """As `Client.load`, with the default client. With `name` and `sources` as torch.utils.cpp_extension.load: files of C++ and CUDA with a
+    PYBIND11_MODULE, whose functions are the attributes of what is returned; the other arguments are those of `load_inline`."""
+    if sources is None:
+        if path is None:
+            raise TypeError("load() needs a path, or torch's name= and sources=")
+        return default_client().load(path, entries, **how)
+    name = how.pop("name", None) or path
+    if entries is not None or not isinstance(name, str):
+        raise TypeError("load() takes torch's name= and sources=, or a path and entries")
+    return _load_files(name, [sources] if isinstance(sources, (str, os.PathLike)) else list(sources), **how)
 
 
 def kernel(
@@ -88,10 +98,10 @@ def cuda_kernel(function: Any = None, **how: Any) -> Any:
     return default_client().cuda_kernel(function, **how)
 
 
-# Arguments of torch.utils.cpp_extension.load_inline() that change nothing, since nothing is built on this machine.
+# Arguments of torch.utils.cpp_extension.load_inline() that change nothing.
 WITHOUT_MEANING = (
-    "build_directory", "extra_cflags", "extra_sycl_cflags", "keep_intermediates", "no_implicit_headers", "use_pch", "with_cuda",
-    "with_sycl", "with_pytorch_error_handling",
+    "build_directory", "extra_sycl_cflags", "keep_intermediates", "no_implicit_headers", "use_pch", "with_cuda", "with_sycl",
+    "with_pytorch_error_handling",
 )  # fmt: skip
 
 
@@ -99,20 +109,6 @@ def _joined(value: str | Iterable[str] | None) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else "\n".join(value)
-
-
-def _host_code(text: str) -> str | None:
-    """The first sign that a source contains code for the host, with its line; None without one."""
-    for token in tokens(text):
-        if token.kind == DIRECTIVE:
-            word, rest = directive(token)
-            if word == "include" and rest.lstrip('<"').startswith(("torch/", "ATen/", "c10/", "pybind11/")):
-                return f"line {token.line}: #include {rest}"
-        elif token.kind == PUNCTUATION and token.text == "<<<":
-            return f"line {token.line}: a launch with <<<…>>>"
-        elif token.text == "torch":
-            return f"line {token.line}: {text.splitlines()[token.line - 1].strip()}"
-    return None
 
 
 def load_inline(
@@ -130,64 +126,95 @@ def load_inline(
     cluster: Sizes = None,
     signatures: Mapping[str, Any] | None = None,
     client: Client | None = None,
+    fallback: str | None = None,
+    extra_cflags: Iterable[str] | None = None,
     **torch_only: Any,
-) -> Module:
-    """As torch.utils.cpp_extension.load_inline for sources that hold kernels: a `Module` whose attributes they are.
+) -> Any:
+    """As torch.utils.cpp_extension.load_inline. What is returned has the `functions` as attributes.
+
+        mod = kops.load_inline("tutorial", "torch::Tensor square(torch::Tensor x);", source, ["square"])
+        y = mod.square(x)
+
+    Functions of the host are compiled by the system's C++ compiler and run in this process, see `kops.extension`; the kernels that they
+    launch are compiled by the daemon, and launched there or here as `where` of the client says. With `fallback="interpret"` kernels on
+    tensors in the memory of the CPU, and on NumPy's arrays, run in the interpreter, with its checks and without a daemon.
+
+    Where `functions` are kernels, or there are neither functions nor a PYBIND11_MODULE, the kernels are what is loaded, a `Module`;
+    functions of the host are left out:
 
         mod = kops.load_inline("tutorial", cuda_sources=source, functions=["square_matrix_kernel"],
                                grid=("ceil_div(width, 16)", "ceil_div(height, 16)"), block=(16, 16))
         mod.square_matrix_kernel(matrix, result, width, height)
 
-    Functions of the host cannot go to the daemon. A source that has them, a whole tutorial's, is answered with `BadArgument`: its
-    message names the lines that have to go and has the Python to paste in place of this call, the kernels and each function of the host
-    with its launches. Where the program is to write those itself: `detail` has them as `lines` (first and last), `replacement` (the
-    Python), and `missing` (lines of C++ that have no translation, and why; there the Python raises `NotImplementedError`). Before
-    the answer the kernels are compiled where the daemon has a GPU, so `CompileFailed` comes first. Where all `functions` are kernels the
-    functions of the host are left out without a word.
-
-    `functions` are all kernels of the source when left out. `cpp_sources` may hold declarations, which are not needed.
-    `extra_cuda_cflags` are the options of `Client.compile`, and those of nvcc that change nothing here (-O…); headers of
-    `extra_include_paths` are sent along. `signatures` (by name) say what the source does not. `verbose` prints the compiler's warnings.
-    `client` is the default client's place to run. torch's other options have no meaning here and are taken, but for those that ask for
-    something that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
+    Raises `CompileFailed` with the file and line of the first error. `extra_cuda_cflags` are the options of `Client.compile`, and those
+    of nvcc that change nothing here (-O…); their macros, and those of `extra_cflags`, are the host's, too. Headers of
+    `extra_include_paths` are sent along. `grid` to `signatures` are for kernels that are loaded. `verbose` prints the compiler's
+    warnings of kernels. `client` is the default client's place to run. torch's other options have no meaning here and are taken, but for
+    those that ask for something that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
     """
     _check_torch_only(torch_only)
-    text = _joined(cuda_sources)
-    if not text.strip():
-        raise BadArgument(f"{name} has no cuda_sources: kernels are what is loaded", {"key": "cuda_sources"})
+    checked_fallback(fallback)
+    cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
     options, folders = of_nvcc(extra_cuda_cflags or ())
     folders = [*map(str, extra_include_paths or ()), *folders]
-    files = headers(text, folders) if folders else {}
+    files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
+    docs = dict(functions) if isinstance(functions, Mapping) else None
     entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
     client = client or default_client()
-    how: dict[str, Any] = {"options": options, "files": files, "name": f"{name}.cu"}
-    ported = port(name, _joined(cpp_sources), text, entries, options, _paths(files, folders)) if native is not None else None
-    if ported is not None:
-        text = ported.blanked
-        if entries is None or not set(entries).isdisjoint(ported.functions) or not _are_kernels(entries, text, files):
-            _answer(client, name, ported, how)
-    host = _host_code(text)
-    if host is not None:
-        why = f"cuda_sources of {name} hold code for the host ({host}), which cannot go to the daemon"
-        answer = f". The compiled part of the package says what to write in its place: {why_not}" if native is None else ""
-        raise BadArgument(why + answer, {"key": "cuda_sources"})
-    made = scan(text, files)
-    for entry in entries or ():
-        known = names(made)
-        if "<" not in entry and known and entry not in known and entry not in (n.rpartition("::")[2] for n in known):
-            why = f"{entry} is no kernel of {name}; there are {', '.join(known)}. Name the kernels in functions"
-            raise BadArgument(why, {"key": "functions"})
-    module = client.compile(text, entries, **how, grid=grid, block=block, shared=shared, cluster=cluster, signatures=signatures)
+    if _has_module(cpp, cuda) or (entries and not _are_kernels(entries, cuda, files)):
+        from .. import extension
+
+        named = docs or dict.fromkeys(entries or (), "")
+        sources = [("cuda.cu", cuda), ("main.cpp", cpp)]
+        return extension.compile(client, name, sources, named, cuda, options, files, fallback, extra_cflags or ())
+    if not cuda.strip():
+        raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
+    text = blank([cuda])[0] if native is not None else cuda
+    module = client.compile(
+        _without_headers(text), entries, options=options, files=files, name=f"{name}.cu", grid=grid, block=block, shared=shared,
+        cluster=cluster, signatures=signatures,
+    )  # fmt: skip
     if verbose and module.log:
         print(module.log)
     return module
 
 
-def _paths(files: Mapping[str, str], folders: Iterable[str]) -> dict[str, str]:
-    """Where the headers that are sent along lie."""
-    places = [*folders, os.curdir]
-    found = {name: next((Path(folder, name) for folder in places if Path(folder, name).is_file()), None) for name in files}
-    return {name: str(path.resolve()) for name, path in found.items() if path is not None}
+def _load_files(
+    name: str, sources: Iterable[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
+    extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
+    verbose: bool = False, client: Client | None = None, fallback: str | None = None, **torch_only: Any,
+) -> Any:  # fmt: skip
+    """torch's load of files."""
+    from .. import extension
+
+    _check_torch_only(torch_only)
+    checked_fallback(fallback)
+    options, folders = of_nvcc(extra_cuda_cflags or ())
+    folders = [*map(str, extra_include_paths or ()), *folders]
+    paths = [Path(source) for source in sources]
+    texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
+    files: dict[str, str] = {}
+    for path, (_, text) in zip(paths, texts):
+        files |= gather(text, path.parent, folders)
+    if not _has_module(*(text for _, text in texts)):
+        raise BadArgument(f"{name}: no source has a PYBIND11_MODULE, which says what Python calls; kernels alone: kops.load(path)", {"key": "sources"})
+    cuda = [(path, text) for path, text in texts if path.endswith((".cu", ".cuh"))]
+    device = cuda[0][1] if len(cuda) == 1 else "".join(f'#line 1 "{path}"\n{text}\n' for path, text in cuda)
+    return extension.compile(client or default_client(), name, texts, None, device, options, files, fallback, extra_cflags or ())
+
+
+_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(")
+_FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)
+
+
+def _has_module(*texts: str) -> bool:
+    """Whether a source says itself what its functions for Python are."""
+    return any(_MODULE.search(text) for text in texts)
+
+
+def _without_headers(text: str) -> str:
+    """The source without torch's headers, which code for the device does not need."""
+    return _FOREIGN.sub("", text)
 
 
 def _are_kernels(entries: Iterable[str], text: str, files: Mapping[str, str]) -> bool:
@@ -196,40 +223,13 @@ def _are_kernels(entries: Iterable[str], text: str, files: Mapping[str, str]) ->
     return all(entry.partition("<")[0].strip() in known for entry in entries)
 
 
-def _answer(client: Client, name: str, ported: Port, how: Mapping[str, Any]) -> NoReturn:
-    """Raises BadArgument with what to do with a source for the host and the device, CompileFailed where its kernels are at fault."""
-    if ported.entries:
-        try:
-            client.compile(ported.blanked, ported.entries, **how)
-        except CompileFailed:
-            raise
-        except KopsError:  # no daemon, or one without a compiler: the answer is the same
-            pass
-    lines = [f"  {first if first == last else f'{first}-{last}'}: {what}" for first, last, what in ported.lines]
-    parts = [f"{name}: the daemon compiles kernels and no functions of the host. Those become Python, which launches the kernels."]
-    if lines:
-        parts.append("\n".join(["These lines have to go out of cuda_sources:", *lines]))
-    parts.append("cpp_sources are not needed." if lines else "cpp_sources are not needed; cuda_sources stay as they are.")
-    if ported.missing:
-        untold = [f"  line {line}: {why}" for line, why in ported.missing]
-        parts.append("\n".join(["These have no translation: write them where the Python raises NotImplementedError:", *untold]))
-    parts.append(f"Paste this in place of the call of load_inline:\n\n{ported.replacement}")
-    detail = {
-        "key": "cuda_sources",
-        "lines": [[first, last] for first, last, _ in ported.lines],
-        "replacement": ported.replacement,
-        "missing": [list(one) for one in ported.missing],
-    }
-    raise BadArgument("\n".join(parts), detail)
-
-
 def _check_torch_only(given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         if key in WITHOUT_MEANING:
             continue
         if key == "extra_ldflags":
             if value:
-                raise BadArgument("extra_ldflags: nothing is linked here; kernels use what CUDA's headers have", {"key": key})
+                raise BadArgument("extra_ldflags: no libraries are linked here", {"key": key})
         elif key == "sycl_sources":
             if value:
                 raise BadArgument("sycl_sources: only CUDA is compiled", {"key": key})

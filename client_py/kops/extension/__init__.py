@@ -20,10 +20,7 @@ from . import _builder, _runtime
 from ._builder import Unit
 from ._kernels import Kernels
 
-__all__ = ["Extension", "Function", "compile", "has_module"]
-
-_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(")
-
+__all__ = ["Extension", "Function", "compile"]
 
 class Function:
     """A function of C++. Its arguments are tensors, numbers, texts, lists of these, and None."""
@@ -69,14 +66,9 @@ class Extension:
         return f"<kops.extension.Extension {self.__name__}: {', '.join(self._functions)}>"
 
 
-def has_module(*texts: str) -> bool:
-    """Whether a source says itself what its functions for Python are."""
-    return any(_MODULE.search(text) for text in texts)
-
-
-def _binding(functions: Mapping[str, str]) -> Unit:
+def _binding(functions: Mapping[str, str]) -> str:
     lines = [f'm.def("{name}", &{name}, {_literal(doc)});' for name, doc in functions.items()]
-    return Unit("functions of load_inline", "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { " + " ".join(lines) + " }\n")
+    return '#line 1 "functions of load_inline"\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { ' + " ".join(lines) + " }\n"
 
 
 def _literal(text: str) -> str:
@@ -86,21 +78,25 @@ def _literal(text: str) -> str:
 def compile(
     client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None, device_source: str,
     options: Iterable[str] = (), files: Mapping[str, str] | None = None, fallback: str | None = None,
+    host_options: Iterable[str] = (),
 ) -> Extension:  # fmt: skip
     """Compiles host code. `sources`: names and texts, C++ and CUDA; `functions`: names and docs of those that Python calls, None where the
     sources have a PYBIND11_MODULE; `device_source`: where the kernels are; `options` are of the kernels, and their macros of the host
-    code, too; `files`: headers that both include."""
+    code, too, as those of `host_options`; `files`: headers that both include."""
     options, files = list(options), dict(files or {})
     for function in functions or ():
         if not re.fullmatch(r"(?:\w+::)*[A-Za-z_]\w*", function):
             raise BadArgument(f"functions: {function!r} is no name of a function of C++", {"key": "functions"})
     units = [Unit(*source) for source in sources if source[1].strip()]
     if functions:
-        units.append(_binding(functions))
+        binding = _binding(functions)
+        last = units.pop() if units else Unit("main.cpp", "")
+        units.append(Unit(last.name, f"{last.text}\n{binding}"))
     defines = "".join(
-        f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n" for macro in macros(options)
+        f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n" for macro in macros([*options, *host_options])
     )
     kernels = Kernels(client, device_source, f"{name}.cu", options, files, fallback)
+    kernels.compile()
     library = _runtime.load(str(_builder.build(name, units, defines, files)))
     found: dict[str, list[Any]] = {}
     for definition in library.definitions:

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import BadArgument, Client, Param, Unsupported
-from .._companions import NAMES, Code, Form, Geometry, kernel_names, on_stream, parameter_names, scan, type_of
+from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported
+from .._companions import NAMES, Code, Form, Geometry, drive, kernel_names, on_stream, parameter_names, scan, type_of
 from . import _memory
 
 INVALID_CONFIGURATION = 9  # cudaErrorInvalidConfiguration
@@ -22,6 +22,7 @@ _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h", "__nv_fp8_e
 _OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b")
 _ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
 _WORDS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict)\b")
+_FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)  # headers that device code does without
 _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
 
 
@@ -51,11 +52,22 @@ class Kernels:
         self, client: Client, source: str, name: str, options: Sequence[str], files: Mapping[str, str], fallback: str | None
     ) -> None:
         self.client, self.fallback = client, fallback
-        self._source, self._name, self._options, self._files = source, name, tuple(options), dict(files)
-        self.names = tuple(kernel_names(scan(source, files, options)))
-        self._plain = Code(source, self.names, options, self._files, name, None, None) if self.names else None
+        self._source, self._name, self._options, self._files = _FOREIGN.sub("", source), name, tuple(options), dict(files)
+        self.names = tuple(kernel_names(scan(self._source, files, options)))
+        self._plain = Code(self._source, self.names, options, self._files, name, None, None) if self.names else None
         self._forms: dict[Any, Any] = {}
         self._lock = threading.Lock()
+
+    def compile(self) -> None:
+        """Compiles the kernels that are no templates, so that their errors come before a launch. The interpreter does so at the launch, and a
+        daemon that is not there, or compiles nothing, says so then."""
+        if self._plain is not None and self.fallback is None:
+            try:
+                drive(self.client, self._plain.define)
+            except CompileFailed:
+                raise
+            except KopsError:
+                pass
 
     def _code(self, entry: str) -> Any:
         if self._plain is not None and entry in self.names:

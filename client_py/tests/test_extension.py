@@ -1,0 +1,439 @@
+"""Functions of the host as C++ compiles them: what they compute, what their kernels are given, and their errors. NumPy's arrays are the
+tensors, and kernels run in the interpreter."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kops
+import pytest
+from which import compiled_only
+
+numpy = pytest.importorskip("numpy")
+pytestmark = [
+    compiled_only,
+    pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler"),
+]
+
+HEAD = """#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+"""
+SQUARE = """
+__global__ void square_matrix_kernel(const float* matrix, float* result, int width, int height) {
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < height && col < width) {
+        int idx = row * width + col;
+        result[idx] = matrix[idx] * matrix[idx];
+    }
+}
+
+torch::Tensor square_matrix(torch::Tensor matrix) {
+    const auto height = matrix.size(0);
+    const auto width = matrix.size(1);
+    auto result = torch::empty_like(matrix);
+    dim3 threads_per_block(16, 16);
+    dim3 number_of_blocks((width + threads_per_block.x - 1) / threads_per_block.x,
+                          (height + threads_per_block.y - 1) / threads_per_block.y);
+    square_matrix_kernel<<<number_of_blocks, threads_per_block>>>(
+        matrix.data_ptr<float>(), result.data_ptr<float>(), width, height);
+    return result;
+}
+"""
+PUT = """
+__global__ void put(float* p, float value, int at) { p[at] = value; }
+"""
+
+
+def loaded(source: str, functions: Any = None, cpp: str = "", **how: Any) -> Any:
+    return kops.load_inline("test", cpp, HEAD + source, functions, fallback="interpret", **how)
+
+
+def floats(*values: float) -> Any:
+    return numpy.array(values, "float32")
+
+
+def test_a_tutorial_as_it_is() -> None:
+    mod = kops.load_inline(
+        name="tutorial", cpp_sources="torch::Tensor square_matrix(torch::Tensor matrix);", cuda_sources=SQUARE, functions=["square_matrix"],
+        with_cuda=True, extra_cuda_cflags=["-O2"], build_directory="./load_inline_cuda", fallback="interpret",
+    )  # fmt: skip
+    x = numpy.arange(60, dtype="float32").reshape(20, 3)
+    y = mod.square_matrix(x)
+    assert y is not x and (y == x * x).all() and y.dtype == x.dtype
+    assert (mod.square_matrix(x[:4]) == x[:4] ** 2).all()
+    assert "square_matrix" in dir(mod) and repr(mod.square_matrix) == "<kops.extension.Function square_matrix>"
+    with pytest.raises(AttributeError, match="it has square_matrix"):
+        mod.nothing  # noqa: B018
+
+
+SEMANTICS = PUT + """
+std::vector<int64_t> numbers(int n) {
+    int k = 1, a = (1 - n) / 4, b = (1 - n) % 4;
+    if (n > 3) { int k = 7; k += 1; }
+    int m = n; m *= 0.55;
+    unsigned u = 3u - n;
+    int whole = 2.9;
+    int sum = 0;
+    for (int n = 0; n < 3; n++) sum += n;
+    return {k, a, b, m, (int64_t)u, whole, sum, n, 1 << 4, n > 3 ? -n : n};
+}
+static int twice(int& n) { n *= 2; return n; }
+static void fill(torch::Tensor& t, float value) { t = torch::full({2}, value); }
+int counted() { static int calls = 0; return ++calls; }
+int64_t references(int n) { twice(n); return n; }
+torch::Tensor filled(torch::Tensor x) { fill(x, 3); return x; }
+int control(int n) {
+    int made = 0;
+    switch (n) { case 1: made = 10; break; case 2: made = 20; default: made += 1; }
+    do { made++; n--; } while (n > 0);
+    for (auto one : std::vector<int>{1, 2, 3}) made += one;
+    auto add = [&](int by) { made += by; };
+    add(100);
+    auto [first, second] = std::make_pair(1000, 2000);
+    made <<= 1;
+    return made + first + second;
+}
+__host__ __device__ constexpr int cdiv(int a, int b) { return (a + b - 1) / b; }
+template <typename T> T largest(T a, T b) { return a > b ? a : b; }
+double helpers(int n) { return cdiv(n, 4) + largest(1.5, 2.5) + (std::isinf(INFINITY) ? 100 : 0); }
+void pointers(torch::Tensor x) {
+    float* p = x.data_ptr<float>();
+    for (int i = 0; i < 3; i++) { put<<<1, 1>>>(p, 4.0f, 0); p += 2; }
+    p--;
+    put<<<1, 1>>>(p, 5.0f, 2);
+    put<<<1, 1>>>(x.data_ptr<float>() + x.numel() - 1, 6.0f, 0);
+}
+void thrown(int n) {
+    if (n == 1) throw std::runtime_error("thrown as it is");
+    if (n == 2) throw std::out_of_range("far");
+    TORCH_CHECK(n != 3, "n is ", n, " and ", 2.5);
+    TORCH_CHECK(n != 4);
+}
+std::string text(std::string s, bool upper) { return upper ? s + "!" : s; }
+std::tuple<torch::Tensor, int64_t> pair(torch::Tensor x) { return {x, x.dim()}; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("numbers", &numbers); m.def("counted", &counted); m.def("references", &references); m.def("filled", &filled);
+    m.def("control", &control); m.def("helpers", &helpers); m.def("pointers", &pointers); m.def("thrown", &thrown);
+    m.def("text", &text, "What it says.", py::arg("s") = "hello", py::arg("upper") = true); m.def("pair", &pair);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def semantics() -> Any:
+    return loaded(SEMANTICS)
+
+
+def test_numbers_are_those_of_cxx(semantics: Any) -> None:
+    assert list(semantics.numbers(10)) == [1, -2, -1, 5, 2**32 - 7, 2, 3, 10, 16, -10]
+    assert [semantics.counted(), semantics.counted()] == [1, 2]
+    assert semantics.references(21) == 42
+    assert (semantics.filled(floats(1, 1)) == 3).all()
+    assert [semantics.control(n) for n in (1, 2, 3)] == [2 * 117 + 3000, 2 * 129 + 3000, 2 * 110 + 3000]
+    assert semantics.helpers(10) == 3 + 2.5 + 100
+
+
+def test_pointers_move(semantics: Any) -> None:
+    x = numpy.zeros(9, "float32")
+    semantics.pointers(x)
+    assert x.tolist() == [4, 0, 4, 0, 4, 0, 0, 5, 6]
+    part = numpy.zeros(20, "float32")[10:19]
+    semantics.pointers(part)
+    assert part.tolist() == x.tolist() and not part.base[:10].any() and not part.base[19:].any()
+
+
+def test_exceptions_are_pythons(semantics: Any) -> None:
+    for n, message in ((1, "thrown as it is"), (2, "far"), (3, r"n is 3 and 2\.5"), (4, "n != 4")):
+        with pytest.raises((RuntimeError, IndexError), match=message):
+            semantics.thrown(n)
+    semantics.thrown(0)
+
+
+def test_arguments(semantics: Any) -> None:
+    assert semantics.text() == "hello!" and semantics.text("a", False) == "a" and semantics.text(upper=False) == "hello"
+    assert semantics.text.__doc__ == "What it says."
+    x = floats(1, 2)
+    made = semantics.pair(x)
+    assert made[0] is x and made[1] == 1
+    for arguments, named in (((1,), {}), (("a", True, 1), {}), ((), {"nothing": 1}), (("a", "b"), {})):
+        with pytest.raises(TypeError, match=r"text\("):
+            semantics.text(*arguments, **named)
+    with pytest.raises(TypeError, match="takes tensors"):
+        semantics.text(object())
+
+
+TYPES = """
+#define BIND(nm) torch::Tensor nm(torch::Tensor x) { sq<<<1, x.numel()>>>(x.data_ptr<float>()); return x; }
+__global__ void sq(float* x) { x[threadIdx.x] *= x[threadIdx.x]; }
+BIND(f)
+struct Pair { float a; int b; };
+namespace inner { template <int B, typename scalar_t> __global__ void fill(scalar_t* y, Pair p, int n = B) {
+    if (threadIdx.x < B) y[threadIdx.x] = scalar_t(p.a * p.b + n);
+} }
+namespace { template <typename T> __global__ void hidden(T* y, const T* maybe) { y[0] = maybe ? T(2) : T(1); } }
+template <typename T> __global__ void special(T* y) { y[0] = T(1); }
+template <> __global__ void special<double>(double* y) { y[0] = 2; }
+enum class Mode { one, two };
+template <Mode M, bool B> __global__ void chosen(int* y) { y[0] = int(M) * 10 + B; }
+template <typename T> static __device__ T twice(T x) { return x + x; }
+template <typename T> __global__ void doubled(T* y) { y[0] = twice(y[0]); }
+torch::Tensor filled(torch::Tensor x) {
+    constexpr int B = 3;
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::ScalarType::Half, at::ScalarType::BFloat16, x.scalar_type(), "filled", [&] {
+        inner::fill<B><<<1, 32>>>(x.data_ptr<scalar_t>(), Pair{1.5f, 2});
+    });
+    cudaError_t err = cudaGetLastError();
+    TORCH_CHECK(err == cudaSuccess, "bad");
+    return x;
+}
+void forms(torch::Tensor x, torch::Tensor d, torch::Tensor i) {
+    hidden<<<1, 1>>>(x.data_ptr<float>(), (const float*)nullptr);
+    hidden<<<1, 1>>>(x.data_ptr<float>() + 1, x.data_ptr<float>());
+    special<<<1, 1>>>(x.data_ptr<float>() + 2);
+    special<<<1, 1>>>(d.data_ptr<double>());
+    chosen<Mode::two, true><<<1, 1>>>(i.data_ptr<int>());
+    doubled<<<1, 1>>>(d.data_ptr<double>());
+    auto k = doubled<float>;
+    k<<<1, 1>>>(x.data_ptr<float>());
+}
+torch::Tensor scratch(torch::Tensor x) {
+    float *d, sum = 0;
+    cudaMalloc(&d, x.numel() * sizeof(float));
+    cudaMemset(d, 0, x.numel() * sizeof(float));
+    cudaMemcpy(d, x.data_ptr<float>(), 2 * sizeof(float), cudaMemcpyDeviceToDevice);
+    doubled<<<1, 1>>>(d);
+    float host[2];
+    cudaMemcpy(host, d, sizeof(host), cudaMemcpyDeviceToHost);
+    cudaFree(d);
+    sum = host[0] + host[1];
+    return torch::full({1}, sum);
+}
+int invalid(torch::Tensor x, int blocks, int threads) {
+    sq<<<blocks, threads>>>(x.data_ptr<float>());
+    int first = cudaGetLastError();
+    return first * 1000 + cudaGetLastError();
+}
+void stray(torch::Tensor x) { sq<<<1, 1>>>((float*)64); }
+void behind(torch::Tensor x) { sq<<<1, 1>>>(x.data_ptr<float>() + x.numel()); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("f", &f); m.def("filled", &filled); m.def("forms", &forms); m.def("scratch", &scratch); m.def("invalid", &invalid);
+    m.def("stray", &stray); m.def("behind", &behind);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def types() -> Any:
+    return loaded(TYPES)
+
+
+def test_a_macro_makes_a_function(types: Any) -> None:
+    assert types.f(floats(2, 3)).tolist() == [4, 9]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_dispatch_names_the_instantiation(types: Any, dtype: str) -> None:
+    assert types.filled(numpy.zeros(4, dtype)).tolist() == [6, 6, 6, 0]
+    with pytest.raises(RuntimeError, match="not implemented for 'Int'"):
+        types.filled(numpy.zeros(4, "int32"))
+
+
+def test_forms_of_kernels(types: Any) -> None:
+    x, d, i = numpy.zeros(4, "float32"), numpy.zeros(1), numpy.zeros(1, "int32")
+    types.forms(x, d, i)
+    assert x.tolist() == [2, 2, 1, 0] and d.tolist() == [4] and i.tolist() == [11]
+
+
+def test_memory_of_the_runtime(types: Any) -> None:
+    assert types.scratch(floats(3, 4, 5)).tolist() == [10]
+
+
+def test_wrong_launches(types: Any) -> None:
+    x = floats(2, 3)
+    assert types.invalid(x, 0, 1) == 9000 and types.invalid(x, 1, 2000) == 9000 and x.tolist() == [2, 3]
+    assert types.invalid(x, 1, 1) == 0 and x.tolist() == [4, 3]
+    with pytest.raises(kops.BadArgument, match=r"argument 1 \(float ?\*\) is 0x40, which is in no tensor"):
+        types.stray(x)
+    with pytest.raises(kops.interpret.InterpretError):
+        types.behind(x)
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Double"):
+        types.f(numpy.zeros(2))
+
+
+def test_functions_of_torch() -> None:
+    mod = loaded("""
+torch::Tensor many(torch::Tensor x, torch::Tensor y) {
+    auto z = (torch::relu(x - 2) * y + 1).sum() / x.mean() + torch::rsqrt(y).max();
+    auto o = torch::zeros({2, 3}, x.options().dtype(torch::kFloat64));
+    o.add_(z.item<double>());
+    return torch::cat({o.view({3, 2}).t(), o.slice(0, 0, 1).to(torch::kFloat64)}, 0).contiguous();
+}
+torch::Tensor unknown(torch::Tensor x) { return torch::mish(x); }
+""", ["many", "unknown"])  # fmt: skip
+    x, y = floats(1, 2, 3), floats(4, 4, 4)
+    made = mod.many(x, y)
+    assert made.shape == (3, 3) and made.dtype == numpy.float64 and made.flags.c_contiguous
+    assert numpy.allclose(made, (numpy.maximum(x - 2, 0) * y + 1).sum() / x.mean() + 0.5)
+    with pytest.raises(kops.Unsupported, match=r"mish\(\) of torch is not known for NumPy arrays"):
+        mod.unknown(x)
+
+
+def test_macros_and_defaults_are_given() -> None:
+    source = PUT + "void g(torch::Tensor x) { put<<<1, 1>>>(x.data_ptr<float>(), FACTOR * OTHER, 0); }\n"
+    mod = loaded(source, {"g": "Puts."}, extra_cuda_cflags=["-DFACTOR=2.5f", "-O3"], extra_cflags=["-DOTHER=2"])
+    x = floats(0)
+    mod.g(x)
+    assert x.tolist() == [5] and mod.g.__doc__ == "Puts."
+
+
+def test_both_sources_may_define_the_same() -> None:
+    same = "static int helper() { return 3; }\n"
+    cpp = f"{same}int g();\nint h() {{ return helper() + g(); }}\n"
+    assert loaded(f"{same}{PUT}int g() {{ return helper(); }}\n", ["g", "h"], cpp).h() == 6
+
+
+def test_files(tmp_path: Path) -> None:
+    (tmp_path / "common.h").write_text("#pragma once\n__global__ void one(float* x) { x[0] = 1; }\nvoid launch(torch::Tensor x);\n")
+    (tmp_path / "a.cu").write_text(
+        HEAD + '#include "common.h"\nvoid launch(torch::Tensor x) {\n one<<<1, 1>>>(x.data_ptr<float>());\n}\n'
+    )
+    (tmp_path / "b.cpp").write_text(
+        '#include <torch/extension.h>\nvoid launch(torch::Tensor x);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("launch", &launch); }\n'
+    )
+    mod = kops.load(name="files", sources=[str(tmp_path / "b.cpp"), tmp_path / "a.cu"], fallback="interpret", verbose=True)
+    x = floats(0)
+    mod.launch(x)
+    assert x.tolist() == [1]
+    with pytest.raises(kops.BadArgument, match="PYBIND11_MODULE"):
+        kops.load(name="files", sources=[tmp_path / "a.cu"])
+    with pytest.raises(TypeError, match="sources="):
+        kops.load()
+
+
+def test_torch_library() -> None:
+    mod = loaded("""
+int add(int a, int b) { return a + b; }
+TORCH_LIBRARY(mine, m) { m.def("add", add); }
+""")  # fmt: skip
+    assert mod.add(1, 2) == 3
+
+
+@pytest.mark.parametrize(
+    "source, functions, why",
+    [
+        ("void g() {\n  int a = nothing;\n}\n", ["g"], r"test: host code does not compile: cuda\.cu:5: .*nothing"),
+        ("void g() {}\n", ["h"], "host code does not compile: functions of load_inline:1: .*'?h'?"),
+        ("void g();\n", ["g"], "host code does not compile: .*undefined (reference|symbol).*g"),
+        ("#error no way\nvoid g() {}\n", ["g"], r"cuda\.cu:4: .*no way"),
+    ],
+)
+def test_errors_name_the_file_and_the_line(source: str, functions: Any, why: str) -> None:
+    with pytest.raises(kops.CompileFailed, match=why) as caught:
+        loaded(source, functions)
+    assert caught.value.log
+
+
+def test_a_wrong_kernel_is_found_at_its_launch() -> None:
+    mod = loaded("__global__ void k(float* x) {\n  x[0] = nothing;\n}\nvoid g(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }\n", ["g"])
+    with pytest.raises(kops.interpret.InterpretError, match="nothing"):
+        mod.g(floats(1))
+
+
+def test_what_cannot_be_is_said() -> None:
+    source = """
+struct Box { float* p; };
+__global__ void k(Box b) { b.p[0] = 1; }
+__global__ void l(float** p) { p[0][0] = 1; }
+void g(torch::Tensor x) { k<<<1, 1>>>(Box{x.data_ptr<float>()}); }
+void h(torch::Tensor x) { l<<<1, 1>>>((float**)x.data_ptr()); }
+"""
+    mod = loaded(source, ["g", "h"])
+    with pytest.raises(kops.Unsupported, match=r"argument 1 \(Box\) holds the address of a tensor"):
+        mod.g(floats(1))
+    with pytest.raises(kops.Unsupported, match="pointer to pointers"):
+        mod.h(floats(1))
+    with pytest.raises(kops.BadArgument, match="no name of a function"):
+        loaded(source, ["g()"])
+    with pytest.raises(kops.BadArgument, match="fallback"):
+        kops.load_inline("test", "", HEAD + source, ["g"], fallback="nothing")
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(sys.path)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths, **environment}
+    )
+
+
+PROGRAM = f"""
+import time, numpy, kops
+source = {HEAD + SQUARE!r} + "// SALT"
+start = time.perf_counter()
+mod = kops.load_inline("tutorial", "", source, ["square_matrix"], fallback="interpret")
+print(time.perf_counter() - start)
+assert (mod.square_matrix(numpy.full((2, 2), 3, "float32")) == 9).all()
+"""
+
+
+def test_the_next_process_compiles_nothing(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    first = run(PROGRAM, **cache)
+    assert first.returncode == 0, first.stderr
+    made = sorted(path.name for path in (tmp_path / "kops" / "extension").iterdir())
+    assert sum(name.endswith(".so") for name in made) == 1
+    second = run(PROGRAM, **cache)
+    assert second.returncode == 0, second.stderr
+    assert sorted(path.name for path in (tmp_path / "kops" / "extension").iterdir()) == made
+    assert float(second.stdout) < float(first.stdout)
+
+
+def test_processes_build_once(tmp_path: Path) -> None:
+    compiler = shutil.which("clang++") or shutil.which("g++")
+    script = tmp_path / ("clang++" if compiler and "clang" in compiler else "g++")
+    script.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\nexec {compiler} "$@"\n')
+    script.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": str(script)}
+    code = PROGRAM.replace("assert (mod", "0 and (mod")
+    running = [subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    for process in running:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len([call for call in calls if "--version" not in call]) == 2, "the headers, and the extension"
+
+
+def test_compilers_that_are_missing_or_die(tmp_path: Path) -> None:
+    done = run(PROGRAM, XDG_CACHE_HOME=str(tmp_path), CXX="no-such-compiler")
+    assert "there is no C++ compiler 'no-such-compiler'" in done.stderr and "set CXX" in done.stderr
+    script = tmp_path / "g++"
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o755)
+    done = run(PROGRAM, XDG_CACHE_HOME=str(tmp_path), CXX=str(script))
+    assert "CompileFailed" in done.stderr and "killed by signal 9" in done.stderr
+    assert not list((tmp_path / "kops").glob("extension/*.so"))
+
+
+def test_a_global_tensor_outlives_the_program() -> None:
+    code = f"""
+import numpy, kops
+mod = kops.load_inline("held", "", {HEAD!r} + "void keep(torch::Tensor x) {{ static torch::Tensor kept; kept = x; }}", ["keep"])
+mod.keep(numpy.zeros(3, "float32"))
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_numbers_that_are_special(semantics: Any) -> None:
+    mod = loaded(PUT + "void g(torch::Tensor x, double v) { put<<<1, 1>>>(x.data_ptr<float>(), v, 0); }\n", ["g"])
+    for value in (math.inf, -0.0, 1e-45):
+        x = floats(7)
+        mod.g(x, value)
+        assert x.tobytes() == floats(value).tobytes()
