@@ -45,33 +45,7 @@ done:
     return made;
 }
 
-static void add_part(void *list, size_t start, size_t end)
-{
-    PyObject *part = PyErr_Occurred() ? NULL : Py_BuildValue("nn", (Py_ssize_t)start, (Py_ssize_t)end);
-
-    if (part)
-        PyList_Append(list, part);
-    Py_XDECREF(part);
-}
-
-/* host_parts(text): where in the bytes host code begins and ends, a pair for each function, declaration and variable.
- */
-PyObject *source_host_parts(PyObject *module, PyObject *bytes)
-{
-    struct hostcode_text text = {.text = PyBytes_AsString(bytes), .found = add_part, .data = PyList_New(0)};
-
-    (void)module;
-    if (!PyErr_Occurred()) {
-        text.length = (size_t)PyBytes_Size(bytes);
-        if (hostcode_blank(&text, 1) < 0)
-            PyErr_NoMemory();
-        free(text.blanked);
-    }
-    if (PyErr_Occurred())
-        Py_CLEAR(text.data);
-    return text.data;
-}
-
+/* host_cxx(text): a CUDA source as plain C++ for the host, both as bytes. */
 PyObject *source_host_cxx(PyObject *module, PyObject *bytes)
 {
     const char *text = PyBytes_AsString(bytes);

@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler"),
 ]
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAD = """#include <torch/extension.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
@@ -437,3 +438,40 @@ def test_numbers_that_are_special(semantics: Any) -> None:
         x = floats(7)
         mod.g(x, value)
         assert x.tobytes() == floats(value).tobytes()
+
+
+def _softmax(x: Any) -> Any:
+    made = numpy.exp(x - x.max(axis=1, keepdims=True))
+    return made / made.sum(axis=1, keepdims=True)
+
+
+def _grey(x: Any) -> Any:
+    return (0.2989 * x[0] + 0.5870 * x[1] + 0.1140 * x[2]).astype("uint8")
+
+
+RANDOM = numpy.random.default_rng(1)
+
+
+@pytest.mark.skipif(not (ROOT / "tests" / "support").is_dir(), reason="the source tree has the tutorials")
+@pytest.mark.parametrize(
+    "text, cpp, function, inputs, expected",
+    [
+        ("VECTOR_ADD", None, "vector_add", [RANDOM.random(1000), RANDOM.random(1000)], numpy.add),
+        ("SQUARE", None, "square_matrix", [RANDOM.random((37, 50))], numpy.square),
+        ("GREY", None, "rgb_to_grayscale", [RANDOM.integers(0, 256, (3, 20, 37), "uint8")], _grey),
+        ("MATMUL", None, "matmul", [RANDOM.random((33, 40)), RANDOM.random((25, 40)).T], numpy.matmul),
+        ("SOFTMAX", None, "softmax", [RANDOM.random((5, 100))], _softmax),
+        ("LEAKY", "LEAKY_CPP", "forward", [RANDOM.random(1000) - 0.5, 0.25], lambda x, s: (numpy.where(x > 0, x, s * x), x)),
+        ("TOTAL", None, "total", [RANDOM.random((70, 80)).T.astype("float64"), 0.5, True], lambda x, f, t: x.sum() * f * (2 if t else 1)),
+    ],
+)
+def test_tutorials(text: str, cpp: str | None, function: str, inputs: list[Any], expected: Any) -> None:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support import tutorials
+
+    given = [x.astype("float32") if getattr(x, "dtype", None) == "float64" and text != "TOTAL" else x for x in inputs]
+    cpp_text = getattr(tutorials, cpp) if cpp else ""
+    mod = kops.load_inline(function, cpp_text, getattr(tutorials, text), None if cpp else [function], fallback="interpret")
+    made, wanted = getattr(mod, function)(*given), expected(*given)
+    for one, right in zip(made, wanted) if isinstance(wanted, tuple) else ((made, wanted),):
+        assert one.shape == numpy.shape(right) and numpy.allclose(one, right, atol=1e-5)

@@ -190,16 +190,6 @@ static void blank(struct scan *s, size_t start, size_t end)
     s->changed = true;
 }
 
-/* The statement, up to before the token `end`, is for the host. */
-static void drop(struct scan *s, size_t end)
-{
-    const struct token *first = &s->t->list[s->start], *last = &s->t->list[end - 1];
-
-    if (s->out && s->given->found)
-        s->given->found(s->given->data, first->start, last->start + last->length);
-    blank(s, s->start, end);
-}
-
 static bool is_faulty(const struct scan *s, size_t start, size_t end)
 {
     const struct token *last = &s->t->list[end - 1];
@@ -261,7 +251,7 @@ static size_t open_brace(struct scan *s, size_t i)
         return tokens_skip_group(t, i);
     i = tokens_skip_group(t, i);
     if (is_for_host(s, &h) || (!h.device && is_faulty(s, s->start, i)))
-        drop(s, i);
+        blank(s, s->start, i);
     s->start = i;
     return i;
 }
@@ -301,7 +291,7 @@ static void end_statement(struct scan *s, size_t i)
     if (!h.parentheses && (h.constant || h.constant_expression))
         return;
     if (is_for_host(s, &h))
-        drop(s, i + 1);
+        blank(s, s->start, i + 1);
 }
 
 static void close_brace(struct scan *s, size_t i)
@@ -336,7 +326,7 @@ static size_t end_parentheses(struct scan *s, size_t i)
         !words_have(&s->program->whole, s->t->text + name->start, name->length))
         return end;
     if (!marks_device(s->program, s->t, s->start))
-        drop(s, end);
+        blank(s, s->start, end);
     s->start = end;
     return end;
 }

@@ -21,7 +21,8 @@ _DEVICE_NAMES = {"Half": "__half", "BFloat16": "__nv_bfloat16", "Float8_e4m3fn":
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h", "__nv_fp8_e4m3": "cuda_fp8.h", "__nv_fp8_e5m2": "cuda_fp8.h"}
 _OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b")
 _ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
-_WORDS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict)\b")
+_WORDS = re.compile(r"\b(?:const|volatile)\b")
+_RESTRICT = re.compile(r"\b(?:__restrict__|__restrict)\b|\bconst$")  # of the pointer itself
 _FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)  # headers that device code does without
 _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
 
@@ -41,8 +42,8 @@ class Given(NamedTuple):
 
 def given(argument: Any, data: bytes) -> Given:
     text = argument.type.decode()
-    start = text.find("T = ") + 4
-    return Given(device_name(text[start : text.rindex("]")]), chr(argument.kind), data)
+    name = _RESTRICT.sub("", text[text.find("T = ") + 4 : text.rindex("]")]).strip()
+    return Given(device_name(name), "p" if name.endswith("*") else chr(argument.kind), data)
 
 
 class Kernels:

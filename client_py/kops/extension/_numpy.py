@@ -167,7 +167,7 @@ def _view(self: Any, shape: Any) -> Any:
     if isinstance(shape, Dtype):
         return self.view(_dtype(shape, None))
     made = self.view()
-    made.shape = tuple(shape)  # NumPy refuses what would be a copy, as torch does
+    made.shape = _shape(shape)  # NumPy refuses what would be a copy, as torch does
     return made
 
 
@@ -300,8 +300,8 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "softmax": _softmax, "clamp": _clamp, "clamp_min": lambda self, low: numpy.maximum(self, low),
     "clamp_max": lambda self, high: numpy.minimum(self, high),
     "contiguous": lambda self, *_, **__: numpy.ascontiguousarray(self).reshape(self.shape), "view": _view,
-    "reshape": lambda self, shape: self.reshape(tuple(shape)), "view_as": lambda self, other: _view(self, other.shape),
-    "flatten": _flatten, "transpose": lambda self, a, b: self.swapaxes(a, b), "permute": lambda self, dims: self.transpose(tuple(dims)),
+    "reshape": lambda self, shape: self.reshape(_shape(shape)), "view_as": lambda self, other: _view(self, other.shape),
+    "flatten": _flatten, "transpose": lambda self, a, b: self.swapaxes(a, b), "permute": lambda self, dims: self.transpose(_shape(dims)),
     "t": lambda self: self.T, "squeeze": _squeeze, "unsqueeze": lambda self, dim: numpy.expand_dims(self, dim), "expand": _expand,
     "expand_as": lambda self, other: _expand(self, other.shape), "select": _select, "narrow": _narrow, "slice": _slice, "index": _index,
     "index_put_": _index_put_, "clone": lambda self, *_, **__: self.copy(), "copy_": _copied, "fill_": _copied,
