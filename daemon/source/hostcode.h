@@ -20,7 +20,7 @@ struct hostcode_text {
     const char *text; /* borrowed */
     size_t length;
     const unsigned char *faults; /* NULL, or for each byte whether a compiler found a fault in its line */
-    char *blanked; /* set on success: `length` bytes and a NUL; the caller frees it */
+    char *blanked;               /* set on success: `length` bytes and a NUL; the caller frees it */
     bool changed;
 };
 

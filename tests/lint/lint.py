@@ -81,7 +81,7 @@ PYTHON_LAYERS = (
     "ray",
 )  # fmt: skip
 # They import, besides each other in this order, what `kops` exports, and `_companions`: nothing else of the layers that are the core.
-PYTHON_COMPANIONS = ("interpret", "profiler", "judge", "ray")
+PYTHON_COMPANIONS = ("interpret", "extension", "profiler", "judge", "ray")
 MAX_FUNCTION = 80
 MAX_BYTES = 1 << 20
 SKIPPED = 77
