@@ -1,0 +1,449 @@
+// torch's functions: those of ops.txt and what has no declaration there; operators, guards, torch::nn::functional.
+#pragma once
+#include <kops/tensor.h>
+
+namespace at
+{
+namespace Reduction
+{
+enum Reduction { None, Mean, Sum };
+}
+} // namespace at
+
+#include <kops/functions.h> // generated of ops.txt
+
+namespace at
+{
+#define KOPS_BINARY(OP, NAME)                                                                                          \
+    inline Tensor operator OP(const Tensor &a, const Tensor &b)                                                        \
+    {                                                                                                                  \
+        return kops::call<Tensor>(NAME, {a, b});                                                                       \
+    }                                                                                                                  \
+    inline Tensor operator OP(const Tensor &a, const Scalar &b)                                                        \
+    {                                                                                                                  \
+        return kops::call<Tensor>(NAME, {a, b});                                                                       \
+    }                                                                                                                  \
+    inline Tensor operator OP(const Scalar &a, const Tensor &b)                                                        \
+    {                                                                                                                  \
+        return kops::call<Tensor>(NAME, {kops::call<Tensor>("scalar_tensor options", {a, b.options()}), b});           \
+    }
+KOPS_BINARY(+, "add")
+KOPS_BINARY(-, "sub")
+KOPS_BINARY(*, "mul")
+KOPS_BINARY(/, "div")
+KOPS_BINARY(%, "remainder")
+KOPS_BINARY(&, "bitwise_and")
+KOPS_BINARY(|, "bitwise_or")
+KOPS_BINARY(^, "bitwise_xor")
+KOPS_BINARY(<, "lt")
+KOPS_BINARY(<=, "le")
+KOPS_BINARY(>, "gt")
+KOPS_BINARY(>=, "ge")
+KOPS_BINARY(==, "eq")
+KOPS_BINARY(!=, "ne")
+#undef KOPS_BINARY
+
+// Memory of the caller as a tensor. There is none with a deleter: nothing could tell when torch's last view is gone.
+inline Tensor from_blob(void *data, IntArrayRef sizes, const TensorOptions &options = {})
+{
+    return kops::call<Tensor>("from_blob options", {(int64_t)data, sizes, options});
+}
+inline Tensor from_blob(void *data, IntArrayRef sizes, IntArrayRef strides, const TensorOptions &options = {})
+{
+    return kops::call<Tensor>("from_blob strides options", {(int64_t)data, sizes, strides, options});
+}
+
+// Nested lists of numbers as torch::tensor() takes them.
+class TensorData
+{
+    std::vector<int64_t> sizes_;
+    std::vector<double>  numbers;
+    std::vector<int64_t> integers;
+    ScalarType           type_;
+
+    template <class T> void append(T number)
+    {
+        numbers.push_back((double)number);
+        integers.push_back((int64_t)number);
+    }
+
+  public:
+    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+    TensorData(T number) : type_(c10::CppTypeToScalarType<T>::value)
+    {
+        append(number);
+    }
+    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+    TensorData(ArrayRef<T> list) : sizes_{(int64_t)list.size()}, type_(c10::CppTypeToScalarType<T>::value)
+    {
+        for (T number : list)
+            append(number);
+    }
+    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+    TensorData(const std::vector<T> &list) : sizes_{(int64_t)list.size()}, type_(c10::CppTypeToScalarType<T>::value)
+    {
+        for (T number : list)
+            append(number);
+    }
+    TensorData(std::initializer_list<TensorData> list) : sizes_{(int64_t)list.size()}, type_(kFloat)
+    {
+        for (const TensorData &item : list) {
+            TORCH_CHECK(item.sizes_ == list.begin()->sizes_ && item.type_ == list.begin()->type_,
+                        "torch::tensor: the items of a list differ in size or type");
+            numbers.insert(numbers.end(), item.numbers.begin(), item.numbers.end());
+            integers.insert(integers.end(), item.integers.begin(), item.integers.end());
+            type_ = item.type_;
+        }
+        if (list.size() > 0)
+            sizes_.insert(sizes_.end(), list.begin()->sizes_.begin(), list.begin()->sizes_.end());
+    }
+    // torch's default types for numbers of a C++ type.
+    ScalarType type() const
+    {
+        return isIntegralType(type_) ? kLong : type_ == kDouble ? kFloat : type_;
+    }
+    kops::Argument values() const
+    {
+        return isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers)) : kops::Argument(IntArrayRef(integers));
+    }
+    IntArrayRef sizes() const
+    {
+        return sizes_;
+    }
+};
+inline Tensor tensor(const TensorData &data, const TensorOptions &options = {})
+{
+    return kops::call<Tensor>("tensor sizes options", {data.values(), data.sizes(),
+                                                       options.has_dtype() ? options : options.dtype(data.type())});
+}
+
+// Extensions run without recording gradients, so these change nothing.
+struct NoGradGuard {
+    NoGradGuard()
+    {
+    }
+};
+struct AutoGradMode {
+    explicit AutoGradMode(bool)
+    {
+    }
+};
+struct AutoDispatchBelowADInplaceOrView {
+    AutoDispatchBelowADInplaceOrView()
+    {
+    }
+};
+using AutoNonVariableTypeMode = AutoDispatchBelowADInplaceOrView;
+struct InferenceMode {
+    explicit InferenceMode(bool = true)
+    {
+    }
+};
+struct GradMode {
+    static bool is_enabled()
+    {
+        return false;
+    }
+};
+
+inline std::optional<Device> device_of(const Tensor &tensor)
+{
+    return tensor.defined() ? std::optional<Device>(tensor.device()) : std::nullopt;
+}
+inline int64_t maybe_wrap_dim(int64_t dim, int64_t count)
+{
+    int64_t n = std::max<int64_t>(count, 1);
+    KOPS_CHECK(IndexError, dim >= -n && dim < n, "Dimension out of range (expected to be in range of [", -n, ", ", n - 1,
+               "], but got ", dim, ")");
+    return dim < 0 ? dim + n : dim;
+}
+inline void manual_seed(uint64_t seed)
+{
+    kops::call<void>("manual_seed", {(int64_t)seed});
+}
+
+// The type in which arithmetic of a type is done.
+template <class T> struct OpMathType {
+    using type = T;
+};
+template <> struct OpMathType<Half> {
+    using type = float;
+};
+template <> struct OpMathType<BFloat16> {
+    using type = float;
+};
+template <> struct OpMathType<Float8_e5m2> {
+    using type = float;
+};
+template <> struct OpMathType<Float8_e4m3fn> {
+    using type = float;
+};
+template <class T> using opmath_type = typename OpMathType<T>::type;
+// The type of sums, on a GPU (true) or a CPU: there float is summed as double, and integers as 64 bits on both.
+template <class T, bool gpu>
+using acc_type = std::conditional_t<std::is_same_v<T, bool>, bool,
+                 std::conditional_t<std::is_integral_v<T>, int64_t,
+                 std::conditional_t<std::is_same_v<opmath_type<T>, float>, std::conditional_t<gpu, float, double>, T>>>;
+
+template <class T, class U> constexpr T ceil_div(T a, U b)
+{
+    return (a + b - 1) / b;
+}
+template <class T, class U> constexpr T ceilDiv(T a, U b)
+{
+    return ceil_div(a, b);
+}
+template <class T, class U> constexpr T round_up(T a, U b)
+{
+    return ceil_div(a, b) * b;
+}
+template <class F> void parallel_for(int64_t begin, int64_t end, int64_t, const F &body)
+{
+    if (begin < end)
+        body(begin, end);
+}
+inline int get_num_threads()
+{
+    return 1;
+}
+
+// Ops for which std::tuple results and C++ names differ from torch's Python.
+inline Tensor index(const Tensor &self, std::initializer_list<indexing::TensorIndex> indices)
+{
+    return self.index(indices);
+}
+inline Tensor nll_loss_nd(const Tensor &self, const Tensor &target)
+{
+    return nll_loss(self, target);
+}
+} // namespace at
+
+namespace c10
+{
+using at::AutoGradMode;
+using at::InferenceMode;
+using at::maybe_wrap_dim;
+using at::NoGradGuard;
+
+// A range for loops: c10::irange(n), c10::irange(begin, end).
+template <class T> class IntegerRange
+{
+    T first, last;
+
+  public:
+    struct iterator {
+        T value;
+        T operator*() const
+        {
+            return value;
+        }
+        iterator &operator++()
+        {
+            ++value;
+            return *this;
+        }
+        bool operator!=(iterator other) const
+        {
+            return value < other.value;
+        }
+    };
+    IntegerRange(T first, T last) : first(first), last(last)
+    {
+    }
+    iterator begin() const
+    {
+        return {first};
+    }
+    iterator end() const
+    {
+        return {last};
+    }
+};
+template <class T> IntegerRange<T> irange(T end)
+{
+    return {T(0), end};
+}
+template <class T, class U> IntegerRange<U> irange(T begin, U end)
+{
+    return {(U)begin, end};
+}
+
+template <class C> int64_t multiply_integers(const C &list)
+{
+    int64_t product = 1;
+    for (int64_t number : list)
+        product *= number;
+    return product;
+}
+} // namespace c10
+
+namespace torch
+{
+using namespace at;
+using at::Tensor;
+namespace indexing = at::indexing;
+namespace headeronly
+{
+using namespace c10;
+}
+using c10::CppTypeToScalarType;
+template <class T> constexpr ScalarType CppTypeToScalarType_v = CppTypeToScalarType<T>::value;
+
+namespace autograd
+{
+using Variable      = at::Tensor;
+using variable_list = std::vector<at::Tensor>;
+using tensor_list   = std::vector<at::Tensor>;
+using at::AutoGradMode;
+using at::GradMode;
+} // namespace autograd
+
+namespace nn::functional
+{
+using at::adaptive_avg_pool1d;
+using at::adaptive_avg_pool2d;
+using at::adaptive_avg_pool3d;
+using at::celu;
+using at::conv1d;
+using at::conv2d;
+using at::conv3d;
+using at::conv_transpose2d;
+using at::elu;
+using at::gelu;
+using at::hardswish;
+using at::hardtanh;
+using at::leaky_relu;
+using at::linear;
+using at::mish;
+using at::relu;
+using at::relu6;
+using at::selu;
+using at::silu;
+using at::softplus;
+
+// Options of a function: a constructor with the ones that are needed, a setter for each of the others.
+#define KOPS_OPTION(CLASS, TYPE, NAME, VALUE)                                                                          \
+    TYPE   NAME##_ = VALUE;                                                                                            \
+    CLASS &NAME(TYPE value)                                                                                            \
+    {                                                                                                                  \
+        NAME##_ = std::move(value);                                                                                    \
+        return *this;                                                                                                  \
+    }
+
+class SoftmaxFuncOptions
+{
+  public:
+    SoftmaxFuncOptions(int64_t dim) : dim_(dim)
+    {
+    }
+    int64_t dim_;
+    KOPS_OPTION(SoftmaxFuncOptions, std::optional<ScalarType>, dtype, std::nullopt)
+};
+using LogSoftmaxFuncOptions = SoftmaxFuncOptions;
+inline Tensor softmax(const Tensor &input, const SoftmaxFuncOptions &options)
+{
+    return at::softmax(input, options.dim_, options.dtype_);
+}
+inline Tensor log_softmax(const Tensor &input, const LogSoftmaxFuncOptions &options)
+{
+    return at::log_softmax(input, options.dim_, options.dtype_);
+}
+
+class NormalizeFuncOptions
+{
+  public:
+    KOPS_OPTION(NormalizeFuncOptions, double, p, 2.0)
+    KOPS_OPTION(NormalizeFuncOptions, int64_t, dim, 1)
+    KOPS_OPTION(NormalizeFuncOptions, double, eps, 1e-12)
+};
+inline Tensor normalize(const Tensor &input, const NormalizeFuncOptions &options = {})
+{
+    Tensor norm = input.norm(options.p_, options.dim_, true).clamp_min(options.eps_);
+    return input / norm.expand_as(input);
+}
+
+class LayerNormFuncOptions
+{
+  public:
+    LayerNormFuncOptions(std::vector<int64_t> normalized_shape) : normalized_shape_(std::move(normalized_shape))
+    {
+    }
+    std::vector<int64_t> normalized_shape_;
+    KOPS_OPTION(LayerNormFuncOptions, Tensor, weight, {})
+    KOPS_OPTION(LayerNormFuncOptions, Tensor, bias, {})
+    KOPS_OPTION(LayerNormFuncOptions, double, eps, 1e-5)
+};
+inline Tensor layer_norm(const Tensor &input, const LayerNormFuncOptions &options)
+{
+    return at::layer_norm(input, options.normalized_shape_, options.weight_, options.bias_, options.eps_);
+}
+
+class GroupNormFuncOptions
+{
+  public:
+    GroupNormFuncOptions(int64_t num_groups) : num_groups_(num_groups)
+    {
+    }
+    int64_t num_groups_;
+    KOPS_OPTION(GroupNormFuncOptions, Tensor, weight, {})
+    KOPS_OPTION(GroupNormFuncOptions, Tensor, bias, {})
+    KOPS_OPTION(GroupNormFuncOptions, double, eps, 1e-5)
+};
+inline Tensor group_norm(const Tensor &input, const GroupNormFuncOptions &options)
+{
+    return at::group_norm(input, options.num_groups_, options.weight_, options.bias_, options.eps_);
+}
+
+// Sizes of the 1 to 3 dimensions of a convolution: one number stands for all of them.
+class ConvSizes : public std::vector<int64_t>
+{
+  public:
+    ConvSizes(int64_t one) : vector{one}
+    {
+    }
+    ConvSizes(std::initializer_list<int64_t> list) : vector(list)
+    {
+    }
+    ConvSizes(std::vector<int64_t> list) : vector(std::move(list))
+    {
+    }
+};
+class ConvFuncOptions
+{
+  public:
+    KOPS_OPTION(ConvFuncOptions, Tensor, bias, {})
+    KOPS_OPTION(ConvFuncOptions, ConvSizes, stride, 1)
+    KOPS_OPTION(ConvFuncOptions, ConvSizes, padding, 0)
+    KOPS_OPTION(ConvFuncOptions, ConvSizes, dilation, 1)
+    KOPS_OPTION(ConvFuncOptions, int64_t, groups, 1)
+};
+using Conv1dFuncOptions = ConvFuncOptions;
+using Conv2dFuncOptions = ConvFuncOptions;
+using Conv3dFuncOptions = ConvFuncOptions;
+#define KOPS_CONVOLUTION(NAME)                                                                                         \
+    inline Tensor NAME(const Tensor &input, const Tensor &weight, const ConvFuncOptions &options)                      \
+    {                                                                                                                  \
+        return at::NAME(input, weight, options.bias_, options.stride_, options.padding_, options.dilation_,            \
+                        options.groups_);                                                                              \
+    }
+KOPS_CONVOLUTION(conv1d)
+KOPS_CONVOLUTION(conv2d)
+KOPS_CONVOLUTION(conv3d)
+#undef KOPS_CONVOLUTION
+
+class PadFuncOptions
+{
+  public:
+    PadFuncOptions(std::vector<int64_t> pad) : pad_(std::move(pad))
+    {
+    }
+    std::vector<int64_t> pad_;
+    KOPS_OPTION(PadFuncOptions, double, value, 0)
+};
+inline Tensor pad(const Tensor &input, const PadFuncOptions &options)
+{
+    return at::pad(input, options.pad_, "constant", options.value_);
+}
+#undef KOPS_OPTION
+} // namespace nn::functional
+} // namespace torch
