@@ -426,7 +426,7 @@ static size_t write_kernel(struct part *p, size_t start, const struct function *
     copy(p, end_of(p, f->end));
     say(out, " ::kops::stub(::kops::entry(__PRETTY_FUNCTION__, {");
     write_instance(p, start, f);
-    say(out, "}).c_str()");
+    say(out, "})");
     write_arguments(p, f);
     say(out, ");");
     if (token_is_mark(p->t, behind - 1, '}') && behind - 1 > f->end) {

@@ -219,7 +219,7 @@ std::vector<torch::Tensor> leaky_relu(torch::Tensor x, double slope = 0.125) {
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("forward", &leaky_relu, "LeakyReLU forward (CUDA)");
+  m.def("forward", &leaky_relu, "LeakyReLU forward (CUDA)", py::arg("x"), py::arg("slope") = 0.125);
 }
 """
 TOTAL = r"""

@@ -202,7 +202,3 @@ class Library:
         if message is None:
             return None
         return self._library.kops_error_type().decode(), message.decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """From now on the library calls nothing of Python's."""
-        self._library.kops_open(None)

@@ -77,8 +77,8 @@ class Kernels:
         source = "".join(f"#include <{header}>\n" for header in headers) + (f'#line 1 "{self._name}"\n' if headers else "") + self._source
         return Code(source, (entry,), self._options, self._files, self._name, None, None)
 
-    def _form(self, entry: str, params: tuple[Param, ...]) -> Any:
-        key = entry, params
+    def _form(self, entry: str, params: tuple[Param, ...], cooperative: bool) -> Any:
+        key = entry, params, cooperative
         with self._lock:
             found = self._forms.get(key)
             if found is None:
@@ -88,10 +88,14 @@ class Kernels:
                 names = parameter_names(code.scan, entry)
                 if len(names) == len(params) == len(set(names)):
                     params = tuple(Param(name, *_rest(param)) for name, param in zip(names, params))
-                found = self._forms[key] = Form(self.client, code, entry, params, Geometry(None, None, 0, None), True, self.fallback)
+                geometry = Geometry(None, None, 0, None, cooperative)
+                found = self._forms[key] = Form(self.client, code, entry, params, geometry, True, self.fallback)
         return found
 
-    def launch(self, entry: str, dims: Sequence[int], shared: int, stream: int, arguments: Sequence[Given], usual_stream: int) -> int:
+    def launch(
+        self, entry: str, dims: Sequence[int], shared: int, stream: int, arguments: Sequence[Given], usual_stream: int,
+        cooperative: bool = False, cluster: tuple[int, ...] | None = None,
+    ) -> int:  # fmt: skip
         """Launches a kernel. Returns a number of cudaError_t."""
         entry = device_name(entry)
         if "?" in entry:
@@ -100,9 +104,9 @@ class Kernels:
         if not (0 < threads <= MOST_THREADS and all(0 < size <= most for size, most in zip(dims, MOST_BLOCKS)) and dims[5] <= 64):
             return INVALID_CONFIGURATION
         made = [_argument(entry, i, one) for i, one in enumerate(arguments)]
-        form = self._form(entry, tuple(param for param, _, _ in made))
+        form = self._form(entry, tuple(param for param, _, _ in made), cooperative)
         values = [value for _, value, _ in made]
-        sizes = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared}
+        sizes = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
         if self.fallback == "interpret" and all(on_cpu for _, _, on_cpu in made):
             form.interpret(*values, **sizes)
         elif stream and stream != usual_stream:

@@ -22,7 +22,11 @@ class Held:
 
     def __init__(self, value: Any, framework: Any, host: bool) -> None:
         self.value, self.framework, self.host, self.count = value, framework, host, 1
-        self.start, self.size = framework.storage(value)
+        self.renew()
+
+    def renew(self) -> None:
+        """Finds the storage, which a function may have changed."""
+        self.start, self.size = self.framework.storage(self.value)
 
 
 class Place(NamedTuple):

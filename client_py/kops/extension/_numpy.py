@@ -107,6 +107,30 @@ def stream() -> int:
     return 0
 
 
+def properties() -> None:
+    """What is known of the device."""
+
+
+def current_device() -> int:
+    return 0
+
+
+def device_count() -> int:
+    return 1
+
+
+def set_device(index: int) -> None:
+    """There is one."""
+
+
+def library_function(library: str, name: str) -> int:
+    return 0
+
+
+def blas_handle() -> int:
+    return 0
+
+
 # ---- functions ----
 
 
@@ -203,13 +227,12 @@ def _position(item: Any) -> Any:
 
 
 def _index(self: Any, *items: Any) -> Any:
-    items = items[0] if len(items) == 1 and isinstance(items[0], (list, tuple)) and not isinstance(items[0], Slice) else items
     return self[tuple(_position(item) for item in items)]
 
 
-def _index_put_(self: Any, *items: Any) -> Any:
-    where, value = (items[0], items[1]) if isinstance(items[0], (list, tuple)) and not isinstance(items[0], Slice) else (items[1:], items[0])
-    self[tuple(_position(item) for item in where)] = value
+def _index_put(self: Any, *given: Any) -> Any:
+    value, *items = given
+    self[tuple(_position(item) for item in items)] = value
     return self
 
 
@@ -231,10 +254,10 @@ def _arange(*bounds: Any, options: Any = None) -> Any:
     return numpy.arange(*bounds, dtype=_dtype(options, usual))
 
 
-def _tensor(data: Any, options: Any = None) -> Any:
+def _tensor(data: Any, sizes: Any = None, options: Any = None) -> Any:
     first = data[0] if isinstance(data, list) and data else data
     usual = "bool" if isinstance(first, bool) else "int64" if isinstance(first, int) else FLOAT
-    return numpy.array(data, dtype=_dtype(options, usual))
+    return numpy.array(data, dtype=_dtype(options, usual)).reshape(() if sizes is None else tuple(sizes))
 
 
 def _copied(self: Any, other: Any, *_: Any) -> Any:
@@ -304,7 +327,7 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "flatten": _flatten, "transpose": lambda self, a, b: self.swapaxes(a, b), "permute": lambda self, dims: self.transpose(_shape(dims)),
     "t": lambda self: self.T, "squeeze": _squeeze, "unsqueeze": lambda self, dim: numpy.expand_dims(self, dim), "expand": _expand,
     "expand_as": lambda self, other: _expand(self, other.shape), "select": _select, "narrow": _narrow, "slice": _slice, "index": _index,
-    "index_put_": _index_put_, "clone": lambda self, *_, **__: self.copy(), "copy_": _copied, "fill_": _copied,
+    "index_put_": _index_put, "clone": lambda self, *_, **__: self.copy(), "copy_": _copied, "fill_": _copied,
     "zero_": lambda self: _copied(self, 0), "cat": lambda tensors, dim=0: numpy.concatenate(tensors, dim),
     "stack": lambda tensors, dim=0: numpy.stack(tensors, dim), "where": numpy.where, "to": _to, "type_as": _to, "toType": _to,
     "item": lambda self: self.item(), "equal": lambda self, other: bool(numpy.array_equal(self, other)),

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from .. import BadArgument, KopsError
 from . import _abi, _memory, _numpy, _torch
-from ._abi import Argument, Definition, Library, Table, Tensor, Value
-from ._cuda import CudaError, cuda
+from ._abi import Definition, Library, Table, Tensor, Value
+from ._cuda import Cuda, cuda
 from ._kernels import Kernels, given
 
 _EXCEPTIONS = {
@@ -28,7 +28,8 @@ class Call:
         self.kernels, self.framework = kernels, framework
         self.on_cpu = on_cpu  # tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them
         self.failure: BaseException | None = None  # of the callback before
-        self.cuda = CudaError()
+        self.refused: Exception | None = None  # of a function of the CUDA runtime
+        self.cuda = Cuda()
         self.scalars: list[Any] = []  # memory of the last number that was returned
 
     def is_host(self, value: Any) -> bool:
@@ -62,15 +63,18 @@ def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., 
     return run
 
 
-def describe(into: Tensor, value: Any, framework: Any, host: bool) -> None:
-    """Fills what C++ knows of a tensor, and gives C++ a reference."""
+def describe(into: Tensor, value: Any, framework: Any, host: bool, number: int = 0) -> None:
+    """Fills what C++ knows of a tensor, and gives C++ a reference. `number`: the id that the tensor has already."""
     dtype, index, address, sizes, strides, requires_grad = framework.described(value)
     if len(sizes) > _abi.DIMS:
         raise BadArgument(f"a tensor of {len(sizes)} dimensions; an extension takes {_abi.DIMS}")
     into.dtype, into.ndim, into.data, into.requires_grad = dtype, len(sizes), address, requires_grad
     into.device_type, into.device_index = (0, -1) if host else (1, index)
     into.sizes[: len(sizes)], into.strides[: len(sizes)] = sizes, strides
-    into.id = _memory.hold(value, framework, host)
+    if number:
+        _memory.retain(number)
+        _memory.held(number).renew()
+    into.id = number or _memory.hold(value, framework, host)
 
 
 def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> None:
@@ -79,6 +83,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
         return
     call = _current()
     words = name.decode().split()
+    known: dict[int, int] = {}  # ids of the arguments, by what they are
     hosts: list[bool] = []
 
     def tensor(number: int) -> Any:
@@ -86,6 +91,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
             return None
         held = _memory.held(number)
         hosts.append(held.host)
+        known[id(held.value)] = number
         return held.value
 
     arguments = [_abi.read(values[i], tensor) for i in range(n)]
@@ -94,7 +100,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
     made = call.framework.call(words[0], arguments[:plain], named)
     device = _device_of(words[0], arguments)
     host = not call.on_cpu and not hosts if device is None and not hosts else all(hosts) if device is None else device == 0
-    _answer(call, made, host, out, count, scalar)
+    _answer(call, made, host, known, out, count, scalar)
 
 
 def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
@@ -109,7 +115,7 @@ def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
     return None
 
 
-def _answer(call: Call, made: Any, host: bool, out: Any, count: Any, scalar: Any) -> None:
+def _answer(call: Call, made: Any, host: bool, known: dict[int, int], out: Any, count: Any, scalar: Any) -> None:
     framework = call.framework
     if made is None:
         return
@@ -120,7 +126,7 @@ def _answer(call: Call, made: Any, host: bool, out: Any, count: Any, scalar: Any
             raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
         for i, one in enumerate(made):
             real = not call.on_cpu and framework.on_cpu(one)
-            describe(out[i], one, framework, host or real)
+            describe(out[i], one, framework, host or real, known.get(id(one), 0))
         count[0] = len(made)
     else:
         call.scalars.clear()
@@ -132,13 +138,17 @@ def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments
     values = [given(arguments[i], c.string_at(arguments[i].data, arguments[i].size)) for i in range(n)]
     sizes = [dims[i] for i in range(6)]
     usual = call.framework.stream()
-    call.cuda.set(call.kernels.launch(kernel.decode(), sizes, shared, stream or 0, values, usual))
+    number = call.kernels.launch(kernel.decode(), sizes, shared, stream or 0, values, usual, **call.cuda.take_attributes())
+    call.cuda.set(number)
 
 
 def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:
     call = _current()
-    given = [_abi.read(values[i], lambda number: _memory.held(number).value) for i in range(n)]
-    return cuda(call, name.decode(), given, out)
+    try:
+        return cuda(call, name.decode(), [_abi.read(values[i], lambda number: None) for i in range(n)], out)
+    except Exception as error:
+        call.refused = error  # C++ may look at no error's number
+        raise
 
 
 def _error() -> int | None:
@@ -146,24 +156,27 @@ def _error() -> int | None:
     return None if message is None else c.addressof(message)
 
 
-TABLE = Table(
-    _abi.OP(_guarded(_op)), _abi.RELEASE(_memory.release), _abi.LAUNCH(_guarded(_launch)), _abi.CUDA(_guarded(_cuda, 999)),
-    _abi.ERROR(_error),
-)  # fmt: skip
-_libraries: list[Library] = []
+def _table() -> Table:
+    """The table, in memory that outlives Python."""
+    malloc = c.CDLL(None).malloc
+    malloc.restype, malloc.argtypes = c.c_void_p, [c.c_size_t]
+    table = Table.from_address(malloc(c.sizeof(Table)))
+    table.op, table.release = _abi.OP(_guarded(_op)), _abi.RELEASE(_memory.release)
+    table.launch, table.cuda, table.error = _abi.LAUNCH(_guarded(_launch)), _abi.CUDA(_guarded(_cuda, 999)), _abi.ERROR(_error)
+    return table
 
 
-def load(path: str) -> Library:
-    library = Library(path, TABLE)
-    _libraries.append(library)
-    return library
+TABLE = _table()
 
 
 @atexit.register
 def _leave() -> None:
-    """C++ frees its global tensors when the process ends, and there is no Python then."""
-    for library in _libraries:
-        library.close()
+    """C++ frees its global tensors when the process ends, and there is no Python then: a function of C that does nothing takes them."""
+    TABLE.release = c.cast(c.CDLL(None).labs, _abi.RELEASE)
+
+
+def load(path: str) -> Library:
+    return Library(path, TABLE)
 
 
 # ---- calls from Python ----
@@ -242,6 +255,8 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
         failed = library.call(definition.number, made.values, made.tensors, out, result)
         if failed is not None:
             _fail(call, *failed)
+        if call.refused is not None:
+            raise call.refused
         return _abi.read(result, lambda index: _taken(out[index].id))
     finally:
         _thread.call = before

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from .. import Unsupported
+from . import _memory, headers
 from ._abi import Device, Dtype, Format, Options, Slice
 
-# Functions and methods that extensions may call; in-place forms, NAME_, belong to them. Nothing else of torch is reached by a name.
-ALLOWED = frozenset(
-    """
-    abs acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
-    adaptive_max_pool3d add addbmm addcdiv addcmul addmm addmv addr alias all allclose amax amin aminmax angle any arange argmax argmin
-    argsort as_strided asin asinh atan atan2 atanh avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bernoulli bernoulli_
-    binary_cross_entropy binary_cross_entropy_with_logits bincount bitwise_and bitwise_not bitwise_or bitwise_xor bmm broadcast_to
-    bucketize cat cdist ceil celu chain_matmul cholesky chunk clamp clamp_max clamp_min clip clone col2im complex concat conj
-    constant_pad_nd contiguous conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution copy_ copysign cos
-    cosh cosine_similarity count_nonzero cpu cross cross_entropy_loss cuda cummax cummin cumprod cumsum deg2rad detach diag diag_embed
-    diagonal diff digamma dist div divide dot dropout einsum elu embedding empty empty_like empty_strided eq equal erf erfc erfinv exp
-    exp2 exp_ expand expand_as expm1 exponential_ eye fill_ flatten flip floor floor_divide fmax fmin fmod frac full full_like gather ge
-    gelu ger glu grad group_norm gt hamming_window hann_window hardshrink hardsigmoid hardswish hardtanh heaviside
-    hinge_embedding_loss histc huber_loss hypot im2col imag index index_add index_add_ index_copy index_copy_ index_fill
-    index_put index_put_ index_select instance_norm interpolate inverse is_nonzero isclose isfinite isinf isnan item kl_div kron kthvalue
-    l1_loss layer_norm le leaky_relu lerp lgamma linear linspace log log10 log1p log2 log_normal_ log_sigmoid log_softmax logaddexp
-    logical_and logical_not logical_or logical_xor logit logsumexp lt lu masked_fill masked_scatter masked_select matmul matrix_exp max
-    max_pool1d max_pool2d max_pool3d maximum mean median meshgrid min minimum mish mm mode moveaxis movedim mse_loss mul multinomial
-    multiply mv nan_to_num narrow native_batch_norm native_layer_norm ne neg negative new_empty new_empty_strided new_full new_ones
-    new_tensor new_zeros nll_loss nonzero norm normal normal_ normalize one_hot ones ones_like outer pad permute pin_memory
-    pixel_shuffle pixel_unshuffle poisson polar pow prelu prod quantile rad2deg rand rand_like randint randint_like randn randn_like
-    random_ randperm ravel real reciprocal record_stream relu relu6 remainder repeat repeat_interleave requires_grad_ reshape reshape_as
-    resize_ rms_norm roll rot90 round rrelu rsqrt rsub scalar_tensor scaled_dot_product_attention scatter scatter_add scatter_reduce
-    searchsorted select selu set_ sigmoid sign signbit silu sin sinc sinh slice smooth_l1_loss softmax softplus softshrink softsign sort
-    split split_with_sizes sqrt square squeeze stack std std_mean sub subtract sum svd swapaxes swapdims t take take_along_dim tan tanh
-    tensor tensor_split tensordot threshold tile to topk trace transpose tril tril_indices triplet_margin_loss triu triu_indices
-    true_divide trunc type_as unbind unflatten unfold uniform_ unique unsqueeze upsample_nearest2d vander var var_mean vdot view view_as
-    view_as_complex view_as_real vstack where xlogy zero_ zeros zeros_like
-    """.split()
-)
 _DTYPES = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 bfloat16 "
     "quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64"
 ).split()
 _FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-_FUNCTIONAL = ("cross_entropy_loss", "cross_entropy")  # the C++ name and Python's
 
 
 def _torch() -> Any:
@@ -130,9 +104,49 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def _on_gpu() -> bool:
+    return bool(_torch().cuda.is_available())
+
+
 def stream() -> int:
-    torch = _torch()
-    return int(torch.cuda.current_stream().cuda_stream) if torch.cuda.is_available() and torch.cuda.is_initialized() else 0
+    return int(_torch().cuda.current_stream().cuda_stream) if _on_gpu() and _torch().cuda.is_initialized() else 0
+
+
+def properties() -> Any:
+    """What is known of the device."""
+    return _torch().cuda.get_device_properties(current_device()) if _on_gpu() else None
+
+
+def current_device() -> int:
+    return int(_torch().cuda.current_device()) if _on_gpu() else 0
+
+
+def device_count() -> int:
+    return int(_torch().cuda.device_count()) or 1
+
+
+def set_device(index: int) -> None:
+    if _on_gpu():
+        _torch().cuda.set_device(index)
+
+
+def library_function(library: str, name: str) -> int:
+    """The address of a function of one of CUDA's libraries, as torch has loaded it; 0 without."""
+    if not _on_gpu():
+        return 0
+    loaded = ctypes.CDLL(None)
+    with contextlib.suppress(OSError, AttributeError):
+        return ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if f"lib{library.removeprefix('lib')}" in line}
+    for path in sorted(paths):
+        with contextlib.suppress(OSError, AttributeError):
+            return ctypes.cast(getattr(ctypes.CDLL(path), name), ctypes.c_void_p).value or 0
+    return 0
+
+
+def blas_handle() -> int:
+    return int(_torch().cuda.current_blas_handle()) if _on_gpu() else 0
 
 
 # ---- functions ----
@@ -163,9 +177,7 @@ def _of_options(options: Options) -> dict[str, Any]:
     if options.dtype is not None:
         made["dtype"] = _converted(Dtype(options.dtype))
     if options.device is not None:
-        made["device"] = _device(Device(*options.device))
-    if options.requires_grad:
-        made["requires_grad"] = True
+        made["device"] = _device(options.device)
     if options.format is not None:
         made["memory_format"] = _converted(Format(options.format))
     return made
@@ -175,49 +187,72 @@ def _position(item: Any) -> Any:
     return slice(*item) if isinstance(item, Slice) else Ellipsis if item == "..." else item
 
 
-def _items(arguments: list[Any]) -> Any:
-    listed = len(arguments) == 1 and isinstance(arguments[0], (list, tuple)) and not isinstance(arguments[0], Slice)
-    return tuple(_position(item) for item in (arguments[0] if listed else arguments))
+def _to(self: Any, *wanted: Any, options: Any = None, **named: Any) -> Any:
+    keywords = {} if options is None else _of_options(options)
+    keywords |= {key: _converted(value) for key, value in named.items() if value is not None}
+    return self.to(*(_converted(one) for one in wanted if one is not None), **keywords)
 
 
-def _function(name: str, first: Any) -> Any:
+def _index(self: Any, *items: Any) -> Any:
+    return self[tuple(_position(item) for item in items)]
+
+
+def _index_put(self: Any, *given: Any) -> Any:
+    value, *items = given
+    self[tuple(_position(item) for item in items)] = value
+    return self
+
+
+def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = None) -> Any:
+    """Memory of C++ as a tensor, which does not own it."""
     torch = _torch()
+    dtype = torch.get_default_dtype() if options is None or options.dtype is None else _converted(Dtype(options.dtype))
+    steps = strides or [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    count = 1 + sum((size - 1) * step for size, step in zip(sizes, steps)) if math.prod(sizes) else 0
+    size = count * dtype.itemsize
+    place = _memory.find(address, inside=True)
+    flat = of_buffer((ctypes.c_uint8 * max(size, 1)).from_address(address)) if place is None else bytes_of(place.held.value, place.offset, size)
+    return flat[:size].view(dtype).as_strided(tuple(sizes), tuple(steps))
+
+
+def _new(data: Any, sizes: Any, options: Any = None) -> Any:
+    return _torch().tensor(list(data), **({} if options is None else _of_options(options))).reshape(tuple(sizes))
+
+
+# Functions that are none of ATen's, or are called in another way there.
+_OWN: dict[str, Callable[..., Any]] = {
+    "to": _to, "index": _index, "index_put_": _index_put, "from_blob": _from_blob, "tensor": _new, "grad": lambda self: self.grad,
+    "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))), "storage_offset": lambda self: self.storage_offset(),
+    "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted), "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
+    "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
+}  # fmt: skip
+_MORE = ("bitwise_not", "detach", "item", "neg", "scalar_tensor")
+
+
+@cache
+def _allowed() -> frozenset[str]:
+    """Functions that extensions may call: those that the headers declare. Nothing else of torch is reached by a name."""
+    return frozenset(op.name for op in headers.ops()) | frozenset(_MORE)
+
+
+@cache
+def _function(name: str) -> Any:
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    if name not in ALLOWED and plain not in ALLOWED:
+    if name not in _allowed() and plain not in _allowed():
         raise Unsupported(f"{name}() of torch is not among the functions that an extension may call")
-    method = getattr(torch.Tensor, name, None) if is_tensor(first) else None
-    if method is not None:
-        return method
-    for place in (torch, torch.nn.functional, torch._C._nn):
-        found = getattr(place, _FUNCTIONAL[1] if name == _FUNCTIONAL[0] else name, None)
-        if callable(found):
-            return found
-    raise Unsupported(f"this torch has no function {name}()")
+    found = getattr(_torch().ops.aten, name, None)
+    if found is None:
+        raise Unsupported(f"this torch has no function {name}()")
+    return found
 
 
 def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
-    """Calls a function of torch's by its name. Raises Unsupported for one that is not among those that are allowed."""
-    first = arguments[0] if arguments else None
-    if name == "index":
-        return first[_items(arguments[1:])]
-    if name == "index_put_" and not isinstance(arguments[1], (list, tuple)):
-        first[_items(arguments[2:])] = arguments[1]
-        return first
-    if name == "slice":
-        dim, start, stop, step = (*arguments[1:], *(0, None, None, 1)[len(arguments) - 1 :])
-        return first[(slice(None),) * (dim % first.dim()) + (slice(start, stop, step),)]
-    if name in ("radd", "rmul", "rdiv"):
-        return _reflected(name, first, arguments[1])
-    options = [value for value in (*arguments, *named.values()) if isinstance(value, Options)]
-    keywords: dict[str, Any] = {}
-    for one in options:
-        keywords |= _of_options(one)
+    """Calls a function of torch's by its name, by the rules of its declaration in ATen. Raises Unsupported for one that is not declared."""
+    own = _OWN.get(name)
+    if own is not None:
+        return own(*arguments, **named)
+    options = next((value for value in (*arguments, *named.values()) if isinstance(value, Options)), None)
+    keywords = {} if options is None else _of_options(options)
     keywords |= {key: _converted(value) for key, value in named.items() if value is not None and not isinstance(value, Options)}
-    given = [_converted(value) for value in arguments if not isinstance(value, Options)]
-    while given and given[-1] is None:
-        given.pop()
-    return _function(name, first)(*given, **keywords)
-
-
-def _reflected(name: str, tensor: Any, number: Any) -> Any:
-    return number + tensor if name == "radd" else number * tensor if name == "rmul" else number / tensor
+    made = _function(name)(*(_converted(value) for value in arguments if not isinstance(value, Options)), **keywords)
+    return made.requires_grad_() if options is not None and options.requires_grad else made

@@ -15,7 +15,7 @@ static void becomes(const char *source, const char *expected)
     free(made);
 }
 
-#define STUB(names, arguments) " ::kops::stub(::kops::entry(__PRETTY_FUNCTION__, {" names "}).c_str()" arguments ");"
+#define STUB(names, arguments) " ::kops::stub(::kops::entry(__PRETTY_FUNCTION__, {" names "})" arguments ");"
 
 TEST(text_without_cuda_is_unchanged)
 {

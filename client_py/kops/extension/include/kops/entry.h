@@ -1,6 +1,8 @@
 // Names of a kernel's instantiations, as a CUDA compiler takes them. The rewritten source calls these in each kernel.
 #pragma once
 #include <initializer_list>
+#include <mutex>
+#include <set>
 #include <string>
 #include <type_traits>
 
@@ -27,8 +29,8 @@ template <class T> std::string name_of(T value)
         return "?" + name_of<T>(); // a pointer or a structure: no text stands for it
 }
 
-// "space::kernel<float, 4>", of the kernel's __PRETTY_FUNCTION__ and its template arguments.
-inline std::string entry(const char *function, std::initializer_list<std::string> arguments)
+// "space::kernel<float, 4>", of the kernel's __PRETTY_FUNCTION__ and its template arguments. The text stays.
+inline const char *entry(const char *function, std::initializer_list<std::string> arguments)
 {
     std::string name = function;
     size_t end = std::string::npos; // of the name: the parameters' '(', or the '<' of a specialization
@@ -50,6 +52,11 @@ inline std::string entry(const char *function, std::initializer_list<std::string
         name += separator + argument;
         separator = ", ";
     }
-    return arguments.size() ? name + ">" : name;
+    if (arguments.size())
+        name += ">";
+    static std::set<std::string> names;
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    return names.insert(name).first->c_str();
 }
 } // namespace kops
