@@ -135,7 +135,7 @@ _LATE = ("extension", "interpret", "judge", "profiler", "ray", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.extension`, `kops.interpret`, `kops.judge`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
+    """`kops.extension`, `kops.interpret` and the others of these are imported when they are first used."""
     if name not in _LATE:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib

@@ -1,5 +1,6 @@
-"""The private names of the package that its companions may use. `kops.interpret`, `kops.extension`, `kops.judge`, `kops.profiler` and `kops.ray` import
-public names, `from .. import Client`, and names listed here, `from .._companions import table`. The lint refuses all others.
+"""The private names of the package that its companions may use. `kops.interpret`, `kops.extension`, `kops.judge`, `kops.profiler` and
+`kops.ray` import public names, `from .. import Client`, and names listed here, `from .._companions import table`. The lint refuses all
+others.
 
 Names that need NumPy are imported when they are first asked for: a profile, say, does without NumPy.
 """
@@ -43,7 +44,7 @@ from ._session.plain import PlainLink
 from ._source.agreement import Found, disagreement
 from ._source.geometry import Geometry
 from ._source.hostcode import blank
-from ._source.options import macros, of_nvcc, standard
+from ._source.options import macros, standard
 from ._source.scalars import convert, structure, to_bytes
 from ._source.signature import fault, parse
 from ._source.source import closing, parameter_names, scan, template_of
@@ -101,9 +102,10 @@ def wire_dtype(array: Array) -> str:
 
 __all__ = [
     "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_STANDARDS", "NAME", "NAMES", "NUMBER", "OPS", "OURS", "STRING", "VERSION",
-    "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch", "Token",
-    "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement", "drive",
-    "empty", "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device",
-    "parse", "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "table", "template_of", "to_bytes", "tokens",
-    "truest_timing", "type_of", "view_of", "warn", "wire_dtype",
+    "BaseKernel", "Bound", "Call", "Calls", "Code", "Form", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch",
+    "Token", "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement",
+    "drive", "empty", "fault", "find_device", "image", "inline", "intervals", "kernel_names", "log", "macros", "native",
+    "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view", "reach_of", "scan", "standard",
+    "stats_table", "structure", "table", "template_of", "to_bytes", "tokens", "truest_timing", "type_of", "view_of", "warn",
+    "wire_dtype",
 ]  # fmt: skip

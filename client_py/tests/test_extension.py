@@ -307,7 +307,8 @@ def test_files(tmp_path: Path) -> None:
         HEAD + '#include "common.h"\nvoid launch(torch::Tensor x) {\n one<<<1, 1>>>(x.data_ptr<float>());\n}\n'
     )
     (tmp_path / "b.cpp").write_text(
-        '#include <torch/extension.h>\nvoid launch(torch::Tensor x);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("launch", &launch); }\n'
+        "#include <torch/extension.h>\nvoid launch(torch::Tensor x);\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("launch", &launch); }\n'
     )
     mod = kops.load(name="files", sources=[str(tmp_path / "b.cpp"), tmp_path / "a.cu"], fallback="interpret", verbose=True)
     x = floats(0)
@@ -343,7 +344,8 @@ def test_errors_name_the_file_and_the_line(source: str, functions: Any, why: str
 
 
 def test_a_wrong_kernel_is_found_at_its_launch() -> None:
-    mod = loaded("__global__ void k(float* x) {\n  x[0] = nothing;\n}\nvoid g(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }\n", ["g"])
+    kernel = "__global__ void k(float* x) {\n  x[0] = nothing;\n}\n"
+    mod = loaded(f"{kernel}void g(torch::Tensor x) {{ k<<<1, 1>>>(x.data_ptr<float>()); }}\n", ["g"])
     with pytest.raises(kops.interpret.InterpretError, match="nothing"):
         mod.g(floats(1))
 

@@ -15,7 +15,6 @@ from .._base.errors import BadArgument
 from .._kernels.code import Code
 from .._kernels.elementwise import Elementwise
 from .._kernels.kernels import Kernel, checked_fallback
-from .._kernels.modules import Module
 from .._kernels.reduction import Reduction
 from .._source.geometry import Geometry, Sizes
 from .._source.hostcode import blank
@@ -197,7 +196,8 @@ def _load_files(
     for path, (_, text) in zip(paths, texts):
         files |= gather(text, path.parent, folders)
     if not _has_module(*(text for _, text in texts)):
-        raise BadArgument(f"{name}: no source has a PYBIND11_MODULE, which says what Python calls; kernels alone: kops.load(path)", {"key": "sources"})
+        why = f"{name}: no source has a PYBIND11_MODULE, which says what Python calls; kernels alone: kops.load(path)"
+        raise BadArgument(why, {"key": "sources"})
     cuda = [(path, text) for path, text in texts if path.endswith((".cu", ".cuh"))]
     device = cuda[0][1] if len(cuda) == 1 else "".join(f'#line 1 "{path}"\n{text}\n' for path, text in cuda)
     return extension.compile(client or default_client(), name, texts, None, device, options, files, fallback, extra_cflags or ())

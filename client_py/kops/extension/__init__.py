@@ -54,7 +54,7 @@ class Extension:
         self._functions = dict(functions)
 
     def __getattr__(self, name: str) -> Function:
-        found = self.__dict__.get("_functions", {}).get(name)
+        found: Function | None = self.__dict__.get("_functions", {}).get(name)
         if found is None:
             raise AttributeError(f"{self!r} has no function {name}; it has {', '.join(self.__dict__.get('_functions', ()))}")
         return found
@@ -69,6 +69,10 @@ class Extension:
 def _binding(functions: Mapping[str, str]) -> str:
     lines = [f'm.def("{name}", &{name}, {_literal(doc)});' for name, doc in functions.items()]
     return '#line 1 "functions of load_inline"\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { ' + " ".join(lines) + " }\n"
+
+
+def _directive(macro: Any) -> str:
+    return f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n"
 
 
 def _literal(text: str) -> str:
@@ -92,9 +96,7 @@ def compile(
         binding = _binding(functions)
         last = units.pop() if units else Unit("main.cpp", "")
         units.append(Unit(last.name, f"{last.text}\n{binding}"))
-    defines = "".join(
-        f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n" for macro in macros([*options, *host_options])
-    )
+    defines = "".join(_directive(macro) for macro in macros([*options, *host_options]))
     kernels = Kernels(client, device_source, f"{name}.cu", options, files, fallback)
     kernels.compile()
     library = _runtime.load(str(_builder.build(name, units, defines, files)))

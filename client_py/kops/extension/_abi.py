@@ -71,7 +71,7 @@ class Options(NamedTuple):
     """What C++ calls TensorOptions: numbers of the dtype and the device; None where they are not given."""
 
     dtype: int | None
-    device: tuple[int, int] | None
+    device: Device | None
     requires_grad: bool
     format: int | None
 
@@ -84,7 +84,7 @@ class Device(NamedTuple):
     """Numbers of c10::DeviceType and of the device, -1 for the current one."""
 
     type: int
-    index: int
+    number: int
 
 
 class Format(int):
@@ -145,7 +145,7 @@ def write(value: Any, given: Any, keep: list[Any]) -> None:
     elif isinstance(given, float):
         value.tag, value.d = FLOAT, given
     elif isinstance(given, Device):
-        value.tag, value.i, value.d = DEVICE, given.type, given.index
+        value.tag, value.i, value.d = DEVICE, given.type, given.number
     elif isinstance(given, str):
         data = given.encode()
         value.tag, value.n, value.p = STRING, len(data), _kept(c.create_string_buffer(data), keep)
@@ -187,12 +187,14 @@ class Library:
         parameters = []
         for i in range(library.kops_def_arguments(number)):
             value = Value()
-            name = library.kops_def_argument(number, i, c.byref(value))
+            its = library.kops_def_argument(number, i, c.byref(value))
             has_default = value.tag != ABSENT
             default = read(value, lambda index: None) if has_default else None
-            parameters.append(Parameter(None if name is None else name.decode(), has_default, default))
-        texts = (getattr(library, f"kops_def_{what}")(number).decode("utf-8", "replace") for what in ("name", "signature", "doc"))
-        return Definition(number, *texts, tuple(parameters))
+            parameters.append(Parameter(None if its is None else its.decode(), has_default, default))
+        name, signature, doc = (
+            getattr(library, f"kops_def_{what}")(number).decode("utf-8", "replace") for what in ("name", "signature", "doc")
+        )
+        return Definition(number, name, signature, doc, tuple(parameters))
 
     def call(self, number: int, values: Any, tensors: Sequence[Tensor], out: Any, result: Value) -> tuple[str, str] | None:
         """Runs a function. Returns the type and the text of the exception that it has thrown."""

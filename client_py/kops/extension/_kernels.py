@@ -60,8 +60,8 @@ class Kernels:
         self._lock = threading.Lock()
 
     def compile(self) -> None:
-        """Compiles the kernels that are no templates, so that their errors come before a launch. The interpreter does so at the launch, and a
-        daemon that is not there, or compiles nothing, says so then."""
+        """Compiles the kernels that are no templates, so that their errors come before a launch. The interpreter does so at the launch,
+        and a daemon that is not there, or compiles nothing, says so then."""
         if self._plain is not None and self.fallback is None:
             try:
                 drive(self.client, self._plain.define)
@@ -155,11 +155,14 @@ def _pointer(entry: str, i: int, one: Given, name: str) -> tuple[Param, Any, boo
     place = _memory.find(address)
     if place is None:
         raise BadArgument(
-            f"{entry}: argument {i + 1} ({one.type}) is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot use it"
+            f"{entry}: argument {i + 1} ({one.type}) is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot "
+            "use it",
+            {"key": f"args[{i}]"},
         )
     held = place.held
     if held.host:
-        raise BadArgument(f"{entry}: argument {i + 1} ({one.type}) points into a tensor in the memory of the CPU: move it to the GPU first")
+        why = f"{entry}: argument {i + 1} ({one.type}) points into a tensor in the memory of the CPU: move it to the GPU first"
+        raise BadArgument(why, {"key": f"args[{i}]"})
     framework = held.framework
     value = framework.viewed(framework.bytes_of(held.value, place.offset, held.size - place.offset), NAMES[dtype])
     if value.dtype != framework.viewed(framework.bytes_of(held.value, 0, 0), NAMES[dtype]).dtype:

@@ -76,7 +76,7 @@ _allocated: dict[int, Held] = {}
 def allocate(value: Any, framework: Any) -> int:
     made = Held(value, framework, False)
     _allocated[made.start] = made
-    return made.start
+    return int(made.start)
 
 
 def free(address: int) -> bool:

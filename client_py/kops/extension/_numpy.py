@@ -282,24 +282,27 @@ _NEW: dict[str, Callable[..., Any]] = {
     "linspace": lambda start, end, steps, options=None, **_: numpy.linspace(start, end, steps, dtype=_dtype(options, FLOAT)),
     "arange": _arange, "tensor": _tensor, "scalar_tensor": _tensor,
 }  # fmt: skip
-_LIKE: dict[str, Callable[..., Any]] = {
-    f"{name}_like": (lambda make: lambda self, *value, options=None, **_: make(self.shape, *value, Dtype(_number(self, options))))(_NEW[name])
-    for name in ("empty", "zeros", "ones", "full", "rand", "randn")
-} | {
-    f"new_{name}": (lambda make: lambda self, size, *value, options=None, **_: make(size, *value, Dtype(_number(self, options))))(_NEW[name])
-    for name in ("empty", "zeros", "ones", "full")
-}
+
+
+def _like(make: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *value, options=None, **_: make(self.shape, *value, Dtype(_number(self, options)))
+
+
+def _new(make: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, size, *value, options=None, **_: make(size, *value, Dtype(_number(self, options)))
 
 
 def _number(like: Any, options: Any) -> int:
     return dtype_number(like) if options is None or options.dtype is None else options.dtype
 
 
+_LIKE = {f"{name}_like": _like(_NEW[name]) for name in ("empty", "zeros", "ones", "full", "rand", "randn")}
+_LIKE |= {f"new_{name}": _new(_NEW[name]) for name in ("empty", "zeros", "ones", "full")}
 _UNARY = {
     name: getattr(numpy, name)
     for name in (
-        "abs", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil",
-        "trunc", "sign", "square", "reciprocal", "isnan", "isinf", "isfinite", "logical_not",
+        "abs", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "floor",
+        "ceil", "trunc", "sign", "square", "reciprocal", "isnan", "isinf", "isfinite", "logical_not",
     )
 } | {
     "neg": numpy.negative, "round": numpy.rint, "bitwise_not": numpy.invert, "rsqrt": lambda x: 1 / numpy.sqrt(x),
@@ -314,7 +317,9 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "logical_or": numpy.logical_or, "bitwise_and": numpy.bitwise_and, "bitwise_or": numpy.bitwise_or, "bitwise_xor": numpy.bitwise_xor,
     "matmul": numpy.matmul, "mm": numpy.matmul, "bmm": numpy.matmul, "mv": numpy.matmul, "dot": numpy.dot, "outer": numpy.outer,
 }  # fmt: skip
-_ALIASES = {"multiply": "mul", "true_divide": "div", "divide": "div", "subtract": "sub", "concat": "cat", "clip": "clamp", "negative": "neg"}
+_ALIASES = {
+    "multiply": "mul", "true_divide": "div", "divide": "div", "subtract": "sub", "concat": "cat", "clip": "clamp", "negative": "neg",
+}  # fmt: skip
 OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "sum": _reduction(numpy.sum), "mean": _reduction(numpy.mean), "prod": _reduction(numpy.prod), "amax": _reduction(numpy.amax),
     "amin": _reduction(numpy.amin), "any": _reduction(numpy.any), "all": _reduction(numpy.all), "argmax": _reduction(numpy.argmax),

@@ -211,7 +211,10 @@ def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = Non
     count = 1 + sum((size - 1) * step for size, step in zip(sizes, steps)) if math.prod(sizes) else 0
     size = count * dtype.itemsize
     place = _memory.find(address, inside=True)
-    flat = of_buffer((ctypes.c_uint8 * max(size, 1)).from_address(address)) if place is None else bytes_of(place.held.value, place.offset, size)
+    if place is None:
+        flat = of_buffer((ctypes.c_uint8 * max(size, 1)).from_address(address))
+    else:
+        flat = bytes_of(place.held.value, place.offset, size)
     return flat[:size].view(dtype).as_strided(tuple(sizes), tuple(steps))
 
 
@@ -222,8 +225,9 @@ def _new(data: Any, sizes: Any, options: Any = None) -> Any:
 # Functions that are none of ATen's, or are called in another way there.
 _OWN: dict[str, Callable[..., Any]] = {
     "to": _to, "index": _index, "index_put_": _index_put, "from_blob": _from_blob, "tensor": _new, "grad": lambda self: self.grad,
-    "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))), "storage_offset": lambda self: self.storage_offset(),
-    "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted), "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
+    "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))),
+    "storage_offset": lambda self: self.storage_offset(), "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
+    "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip
 _MORE = ("bitwise_not", "detach", "item", "neg", "scalar_tensor")
