@@ -1,11 +1,13 @@
 """Headers that are made of declarations: torch's functions (ops.txt) and forwarding headers (includes.txt)."""
 
+from __future__ import annotations
+
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
 
 TYPES = {
@@ -140,7 +142,7 @@ def generated() -> dict[str, str]:
     for line in (HERE / "includes.txt").read_text().splitlines():
         target, _, paths = line.partition(": ")
         if not line.startswith("#"):
-            made |= {path: f"#include <{target}>\n" for path in paths.split()}
+            made |= dict.fromkeys(paths.split(), f"#include <{target}>\n")
     return made
 
 

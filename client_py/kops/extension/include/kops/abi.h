@@ -10,52 +10,52 @@
 #include <cstdint>
 
 enum {
-    KOPS_DIMS    = 16, // the most dimensions of a tensor
+    KOPS_DIMS = 16,    // the most dimensions of a tensor
     KOPS_RESULTS = 16, // the most tensors that one call returns
 };
 
 // Kinds of values: members of KopsValue that are not named are 0.
 enum {
-    KOPS_NONE    = 0,
-    KOPS_TENSOR  = 1,  // i: id in calls of op(); index into the tensors of kops_call()
-    KOPS_INT     = 2,  // i; a pointer is an int, too
-    KOPS_FLOAT   = 3,  // d
-    KOPS_BOOL    = 4,  // i
-    KOPS_DTYPE   = 5,  // i: c10::ScalarType
-    KOPS_DEVICE  = 6,  // i: c10::DeviceType, d: index or -1
-    KOPS_STRING  = 7,  // p: n characters
-    KOPS_INTS    = 8,  // p: n int64_t
+    KOPS_NONE = 0,
+    KOPS_TENSOR = 1,   // i: id in calls of op(); index into the tensors of kops_call()
+    KOPS_INT = 2,      // i; a pointer is an int, too
+    KOPS_FLOAT = 3,    // d
+    KOPS_BOOL = 4,     // i
+    KOPS_DTYPE = 5,    // i: c10::ScalarType
+    KOPS_DEVICE = 6,   // i: c10::DeviceType, d: index or -1
+    KOPS_STRING = 7,   // p: n characters
+    KOPS_INTS = 8,     // p: n int64_t
     KOPS_TENSORS = 9,  // p: n int64_t as i of KOPS_TENSOR; id 0 and index -1 are None
-    KOPS_FLOATS  = 10, // p: n double
+    KOPS_FLOATS = 10,  // p: n double
     KOPS_OPTIONS = 11, // i: dtype | device type << 8 | device index << 16, where 44, 255 and 255 mean "not given";
                        // d: 1 requires grad; n: 1 pinned memory | (memory format + 1) << 8
-    KOPS_SLICE   = 12, // p: 3 int64_t start, stop, step; INT64_MIN is None
-    KOPS_TUPLE   = 13, // p: n KopsValue
-    KOPS_FORMAT  = 14, // i: c10::MemoryFormat
+    KOPS_SLICE = 12,   // p: 3 int64_t start, stop, step; INT64_MIN is None
+    KOPS_TUPLE = 13,   // p: n KopsValue
+    KOPS_FORMAT = 14,  // i: c10::MemoryFormat
     KOPS_COMPLEX = 15, // p: 2 double
 };
 
 extern "C" {
 struct KopsTensor {
-    int64_t  id;
-    int32_t  dtype, device_type, device_index, ndim, requires_grad, pad;
+    int64_t id;
+    int32_t dtype, device_type, device_index, ndim, requires_grad, pad;
     uint64_t data; // address of the first element
-    int64_t  sizes[KOPS_DIMS], strides[KOPS_DIMS];
+    int64_t sizes[KOPS_DIMS], strides[KOPS_DIMS];
 };
 
 struct KopsValue {
-    int32_t     tag, n;
-    int64_t     i;
-    double      d;
+    int32_t tag, n;
+    int64_t i;
+    double d;
     const void *p;
 };
 
 // An argument of a kernel, as the kernel's stub received it.
 struct KopsArg {
     const void *data;
-    uint64_t    size;
-    int32_t     kind, pad; // 'p' pointer, 'i' signed, 'u' unsigned, 'f' float, 's' any other type
-    const char *type;      // __PRETTY_FUNCTION__ of a template with the type as T
+    uint64_t size;
+    int32_t kind, pad; // 'p' pointer, 'i' signed, 'u' unsigned, 'f' float, 's' any other type
+    const char *type;  // __PRETTY_FUNCTION__ of a template with the type as T
 };
 
 struct KopsTable {
@@ -74,12 +74,12 @@ struct KopsTable {
 };
 
 // What a module exports; kops/bind.h defines these.
-void        kops_open(KopsTable *table);
-int         kops_count();
+void kops_open(KopsTable *table);
+int kops_count();
 const char *kops_def_name(int def);      // of a TORCH_LIBRARY: "library::op" or "library::op@Key"
 const char *kops_def_signature(int def); // a schema of TORCH_LIBRARY, otherwise __PRETTY_FUNCTION__ with the types
 const char *kops_def_doc(int def);
-int         kops_def_arguments(int def); // how many values kops_call() reads
+int kops_def_arguments(int def); // how many values kops_call() reads
 // The name of an argument, or NULL for one without a name. *value is its default; tag -1: none.
 const char *kops_def_argument(int def, int argument, KopsValue *value);
 // Returns NULL or the message of the exception. `scalar` describes the whole result: KOPS_TENSOR and KOPS_TENSORS are

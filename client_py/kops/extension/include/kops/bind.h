@@ -100,7 +100,7 @@ template <class T> struct FromPython<std::vector<T>> {
 template <class T, size_t N> struct FromPython<std::array<T, N>> {
     static std::array<T, N> of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        std::vector<T>   list = FromPython<std::vector<T>>::of(value, tensors);
+        std::vector<T> list = FromPython<std::vector<T>>::of(value, tensors);
         std::array<T, N> array;
         if (list.size() != N)
             refuse("a list of its C++ array's length");
@@ -180,10 +180,10 @@ template <class A> decltype(auto) pass(held<A> &value)
 
 // The result of a call: its tensors in `out`, the whole described by `value`, whose parts live here.
 struct Returned {
-    KopsTensor                         *out;
-    int                                *count;
+    KopsTensor *out;
+    int *count;
     std::vector<std::vector<KopsValue>> tuples;
-    std::deque<Argument>                arguments;
+    std::deque<Argument> arguments;
 
     KopsValue of(const Tensor &tensor)
     {
@@ -248,12 +248,12 @@ struct Returned {
 
 struct Parameter {
     std::string name;
-    bool        has_default = false;
-    Argument    value       = std::nullopt;
+    bool has_default = false;
+    Argument value = std::nullopt;
 };
 
 struct Function {
-    std::string            name, signature, doc;
+    std::string name, signature, doc;
     std::vector<Parameter> parameters;
     std::function<KopsValue(const KopsValue *arguments, KopsTensor *const *tensors, Returned &returned)> call;
 };
@@ -273,11 +273,10 @@ KopsValue call_function(F &function, const KopsValue *arguments, KopsTensor *con
     }
 }
 
-template <class F, class R, class... A>
-Function make_function(const char *name, F function, R (*type)(A...))
+template <class F, class R, class... A> Function make_function(const char *name, F function, R (*type)(A...))
 {
     Function made;
-    made.name      = name;
+    made.name = name;
     made.signature = __PRETTY_FUNCTION__;
     made.parameters.resize(sizeof...(A));
     made.call = [function, type](const KopsValue *arguments, KopsTensor *const *tensors, Returned &returned) mutable {
@@ -377,9 +376,9 @@ template <class... A> struct overload_cast_impl {
 template <class... A> constexpr overload_cast_impl<A...> overload_cast{};
 
 using error_already_set = c10::Error;
-using type_error        = c10::TypeError;
-using value_error       = c10::ValueError;
-using index_error       = c10::IndexError;
+using type_error = c10::TypeError;
+using value_error = c10::ValueError;
+using index_error = c10::IndexError;
 
 class module_
 {
@@ -387,8 +386,8 @@ class module_
 
     struct Extras {
         kops::Function &function;
-        size_t          next = 0;
-        void            add(const arg &argument)
+        size_t next = 0;
+        void add(const arg &argument)
         {
             parameter().name = argument.name;
             next++;
@@ -429,7 +428,7 @@ class module_
     template <class F, class... X> module_ &def(const char *name, F &&function, const X &...extras)
     {
         kops::functions.push_back(kops::make_function(name, std::forward<F>(function)));
-        Extras added{kops::functions.back()};
+        [[maybe_unused]] Extras added{kops::functions.back()};
         (added.add(extras), ...);
         return *this;
     }
@@ -465,7 +464,16 @@ template <class F> F wrap_pybind_function(F function)
     return function;
 }
 
-enum class DispatchKey { CPU, CUDA, Meta, Autograd, AutogradCPU, AutogradCUDA, CompositeImplicitAutograd, CompositeExplicitAutograd };
+enum class DispatchKey {
+    CPU,
+    CUDA,
+    Meta,
+    Autograd,
+    AutogradCPU,
+    AutogradCUDA,
+    CompositeImplicitAutograd,
+    CompositeExplicitAutograd
+};
 
 // TORCH_LIBRARY: schemas by def(), implementations by def() and impl().
 class Library
@@ -475,7 +483,7 @@ class Library
     std::string full(const char *op) const
     {
         std::string text = op;
-        text             = text.substr(0, text.find('('));
+        text = text.substr(0, text.find('('));
         return text.find("::") == std::string::npos ? name + "::" + text : text;
     }
     template <class F> void add(const std::string &op, const char *schema, F &&function)
@@ -492,7 +500,7 @@ class Library
     Library &def(const char *schema)
     {
         kops::Function declared;
-        declared.name      = full(schema);
+        declared.name = full(schema);
         declared.signature = schema;
         kops::functions.push_back(declared);
         return *this;
@@ -510,8 +518,14 @@ class Library
     }
     template <class F> Library &impl(const char *op, DispatchKey dispatch, F &&function)
     {
-        static const char *const names[] = {"CPU", "CUDA", "Meta", "Autograd", "AutogradCPU", "AutogradCUDA",
-                                            "CompositeImplicitAutograd", "CompositeExplicitAutograd"};
+        static const char *const names[] = {"CPU",
+                                            "CUDA",
+                                            "Meta",
+                                            "Autograd",
+                                            "AutogradCPU",
+                                            "AutogradCUDA",
+                                            "CompositeImplicitAutograd",
+                                            "CompositeExplicitAutograd"};
         add(full(op) + "@" + names[(int)dispatch], nullptr, std::forward<F>(function));
         return *this;
     }
@@ -527,28 +541,28 @@ using torch::DispatchKey;
 }
 
 // The body of a module or library runs when the shared object is loaded.
-#define KOPS_RUN(BODY, TYPE, m, ...)                                                                                   \
-    static void BODY(TYPE &m);                                                                                         \
+#define KOPS_RUN(BODY, TYPE, m, ...)                                                                                     \
+    static void BODY(TYPE &m);                                                                                           \
     static const bool KOPS_JOIN(BODY, _ran) = ([] {                                                                    \
         TYPE made{__VA_ARGS__};                                                                                        \
         BODY(made);                                                                                                    \
-    }(), true);                                                                                                        \
+    }(), true); \
     static void BODY([[maybe_unused]] TYPE &m)
 #define PYBIND11_MODULE(NAME, m, ...)   KOPS_RUN(kops_module, ::pybind11::module_, m)
 #define TORCH_LIBRARY(NAME, m)          KOPS_RUN(KOPS_JOIN(kops_library_, __COUNTER__), ::torch::Library, m, #NAME)
 #define TORCH_LIBRARY_FRAGMENT(NAME, m) KOPS_RUN(KOPS_JOIN(kops_library_, __COUNTER__), ::torch::Library, m, #NAME)
 #define TORCH_LIBRARY_IMPL(NAME, KEY, m)                                                                               \
     KOPS_RUN(KOPS_JOIN(kops_library_, __COUNTER__), ::torch::Library, m, #NAME, #KEY)
-#define TORCH_FN(FUNCTION)              FUNCTION
-#define TORCH_SELECTIVE_SCHEMA(SCHEMA)  SCHEMA
-#define TORCH_SELECTIVE_NAME(NAME)      NAME
+#define TORCH_FN(FUNCTION)             FUNCTION
+#define TORCH_SELECTIVE_SCHEMA(SCHEMA) SCHEMA
+#define TORCH_SELECTIVE_NAME(NAME)     NAME
 
 // ---- The module's C functions
 
 namespace kops
 {
-inline thread_local std::string               message;
-inline thread_local const char               *error_type = "RuntimeError";
+inline thread_local std::string message;
+inline thread_local const char *error_type = "RuntimeError";
 inline thread_local std::unique_ptr<Returned> last_returned;
 } // namespace kops
 
@@ -580,7 +594,7 @@ KOPS_EXPORT int kops_def_arguments(int def)
 KOPS_EXPORT const char *kops_def_argument(int def, int argument, KopsValue *value)
 {
     const kops::Parameter &parameter = kops::functions[(size_t)def].parameters[(size_t)argument];
-    *value                           = parameter.value.value();
+    *value = parameter.value.value();
     if (!parameter.has_default)
         value->tag = -1;
     return parameter.name.empty() ? nullptr : parameter.name.c_str();
@@ -589,12 +603,12 @@ KOPS_EXPORT const char *kops_error_type()
 {
     return kops::error_type;
 }
-KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor *out, int *nout,
-                                  KopsValue *scalar)
+KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor *out,
+                                  int *nout, KopsValue *scalar)
 {
+    *nout = 0;
     try {
-        *nout                = 0;
-        kops::pending.kernel = nullptr;
+        kops::pending.is_set = false;
         kops::last_returned.reset(new kops::Returned{out, nout, {}, {}});
         const kops::Function &function = kops::functions[(size_t)def];
         TORCH_CHECK(function.call, function.name, " is declared by a schema, but has no implementation");
@@ -602,20 +616,22 @@ KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *co
         return nullptr;
     } catch (const c10::Error &error) {
         kops::error_type = error.python();
-        kops::message    = error.what();
+        kops::message = error.what();
     } catch (const std::out_of_range &error) {
         kops::error_type = "IndexError";
-        kops::message    = error.what();
+        kops::message = error.what();
     } catch (const std::invalid_argument &error) {
         kops::error_type = "ValueError";
-        kops::message    = error.what();
+        kops::message = error.what();
     } catch (const std::exception &error) {
         kops::error_type = "RuntimeError";
-        kops::message    = error.what();
+        kops::message = error.what();
     } catch (...) {
         kops::error_type = "RuntimeError";
-        kops::message    = "Caught an unknown exception!";
+        kops::message = "Caught an unknown exception!";
     }
+    for (; *nout > 0; --*nout)
+        kops::table->release(out[*nout - 1].id);
     return kops::message.c_str();
 }
 #undef KOPS_EXPORT

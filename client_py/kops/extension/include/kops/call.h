@@ -10,7 +10,7 @@ namespace at
 {
 using namespace c10;
 class Tensor;
-using TensorList     = ArrayRef<Tensor>;
+using TensorList = ArrayRef<Tensor>;
 using ITensorListRef = ArrayRef<Tensor>;
 
 namespace indexing
@@ -38,10 +38,10 @@ using at::Tensor;
 // An argument of a call. Lives as long as the C++ arguments it was made of, which it may point into.
 class Argument
 {
-    KopsValue            value_{};
+    KopsValue value_{};
     std::vector<int64_t> integers;
-    std::vector<double>  numbers;
-    std::string          text;
+    std::vector<double> numbers;
+    std::string text;
 
     void point(int tag, const void *data, size_t count)
     {
@@ -112,8 +112,7 @@ class Argument
     {
         point(KOPS_FLOATS, list.data(), list.size());
     }
-    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
-    Argument(const std::vector<T> &list)
+    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0> Argument(const std::vector<T> &list)
     {
         if constexpr (std::is_floating_point_v<T>)
             numbers.assign(list.begin(), list.end());
@@ -129,9 +128,9 @@ class Argument
     {
         auto device = options.device_opt();
         auto format = options.memory_format_opt();
-        value_.tag  = KOPS_OPTIONS;
-        value_.n    = options.pinned_memory() | (format ? (int)*format + 1 : 0) << 8;
-        value_.i    = (int64_t)options.dtype_opt().value_or(c10::ScalarType::Undefined) |
+        value_.tag = KOPS_OPTIONS;
+        value_.n = options.pinned_memory() | (format ? (int)*format + 1 : 0) << 8;
+        value_.i = (int64_t)options.dtype_opt().value_or(c10::ScalarType::Undefined) |
                    (device ? (int)device->type() : 255) << 8 | (device ? device->index() & 255 : 255) << 16;
         value_.d = options.requires_grad();
     }
@@ -174,8 +173,8 @@ class Argument
 class Result
 {
     KopsTensor tensors[KOPS_RESULTS];
-    int        count  = 0;
-    KopsValue  scalar = {};
+    int count = 0;
+    KopsValue scalar = {};
 
   public:
     Result(const char *name, const Argument *arguments, size_t count);
@@ -190,7 +189,7 @@ class Result
         return count;
     }
     // The tensor with this index, taken out of the result.
-    Tensor      tensor(int index = 0);
+    Tensor tensor(int index = 0);
     c10::Scalar number() const
     {
         if (scalar.tag == KOPS_COMPLEX) {

@@ -69,7 +69,8 @@ template <class E> [[noreturn]] void fail(const std::string &message)
 // The text of a failed check: the caller's, or torch's own for a check without one.
 inline std::string check_text(const char *condition)
 {
-    return std::string("Expected ") + condition + " to be true, but got false.  (Could this error message be improved? "
+    return std::string("Expected ") + condition +
+           " to be true, but got false.  (Could this error message be improved? "
            "If so, please report an enhancement request to PyTorch.)";
 }
 template <class... A> std::string check_text(const char *, const A &...parts)
@@ -146,12 +147,12 @@ inline std::string assert_text(const char *condition, const char *file, int line
 #define C10_HOST
 #define C10_LAUNCH_BOUNDS_1(...)
 #define C10_LAUNCH_BOUNDS_2(...)
-#define C10_UNUSED             [[maybe_unused]]
-#define C10_NODISCARD          [[nodiscard]]
-#define C10_ALWAYS_INLINE      inline
-#define C10_NOINLINE           __attribute__((noinline))
-#define C10_RESTRICT           __restrict__
-#define C10_WARP_SIZE          32
+#define C10_UNUSED              [[maybe_unused]]
+#define C10_NODISCARD           [[nodiscard]]
+#define C10_ALWAYS_INLINE       inline
+#define C10_NOINLINE            __attribute__((noinline))
+#define C10_RESTRICT            __restrict__
+#define C10_WARP_SIZE           32
 #define C10_LIKELY(CONDITION)   __builtin_expect(static_cast<bool>(CONDITION), 1)
 #define C10_UNLIKELY(CONDITION) __builtin_expect(static_cast<bool>(CONDITION), 0)
 #define GPU_LAMBDA

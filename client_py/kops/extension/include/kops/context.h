@@ -15,12 +15,12 @@
         if (kops_error != cudaSuccess)                                                                                 \
             TORCH_WARN("CUDA warning: ", cudaGetErrorString(kops_error));                                              \
     } while (0)
-#define AT_CUDA_CHECK(EXPRESSION)           C10_CUDA_CHECK(EXPRESSION)
-#define TORCH_CUDA_CHECK(EXPRESSION)        C10_CUDA_CHECK(EXPRESSION)
-#define C10_CUDA_ERROR_HANDLED(EXPRESSION)  (EXPRESSION)
-#define C10_CUDA_IGNORE_ERROR(EXPRESSION)   ((void)(EXPRESSION))
-#define C10_CUDA_CLEAR_ERROR()              ((void)cudaGetLastError())
-#define C10_CUDA_KERNEL_LAUNCH_CHECK()      C10_CUDA_CHECK(cudaGetLastError())
+#define AT_CUDA_CHECK(EXPRESSION)          C10_CUDA_CHECK(EXPRESSION)
+#define TORCH_CUDA_CHECK(EXPRESSION)       C10_CUDA_CHECK(EXPRESSION)
+#define C10_CUDA_ERROR_HANDLED(EXPRESSION) (EXPRESSION)
+#define C10_CUDA_IGNORE_ERROR(EXPRESSION)  ((void)(EXPRESSION))
+#define C10_CUDA_CLEAR_ERROR()             ((void)cudaGetLastError())
+#define C10_CUDA_KERNEL_LAUNCH_CHECK()     C10_CUDA_CHECK(cudaGetLastError())
 #define CUDA_KERNEL_LOOP_TYPE(i, n, type)                                                                              \
     for (type i = (type)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (type)blockDim.x * gridDim.x)
 #define CUDA_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP_TYPE(i, n, int)
@@ -50,7 +50,7 @@ inline void device_synchronize()
 class CUDAStream
 {
     cudaStream_t stream_;
-    DeviceIndex  device_;
+    DeviceIndex device_;
 
   public:
     CUDAStream(cudaStream_t stream, DeviceIndex device) : stream_(stream), device_(device)
@@ -186,7 +186,7 @@ class CUDAGuard : public OptionalCUDAGuard
 };
 class CUDAStreamGuard
 {
-    CUDAGuard  device;
+    CUDAGuard device;
     CUDAStream before;
 
   public:
@@ -224,7 +224,7 @@ inline bool is_available()
 inline cudaDeviceProp *getDeviceProperties(DeviceIndex device)
 {
     static std::map<DeviceIndex, cudaDeviceProp> known;
-    auto                                         found = known.find(device);
+    auto found = known.find(device);
     if (found == known.end()) {
         cudaDeviceProp properties;
         C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
@@ -295,7 +295,7 @@ class CUDAEvent
 namespace detail
 {
 constexpr int CUDA_NUM_THREADS = 1024;
-inline int    GET_BLOCKS(int64_t count, int64_t threads = CUDA_NUM_THREADS)
+inline int GET_BLOCKS(int64_t count, int64_t threads = CUDA_NUM_THREADS)
 {
     TORCH_INTERNAL_ASSERT(count > 0, "CUDA kernel launch blocks must be positive, but got N=", count);
     int64_t blocks = (count - 1) / threads + 1;

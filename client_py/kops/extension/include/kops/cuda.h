@@ -8,11 +8,11 @@
 #include <math.h>
 #include <vector>
 
-#define __CUDACC__            1
-#define __CUDACC_VER_MAJOR__  12
-#define __CUDACC_VER_MINOR__  8
-#define CUDART_VERSION        12080
-#define CUDA_VERSION          12080
+#define __CUDACC__           1
+#define __CUDACC_VER_MAJOR__ 12
+#define __CUDACC_VER_MINOR__ 8
+#define CUDART_VERSION       12080
+#define CUDA_VERSION         12080
 #define CUDART_CB
 #define __global__
 #define __device__
@@ -21,12 +21,12 @@
 #define __shared__
 #define __managed__
 #define __grid_constant__
-#define __forceinline__       __inline__
+#define __forceinline__ __inline__
 #define __noinline__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __maxnreg__(...)
-#define __align__(n)          __attribute__((aligned(n)))
+#define __align__(n) __attribute__((aligned(n)))
 
 typedef enum cudaError {
 #define KOPS_CUDA_ERRORS(_)                                                                                            \
@@ -92,9 +92,9 @@ inline const char *cudaGetErrorString(cudaError_t error)
 }
 
 typedef struct CUstream_st *cudaStream_t, *CUstream;
-typedef struct CUevent_st  *cudaEvent_t;
-typedef unsigned long long  cudaTextureObject_t;
-typedef unsigned long long  CUdeviceptr;
+typedef struct CUevent_st *cudaEvent_t;
+typedef unsigned long long cudaTextureObject_t;
+typedef unsigned long long CUdeviceptr;
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -113,29 +113,29 @@ enum { cudaOccupancyDefault = 0, cudaCpuDeviceId = -1 };
 #define cudaStreamPerThread ((cudaStream_t)2)
 
 typedef enum cudaDataType_t {
-    CUDA_R_32F     = 0,
-    CUDA_R_64F     = 1,
-    CUDA_R_16F     = 2,
-    CUDA_R_8I      = 3,
-    CUDA_C_32F     = 4,
-    CUDA_C_64F     = 5,
-    CUDA_C_16F     = 6,
-    CUDA_R_8U      = 8,
-    CUDA_R_32I     = 10,
-    CUDA_R_32U     = 12,
-    CUDA_R_16BF    = 14,
-    CUDA_C_16BF    = 15,
-    CUDA_R_64I     = 24,
+    CUDA_R_32F = 0,
+    CUDA_R_64F = 1,
+    CUDA_R_16F = 2,
+    CUDA_R_8I = 3,
+    CUDA_C_32F = 4,
+    CUDA_C_64F = 5,
+    CUDA_C_16F = 6,
+    CUDA_R_8U = 8,
+    CUDA_R_32I = 10,
+    CUDA_R_32U = 12,
+    CUDA_R_16BF = 14,
+    CUDA_C_16BF = 15,
+    CUDA_R_64I = 24,
     CUDA_R_8F_E4M3 = 28,
     CUDA_R_8F_E5M2 = 29,
 } cudaDataType;
 
 enum cudaFuncAttribute {
-    cudaFuncAttributeMaxDynamicSharedMemorySize           = 8,
-    cudaFuncAttributePreferredSharedMemoryCarveout        = 9,
-    cudaFuncAttributeClusterDimMustBeSet                  = 10,
-    cudaFuncAttributeNonPortableClusterSizeAllowed        = 14,
-    cudaFuncAttributeClusterSchedulingPolicyPreference    = 15,
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+    cudaFuncAttributeClusterDimMustBeSet = 10,
+    cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
+    cudaFuncAttributeClusterSchedulingPolicyPreference = 15,
 };
 enum cudaFuncCache {
     cudaFuncCachePreferNone,
@@ -149,59 +149,59 @@ enum cudaSharedMemConfig {
     cudaSharedMemBankSizeEightByte,
 };
 enum cudaSharedCarveout {
-    cudaSharedmemCarveoutDefault   = -1,
-    cudaSharedmemCarveoutMaxL1     = 0,
+    cudaSharedmemCarveoutDefault = -1,
+    cudaSharedmemCarveoutMaxL1 = 0,
     cudaSharedmemCarveoutMaxShared = 100,
 };
 enum cudaLimit {
-    cudaLimitStackSize           = 0,
-    cudaLimitPrintfFifoSize      = 1,
-    cudaLimitMallocHeapSize      = 2,
+    cudaLimitStackSize = 0,
+    cudaLimitPrintfFifoSize = 1,
+    cudaLimitMallocHeapSize = 2,
     cudaLimitPersistingL2CacheSize = 6,
 };
 enum cudaDeviceAttr {
-    cudaDevAttrMaxThreadsPerBlock              = 1,
-    cudaDevAttrMaxBlockDimX                    = 2,
-    cudaDevAttrMaxBlockDimY                    = 3,
-    cudaDevAttrMaxBlockDimZ                    = 4,
-    cudaDevAttrMaxGridDimX                     = 5,
-    cudaDevAttrMaxGridDimY                     = 6,
-    cudaDevAttrMaxGridDimZ                     = 7,
-    cudaDevAttrMaxSharedMemoryPerBlock         = 8,
-    cudaDevAttrTotalConstantMemory             = 9,
-    cudaDevAttrWarpSize                        = 10,
-    cudaDevAttrMaxPitch                        = 11,
-    cudaDevAttrMaxRegistersPerBlock            = 12,
-    cudaDevAttrClockRate                       = 13,
-    cudaDevAttrTextureAlignment                = 14,
-    cudaDevAttrMultiProcessorCount             = 16,
-    cudaDevAttrIntegrated                      = 18,
-    cudaDevAttrCanMapHostMemory                = 19,
-    cudaDevAttrComputeMode                     = 20,
-    cudaDevAttrConcurrentKernels               = 31,
-    cudaDevAttrEccEnabled                      = 32,
-    cudaDevAttrPciBusId                        = 33,
-    cudaDevAttrPciDeviceId                     = 34,
-    cudaDevAttrMemoryClockRate                 = 36,
-    cudaDevAttrGlobalMemoryBusWidth            = 37,
-    cudaDevAttrL2CacheSize                     = 38,
-    cudaDevAttrMaxThreadsPerMultiProcessor     = 39,
-    cudaDevAttrAsyncEngineCount                = 40,
-    cudaDevAttrUnifiedAddressing               = 41,
-    cudaDevAttrComputeCapabilityMajor          = 75,
-    cudaDevAttrComputeCapabilityMinor          = 76,
+    cudaDevAttrMaxThreadsPerBlock = 1,
+    cudaDevAttrMaxBlockDimX = 2,
+    cudaDevAttrMaxBlockDimY = 3,
+    cudaDevAttrMaxBlockDimZ = 4,
+    cudaDevAttrMaxGridDimX = 5,
+    cudaDevAttrMaxGridDimY = 6,
+    cudaDevAttrMaxGridDimZ = 7,
+    cudaDevAttrMaxSharedMemoryPerBlock = 8,
+    cudaDevAttrTotalConstantMemory = 9,
+    cudaDevAttrWarpSize = 10,
+    cudaDevAttrMaxPitch = 11,
+    cudaDevAttrMaxRegistersPerBlock = 12,
+    cudaDevAttrClockRate = 13,
+    cudaDevAttrTextureAlignment = 14,
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrIntegrated = 18,
+    cudaDevAttrCanMapHostMemory = 19,
+    cudaDevAttrComputeMode = 20,
+    cudaDevAttrConcurrentKernels = 31,
+    cudaDevAttrEccEnabled = 32,
+    cudaDevAttrPciBusId = 33,
+    cudaDevAttrPciDeviceId = 34,
+    cudaDevAttrMemoryClockRate = 36,
+    cudaDevAttrGlobalMemoryBusWidth = 37,
+    cudaDevAttrL2CacheSize = 38,
+    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+    cudaDevAttrAsyncEngineCount = 40,
+    cudaDevAttrUnifiedAddressing = 41,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrMaxRegistersPerMultiprocessor   = 82,
-    cudaDevAttrManagedMemory                   = 83,
-    cudaDevAttrPageableMemoryAccess            = 88,
-    cudaDevAttrConcurrentManagedAccess         = 89,
-    cudaDevAttrCooperativeLaunch               = 95,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin    = 97,
-    cudaDevAttrMaxBlocksPerMultiprocessor      = 106,
-    cudaDevAttrMaxPersistingL2CacheSize        = 108,
-    cudaDevAttrReservedSharedMemoryPerBlock    = 111,
-    cudaDevAttrMemoryPoolsSupported            = 115,
-    cudaDevAttrClusterLaunch                   = 120,
+    cudaDevAttrMaxRegistersPerMultiprocessor = 82,
+    cudaDevAttrManagedMemory = 83,
+    cudaDevAttrPageableMemoryAccess = 88,
+    cudaDevAttrConcurrentManagedAccess = 89,
+    cudaDevAttrCooperativeLaunch = 95,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+    cudaDevAttrMaxBlocksPerMultiprocessor = 106,
+    cudaDevAttrMaxPersistingL2CacheSize = 108,
+    cudaDevAttrReservedSharedMemoryPerBlock = 111,
+    cudaDevAttrMemoryPoolsSupported = 115,
+    cudaDevAttrClusterLaunch = 120,
 };
 
 namespace kops
@@ -220,8 +220,8 @@ struct CudaArgument {
     CudaArgument(const char *name)
     {
         value.tag = KOPS_STRING;
-        value.n   = (int32_t)strlen(name);
-        value.p   = name;
+        value.n = (int32_t)strlen(name);
+        value.p = name;
     }
 };
 
@@ -240,7 +240,7 @@ inline cudaError_t cuda(const char *name, std::initializer_list<CudaArgument> ar
 // A function that returns a number or pointer through its first argument.
 template <class T> cudaError_t cuda_out(T *result, const char *name, std::initializer_list<CudaArgument> arguments)
 {
-    int64_t     out   = 0;
+    int64_t out = 0;
     cudaError_t error = cuda(name, arguments, &out);
     if (error == cudaSuccess)
         *result = (T)out;
@@ -256,29 +256,32 @@ template <class T> constexpr const char *type_text()
 
 template <class T> KopsArg kernel_argument(const T &value)
 {
-    int kind = std::is_pointer_v<T>                                    ? 'p'
-               : std::is_floating_point_v<T>                           ? 'f'
-               : !std::is_integral_v<T> && !std::is_enum_v<T>          ? 's'
-               : std::is_enum_v<T> || std::is_signed_v<T>              ? 'i'
-                                                                       : 'u';
+    int kind = std::is_pointer_v<T>                           ? 'p'
+               : std::is_floating_point_v<T>                  ? 'f'
+               : !std::is_integral_v<T> && !std::is_enum_v<T> ? 's'
+               : std::is_enum_v<T> || std::is_signed_v<T>     ? 'i'
+                                                              : 'u';
     return {(const void *)&value, sizeof(T), kind, 0, type_text<T>()};
 }
 
 // The call of a kernel's stub, until its launch.
 struct PendingLaunch {
-    const char          *kernel = nullptr;
+    bool is_set = false;
+    std::string kernel;
     std::vector<KopsArg> arguments;
-    std::vector<char>    bytes; // of the arguments, one after another
+    std::vector<char> bytes; // of the arguments, one after another
 };
 inline thread_local PendingLaunch pending;
 
 inline void record(const char *kernel, const KopsArg *arguments, size_t count)
 {
+    pending.is_set = true;
     pending.kernel = kernel;
     pending.arguments.assign(arguments, arguments + count);
     pending.bytes.clear();
     for (const KopsArg &argument : pending.arguments)
-        pending.bytes.insert(pending.bytes.end(), (const char *)argument.data, (const char *)argument.data + argument.size);
+        pending.bytes.insert(pending.bytes.end(), (const char *)argument.data,
+                             (const char *)argument.data + argument.size);
 }
 
 // The body of every kernel's stub.
@@ -292,23 +295,23 @@ template <class... A> void stub(const char *kernel, const A &...arguments)
 // k<<<grid, block, shared, stream>>>(…), after the call of the stub.
 inline void launch(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = nullptr)
 {
-    const char *kernel = pending.kernel;
-    if (!kernel)
+    if (!pending.is_set)
         throw c10::Error("a launch without a kernel");
-    pending.kernel     = nullptr;
-    const char *data   = pending.bytes.data();
+    pending.is_set = false;
+    const char *data = pending.bytes.data();
     for (KopsArg &argument : pending.arguments) {
         argument.data = data;
         data += argument.size;
     }
     const uint32_t dims[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
-    table->launch(kernel, dims, shared, stream, pending.arguments.data(), (int)pending.arguments.size());
+    table->launch(pending.kernel.c_str(), dims, shared, stream, pending.arguments.data(),
+                  (int)pending.arguments.size());
     if (const char *message = table->error())
         throw c10::Error(message);
 }
 
 // The name of a kernel, as its stub gives it: called with arguments of zero bytes, which it only copies.
-template <class... P> const char *kernel_name(void (*kernel)(P...))
+template <class... P> std::string kernel_name(void (*kernel)(P...))
 {
     struct alignas(16) Zeros {
         char bytes[4096];
@@ -316,20 +319,18 @@ template <class... P> const char *kernel_name(void (*kernel)(P...))
     static const Zeros zeros{};
     static_assert(((sizeof(P) <= sizeof(zeros)) && ...), "kops: a kernel's argument is larger than 4,096 bytes");
     kernel((P) * (const std::remove_reference_t<P> *)&zeros...);
-    const char *name = pending.kernel;
-    pending.kernel   = nullptr;
-    return name;
+    pending.is_set = false;
+    return pending.kernel;
 }
 // An address without a type says nothing of the kernel's parameters.
-template <class T> const char *kernel_name(T *)
+template <class T> std::string kernel_name(T *)
 {
     static_assert(!std::is_void_v<std::remove_cv_t<T>>,
                   "kops: a kernel is given as a void pointer here; give the kernel itself, without a cast");
-    return nullptr;
+    return "";
 }
 
-template <class... P, size_t... I>
-void call_stub(void (*kernel)(P...), void **arguments, std::index_sequence<I...>)
+template <class... P, size_t... I> void call_stub(void (*kernel)(P...), void **arguments, std::index_sequence<I...>)
 {
     kernel(*(std::remove_reference_t<P> *)arguments[I]...);
 }
@@ -353,25 +354,25 @@ cudaError_t launch_kernel(const char *, T *kernel, dim3, dim3, void **, size_t =
 
 // A cast before the kernel, as in cudaLaunchKernel((void *)kernel, …), is dropped: the kernel's type is needed.
 #define KOPS_DROP(...)
-#define KOPS_CAST(...)            cast,
-#define KOPS_SECOND(A, B, ...)    B
-#define KOPS_SELECT(...)          KOPS_SECOND(__VA_ARGS__, , )
-#define KOPS_FIRST(A, ...)        A
-#define KOPS_HAS_cast             ~, KOPS_DROP,
-#define KOPS_HAS_KOPS_CAST        ~, ,
-#define KOPS_CHOOSE_(FIRST)       KOPS_SELECT(KOPS_HAS_##FIRST)
-#define KOPS_CHOOSE(FIRST)        KOPS_CHOOSE_(FIRST)
-#define KOPS_FIRST_OF(...)        KOPS_FIRST(__VA_ARGS__, )
-#define KOPS_WITHOUT_CAST(...)    KOPS_CHOOSE(KOPS_FIRST_OF(KOPS_CAST __VA_ARGS__)) __VA_ARGS__
-#define cudaLaunchKernel(...)     ::kops::launch_kernel(nullptr, KOPS_WITHOUT_CAST(__VA_ARGS__))
+#define KOPS_CAST(...)         cast,
+#define KOPS_SECOND(A, B, ...) B
+#define KOPS_SELECT(...)       KOPS_SECOND(__VA_ARGS__, , )
+#define KOPS_FIRST(A, ...)     A
+#define KOPS_HAS_cast          ~, KOPS_DROP,
+#define KOPS_HAS_KOPS_CAST     ~, ,
+#define KOPS_CHOOSE_(FIRST)    KOPS_SELECT(KOPS_HAS_##FIRST)
+#define KOPS_CHOOSE(FIRST)     KOPS_CHOOSE_(FIRST)
+#define KOPS_FIRST_OF(...)     KOPS_FIRST(__VA_ARGS__, )
+#define KOPS_WITHOUT_CAST(...) KOPS_CHOOSE(KOPS_FIRST_OF(KOPS_CAST __VA_ARGS__)) __VA_ARGS__
+#define cudaLaunchKernel(...)  ::kops::launch_kernel(nullptr, KOPS_WITHOUT_CAST(__VA_ARGS__))
 #define cudaLaunchCooperativeKernel(...)                                                                               \
     ::kops::launch_kernel("cudaLaunchAttributeCooperative", KOPS_WITHOUT_CAST(__VA_ARGS__))
 
 enum cudaLaunchAttributeID {
-    cudaLaunchAttributeCooperative                          = 2,
-    cudaLaunchAttributeClusterDimension                     = 4,
-    cudaLaunchAttributeProgrammaticStreamSerialization      = 6,
-    cudaLaunchAttributePriority                             = 8,
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+    cudaLaunchAttributePriority = 8,
 };
 union cudaLaunchAttributeValue {
     int cooperative;
@@ -382,15 +383,15 @@ union cudaLaunchAttributeValue {
     int priority;
 };
 struct cudaLaunchAttribute {
-    cudaLaunchAttributeID    id;
+    cudaLaunchAttributeID id;
     cudaLaunchAttributeValue val;
 };
 struct cudaLaunchConfig_t {
-    dim3                 gridDim, blockDim;
-    size_t               dynamicSmemBytes = 0;
-    cudaStream_t         stream           = nullptr;
-    cudaLaunchAttribute *attrs            = nullptr;
-    unsigned             numAttrs         = 0;
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes = 0;
+    cudaStream_t stream = nullptr;
+    cudaLaunchAttribute *attrs = nullptr;
+    unsigned numAttrs = 0;
 };
 // Attributes hold for the launch that follows them.
 template <class... P, class... A>
@@ -428,10 +429,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     {                                                                                                                  \
         return kops::cuda_out(OUT, #NAME, {__VA_ARGS__});                                                              \
     }
-#define KOPS_TYPED_OUT(NAME, OUT, PARAMETERS, ...)                                                                     \
-    template <class T> KOPS_CUDA_OUT(NAME, OUT, PARAMETERS, __VA_ARGS__)
+#define KOPS_TYPED_OUT(NAME, OUT, PARAMETERS, ...) template <class T> KOPS_CUDA_OUT(NAME, OUT, PARAMETERS, __VA_ARGS__)
 #define KOPS_OF_KERNEL(NAME, PARAMETERS, ...)                                                                          \
-    template <class K> KOPS_CUDA(NAME, PARAMETERS, kops::kernel_name(kernel), __VA_ARGS__)
+    template <class K> KOPS_CUDA(NAME, PARAMETERS, kops::kernel_name(kernel).c_str(), __VA_ARGS__)
 
 KOPS_CUDA(cudaGetLastError, ())
 KOPS_CUDA(cudaPeekAtLastError, ())
@@ -449,13 +449,14 @@ KOPS_CUDA_OUT(cudaRuntimeGetVersion, version, (int *version))
 KOPS_CUDA_OUT(cudaDeviceCanAccessPeer, can, (int *can, int device, int peer), device, peer)
 KOPS_CUDA(cudaDeviceEnablePeerAccess, (int peer, unsigned flags), peer, flags)
 KOPS_CUDA(cudaDeviceSetLimit, (cudaLimit limit, size_t value), limit, value)
-KOPS_CUDA_OUT(cudaDeviceGetLimit, value, (size_t *value, cudaLimit limit), limit)
+KOPS_CUDA_OUT(cudaDeviceGetLimit, value, (size_t * value, cudaLimit limit), limit)
 KOPS_CUDA(cudaDeviceSetCacheConfig, (cudaFuncCache config), config)
 KOPS_CUDA(cudaDeviceSetSharedMemConfig, (cudaSharedMemConfig config), config)
 
 KOPS_TYPED_OUT(cudaMalloc, pointer, (T * *pointer, size_t size), size)
 KOPS_TYPED_OUT(cudaMallocAsync, pointer, (T * *pointer, size_t size, cudaStream_t stream), size, stream)
-KOPS_TYPED_OUT(cudaMallocManaged, pointer, (T * *pointer, size_t size, unsigned flags = cudaMemAttachGlobal), size, flags)
+KOPS_TYPED_OUT(cudaMallocManaged, pointer, (T * *pointer, size_t size, unsigned flags = cudaMemAttachGlobal), size,
+               flags)
 KOPS_TYPED_OUT(cudaMallocHost, pointer, (T * *pointer, size_t size, unsigned flags = 0), size, flags)
 KOPS_TYPED_OUT(cudaHostAlloc, pointer, (T * *pointer, size_t size, unsigned flags), size, flags)
 KOPS_TYPED_OUT(cudaHostGetDevicePointer, device, (T * *device, void *host, unsigned flags), host, flags)
@@ -465,26 +466,30 @@ KOPS_CUDA(cudaFreeHost, (void *pointer), pointer)
 KOPS_CUDA(cudaHostRegister, (void *pointer, size_t size, unsigned flags), pointer, size, flags)
 KOPS_CUDA(cudaHostUnregister, (void *pointer), pointer)
 KOPS_CUDA(cudaMemcpy, (void *to, const void *from, size_t size, cudaMemcpyKind kind), to, from, size, kind)
-KOPS_CUDA(cudaMemcpyAsync, (void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t stream = nullptr),
-          to, from, size, kind, stream)
-KOPS_CUDA(cudaMemcpyPeer, (void *to, int to_device, const void *from, int from_device, size_t size), to, to_device, from,
-          from_device, size)
+KOPS_CUDA(cudaMemcpyAsync,
+          (void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t stream = nullptr), to, from, size,
+          kind, stream)
+KOPS_CUDA(cudaMemcpyPeer, (void *to, int to_device, const void *from, int from_device, size_t size), to, to_device,
+          from, from_device, size)
 KOPS_CUDA(cudaMemcpy2D,
-          (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind),
+          (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+           cudaMemcpyKind kind),
           to, to_pitch, from, from_pitch, width, height, kind)
 KOPS_CUDA(cudaMemcpy2DAsync,
-          (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind,
-           cudaStream_t stream = nullptr),
+          (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+           cudaMemcpyKind kind, cudaStream_t stream = nullptr),
           to, to_pitch, from, from_pitch, width, height, kind, stream)
 KOPS_CUDA(cudaMemset, (void *to, int value, size_t size), to, value, size)
 KOPS_CUDA(cudaMemsetAsync, (void *to, int value, size_t size, cudaStream_t stream = nullptr), to, value, size, stream)
-KOPS_CUDA(cudaMemset2D, (void *to, size_t pitch, int value, size_t width, size_t height), to, pitch, value, width, height)
+KOPS_CUDA(cudaMemset2D, (void *to, size_t pitch, int value, size_t width, size_t height), to, pitch, value, width,
+          height)
 KOPS_CUDA(cudaMemPrefetchAsync, (const void *pointer, size_t size, int device, cudaStream_t stream = nullptr), pointer,
           size, device, stream)
 
 KOPS_CUDA_OUT(cudaStreamCreate, stream, (cudaStream_t * stream))
 KOPS_CUDA_OUT(cudaStreamCreateWithFlags, stream, (cudaStream_t * stream, unsigned flags), flags)
-KOPS_CUDA_OUT(cudaStreamCreateWithPriority, stream, (cudaStream_t * stream, unsigned flags, int priority), flags, priority)
+KOPS_CUDA_OUT(cudaStreamCreateWithPriority, stream, (cudaStream_t * stream, unsigned flags, int priority), flags,
+              priority)
 KOPS_CUDA(cudaStreamDestroy, (cudaStream_t stream), stream)
 KOPS_CUDA(cudaStreamSynchronize, (cudaStream_t stream), stream)
 KOPS_CUDA(cudaStreamQuery, (cudaStream_t stream), stream)
@@ -501,8 +506,8 @@ KOPS_OF_KERNEL(cudaFuncSetAttribute, (K kernel, cudaFuncAttribute attribute, int
 KOPS_OF_KERNEL(cudaFuncSetCacheConfig, (K kernel, cudaFuncCache config), config)
 KOPS_OF_KERNEL(cudaFuncSetSharedMemConfig, (K kernel, cudaSharedMemConfig config), config)
 template <class K>
-KOPS_CUDA_OUT(cudaOccupancyMaxActiveBlocksPerMultiprocessor, blocks, (int *blocks, K kernel, int threads, size_t shared),
-              kops::kernel_name(kernel), threads, shared)
+KOPS_CUDA_OUT(cudaOccupancyMaxActiveBlocksPerMultiprocessor, blocks,
+              (int *blocks, K kernel, int threads, size_t shared), kops::kernel_name(kernel).c_str(), threads, shared)
 #undef KOPS_CUDA
 #undef KOPS_CUDA_OUT
 #undef KOPS_TYPED_OUT
@@ -530,32 +535,32 @@ template <class T> cudaError_t cudaMallocPitch(T **pointer, size_t *pitch, size_
 template <class K>
 cudaError_t cudaOccupancyMaxPotentialBlockSize(int *grid, int *block, K kernel, size_t shared = 0, int limit = 0)
 {
-    const char *name = kops::kernel_name(kernel);
-    kops::cuda_out(grid, "cudaOccupancyMaxPotentialBlockSize", {name, shared, limit, 0});
-    return kops::cuda_out(block, "cudaOccupancyMaxPotentialBlockSize", {name, shared, limit, 1});
+    std::string name = kops::kernel_name(kernel);
+    kops::cuda_out(grid, "cudaOccupancyMaxPotentialBlockSize", {name.c_str(), shared, limit, 0});
+    return kops::cuda_out(block, "cudaOccupancyMaxPotentialBlockSize", {name.c_str(), shared, limit, 1});
 }
 // The table gives nanoseconds.
 inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
-    int64_t     nanoseconds = 0;
-    cudaError_t error       = kops::cuda_out(&nanoseconds, "cudaEventElapsedTime", {start, end});
-    *milliseconds           = (float)((double)nanoseconds / 1e6);
+    int64_t nanoseconds = 0;
+    cudaError_t error = kops::cuda_out(&nanoseconds, "cudaEventElapsedTime", {start, end});
+    *milliseconds = (float)((double)nanoseconds / 1e6);
     return error;
 }
 
 struct cudaFuncAttributes {
     size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
-    int    maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA, maxDynamicSharedSizeBytes,
+    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA, maxDynamicSharedSizeBytes,
         preferredShmemCarveout;
 };
 template <class K> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, K kernel)
 {
-    const char *name  = kops::kernel_name(kernel);
+    std::string name = kops::kernel_name(kernel);
     cudaError_t error = cudaSuccess;
-    *attributes       = {};
+    *attributes = {};
 #define _(FIELD)                                                                                                       \
     if (error == cudaSuccess)                                                                                          \
-        error = kops::cuda_out(&attributes->FIELD, "cudaFuncGetAttributes", {name, #FIELD});
+        error = kops::cuda_out(&attributes->FIELD, "cudaFuncGetAttributes", {name.c_str(), #FIELD});
     _(sharedSizeBytes)
     _(constSizeBytes)
     _(localSizeBytes)
@@ -573,16 +578,16 @@ template <class... A> cudaError_t kops_symbol(const char *function, const char *
 {
     return kops::cuda(function, {symbol, arguments...});
 }
-#define cudaMemcpyToSymbol(SYMBOL, ...)        kops_symbol("cudaMemcpyToSymbol", #SYMBOL, __VA_ARGS__)
-#define cudaMemcpyToSymbolAsync(SYMBOL, ...)   kops_symbol("cudaMemcpyToSymbol", #SYMBOL, __VA_ARGS__)
-#define cudaMemcpyFromSymbol(TO, SYMBOL, ...)  kops_symbol("cudaMemcpyFromSymbol", #SYMBOL, (void *)(TO), __VA_ARGS__)
+#define cudaMemcpyToSymbol(SYMBOL, ...)       kops_symbol("cudaMemcpyToSymbol", #SYMBOL, __VA_ARGS__)
+#define cudaMemcpyToSymbolAsync(SYMBOL, ...)  kops_symbol("cudaMemcpyToSymbol", #SYMBOL, __VA_ARGS__)
+#define cudaMemcpyFromSymbol(TO, SYMBOL, ...) kops_symbol("cudaMemcpyFromSymbol", #SYMBOL, (void *)(TO), __VA_ARGS__)
 #define cudaMemcpyFromSymbolAsync(TO, SYMBOL, ...)                                                                     \
     kops_symbol("cudaMemcpyFromSymbol", #SYMBOL, (void *)(TO), __VA_ARGS__)
-#define cudaGetSymbolAddress(POINTER, SYMBOL)  ::kops::cuda_out(POINTER, "cudaGetSymbolAddress", {#SYMBOL})
-#define cudaGetSymbolSize(SIZE, SYMBOL)        ::kops::cuda_out(SIZE, "cudaGetSymbolSize", {#SYMBOL})
+#define cudaGetSymbolAddress(POINTER, SYMBOL) ::kops::cuda_out(POINTER, "cudaGetSymbolAddress", {#SYMBOL})
+#define cudaGetSymbolSize(SIZE, SYMBOL)       ::kops::cuda_out(SIZE, "cudaGetSymbolSize", {#SYMBOL})
 
 struct cudaDeviceProp {
-    char   name[256];
+    char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, totalConstMem, sharedMemPerMultiprocessor, sharedMemPerBlockOptin,
         reservedSharedMemPerBlock, memPitch, textureAlignment;
     int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], major, minor, multiProcessorCount,

@@ -10,25 +10,123 @@ typedef struct cudnnOpTensorStruct *cudnnOpTensorDescriptor_t;
 typedef struct cudnnPoolingStruct *cudnnPoolingDescriptor_t;
 typedef struct cudnnReduceTensorStruct *cudnnReduceTensorDescriptor_t;
 typedef struct cudnnTensorStruct *cudnnTensorDescriptor_t;
-typedef enum { CUDNN_STATUS_SUCCESS = 0, CUDNN_STATUS_NOT_INITIALIZED = 1001, CUDNN_STATUS_BAD_PARAM = 2000, CUDNN_STATUS_NOT_SUPPORTED = 3000, CUDNN_STATUS_INTERNAL_ERROR = 4000, CUDNN_STATUS_EXECUTION_FAILED = 5000, CUDNN_STATUS_ALLOC_FAILED = 4003, CUDNN_STATUS_INVALID_VALUE = 2001 } cudnnStatus_t;
-typedef enum { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_DOUBLE = 1, CUDNN_DATA_HALF = 2, CUDNN_DATA_INT8 = 3, CUDNN_DATA_INT32 = 4, CUDNN_DATA_INT8x4 = 5, CUDNN_DATA_INT8x32 = 8, CUDNN_DATA_BFLOAT16 = 9, CUDNN_DATA_FP8_E4M3 = 12, CUDNN_DATA_FP8_E5M2 = 13, CUDNN_DATA_FP8_E8M0 = 15, CUDNN_DATA_INT4 = 17, CUDNN_DATA_COMPLEX_FP32 = 20, CUDNN_DATA_COMPLEX_FP64 = 21 } cudnnDataType_t;
+typedef enum {
+    CUDNN_STATUS_SUCCESS = 0,
+    CUDNN_STATUS_NOT_INITIALIZED = 1001,
+    CUDNN_STATUS_BAD_PARAM = 2000,
+    CUDNN_STATUS_NOT_SUPPORTED = 3000,
+    CUDNN_STATUS_INTERNAL_ERROR = 4000,
+    CUDNN_STATUS_EXECUTION_FAILED = 5000,
+    CUDNN_STATUS_ALLOC_FAILED = 4003,
+    CUDNN_STATUS_INVALID_VALUE = 2001
+} cudnnStatus_t;
+typedef enum {
+    CUDNN_DATA_FLOAT = 0,
+    CUDNN_DATA_DOUBLE = 1,
+    CUDNN_DATA_HALF = 2,
+    CUDNN_DATA_INT8 = 3,
+    CUDNN_DATA_INT32 = 4,
+    CUDNN_DATA_INT8x4 = 5,
+    CUDNN_DATA_INT8x32 = 8,
+    CUDNN_DATA_BFLOAT16 = 9,
+    CUDNN_DATA_FP8_E4M3 = 12,
+    CUDNN_DATA_FP8_E5M2 = 13,
+    CUDNN_DATA_FP8_E8M0 = 15,
+    CUDNN_DATA_INT4 = 17,
+    CUDNN_DATA_COMPLEX_FP32 = 20,
+    CUDNN_DATA_COMPLEX_FP64 = 21
+} cudnnDataType_t;
 typedef enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1, CUDNN_TENSOR_NCHW_VECT_C = 2 } cudnnTensorFormat_t;
 typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
-typedef enum { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2, CUDNN_FMA_MATH = 3 } cudnnMathType_t;
+typedef enum {
+    CUDNN_DEFAULT_MATH = 0,
+    CUDNN_TENSOR_OP_MATH = 1,
+    CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2,
+    CUDNN_FMA_MATH = 3
+} cudnnMathType_t;
 typedef enum { CUDNN_NOT_PROPAGATE_NAN = 0, CUDNN_PROPAGATE_NAN = 1 } cudnnNanPropagation_t;
-typedef enum { CUDNN_ACTIVATION_SIGMOID = 0, CUDNN_ACTIVATION_RELU = 1, CUDNN_ACTIVATION_TANH = 2, CUDNN_ACTIVATION_CLIPPED_RELU = 3, CUDNN_ACTIVATION_ELU = 4, CUDNN_ACTIVATION_IDENTITY = 5, CUDNN_ACTIVATION_SWISH = 6 } cudnnActivationMode_t;
-typedef enum { CUDNN_POOLING_MAX = 0, CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING = 1, CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING = 2, CUDNN_POOLING_MAX_DETERMINISTIC = 3 } cudnnPoolingMode_t;
+typedef enum {
+    CUDNN_ACTIVATION_SIGMOID = 0,
+    CUDNN_ACTIVATION_RELU = 1,
+    CUDNN_ACTIVATION_TANH = 2,
+    CUDNN_ACTIVATION_CLIPPED_RELU = 3,
+    CUDNN_ACTIVATION_ELU = 4,
+    CUDNN_ACTIVATION_IDENTITY = 5,
+    CUDNN_ACTIVATION_SWISH = 6
+} cudnnActivationMode_t;
+typedef enum {
+    CUDNN_POOLING_MAX = 0,
+    CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING = 1,
+    CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING = 2,
+    CUDNN_POOLING_MAX_DETERMINISTIC = 3
+} cudnnPoolingMode_t;
 typedef enum { CUDNN_SOFTMAX_FAST = 0, CUDNN_SOFTMAX_ACCURATE = 1, CUDNN_SOFTMAX_LOG = 2 } cudnnSoftmaxAlgorithm_t;
 typedef enum { CUDNN_SOFTMAX_MODE_INSTANCE = 0, CUDNN_SOFTMAX_MODE_CHANNEL = 1 } cudnnSoftmaxMode_t;
-typedef enum { CUDNN_BATCHNORM_PER_ACTIVATION = 0, CUDNN_BATCHNORM_SPATIAL = 1, CUDNN_BATCHNORM_SPATIAL_PERSISTENT = 2 } cudnnBatchNormMode_t;
+typedef enum {
+    CUDNN_BATCHNORM_PER_ACTIVATION = 0,
+    CUDNN_BATCHNORM_SPATIAL = 1,
+    CUDNN_BATCHNORM_SPATIAL_PERSISTENT = 2
+} cudnnBatchNormMode_t;
 typedef enum { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 } cudnnDeterminism_t;
-typedef enum { CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1, CUDNN_CONVOLUTION_FWD_ALGO_GEMM = 2, CUDNN_CONVOLUTION_FWD_ALGO_DIRECT = 3, CUDNN_CONVOLUTION_FWD_ALGO_FFT = 4, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING = 5, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD = 6, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED = 7, CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 8 } cudnnConvolutionFwdAlgo_t;
-typedef enum { CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT = 2, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING = 3, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD = 4, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED = 5, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 6 } cudnnConvolutionBwdDataAlgo_t;
-typedef enum { CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT = 2, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 = 3, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD = 4, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED = 5, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING = 6, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT = 7 } cudnnConvolutionBwdFilterAlgo_t;
-typedef enum { CUDNN_OP_TENSOR_ADD = 0, CUDNN_OP_TENSOR_MUL = 1, CUDNN_OP_TENSOR_MIN = 2, CUDNN_OP_TENSOR_MAX = 3, CUDNN_OP_TENSOR_SQRT = 4, CUDNN_OP_TENSOR_NOT = 5 } cudnnOpTensorOp_t;
-typedef enum { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MUL = 1, CUDNN_REDUCE_TENSOR_MIN = 2, CUDNN_REDUCE_TENSOR_MAX = 3, CUDNN_REDUCE_TENSOR_AMAX = 4, CUDNN_REDUCE_TENSOR_AVG = 5, CUDNN_REDUCE_TENSOR_NORM1 = 6, CUDNN_REDUCE_TENSOR_NORM2 = 7, CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS = 8 } cudnnReduceTensorOp_t;
-typedef enum { CUDNN_REDUCE_TENSOR_NO_INDICES = 0, CUDNN_REDUCE_TENSOR_FLATTENED_INDICES = 1 } cudnnReduceTensorIndices_t;
-typedef enum { CUDNN_32BIT_INDICES = 0, CUDNN_64BIT_INDICES = 1, CUDNN_16BIT_INDICES = 2, CUDNN_8BIT_INDICES = 3 } cudnnIndicesType_t;
+typedef enum {
+    CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0,
+    CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1,
+    CUDNN_CONVOLUTION_FWD_ALGO_GEMM = 2,
+    CUDNN_CONVOLUTION_FWD_ALGO_DIRECT = 3,
+    CUDNN_CONVOLUTION_FWD_ALGO_FFT = 4,
+    CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING = 5,
+    CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD = 6,
+    CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED = 7,
+    CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 8
+} cudnnConvolutionFwdAlgo_t;
+typedef enum {
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT = 2,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING = 3,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD = 4,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED = 5,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 6
+} cudnnConvolutionBwdDataAlgo_t;
+typedef enum {
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT = 2,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 = 3,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD = 4,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED = 5,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING = 6,
+    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT = 7
+} cudnnConvolutionBwdFilterAlgo_t;
+typedef enum {
+    CUDNN_OP_TENSOR_ADD = 0,
+    CUDNN_OP_TENSOR_MUL = 1,
+    CUDNN_OP_TENSOR_MIN = 2,
+    CUDNN_OP_TENSOR_MAX = 3,
+    CUDNN_OP_TENSOR_SQRT = 4,
+    CUDNN_OP_TENSOR_NOT = 5
+} cudnnOpTensorOp_t;
+typedef enum {
+    CUDNN_REDUCE_TENSOR_ADD = 0,
+    CUDNN_REDUCE_TENSOR_MUL = 1,
+    CUDNN_REDUCE_TENSOR_MIN = 2,
+    CUDNN_REDUCE_TENSOR_MAX = 3,
+    CUDNN_REDUCE_TENSOR_AMAX = 4,
+    CUDNN_REDUCE_TENSOR_AVG = 5,
+    CUDNN_REDUCE_TENSOR_NORM1 = 6,
+    CUDNN_REDUCE_TENSOR_NORM2 = 7,
+    CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS = 8
+} cudnnReduceTensorOp_t;
+typedef enum {
+    CUDNN_REDUCE_TENSOR_NO_INDICES = 0,
+    CUDNN_REDUCE_TENSOR_FLATTENED_INDICES = 1
+} cudnnReduceTensorIndices_t;
+typedef enum {
+    CUDNN_32BIT_INDICES = 0,
+    CUDNN_64BIT_INDICES = 1,
+    CUDNN_16BIT_INDICES = 2,
+    CUDNN_8BIT_INDICES = 3
+} cudnnIndicesType_t;
 typedef struct {
     cudnnConvolutionFwdAlgo_t algo;
     cudnnStatus_t status;
@@ -64,63 +162,173 @@ KOPS_FUNCTION(cudnnSetStream, "cudnnSetStream", cudnnStatus_t(cudnnHandle_t, cud
 KOPS_FUNCTION(cudnnGetStream, "cudnnGetStream", cudnnStatus_t(cudnnHandle_t, cudaStream_t *))
 KOPS_FUNCTION(cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t *))
 KOPS_FUNCTION(cudnnDestroyTensorDescriptor, "cudnnDestroyTensorDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t))
-KOPS_FUNCTION(cudnnSetTensor4dDescriptor, "cudnnSetTensor4dDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, int, int, int))
-KOPS_FUNCTION(cudnnSetTensor4dDescriptorEx, "cudnnSetTensor4dDescriptorEx", cudnnStatus_t(cudnnTensorDescriptor_t, cudnnDataType_t, int, int, int, int, int, int, int, int))
-KOPS_FUNCTION(cudnnSetTensorNdDescriptor, "cudnnSetTensorNdDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t, cudnnDataType_t, int, const int *, const int *))
-KOPS_FUNCTION(cudnnSetTensorNdDescriptorEx, "cudnnSetTensorNdDescriptorEx", cudnnStatus_t(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, const int *))
+KOPS_FUNCTION(cudnnSetTensor4dDescriptor, "cudnnSetTensor4dDescriptor",
+              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, int, int, int))
+KOPS_FUNCTION(cudnnSetTensor4dDescriptorEx, "cudnnSetTensor4dDescriptorEx",
+              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnDataType_t, int, int, int, int, int, int, int, int))
+KOPS_FUNCTION(cudnnSetTensorNdDescriptor, "cudnnSetTensorNdDescriptor",
+              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnDataType_t, int, const int *, const int *))
+KOPS_FUNCTION(cudnnSetTensorNdDescriptorEx, "cudnnSetTensorNdDescriptorEx",
+              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, const int *))
 KOPS_FUNCTION(cudnnCreateFilterDescriptor, "cudnnCreateFilterDescriptor", cudnnStatus_t(cudnnFilterDescriptor_t *))
 KOPS_FUNCTION(cudnnDestroyFilterDescriptor, "cudnnDestroyFilterDescriptor", cudnnStatus_t(cudnnFilterDescriptor_t))
-KOPS_FUNCTION(cudnnSetFilter4dDescriptor, "cudnnSetFilter4dDescriptor", cudnnStatus_t(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, int, int, int))
-KOPS_FUNCTION(cudnnSetFilterNdDescriptor, "cudnnSetFilterNdDescriptor", cudnnStatus_t(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, const int *))
-KOPS_FUNCTION(cudnnCreateConvolutionDescriptor, "cudnnCreateConvolutionDescriptor", cudnnStatus_t(cudnnConvolutionDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyConvolutionDescriptor, "cudnnDestroyConvolutionDescriptor", cudnnStatus_t(cudnnConvolutionDescriptor_t))
-KOPS_FUNCTION(cudnnSetConvolution2dDescriptor, "cudnnSetConvolution2dDescriptor", cudnnStatus_t(cudnnConvolutionDescriptor_t, int, int, int, int, int, int, cudnnConvolutionMode_t, cudnnDataType_t))
-KOPS_FUNCTION(cudnnSetConvolutionNdDescriptor, "cudnnSetConvolutionNdDescriptor", cudnnStatus_t(cudnnConvolutionDescriptor_t, int, const int *, const int *, const int *, cudnnConvolutionMode_t, cudnnDataType_t))
-KOPS_FUNCTION(cudnnSetConvolutionMathType, "cudnnSetConvolutionMathType", cudnnStatus_t(cudnnConvolutionDescriptor_t, cudnnMathType_t))
-KOPS_FUNCTION(cudnnSetConvolutionGroupCount, "cudnnSetConvolutionGroupCount", cudnnStatus_t(cudnnConvolutionDescriptor_t, int))
-KOPS_FUNCTION(cudnnGetConvolution2dForwardOutputDim, "cudnnGetConvolution2dForwardOutputDim", cudnnStatus_t(const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t, int *, int *, int *, int *))
-KOPS_FUNCTION(cudnnGetConvolutionNdForwardOutputDim, "cudnnGetConvolutionNdForwardOutputDim", cudnnStatus_t(const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t, int, int *))
-KOPS_FUNCTION(cudnnGetConvolutionForwardAlgorithm_v7, "cudnnGetConvolutionForwardAlgorithm_v7", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *, cudnnConvolutionFwdAlgoPerf_t *))
-KOPS_FUNCTION(cudnnFindConvolutionForwardAlgorithm, "cudnnFindConvolutionForwardAlgorithm", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *, cudnnConvolutionFwdAlgoPerf_t *))
-KOPS_FUNCTION(cudnnGetConvolutionForwardWorkspaceSize, "cudnnGetConvolutionForwardWorkspaceSize", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, cudnnConvolutionFwdAlgo_t, size_t *))
-KOPS_FUNCTION(cudnnConvolutionForward, "cudnnConvolutionForward", cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnConvolutionBiasActivationForward, "cudnnConvolutionBiasActivationForward", cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnActivationDescriptor_t, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnConvolutionBackwardData, "cudnnConvolutionBackwardData", cudnnStatus_t(cudnnHandle_t, const void *, const cudnnFilterDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t, cudnnConvolutionBwdDataAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnConvolutionBackwardFilter, "cudnnConvolutionBackwardFilter", cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, void *, size_t, const void *, const cudnnFilterDescriptor_t, void *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardDataWorkspaceSize, "cudnnGetConvolutionBackwardDataWorkspaceSize", cudnnStatus_t(cudnnHandle_t, const cudnnFilterDescriptor_t, const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, cudnnConvolutionBwdDataAlgo_t, size_t *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterWorkspaceSize, "cudnnGetConvolutionBackwardFilterWorkspaceSize", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, size_t *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardDataAlgorithm_v7, "cudnnGetConvolutionBackwardDataAlgorithm_v7", cudnnStatus_t(cudnnHandle_t, const cudnnFilterDescriptor_t, const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *, cudnnConvolutionBwdDataAlgoPerf_t *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterAlgorithm_v7, "cudnnGetConvolutionBackwardFilterAlgorithm_v7", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t, const int, int *, cudnnConvolutionBwdFilterAlgoPerf_t *))
-KOPS_FUNCTION(cudnnCreateActivationDescriptor, "cudnnCreateActivationDescriptor", cudnnStatus_t(cudnnActivationDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyActivationDescriptor, "cudnnDestroyActivationDescriptor", cudnnStatus_t(cudnnActivationDescriptor_t))
-KOPS_FUNCTION(cudnnSetActivationDescriptor, "cudnnSetActivationDescriptor", cudnnStatus_t(cudnnActivationDescriptor_t, cudnnActivationMode_t, cudnnNanPropagation_t, double))
-KOPS_FUNCTION(cudnnActivationForward, "cudnnActivationForward", cudnnStatus_t(cudnnHandle_t, cudnnActivationDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnActivationBackward, "cudnnActivationBackward", cudnnStatus_t(cudnnHandle_t, cudnnActivationDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnAddTensor, "cudnnAddTensor", cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnOpTensor, "cudnnOpTensor", cudnnStatus_t(cudnnHandle_t, const cudnnOpTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnCreateOpTensorDescriptor, "cudnnCreateOpTensorDescriptor", cudnnStatus_t(cudnnOpTensorDescriptor_t *))
-KOPS_FUNCTION(cudnnSetOpTensorDescriptor, "cudnnSetOpTensorDescriptor", cudnnStatus_t(cudnnOpTensorDescriptor_t, cudnnOpTensorOp_t, cudnnDataType_t, cudnnNanPropagation_t))
-KOPS_FUNCTION(cudnnDestroyOpTensorDescriptor, "cudnnDestroyOpTensorDescriptor", cudnnStatus_t(cudnnOpTensorDescriptor_t))
-KOPS_FUNCTION(cudnnSoftmaxForward, "cudnnSoftmaxForward", cudnnStatus_t(cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnSoftmaxBackward, "cudnnSoftmaxBackward", cudnnStatus_t(cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnSetFilter4dDescriptor, "cudnnSetFilter4dDescriptor",
+              cudnnStatus_t(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, int, int, int))
+KOPS_FUNCTION(cudnnSetFilterNdDescriptor, "cudnnSetFilterNdDescriptor",
+              cudnnStatus_t(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, const int *))
+KOPS_FUNCTION(cudnnCreateConvolutionDescriptor, "cudnnCreateConvolutionDescriptor",
+              cudnnStatus_t(cudnnConvolutionDescriptor_t *))
+KOPS_FUNCTION(cudnnDestroyConvolutionDescriptor, "cudnnDestroyConvolutionDescriptor",
+              cudnnStatus_t(cudnnConvolutionDescriptor_t))
+KOPS_FUNCTION(cudnnSetConvolution2dDescriptor, "cudnnSetConvolution2dDescriptor",
+              cudnnStatus_t(cudnnConvolutionDescriptor_t, int, int, int, int, int, int, cudnnConvolutionMode_t,
+                            cudnnDataType_t))
+KOPS_FUNCTION(cudnnSetConvolutionNdDescriptor, "cudnnSetConvolutionNdDescriptor",
+              cudnnStatus_t(cudnnConvolutionDescriptor_t, int, const int *, const int *, const int *,
+                            cudnnConvolutionMode_t, cudnnDataType_t))
+KOPS_FUNCTION(cudnnSetConvolutionMathType, "cudnnSetConvolutionMathType",
+              cudnnStatus_t(cudnnConvolutionDescriptor_t, cudnnMathType_t))
+KOPS_FUNCTION(cudnnSetConvolutionGroupCount, "cudnnSetConvolutionGroupCount",
+              cudnnStatus_t(cudnnConvolutionDescriptor_t, int))
+KOPS_FUNCTION(cudnnGetConvolution2dForwardOutputDim, "cudnnGetConvolution2dForwardOutputDim",
+              cudnnStatus_t(const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnFilterDescriptor_t, int *, int *, int *, int *))
+KOPS_FUNCTION(cudnnGetConvolutionNdForwardOutputDim, "cudnnGetConvolutionNdForwardOutputDim",
+              cudnnStatus_t(const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnFilterDescriptor_t, int, int *))
+KOPS_FUNCTION(cudnnGetConvolutionForwardAlgorithm_v7, "cudnnGetConvolutionForwardAlgorithm_v7",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *,
+                            cudnnConvolutionFwdAlgoPerf_t *))
+KOPS_FUNCTION(cudnnFindConvolutionForwardAlgorithm, "cudnnFindConvolutionForwardAlgorithm",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *,
+                            cudnnConvolutionFwdAlgoPerf_t *))
+KOPS_FUNCTION(cudnnGetConvolutionForwardWorkspaceSize, "cudnnGetConvolutionForwardWorkspaceSize",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+                            cudnnConvolutionFwdAlgo_t, size_t *))
+KOPS_FUNCTION(cudnnConvolutionForward, "cudnnConvolutionForward",
+              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
+                            const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+                            cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t,
+                            void *))
+KOPS_FUNCTION(cudnnConvolutionBiasActivationForward, "cudnnConvolutionBiasActivationForward",
+              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
+                            const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+                            cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const cudnnTensorDescriptor_t, const void *,
+                            const cudnnActivationDescriptor_t, const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnConvolutionBackwardData, "cudnnConvolutionBackwardData",
+              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnFilterDescriptor_t, const void *,
+                            const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+                            cudnnConvolutionBwdDataAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t,
+                            void *))
+KOPS_FUNCTION(cudnnConvolutionBackwardFilter, "cudnnConvolutionBackwardFilter",
+              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
+                            const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+                            cudnnConvolutionBwdFilterAlgo_t, void *, size_t, const void *,
+                            const cudnnFilterDescriptor_t, void *))
+KOPS_FUNCTION(cudnnGetConvolutionBackwardDataWorkspaceSize, "cudnnGetConvolutionBackwardDataWorkspaceSize",
+              cudnnStatus_t(cudnnHandle_t, const cudnnFilterDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+                            cudnnConvolutionBwdDataAlgo_t, size_t *))
+KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterWorkspaceSize, "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t,
+                            cudnnConvolutionBwdFilterAlgo_t, size_t *))
+KOPS_FUNCTION(cudnnGetConvolutionBackwardDataAlgorithm_v7, "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+              cudnnStatus_t(cudnnHandle_t, const cudnnFilterDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *,
+                            cudnnConvolutionBwdDataAlgoPerf_t *))
+KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterAlgorithm_v7, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t, const int, int *,
+                            cudnnConvolutionBwdFilterAlgoPerf_t *))
+KOPS_FUNCTION(cudnnCreateActivationDescriptor, "cudnnCreateActivationDescriptor",
+              cudnnStatus_t(cudnnActivationDescriptor_t *))
+KOPS_FUNCTION(cudnnDestroyActivationDescriptor, "cudnnDestroyActivationDescriptor",
+              cudnnStatus_t(cudnnActivationDescriptor_t))
+KOPS_FUNCTION(cudnnSetActivationDescriptor, "cudnnSetActivationDescriptor",
+              cudnnStatus_t(cudnnActivationDescriptor_t, cudnnActivationMode_t, cudnnNanPropagation_t, double))
+KOPS_FUNCTION(cudnnActivationForward, "cudnnActivationForward",
+              cudnnStatus_t(cudnnHandle_t, cudnnActivationDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnActivationBackward, "cudnnActivationBackward",
+              cudnnStatus_t(cudnnHandle_t, cudnnActivationDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnAddTensor, "cudnnAddTensor",
+              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
+                            const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnOpTensor, "cudnnOpTensor",
+              cudnnStatus_t(cudnnHandle_t, const cudnnOpTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
+                            const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnCreateOpTensorDescriptor, "cudnnCreateOpTensorDescriptor",
+              cudnnStatus_t(cudnnOpTensorDescriptor_t *))
+KOPS_FUNCTION(cudnnSetOpTensorDescriptor, "cudnnSetOpTensorDescriptor",
+              cudnnStatus_t(cudnnOpTensorDescriptor_t, cudnnOpTensorOp_t, cudnnDataType_t, cudnnNanPropagation_t))
+KOPS_FUNCTION(cudnnDestroyOpTensorDescriptor, "cudnnDestroyOpTensorDescriptor",
+              cudnnStatus_t(cudnnOpTensorDescriptor_t))
+KOPS_FUNCTION(cudnnSoftmaxForward, "cudnnSoftmaxForward",
+              cudnnStatus_t(cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *,
+                            const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t,
+                            void *))
+KOPS_FUNCTION(cudnnSoftmaxBackward, "cudnnSoftmaxBackward",
+              cudnnStatus_t(cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *,
+                            const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *,
+                            const void *, const cudnnTensorDescriptor_t, void *))
 KOPS_FUNCTION(cudnnCreatePoolingDescriptor, "cudnnCreatePoolingDescriptor", cudnnStatus_t(cudnnPoolingDescriptor_t *))
 KOPS_FUNCTION(cudnnDestroyPoolingDescriptor, "cudnnDestroyPoolingDescriptor", cudnnStatus_t(cudnnPoolingDescriptor_t))
-KOPS_FUNCTION(cudnnSetPooling2dDescriptor, "cudnnSetPooling2dDescriptor", cudnnStatus_t(cudnnPoolingDescriptor_t, cudnnPoolingMode_t, cudnnNanPropagation_t, int, int, int, int, int, int))
-KOPS_FUNCTION(cudnnSetPoolingNdDescriptor, "cudnnSetPoolingNdDescriptor", cudnnStatus_t(cudnnPoolingDescriptor_t, const cudnnPoolingMode_t, const cudnnNanPropagation_t, int, const int *, const int *, const int *))
-KOPS_FUNCTION(cudnnPoolingForward, "cudnnPoolingForward", cudnnStatus_t(cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnPoolingBackward, "cudnnPoolingBackward", cudnnStatus_t(cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnGetPooling2dForwardOutputDim, "cudnnGetPooling2dForwardOutputDim", cudnnStatus_t(const cudnnPoolingDescriptor_t, const cudnnTensorDescriptor_t, int *, int *, int *, int *))
-KOPS_FUNCTION(cudnnBatchNormalizationForwardInference, "cudnnBatchNormalizationForwardInference", cudnnStatus_t(cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *, const cudnnTensorDescriptor_t, const void *, const void *, const void *, const void *, double))
-KOPS_FUNCTION(cudnnBatchNormalizationForwardTraining, "cudnnBatchNormalizationForwardTraining", cudnnStatus_t(cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *, const cudnnTensorDescriptor_t, const void *, const void *, double, void *, void *, double, void *, void *))
-KOPS_FUNCTION(cudnnDeriveBNTensorDescriptor, "cudnnDeriveBNTensorDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, cudnnBatchNormMode_t))
-KOPS_FUNCTION(cudnnReduceTensor, "cudnnReduceTensor", cudnnStatus_t(cudnnHandle_t, const cudnnReduceTensorDescriptor_t, void *, size_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnCreateReduceTensorDescriptor, "cudnnCreateReduceTensorDescriptor", cudnnStatus_t(cudnnReduceTensorDescriptor_t *))
-KOPS_FUNCTION(cudnnSetReduceTensorDescriptor, "cudnnSetReduceTensorDescriptor", cudnnStatus_t(cudnnReduceTensorDescriptor_t, cudnnReduceTensorOp_t, cudnnDataType_t, cudnnNanPropagation_t, cudnnReduceTensorIndices_t, cudnnIndicesType_t))
-KOPS_FUNCTION(cudnnDestroyReduceTensorDescriptor, "cudnnDestroyReduceTensorDescriptor", cudnnStatus_t(cudnnReduceTensorDescriptor_t))
-KOPS_FUNCTION(cudnnGetReductionWorkspaceSize, "cudnnGetReductionWorkspaceSize", cudnnStatus_t(cudnnHandle_t, const cudnnReduceTensorDescriptor_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, size_t *))
-KOPS_FUNCTION(cudnnTransformTensor, "cudnnTransformTensor", cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnScaleTensor, "cudnnScaleTensor", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *))
-KOPS_FUNCTION(cudnnSetTensor, "cudnnSetTensor", cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *))
+KOPS_FUNCTION(cudnnSetPooling2dDescriptor, "cudnnSetPooling2dDescriptor",
+              cudnnStatus_t(cudnnPoolingDescriptor_t, cudnnPoolingMode_t, cudnnNanPropagation_t, int, int, int, int,
+                            int, int))
+KOPS_FUNCTION(cudnnSetPoolingNdDescriptor, "cudnnSetPoolingNdDescriptor",
+              cudnnStatus_t(cudnnPoolingDescriptor_t, const cudnnPoolingMode_t, const cudnnNanPropagation_t, int,
+                            const int *, const int *, const int *))
+KOPS_FUNCTION(cudnnPoolingForward, "cudnnPoolingForward",
+              cudnnStatus_t(cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnPoolingBackward, "cudnnPoolingBackward",
+              cudnnStatus_t(cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t,
+                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnGetPooling2dForwardOutputDim, "cudnnGetPooling2dForwardOutputDim",
+              cudnnStatus_t(const cudnnPoolingDescriptor_t, const cudnnTensorDescriptor_t, int *, int *, int *, int *))
+KOPS_FUNCTION(cudnnBatchNormalizationForwardInference, "cudnnBatchNormalizationForwardInference",
+              cudnnStatus_t(cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *,
+                            const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *,
+                            const cudnnTensorDescriptor_t, const void *, const void *, const void *, const void *,
+                            double))
+KOPS_FUNCTION(cudnnBatchNormalizationForwardTraining, "cudnnBatchNormalizationForwardTraining",
+              cudnnStatus_t(cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *,
+                            const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *,
+                            const cudnnTensorDescriptor_t, const void *, const void *, double, void *, void *, double,
+                            void *, void *))
+KOPS_FUNCTION(cudnnDeriveBNTensorDescriptor, "cudnnDeriveBNTensorDescriptor",
+              cudnnStatus_t(cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, cudnnBatchNormMode_t))
+KOPS_FUNCTION(cudnnReduceTensor, "cudnnReduceTensor",
+              cudnnStatus_t(cudnnHandle_t, const cudnnReduceTensorDescriptor_t, void *, size_t, void *, size_t,
+                            const void *, const cudnnTensorDescriptor_t, const void *, const void *,
+                            const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnCreateReduceTensorDescriptor, "cudnnCreateReduceTensorDescriptor",
+              cudnnStatus_t(cudnnReduceTensorDescriptor_t *))
+KOPS_FUNCTION(cudnnSetReduceTensorDescriptor, "cudnnSetReduceTensorDescriptor",
+              cudnnStatus_t(cudnnReduceTensorDescriptor_t, cudnnReduceTensorOp_t, cudnnDataType_t,
+                            cudnnNanPropagation_t, cudnnReduceTensorIndices_t, cudnnIndicesType_t))
+KOPS_FUNCTION(cudnnDestroyReduceTensorDescriptor, "cudnnDestroyReduceTensorDescriptor",
+              cudnnStatus_t(cudnnReduceTensorDescriptor_t))
+KOPS_FUNCTION(cudnnGetReductionWorkspaceSize, "cudnnGetReductionWorkspaceSize",
+              cudnnStatus_t(cudnnHandle_t, const cudnnReduceTensorDescriptor_t, const cudnnTensorDescriptor_t,
+                            const cudnnTensorDescriptor_t, size_t *))
+KOPS_FUNCTION(cudnnTransformTensor, "cudnnTransformTensor",
+              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
+                            const cudnnTensorDescriptor_t, void *))
+KOPS_FUNCTION(cudnnScaleTensor, "cudnnScaleTensor",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *))
+KOPS_FUNCTION(cudnnSetTensor, "cudnnSetTensor",
+              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *))
 KOPS_FUNCTION(cudnnGetErrorString, "cudnnGetErrorString", const char *(cudnnStatus_t))
 #undef KOPS_FUNCTION
 

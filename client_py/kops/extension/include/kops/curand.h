@@ -3,27 +3,73 @@
 #include <kops/device.h>
 
 typedef struct curandGenerator_st *curandGenerator_t;
-typedef enum { CURAND_STATUS_SUCCESS = 0, CURAND_STATUS_VERSION_MISMATCH = 100, CURAND_STATUS_NOT_INITIALIZED = 101, CURAND_STATUS_ALLOCATION_FAILED = 102, CURAND_STATUS_TYPE_ERROR = 103, CURAND_STATUS_OUT_OF_RANGE = 104, CURAND_STATUS_LENGTH_NOT_MULTIPLE = 105, CURAND_STATUS_DOUBLE_PRECISION_REQUIRED = 106, CURAND_STATUS_LAUNCH_FAILURE = 201, CURAND_STATUS_PREEXISTING_FAILURE = 202, CURAND_STATUS_INITIALIZATION_FAILED = 203, CURAND_STATUS_ARCH_MISMATCH = 204, CURAND_STATUS_INTERNAL_ERROR = 999 } curandStatus_t;
-typedef enum { CURAND_RNG_TEST = 0, CURAND_RNG_PSEUDO_DEFAULT = 100, CURAND_RNG_PSEUDO_XORWOW = 101, CURAND_RNG_PSEUDO_MRG32K3A = 121, CURAND_RNG_PSEUDO_MTGP32 = 141, CURAND_RNG_PSEUDO_MT19937 = 142, CURAND_RNG_PSEUDO_PHILOX4_32_10 = 161, CURAND_RNG_QUASI_DEFAULT = 200, CURAND_RNG_QUASI_SOBOL32 = 201, CURAND_RNG_QUASI_SCRAMBLED_SOBOL32 = 202, CURAND_RNG_QUASI_SOBOL64 = 203, CURAND_RNG_QUASI_SCRAMBLED_SOBOL64 = 204 } curandRngType_t;
-typedef enum { CURAND_ORDERING_PSEUDO_BEST = 100, CURAND_ORDERING_PSEUDO_DEFAULT = 101, CURAND_ORDERING_PSEUDO_SEEDED = 102, CURAND_ORDERING_PSEUDO_LEGACY = 103, CURAND_ORDERING_PSEUDO_DYNAMIC = 104, CURAND_ORDERING_QUASI_DEFAULT = 201 } curandOrdering_t;
+typedef enum {
+    CURAND_STATUS_SUCCESS = 0,
+    CURAND_STATUS_VERSION_MISMATCH = 100,
+    CURAND_STATUS_NOT_INITIALIZED = 101,
+    CURAND_STATUS_ALLOCATION_FAILED = 102,
+    CURAND_STATUS_TYPE_ERROR = 103,
+    CURAND_STATUS_OUT_OF_RANGE = 104,
+    CURAND_STATUS_LENGTH_NOT_MULTIPLE = 105,
+    CURAND_STATUS_DOUBLE_PRECISION_REQUIRED = 106,
+    CURAND_STATUS_LAUNCH_FAILURE = 201,
+    CURAND_STATUS_PREEXISTING_FAILURE = 202,
+    CURAND_STATUS_INITIALIZATION_FAILED = 203,
+    CURAND_STATUS_ARCH_MISMATCH = 204,
+    CURAND_STATUS_INTERNAL_ERROR = 999
+} curandStatus_t;
+typedef enum {
+    CURAND_RNG_TEST = 0,
+    CURAND_RNG_PSEUDO_DEFAULT = 100,
+    CURAND_RNG_PSEUDO_XORWOW = 101,
+    CURAND_RNG_PSEUDO_MRG32K3A = 121,
+    CURAND_RNG_PSEUDO_MTGP32 = 141,
+    CURAND_RNG_PSEUDO_MT19937 = 142,
+    CURAND_RNG_PSEUDO_PHILOX4_32_10 = 161,
+    CURAND_RNG_QUASI_DEFAULT = 200,
+    CURAND_RNG_QUASI_SOBOL32 = 201,
+    CURAND_RNG_QUASI_SCRAMBLED_SOBOL32 = 202,
+    CURAND_RNG_QUASI_SOBOL64 = 203,
+    CURAND_RNG_QUASI_SCRAMBLED_SOBOL64 = 204
+} curandRngType_t;
+typedef enum {
+    CURAND_ORDERING_PSEUDO_BEST = 100,
+    CURAND_ORDERING_PSEUDO_DEFAULT = 101,
+    CURAND_ORDERING_PSEUDO_SEEDED = 102,
+    CURAND_ORDERING_PSEUDO_LEGACY = 103,
+    CURAND_ORDERING_PSEUDO_DYNAMIC = 104,
+    CURAND_ORDERING_QUASI_DEFAULT = 201
+} curandOrdering_t;
 
 #define KOPS_FUNCTION(NAME, SYMBOL, ...) inline constexpr kops::LibraryFunction<__VA_ARGS__> NAME{"curand", SYMBOL};
 KOPS_FUNCTION(curandCreateGenerator, "curandCreateGenerator", curandStatus_t(curandGenerator_t *, curandRngType_t))
-KOPS_FUNCTION(curandCreateGeneratorHost, "curandCreateGeneratorHost", curandStatus_t(curandGenerator_t *, curandRngType_t))
+KOPS_FUNCTION(curandCreateGeneratorHost, "curandCreateGeneratorHost",
+              curandStatus_t(curandGenerator_t *, curandRngType_t))
 KOPS_FUNCTION(curandDestroyGenerator, "curandDestroyGenerator", curandStatus_t(curandGenerator_t))
 KOPS_FUNCTION(curandSetStream, "curandSetStream", curandStatus_t(curandGenerator_t, cudaStream_t))
-KOPS_FUNCTION(curandSetPseudoRandomGeneratorSeed, "curandSetPseudoRandomGeneratorSeed", curandStatus_t(curandGenerator_t, unsigned long long))
-KOPS_FUNCTION(curandSetGeneratorOffset, "curandSetGeneratorOffset", curandStatus_t(curandGenerator_t, unsigned long long))
-KOPS_FUNCTION(curandSetGeneratorOrdering, "curandSetGeneratorOrdering", curandStatus_t(curandGenerator_t, curandOrdering_t))
-KOPS_FUNCTION(curandSetQuasiRandomGeneratorDimensions, "curandSetQuasiRandomGeneratorDimensions", curandStatus_t(curandGenerator_t, unsigned int))
+KOPS_FUNCTION(curandSetPseudoRandomGeneratorSeed, "curandSetPseudoRandomGeneratorSeed",
+              curandStatus_t(curandGenerator_t, unsigned long long))
+KOPS_FUNCTION(curandSetGeneratorOffset, "curandSetGeneratorOffset",
+              curandStatus_t(curandGenerator_t, unsigned long long))
+KOPS_FUNCTION(curandSetGeneratorOrdering, "curandSetGeneratorOrdering",
+              curandStatus_t(curandGenerator_t, curandOrdering_t))
+KOPS_FUNCTION(curandSetQuasiRandomGeneratorDimensions, "curandSetQuasiRandomGeneratorDimensions",
+              curandStatus_t(curandGenerator_t, unsigned int))
 KOPS_FUNCTION(curandGenerate, "curandGenerate", curandStatus_t(curandGenerator_t, unsigned int *, size_t))
-KOPS_FUNCTION(curandGenerateLongLong, "curandGenerateLongLong", curandStatus_t(curandGenerator_t, unsigned long long *, size_t))
+KOPS_FUNCTION(curandGenerateLongLong, "curandGenerateLongLong",
+              curandStatus_t(curandGenerator_t, unsigned long long *, size_t))
 KOPS_FUNCTION(curandGenerateUniform, "curandGenerateUniform", curandStatus_t(curandGenerator_t, float *, size_t))
-KOPS_FUNCTION(curandGenerateUniformDouble, "curandGenerateUniformDouble", curandStatus_t(curandGenerator_t, double *, size_t))
-KOPS_FUNCTION(curandGenerateNormal, "curandGenerateNormal", curandStatus_t(curandGenerator_t, float *, size_t, float, float))
-KOPS_FUNCTION(curandGenerateNormalDouble, "curandGenerateNormalDouble", curandStatus_t(curandGenerator_t, double *, size_t, double, double))
-KOPS_FUNCTION(curandGenerateLogNormal, "curandGenerateLogNormal", curandStatus_t(curandGenerator_t, float *, size_t, float, float))
-KOPS_FUNCTION(curandGenerateLogNormalDouble, "curandGenerateLogNormalDouble", curandStatus_t(curandGenerator_t, double *, size_t, double, double))
-KOPS_FUNCTION(curandGeneratePoisson, "curandGeneratePoisson", curandStatus_t(curandGenerator_t, unsigned int *, size_t, double))
+KOPS_FUNCTION(curandGenerateUniformDouble, "curandGenerateUniformDouble",
+              curandStatus_t(curandGenerator_t, double *, size_t))
+KOPS_FUNCTION(curandGenerateNormal, "curandGenerateNormal",
+              curandStatus_t(curandGenerator_t, float *, size_t, float, float))
+KOPS_FUNCTION(curandGenerateNormalDouble, "curandGenerateNormalDouble",
+              curandStatus_t(curandGenerator_t, double *, size_t, double, double))
+KOPS_FUNCTION(curandGenerateLogNormal, "curandGenerateLogNormal",
+              curandStatus_t(curandGenerator_t, float *, size_t, float, float))
+KOPS_FUNCTION(curandGenerateLogNormalDouble, "curandGenerateLogNormalDouble",
+              curandStatus_t(curandGenerator_t, double *, size_t, double, double))
+KOPS_FUNCTION(curandGeneratePoisson, "curandGeneratePoisson",
+              curandStatus_t(curandGenerator_t, unsigned int *, size_t, double))
 KOPS_FUNCTION(curandGenerateSeeds, "curandGenerateSeeds", curandStatus_t(curandGenerator_t))
 #undef KOPS_FUNCTION

@@ -2,9 +2,9 @@
 #pragma once
 #include <kops/cuda.h>
 
-inline uint3         threadIdx, blockIdx;
-inline dim3          blockDim, gridDim;
-constexpr int        warpSize = 32;
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
 
 // CUDA has these in the global namespace on the host, too.
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
@@ -20,15 +20,15 @@ constexpr std::common_type_t<A, B> max(A a, B b)
     return (T)a < (T)b ? (T)b : (T)a;
 }
 
-#define CUDART_INF_F    __builtin_inff()
-#define CUDART_NAN_F    __builtin_nanf("")
-#define CUDART_INF      __builtin_inf()
-#define CUDART_NAN      __builtin_nan("")
-#define CUDART_PI_F     3.141592654f
-#define CUDART_PI       3.1415926535897931e+0
-#define CUDART_L2E_F    1.442695041f
-#define CUDART_LN2_F    0.693147181f
-#define CUDART_SQRT_TWO_F 1.414213562f
+#define CUDART_INF_F        __builtin_inff()
+#define CUDART_NAN_F        __builtin_nanf("")
+#define CUDART_INF          __builtin_inf()
+#define CUDART_NAN          __builtin_nan("")
+#define CUDART_PI_F         3.141592654f
+#define CUDART_PI           3.1415926535897931e+0
+#define CUDART_L2E_F        1.442695041f
+#define CUDART_LN2_F        0.693147181f
+#define CUDART_SQRT_TWO_F   1.414213562f
 #define CUDART_MAX_NORMAL_F 3.402823466e38f
 #define CUDART_MIN_DENORM_F 1.401298464e-45f
 
@@ -130,7 +130,8 @@ struct tf32;
 namespace cub
 {
 enum BlockReduceAlgorithm { BLOCK_REDUCE_RAKING_COMMUTATIVE_ONLY, BLOCK_REDUCE_RAKING, BLOCK_REDUCE_WARP_REDUCTIONS };
-template <class T, int threads, BlockReduceAlgorithm = BLOCK_REDUCE_WARP_REDUCTIONS, int = 1, int = 1> class BlockReduce;
+template <class T, int threads, BlockReduceAlgorithm = BLOCK_REDUCE_WARP_REDUCTIONS, int = 1, int = 1>
+class BlockReduce;
 template <class T, int threads = 32> class WarpReduce;
 struct Sum;
 struct Max;
@@ -151,24 +152,24 @@ using namespace ::std;
 // States of random numbers: arrays of them are allocated on the host.
 struct curandStateXORWOW {
     unsigned d, v[5];
-    int      boxmuller_flag, boxmuller_flag_double;
-    float    boxmuller_extra;
-    double   boxmuller_extra_double;
+    int boxmuller_flag, boxmuller_flag_double;
+    float boxmuller_extra;
+    double boxmuller_extra_double;
 };
 struct alignas(16) curandStatePhilox4_32_10 {
-    uint4    ctr, output;
-    uint2    key;
+    uint4 ctr, output;
+    uint2 key;
     unsigned STATE;
-    int      boxmuller_flag, boxmuller_flag_double;
-    float    boxmuller_extra;
-    double   boxmuller_extra_double;
+    int boxmuller_flag, boxmuller_flag_double;
+    float boxmuller_extra;
+    double boxmuller_extra_double;
 };
 struct curandStateMRG32k3a {
     unsigned s1[3], s2[3];
-    int      boxmuller_flag, boxmuller_flag_double;
-    float    boxmuller_extra;
-    double   boxmuller_extra_double;
+    int boxmuller_flag, boxmuller_flag_double;
+    float boxmuller_extra;
+    double boxmuller_extra_double;
 };
-typedef curandStateXORWOW        curandState_t, curandState, curandStateXORWOW_t;
+typedef curandStateXORWOW curandState_t, curandState, curandStateXORWOW_t;
 typedef curandStatePhilox4_32_10 curandStatePhilox4_32_10_t;
-typedef curandStateMRG32k3a      curandStateMRG32k3a_t;
+typedef curandStateMRG32k3a curandStateMRG32k3a_t;

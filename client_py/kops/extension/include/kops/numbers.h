@@ -14,8 +14,8 @@ namespace kops
 {
 // A floating-point format: bits of exponent and mantissa; whether its largest exponent stands for infinity; its NaN.
 struct Format {
-    int      exponent, mantissa;
-    bool     infinity;
+    int exponent, mantissa;
+    bool infinity;
     uint32_t nan;
     constexpr int bias() const
     {
@@ -31,15 +31,16 @@ struct Format {
         return infinity ? ((1u << exponent) - 1) << mantissa : sign() - 1;
     }
 };
-constexpr Format HALF{5, 10, true, 0x7fff}, BFLOAT16{8, 7, true, 0x7fff}, E4M3{4, 3, false, 0x7f}, E5M2{5, 2, true, 0x7e};
+constexpr Format HALF{5, 10, true, 0x7fff}, BFLOAT16{8, 7, true, 0x7fff}, E4M3{4, 3, false, 0x7f},
+    E5M2{5, 2, true, 0x7e};
 
 inline uint32_t to_bits(double value, Format format, bool saturate = false)
 {
     if (std::isnan(value))
         return format.nan;
-    uint32_t sign      = std::signbit(value) ? format.sign() : 0;
-    double   magnitude = std::fabs(value);
-    uint32_t largest   = format.overflow() - 1;
+    uint32_t sign = std::signbit(value) ? format.sign() : 0;
+    double magnitude = std::fabs(value);
+    uint32_t largest = format.overflow() - 1;
     if (std::isinf(magnitude))
         return sign | (saturate ? largest : format.overflow());
     if (magnitude == 0)
@@ -52,8 +53,8 @@ inline uint32_t to_bits(double value, Format format, bool saturate = false)
         exponent = smallest;
     // The mantissa as an integer. Its implicit bit adds 1 to the exponent, except in a subnormal number, where both are
     // absent.
-    auto     rounded = (uint32_t)std::nearbyint(std::ldexp(magnitude, format.mantissa - exponent));
-    uint32_t bits    = ((uint32_t)(exponent - smallest) << format.mantissa) + rounded;
+    auto rounded = (uint32_t)std::nearbyint(std::ldexp(magnitude, format.mantissa - exponent));
+    uint32_t bits = ((uint32_t)(exponent - smallest) << format.mantissa) + rounded;
     if (bits > largest)
         bits = saturate ? largest : format.overflow();
     return sign | bits;
@@ -62,8 +63,8 @@ inline uint32_t to_bits(double value, Format format, bool saturate = false)
 inline double from_bits(uint32_t bits, Format format)
 {
     uint32_t magnitude = bits & (format.sign() - 1), mantissa = magnitude & ((1u << format.mantissa) - 1);
-    int      exponent  = (int)(magnitude >> format.mantissa);
-    double   value;
+    int exponent = (int)(magnitude >> format.mantissa);
+    double value;
     if (format.infinity ? magnitude > format.overflow() : magnitude == format.overflow())
         value = std::numeric_limits<double>::quiet_NaN();
     else if (format.infinity && magnitude == format.overflow())
@@ -105,15 +106,16 @@ struct __nv_bfloat16_raw {
             return (float)kops::from_bits(__x, kops::FORMAT);                                                          \
         }                                                                                                              \
     };                                                                                                                 \
-    struct alignas(4) NAME##2 {                                                                                        \
+    struct alignas(4) NAME##2                                                                                          \
+    {                                                                                                                  \
         NAME x, y;                                                                                                     \
     };
 KOPS_SHORT_FLOAT(__half, HALF)
 KOPS_SHORT_FLOAT(__nv_bfloat16, BFLOAT16)
 #undef KOPS_SHORT_FLOAT
-typedef __half         half;
-typedef __half2        half2;
-typedef __nv_bfloat16  nv_bfloat16;
+typedef __half half;
+typedef __half2 half2;
+typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;
 
 // Conversions of a type, with the name that CUDA's function names have for it (A) and its pair (B).
@@ -191,10 +193,11 @@ typedef unsigned char __nv_fp8_storage_t;
 enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
 enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 
-inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double value, __nv_saturation_t saturate, __nv_fp8_interpretation_t kind)
+inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double value, __nv_saturation_t saturate,
+                                                 __nv_fp8_interpretation_t kind)
 {
     kops::Format format = kind == __NV_E4M3 ? kops::E4M3 : kops::E5M2;
-    auto         bits   = (__nv_fp8_storage_t)kops::to_bits(value, format, saturate == __NV_SATFINITE);
+    auto bits = (__nv_fp8_storage_t)kops::to_bits(value, format, saturate == __NV_SATFINITE);
     return bits;
 }
 inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float value, __nv_saturation_t saturate, __nv_fp8_interpretation_t kind)

@@ -57,9 +57,9 @@ inline Tensor from_blob(void *data, IntArrayRef sizes, IntArrayRef strides, cons
 class TensorData
 {
     std::vector<int64_t> sizes_;
-    std::vector<double>  numbers;
+    std::vector<double> numbers;
     std::vector<int64_t> integers;
-    ScalarType           type_;
+    ScalarType type_;
 
     template <class T> void append(T number)
     {
@@ -104,7 +104,8 @@ class TensorData
     }
     kops::Argument values() const
     {
-        return isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers)) : kops::Argument(IntArrayRef(integers));
+        return isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers))
+                                     : kops::Argument(IntArrayRef(integers));
     }
     IntArrayRef sizes() const
     {
@@ -153,8 +154,8 @@ inline std::optional<Device> device_of(const Tensor &tensor)
 inline int64_t maybe_wrap_dim(int64_t dim, int64_t count)
 {
     int64_t n = std::max<int64_t>(count, 1);
-    KOPS_CHECK(IndexError, dim >= -n && dim < n, "Dimension out of range (expected to be in range of [", -n, ", ", n - 1,
-               "], but got ", dim, ")");
+    KOPS_CHECK(IndexError, dim >= -n && dim < n, "Dimension out of range (expected to be in range of [", -n, ", ",
+               n - 1, "], but got ", dim, ")");
     return dim < 0 ? dim + n : dim;
 }
 inline void manual_seed(uint64_t seed)
@@ -182,8 +183,9 @@ template <class T> using opmath_type = typename OpMathType<T>::type;
 // The type of sums, on a GPU (true) or a CPU: there float is summed as double, and integers as 64 bits on both.
 template <class T, bool gpu>
 using acc_type = std::conditional_t<std::is_same_v<T, bool>, bool,
-                 std::conditional_t<std::is_integral_v<T>, int64_t,
-                 std::conditional_t<std::is_same_v<opmath_type<T>, float>, std::conditional_t<gpu, float, double>, T>>>;
+                                    std::conditional_t<std::is_integral_v<T>, int64_t,
+                                                       std::conditional_t<std::is_same_v<opmath_type<T>, float>,
+                                                                          std::conditional_t<gpu, float, double>, T>>>;
 
 template <class T, class U> constexpr T ceil_div(T a, U b)
 {
@@ -291,9 +293,9 @@ template <class T> constexpr ScalarType CppTypeToScalarType_v = CppTypeToScalarT
 
 namespace autograd
 {
-using Variable      = at::Tensor;
+using Variable = at::Tensor;
 using variable_list = std::vector<at::Tensor>;
-using tensor_list   = std::vector<at::Tensor>;
+using tensor_list = std::vector<at::Tensor>;
 using at::AutoGradMode;
 using at::GradMode;
 } // namespace autograd
@@ -323,7 +325,7 @@ using at::softplus;
 
 // Options of a function: a constructor with the ones that are needed, a setter for each of the others.
 #define KOPS_OPTION(CLASS, TYPE, NAME, VALUE)                                                                          \
-    TYPE   NAME##_ = VALUE;                                                                                            \
+    TYPE NAME##_ = VALUE;                                                                                              \
     CLASS &NAME(TYPE value)                                                                                            \
     {                                                                                                                  \
         NAME##_ = std::move(value);                                                                                    \

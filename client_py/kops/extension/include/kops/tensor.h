@@ -48,7 +48,7 @@ template <class T, size_t N, template <class> class Traits = DefaultPtrTraits, c
     }
 
   private:
-    PtrType  data_;
+    PtrType data_;
     const I *sizes_, *strides_;
 };
 
@@ -82,7 +82,7 @@ class GenericPackedTensorAccessor
 
   private:
     PtrType data_;
-    I       sizes_[N], strides_[N];
+    I sizes_[N], strides_[N];
 };
 template <class T, size_t N, template <class> class Traits = DefaultPtrTraits, class I = int64_t>
 using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, Traits, I>;
@@ -95,7 +95,7 @@ using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, Traits, int64_t
 class Storage
 {
     uint64_t address;
-    size_t   bytes;
+    size_t bytes;
 
   public:
     Storage(uint64_t address, size_t bytes) : address(address), bytes(bytes)
@@ -126,7 +126,7 @@ class DeprecatedTypeProperties
     }
     ScalarType scalarType() const
     {
-        return options_.dtype();
+        return options_.dtype().toScalarType();
     }
     Device device() const
     {
@@ -276,7 +276,7 @@ class Tensor
     bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const
     {
         static const int channels_last[] = {1, 3, 2, 0}, channels_last_3d[] = {1, 4, 3, 2, 0};
-        bool             last = format == MemoryFormat::ChannelsLast, last_3d = format == MemoryFormat::ChannelsLast3d;
+        bool last = format == MemoryFormat::ChannelsLast, last_3d = format == MemoryFormat::ChannelsLast3d;
         if ((last && dim() != 4) || (last_3d && dim() != 5))
             return false;
         if (numel() == 0)
@@ -463,7 +463,8 @@ class Tensor
     template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
     PackedTensorAccessor32<T, N, Traits> packed_accessor32() const
     {
-        TORCH_CHECK(numel() <= INT32_MAX, "numel needs to be smaller than int32_t max; otherwise, please use packed_accessor64");
+        TORCH_CHECK(numel() <= INT32_MAX,
+                    "numel needs to be smaller than int32_t max; otherwise, please use packed_accessor64");
         return generic_packed_accessor<T, N, Traits, int32_t>();
     }
     template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
@@ -493,7 +494,8 @@ class Tensor
     {
         return kops::call<Tensor>("to", {*this, type});
     }
-    // A list of indices as Python's brackets take it: the values after the tensor (and, of index_put_, after the value).
+    // A list of indices as Python's brackets take it: the values after the tensor (and, of index_put_, after the
+    // value).
     Tensor index(ArrayRef<indexing::TensorIndex> indices) const
     {
         std::vector<kops::Argument> arguments{*this};
@@ -541,11 +543,11 @@ class Tensor
         return kops::call<Tensor>("bitwise_not", {*this});
     }
 #define KOPS_ASSIGN(OP, NAME)                                                                                          \
-    Tensor &operator OP(const Tensor & other) const                                                                    \
+    Tensor &operator OP(const Tensor &other) const                                                                     \
     {                                                                                                                  \
         return kops::call_in_place(*this, NAME, {*this, other});                                                       \
     }                                                                                                                  \
-    Tensor &operator OP(const Scalar & other) const                                                                    \
+    Tensor &operator OP(const Scalar &other) const                                                                     \
     {                                                                                                                  \
         return kops::call_in_place(*this, NAME, {*this, other});                                                       \
     }
@@ -662,11 +664,11 @@ template <class R> R call(const char *name, std::initializer_list<Argument> argu
 }
 inline Tensor &call_in_place(const Tensor &changed, const char *name, std::initializer_list<Argument> arguments)
 {
-    Result      result(name, arguments.begin(), arguments.size());
+    Result result(name, arguments.begin(), arguments.size());
     KopsTensor &described = changed.described();
     if (result.size() > 0) {
-        int64_t id   = described.id;
-        described    = *result.begin();
+        int64_t id = described.id;
+        described = *result.begin();
         described.id = id;
     }
     // torch gives handles of constant tensors back as if they were not: they are constant as pointers are.

@@ -155,10 +155,6 @@ class TypeMeta
     {
         return type;
     }
-    operator ScalarType() const
-    {
-        return type;
-    }
     std::string_view name() const
     {
         switch (type) {
@@ -221,14 +217,14 @@ inline std::ostream &operator<<(std::ostream &out, TypeMeta type)
 }
 inline ScalarType typeMetaToScalarType(TypeMeta type)
 {
-    return type;
+    return type.toScalarType();
 }
 inline TypeMeta scalarTypeToTypeMeta(ScalarType type)
 {
     return type;
 }
 
-enum class DeviceType : int8_t { CPU = 0, CUDA = 1, HIP = 6, Meta = 14 };
+enum class DeviceType : int8_t { CPU = 0, CUDA = 1, HIP = 6, Meta = 14, COMPILE_TIME_MAX_DEVICE_TYPES = 22 };
 constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA, kHIP = DeviceType::HIP, kMeta = DeviceType::Meta;
 using DeviceIndex = int8_t;
 
@@ -246,7 +242,7 @@ inline std::ostream &operator<<(std::ostream &out, DeviceType type)
 
 class Device
 {
-    DeviceType  type_;
+    DeviceType type_;
     DeviceIndex index_;
 
   public:
@@ -256,8 +252,8 @@ class Device
     // "cpu", "cuda", "cuda:1", "meta".
     Device(const std::string &text) : type_(kCPU), index_(-1)
     {
-        size_t      colon = text.find(':');
-        std::string name  = text.substr(0, colon);
+        size_t colon = text.find(':');
+        std::string name = text.substr(0, colon);
         if (name == "cuda")
             type_ = kCUDA;
         else if (name == "meta")
@@ -326,22 +322,22 @@ using std::make_optional;
 using std::nullopt;
 using std::nullopt_t;
 template <class T> using optional = std::optional<T>;
-using string_view                 = std::string_view;
-template <class T> using List     = std::vector<T>;
+using string_view = std::string_view;
+template <class T> using List = std::vector<T>;
 
 // A view of an array that the caller keeps alive.
 template <class T> class ArrayRef
 {
     const T *first = nullptr;
-    size_t   count = 0;
+    size_t count = 0;
 
   public:
-    using value_type             = T;
-    using size_type              = size_t;
-    using iterator               = const T *;
-    using const_iterator         = const T *;
-    using reverse_iterator       = std::reverse_iterator<iterator>;
-    constexpr ArrayRef()         = default;
+    using value_type = T;
+    using size_type = size_t;
+    using iterator = const T *;
+    using const_iterator = const T *;
+    using reverse_iterator = std::reverse_iterator<iterator>;
+    constexpr ArrayRef() = default;
     constexpr ArrayRef(const T &one) : first(&one), count(1)
     {
     }
@@ -351,8 +347,9 @@ template <class T> class ArrayRef
     constexpr ArrayRef(const T *first, const T *last) : first(first), count(last - first)
     {
     }
-    template <class C, class = std::enable_if_t<std::is_same_v<std::remove_const_t<decltype(std::declval<C>().size())>, size_t> &&
-                                                std::is_convertible_v<decltype(std::declval<C>().data()), const T *>>>
+    template <class C, class = std::enable_if_t<
+                           std::is_same_v<std::remove_const_t<decltype(std::declval<C>().size())>, size_t> &&
+                           std::is_convertible_v<decltype(std::declval<C>().data()), const T *>>>
     ArrayRef(const C &container) : first(container.data()), count(container.size())
     {
         static_assert(!std::is_same_v<C, std::vector<bool>>, "kops: ArrayRef<bool> has no std::vector<bool>");
@@ -418,7 +415,8 @@ template <class T> class ArrayRef
     }
     ArrayRef slice(size_t start, size_t length) const
     {
-        TORCH_CHECK(start + length <= count, "ArrayRef: invalid slice, N = ", start, "; M = ", length, "; size = ", count);
+        TORCH_CHECK(start + length <= count, "ArrayRef: invalid slice, N = ", start, "; M = ", length,
+                    "; size = ", count);
         return {first + start, length};
     }
     ArrayRef slice(size_t start) const
@@ -465,9 +463,10 @@ template <class T, unsigned N = 6> class SmallVector : public std::vector<T>
     using std::vector<T>::vector;
 };
 template <unsigned N> using SmallVectorN = SmallVector<int64_t, N>;
-using DimVector                          = SmallVector<int64_t, 5>;
+using DimVector = SmallVector<int64_t, 5>;
 
-// IntArrayRef or nothing. Also made of what IntArrayRef is made of, so that a dim argument takes 1, {0, 1} and a vector.
+// IntArrayRef or nothing. Also made of what IntArrayRef is made of, so that a dim argument takes 1, {0, 1} and a
+// vector.
 class OptionalIntArrayRef
 {
     std::optional<IntArrayRef> value_;
@@ -520,7 +519,7 @@ class Scalar
     }
     template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
     Scalar(T value)
-        : kind(std::is_same_v<T, bool>         ? Kind::Bool
+        : kind(std::is_same_v<T, bool>       ? Kind::Bool
                : std::is_floating_point_v<T> ? Kind::Double
                                              : Kind::Int),
           integer((int64_t)value), number((double)value)
@@ -592,10 +591,10 @@ class Scalar
     }
 
   private:
-    Kind    kind;
-    int64_t integer   = 0;
-    double  number    = 0;
-    double  imaginary = 0;
+    Kind kind;
+    int64_t integer = 0;
+    double number = 0;
+    double imaginary = 0;
 };
 inline std::ostream &operator<<(std::ostream &out, const Scalar &value)
 {
@@ -605,17 +604,17 @@ inline std::ostream &operator<<(std::ostream &out, const Scalar &value)
 // What a new tensor is to be: members without a value are torch's defaults. Each setter returns a changed copy.
 class TensorOptions
 {
-    std::optional<ScalarType>   dtype_;
-    std::optional<Device>       device_;
+    std::optional<ScalarType> dtype_;
+    std::optional<Device> device_;
     std::optional<MemoryFormat> format_;
-    bool                        requires_grad_ = false, pinned_ = false;
+    bool requires_grad_ = false, pinned_ = false;
 
   public:
     TensorOptions() = default;
     TensorOptions(ScalarType dtype) : dtype_(dtype)
     {
     }
-    TensorOptions(TypeMeta dtype) : dtype_(dtype)
+    TensorOptions(TypeMeta dtype) : dtype_(dtype.toScalarType())
     {
     }
     TensorOptions(Device device) : device_(device)
@@ -633,7 +632,7 @@ class TensorOptions
     TensorOptions dtype(std::optional<ScalarType> dtype) const
     {
         TensorOptions options = *this;
-        options.dtype_        = dtype;
+        options.dtype_ = dtype;
         return options;
     }
     TensorOptions dtype(TypeMeta type) const
@@ -651,7 +650,7 @@ class TensorOptions
     TensorOptions device(std::optional<Device> device) const
     {
         TensorOptions options = *this;
-        options.device_       = device;
+        options.device_ = device;
         return options;
     }
     TensorOptions device(DeviceType type, DeviceIndex index = -1) const
@@ -676,20 +675,20 @@ class TensorOptions
     }
     TensorOptions requires_grad(std::optional<bool> grad) const
     {
-        TensorOptions options  = *this;
+        TensorOptions options = *this;
         options.requires_grad_ = grad.value_or(false);
         return options;
     }
     TensorOptions pinned_memory(std::optional<bool> pinned) const
     {
         TensorOptions options = *this;
-        options.pinned_       = pinned.value_or(false);
+        options.pinned_ = pinned.value_or(false);
         return options;
     }
     TensorOptions memory_format(std::optional<MemoryFormat> format) const
     {
         TensorOptions options = *this;
-        options.format_       = format;
+        options.format_ = format;
         return options;
     }
     TypeMeta dtype() const

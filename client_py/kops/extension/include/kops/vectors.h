@@ -4,16 +4,20 @@
 #include <complex>
 
 #define KOPS_VECTORS(TYPE, NAME, ALIGN2, ALIGN4)                                                                       \
-    struct NAME##1 {                                                                                                   \
+    struct NAME##1                                                                                                     \
+    {                                                                                                                  \
         TYPE x;                                                                                                        \
     };                                                                                                                 \
-    struct alignas(ALIGN2) NAME##2 {                                                                                   \
+    struct alignas(ALIGN2) NAME##2                                                                                     \
+    {                                                                                                                  \
         TYPE x, y;                                                                                                     \
     };                                                                                                                 \
-    struct NAME##3 {                                                                                                   \
+    struct NAME##3                                                                                                     \
+    {                                                                                                                  \
         TYPE x, y, z;                                                                                                  \
     };                                                                                                                 \
-    struct alignas(ALIGN4) NAME##4 {                                                                                   \
+    struct alignas(ALIGN4) NAME##4                                                                                     \
+    {                                                                                                                  \
         TYPE x, y, z, w;                                                                                               \
     };                                                                                                                 \
     constexpr NAME##1 make_##NAME##1(TYPE x)                                                                           \
@@ -60,9 +64,9 @@ struct dim3 {
     }
 };
 
-typedef float2  cuFloatComplex;
+typedef float2 cuFloatComplex;
 typedef double2 cuDoubleComplex;
-typedef float2  cuComplex;
+typedef float2 cuComplex;
 
 #define KOPS_COMPLEX(TYPE, REAL, MAKE, SUFFIX)                                                                         \
     constexpr TYPE MAKE(REAL x, REAL y)                                                                                \
