@@ -187,6 +187,10 @@ def test_load_inline_and_the_decorator(
         with pytest.raises(kops.CompileFailed) as caught:
             kops.load_inline("tutorial", cuda_sources=[wrapper, ADD2.replace("c[i]", "nothing[i]")], functions="add2")
         assert caught.value.line == 7, "a kernel that does not compile is told first, with its line"
+        host = kops.load_inline("tutorial", cuda_sources=[ADD2, wrapper], functions="add2")
+        x = numpy.arange(6, dtype="float32")
+        host.add2(x, 4)
+        assert x.tolist() == [0, 2, 4, 6, 4, 5], "launched by the daemon, on a copy of the array"
     kops.default_client().close()
 
 

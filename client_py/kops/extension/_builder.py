@@ -169,6 +169,7 @@ def _prefix(using: Compiler) -> Path:
     with _locked(key), tempfile.TemporaryDirectory(dir=path.parent) as folder:
         if not path.is_dir():
             written = Path(folder, "headers")
+            shutil.copytree(headers.INCLUDE, written)  # one place for all installations: a compiler knows precompiled headers by their paths
             headers.write(written)
             (written / "prefix.h").write_text(_PREFIX)
             os.rename(written, path)
@@ -185,7 +186,7 @@ def _flags(using: Compiler) -> list[str]:
 
 
 def _include(prefix: Path) -> list[str]:
-    return ["-I", str(prefix), "-I", str(headers.INCLUDE)]
+    return ["-I", str(prefix)]
 
 
 def host_text(text: str) -> str:
