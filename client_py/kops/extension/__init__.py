@@ -38,7 +38,7 @@ class Function:
                 values = _runtime.positional(definition, arguments, named)
                 return _runtime.invoke(self._library, definition, values, self._kernels)
             except _runtime.NoMatch as error:
-                wrong.append(f"{definition.signature}: {error}")
+                wrong.append(f"{definition.shown}: {error}")
         kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
         raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
 

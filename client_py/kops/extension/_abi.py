@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ ABSENT = -1  # tag of a default that an argument does not have
 NOT_GIVEN = 255  # a device in OPTIONS
 NO_DTYPE = 44
 OPEN_END = -(2**63)  # None in SLICE
+
+
+_FUNCTION_TYPE = re.compile(r"\bF = .*?\(\*\)\((.*?)\)[;,]")
 
 
 class Tensor(c.Structure):
@@ -54,9 +58,15 @@ class Definition(NamedTuple):
 
     number: int
     name: str
-    signature: str
+    signature: str  # the schema of a TORCH_LIBRARY, or the text of a compiler that has the types in it
     doc: str
     parameters: tuple[Parameter, ...]
+
+    @property
+    def shown(self) -> str:
+        """The signature for people: `f(at::Tensor, double)`."""
+        found = _FUNCTION_TYPE.search(self.signature)
+        return f"{self.name}({found[1]})" if found else self.signature
 
 
 class Slice(NamedTuple):

@@ -106,10 +106,11 @@ def _hash(*parts: str | bytes) -> str:
 
 @cache
 def _headers() -> str:
-    """A hash of the headers."""
-    paths = sorted(path for path in headers.INCLUDE.rglob("*") if path.is_file())
-    texts = [part for path in paths for part in (str(path.relative_to(headers.INCLUDE)), path.read_bytes())]
-    return _hash(_PREFIX, *texts, *(part for item in sorted(headers.generated().items()) for part in item))
+    """A hash of the headers, and of what they are generated of."""
+    here = headers.INCLUDE.parent
+    paths = [*headers.INCLUDE.rglob("*"), *here.glob("*.txt"), here / "headers.py"]
+    texts = [part for path in sorted(paths) if path.is_file() for part in (str(path.relative_to(here)), path.read_bytes())]
+    return _hash(_PREFIX, *texts)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import threading
@@ -104,16 +105,17 @@ class Kernels:
         if not (0 < threads <= MOST_THREADS and all(0 < size <= most for size, most in zip(dims, MOST_BLOCKS)) and dims[5] <= 64):
             return INVALID_CONFIGURATION
         made = [_argument(entry, i, one) for i, one in enumerate(arguments)]
-        form = self._form(entry, tuple(param for param, _, _ in made), cooperative)
-        values = [value for _, value, _ in made]
-        sizes = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
-        if self.fallback == "interpret" and all(on_cpu for _, _, on_cpu in made):
-            form.interpret(*values, **sizes)
-        elif stream and stream != usual_stream:
-            with on_stream(stream):
-                form(*values, **sizes)
-        else:
-            form(*values, **sizes)
+        form = self._form(entry, tuple(one.param for one in made), cooperative)
+        values = [one.value for one in made]
+        memory = {one.memory for one in made}
+        how: dict[str, Any] = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
+        if self.fallback == "interpret" and not memory & {GPU, HERE}:
+            form.interpret(*values, **how)
+            return 0
+        if HERE in memory:
+            how["where"] = "here"
+        with on_stream(stream) if stream and stream != usual_stream else contextlib.nullcontext():
+            form(*values, **how)
         return 0
 
 
@@ -121,28 +123,44 @@ def _rest(param: Param) -> tuple[Any, ...]:
     return param.kind, param.dtype, param.shape, param.elements, param.rank, param.align, param.strided, param.map, param.lanes
 
 
-def _argument(entry: str, i: int, one: Given) -> tuple[Param, Any, bool]:
-    """An argument's parameter, its value, and whether it is in the memory of the CPU."""
+CPU, GPU, HERE = "cpu", "gpu", "here"  # memory that an argument is in; HERE: an address that is right in this process alone
+
+
+class Made(NamedTuple):
+    """An argument as a launch takes it."""
+
+    param: Param
+    value: Any
+    memory: str | None
+
+
+def _argument(entry: str, i: int, one: Given) -> Made:
     name = f"argument_{i}"
     if one.kind == "p":
         return _pointer(entry, i, one, name)
     size = len(one.data)
     if one.kind in "iu":
         dtype = "bool" if one.type == "bool" else _INTEGERS[one.kind][size.bit_length() - 1]
-        return Param(name, "scalar", dtype), int.from_bytes(one.data, "little", signed=one.kind == "i"), True
+        return Made(Param(name, "scalar", dtype), int.from_bytes(one.data, "little", signed=one.kind == "i"), None)
     if one.kind == "f" and size in (4, 8):
         dtype, form = ("f32", "<f") if size == 4 else ("f64", "<d")
-        return Param(name, "scalar", dtype), struct.unpack(form, one.data)[0], True
-    for at in range(0, size - 7, 8):
-        if _memory.find(int.from_bytes(one.data[at : at + 8], "little"), inside=True) is not None:
-            raise Unsupported(
-                f"{entry}: argument {i + 1} ({one.type}) holds the address of a tensor, which means nothing where the kernel runs: "
-                "pass the pointer as an argument of its own"
-            )
-    return Param(name, "scalar", "u8", lanes=size), one.data if size > 1 else one.data[0], True
+        return Made(Param(name, "scalar", dtype), struct.unpack(form, one.data)[0], None)
+    return Made(Param(name, "scalar", "u8", lanes=size), one.data if size > 1 else one.data[0], _memory_of_addresses(entry, i, one))
 
 
-def _pointer(entry: str, i: int, one: Given, name: str) -> tuple[Param, Any, bool]:
+def _memory_of_addresses(entry: str, i: int, one: Given) -> str | None:
+    """HERE where a structure holds the address of a tensor. Raises for one in the memory of the CPU: the interpreter has its own there."""
+    words = (int.from_bytes(one.data[at : at + 8], "little") for at in range(0, len(one.data) - 7, 8))
+    places = [place for word in words if word and (place := _memory.find(word, inside=True)) is not None]
+    if any(place.held.framework.is_on_cpu(place.held.value) for place in places):
+        raise Unsupported(
+            f"{entry}: argument {i + 1} ({one.type}) holds the address of a tensor, which means nothing where the kernel runs: pass the "
+            "pointer as an argument of its own"
+        )
+    return HERE if places else None
+
+
+def _pointer(entry: str, i: int, one: Given, name: str) -> Made:
     base, _, rest = one.type.rpartition("*")
     if "*" in base or "&" in rest:
         raise Unsupported(f"{entry}: argument {i + 1} ({one.type}) is a pointer to pointers, which mean nothing where the kernel runs")
@@ -151,7 +169,7 @@ def _pointer(entry: str, i: int, one: Given, name: str) -> tuple[Param, Any, boo
     dtype = found.dtype if found is not None else "u8"
     address = int.from_bytes(one.data, "little")
     if not address:
-        return Param(name, kind, dtype, strided=True), None, True
+        return Made(Param(name, kind, dtype, strided=True), None, None)
     place = _memory.find(address)
     if place is None:
         raise BadArgument(
@@ -167,4 +185,4 @@ def _pointer(entry: str, i: int, one: Given, name: str) -> tuple[Param, Any, boo
     value = framework.viewed(framework.bytes_of(held.value, place.offset, held.size - place.offset), NAMES[dtype])
     if value.dtype != framework.viewed(framework.bytes_of(held.value, 0, 0), NAMES[dtype]).dtype:
         dtype = "u8"
-    return Param(name, kind, dtype, strided=True), value, framework.is_on_cpu(held.value)
+    return Made(Param(name, kind, dtype, strided=True), value, CPU if framework.is_on_cpu(held.value) else GPU)
