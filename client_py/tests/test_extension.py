@@ -3,6 +3,7 @@ tensors, and kernels run in the interpreter."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import shutil
@@ -477,3 +478,89 @@ def test_tutorials(text: str, cpp: str | None, function: str, inputs: list[Any],
     made, wanted = getattr(mod, function)(*given), expected(*given)
     for one, right in zip(made, wanted) if isinstance(wanted, tuple) else ((made, wanted),):
         assert one.shape == numpy.shape(right) and numpy.allclose(one, right, atol=1e-5)
+
+
+def test_devices_streams_and_events() -> None:
+    mod = loaded("""
+#include <c10/cuda/CUDAGuard.h>
+__global__ void one(float* x) { x[0] += 1; }
+std::vector<int64_t> device(torch::Tensor x) {
+    at::cuda::CUDAGuard guard(x.device());
+    auto stream = at::cuda::getCurrentCUDAStream();
+    cudaEvent_t start, stop;
+    cudaEventCreate(&start);
+    cudaEventCreate(&stop);
+    cudaEventRecord(start, stream);
+    one<<<1, 1, 0, stream>>>(x.data_ptr<float>());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    cudaEventRecord(stop, stream);
+    cudaEventSynchronize(stop);
+    float ms = -1;
+    cudaEventElapsedTime(&ms, start, stop);
+    cudaDeviceProp properties;
+    cudaGetDeviceProperties(&properties, 0);
+    int blocks = 0, count = 0;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, one, 256, 0);
+    cudaGetDeviceCount(&count);
+    return {ms >= 0, properties.warpSize, properties.maxThreadsPerBlock, properties.multiProcessorCount > 0, blocks, count > 0};
+}
+__constant__ float factors[4];
+void symbols(torch::Tensor x) { float host[4] = {1, 2, 3, 4}; cudaMemcpyToSymbol(factors, host, sizeof(host)); }
+""", ["device", "symbols"])  # fmt: skip
+    x = floats(1)
+    assert list(mod.device(x)) == [1, 32, 1024, 1, 8, 1] and x.tolist() == [2]
+    with pytest.raises(kops.Unsupported, match=r"cudaMemcpyToSymbol\(\) of the CUDA runtime"):
+        mod.symbols(x)
+
+
+def test_kernels_with_names_of_their_own() -> None:
+    """Parameters without names, packs, and kernels that a macro makes."""
+    mod = loaded("""
+#define KERNEL(name, op) __global__ void name(float* y, float x) { y[0] = y[0] op x; }
+KERNEL(plus, +)
+KERNEL(times, *)
+template <typename... A> __global__ void all(float* y, A... a) { y[0] = (0 + ... + a); }
+__global__ void unnamed(float* y, const int) { y[0] = 9; }
+#define RUN(k, ...) do { k<<<1, 1>>>(__VA_ARGS__); } while (0)
+void g(torch::Tensor y) {
+    float* p = y.data_ptr<float>();
+    RUN(plus, p, 2); RUN(times, p + 1, 3); RUN(all, p + 2, 1, 2.5f, 3u); unnamed<<<1, 1>>>(p + 3, 1);
+}
+""", ["g"])  # fmt: skip
+    y = floats(1, 2, 3, 4)
+    mod.g(y)
+    assert y.tolist() == [3, 6, 6.5, 9]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_torch() -> None:
+    import torch
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.tutorials import TUTORIALS
+
+    for tutorial in TUTORIALS:
+        functions = None if "PYBIND11_MODULE" in tutorial.cpp else [tutorial.function]
+        mod = kops.load_inline(tutorial.name, tutorial.cpp, tutorial.cuda, functions, fallback="interpret")
+        inputs = tutorial.inputs("cpu")
+        torch.testing.assert_close(getattr(mod, tutorial.function)(*inputs), tutorial.expected(*inputs), atol=1e-5, rtol=1e-4)
+    mod = loaded("""
+std::vector<torch::Tensor> many(torch::Tensor x, c10::optional<torch::Tensor> bias) {
+    auto y = torch::matmul(x, x.t()).softmax(-1);
+    auto z = torch::add(y, bias.has_value() ? *bias : torch::ones_like(y), 2).to(torch::kFloat16);
+    z.index_put_({torch::indexing::Slice(0, 1)}, 7);
+    return {y, z, x.index({0, torch::indexing::Slice(1)}), torch::empty({0}), std::get<0>(x.max(1)), torch::tensor({1, 2})};
+}
+torch::Tensor same(torch::Tensor x) { x.add_(1); x.resize_({2, 2}); return x; }
+torch::Tensor wrong(torch::Tensor x) { return torch::matmul(x, x); }
+torch::ScalarType dtype(torch::ScalarType t) { return t; }
+""", ["many", "same", "wrong"])  # fmt: skip
+    x = torch.randn(3, 4)
+    y, z, row, nothing, most, pair = mod.many(x, None)
+    torch.testing.assert_close(y, torch.softmax(x @ x.T, -1))
+    assert z.dtype == torch.float16 and bool((z[0] == 7).all()) and bool((z[1:] == (y[1:] + 2).half()).all())
+    assert bool((row == x[0, 1:]).all()) and nothing.numel() == 0 and bool((most == x.max(1)[0]).all()) and pair.tolist() == [1, 2]
+    a = torch.zeros(4)
+    assert mod.same(a) is a and a.shape == (2, 2)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        mod.wrong(x)
