@@ -135,6 +135,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     m.def("two", &two, "Doc.", py::arg("x"), py::arg("alpha") = 2.0, py::arg("bias") = py::none(),
           py::arg("mode") = "mean", py::arg("n") = 1);
     m.def("plain", plain);
+    m.def("pointer", [](const float *x) { return *x * 2; });
 }
 TORCH_LIBRARY(lib, m)
 {
@@ -268,9 +269,9 @@ static void numbers()
 
 static void binding()
 {
-    EXPECT(kops_count() == 4 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
-    EXPECT(std::string(kops_def_name(2)) == "lib::f" && std::string(kops_def_signature(2)) == "f(Tensor x) -> Tensor");
-    EXPECT(std::string(kops_def_name(3)) == "lib::f@CPU");
+    EXPECT(kops_count() == 5 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
+    EXPECT(std::string(kops_def_name(3)) == "lib::f" && std::string(kops_def_signature(3)) == "f(Tensor x) -> Tensor");
+    EXPECT(std::string(kops_def_name(4)) == "lib::f@CPU");
     KopsValue value;
     EXPECT(kops_def_arguments(0) == 5 && std::string(kops_def_argument(0, 0, &value)) == "x" && value.tag == -1);
     EXPECT(std::string(kops_def_argument(0, 1, &value)) == "alpha" && value.tag == KOPS_FLOAT && value.d == 2);
@@ -300,11 +301,13 @@ static void binding()
            count == 0);
     args[4].i = 1LL << 40;
     EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "TypeError");
+    KopsValue number = {KOPS_FLOAT, 0, 0, 1.5, nullptr};
+    EXPECT(!kops_call(2, &number, given, out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
     EXPECT(!kops_call(1, &flag, given, out, &count, &value) && value.n == 3);
     items = (const KopsValue *)value.p;
     EXPECT(items[0].d == 1.5 && text_of(items[1]) == "text" && text_of(items[2]) == "[1,2,3]");
-    EXPECT(std::string(kops_call(2, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
+    EXPECT(std::string(kops_call(3, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
 }
 
 int main()

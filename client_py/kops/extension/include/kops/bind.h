@@ -165,12 +165,18 @@ template <> struct Held<c10::OptionalIntArrayRef> {
 template <class T> struct Held<std::optional<c10::ArrayRef<T>>> {
     using type = std::optional<std::vector<T>>;
 };
+// A pointer to a number is passed as pybind11 does it: it points to the number that Python gave.
+template <class T> struct Held<T *> {
+    using type = std::remove_const_t<T>;
+};
 template <class A> using held = typename Held<std::remove_cv_t<std::remove_reference_t<A>>>::type;
 
 // An argument as the function takes it: by value, or as a reference to the held one.
 template <class A> decltype(auto) pass(held<A> &value)
 {
-    if constexpr (std::is_reference_v<A>)
+    if constexpr (std::is_pointer_v<A>)
+        return static_cast<A>(&value);
+    else if constexpr (std::is_reference_v<A>)
         return static_cast<A>(value);
     else
         return static_cast<A>(std::move(value));

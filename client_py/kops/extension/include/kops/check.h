@@ -84,11 +84,11 @@ inline std::string assert_text(const char *condition, const char *file, int line
 }
 } // namespace kops
 
+// As torch's, checks are complete statements: a semicolon behind them is optional.
 #define KOPS_CHECK(ERROR, CONDITION, ...)                                                                              \
-    do {                                                                                                               \
-        if (!(CONDITION))                                                                                              \
-            ::kops::fail<ERROR>(::kops::check_text(#CONDITION, ##__VA_ARGS__));                                        \
-    } while (0)
+    if (!(CONDITION)) {                                                                                                \
+        ::kops::fail<ERROR>(::kops::check_text(#CONDITION, ##__VA_ARGS__));                                            \
+    }
 
 #define TORCH_CHECK(CONDITION, ...)                 KOPS_CHECK(::c10::Error, CONDITION, ##__VA_ARGS__)
 #define TORCH_CHECK_INDEX(CONDITION, ...)           KOPS_CHECK(::c10::IndexError, CONDITION, ##__VA_ARGS__)
@@ -102,11 +102,10 @@ inline std::string assert_text(const char *condition, const char *file, int line
 #define AT_CHECK(CONDITION, ...)   KOPS_CHECK(::c10::Error, CONDITION, ##__VA_ARGS__)
 
 #define TORCH_INTERNAL_ASSERT(CONDITION, ...)                                                                          \
-    do {                                                                                                               \
-        if (!(CONDITION))                                                                                              \
-            ::kops::fail<::c10::Error>(                                                                                \
-                ::kops::assert_text(#CONDITION, __FILE__, __LINE__, ::c10::str("", ##__VA_ARGS__)));                   \
-    } while (0)
+    if (!(CONDITION)) {                                                                                                \
+        ::kops::fail<::c10::Error>(                                                                                    \
+            ::kops::assert_text(#CONDITION, __FILE__, __LINE__, ::c10::str("", ##__VA_ARGS__)));                       \
+    }
 #define TORCH_INTERNAL_ASSERT_DEBUG_ONLY(...) TORCH_INTERNAL_ASSERT(__VA_ARGS__)
 #define AT_ASSERT(...)                        TORCH_INTERNAL_ASSERT(__VA_ARGS__)
 

@@ -3,11 +3,18 @@
 #include <kops/device.h>
 #include <kops/ops.h>
 
+namespace kops
+{
+inline void check_cuda(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        fail<c10::Error>(std::string("CUDA error: ") + cudaGetErrorString(error));
+}
+} // namespace kops
+
 #define C10_CUDA_CHECK(EXPRESSION)                                                                                     \
     do {                                                                                                               \
-        const cudaError_t kops_error = EXPRESSION;                                                                     \
-        if (kops_error != cudaSuccess)                                                                                 \
-            ::kops::fail<::c10::Error>(::c10::str("CUDA error: ", cudaGetErrorString(kops_error)));                    \
+        ::kops::check_cuda(EXPRESSION);                                                                                \
     } while (0)
 #define C10_CUDA_CHECK_WARN(EXPRESSION)                                                                                \
     do {                                                                                                               \

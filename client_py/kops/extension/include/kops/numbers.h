@@ -32,7 +32,7 @@ struct Format {
     }
 };
 constexpr Format HALF{5, 10, true, 0x7fff}, BFLOAT16{8, 7, true, 0x7fff}, E4M3{4, 3, false, 0x7f},
-    E5M2{5, 2, true, 0x7e};
+    E5M2{5, 2, true, 0x7f};
 
 inline uint32_t to_bits(double value, Format format, bool saturate = false)
 {
