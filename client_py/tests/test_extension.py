@@ -513,6 +513,27 @@ void symbols(torch::Tensor x) { float host[4] = {1, 2, 3, 4}; cudaMemcpyToSymbol
         mod.symbols(x)
 
 
+def test_variables_of_the_device_stay() -> None:
+    source = """
+__device__ int calls = 10;
+static __device__ const int step = 1;
+__device__ __forceinline__ int more(int a) { return a + step; }
+__global__ void count() { calls = more(calls); }
+__global__ void ask(int* y) { y[0] = calls; }
+template <typename T> __global__ void ask_as(T* y) { y[0] = calls; }
+void g(torch::Tensor y) { count<<<1, 1>>>(); count<<<1, 1>>>(); ask<<<1, 1>>>(y.data_ptr<int>()); }
+void h(torch::Tensor y) { ask_as<<<1, 1>>>(y.data_ptr<int>()); }
+"""
+    mod = loaded(source, ["g", "h"])
+    y = numpy.zeros(1, "int32")
+    mod.g(y)
+    assert y.tolist() == [12]
+    mod.g(y)
+    assert y.tolist() == [14]
+    with pytest.raises(kops.Unsupported, match="variable calls of the device"):
+        mod.h(y)
+
+
 def test_kernels_with_names_of_their_own() -> None:
     """Parameters without names, packs, and kernels that a macro makes."""
     mod = loaded("""

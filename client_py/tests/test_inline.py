@@ -133,7 +133,7 @@ def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.Ca
 @pytest.mark.parametrize(
     "arguments, why",
     [
-        ({"cuda_sources": ADD2, "extra_ldflags": ["-lcublas"]}, "linked"),
+        ({"cuda_sources": ADD2, "extra_ldflags": ["-lcublas", "-lfftw3"]}, "linked"),
         ({"cuda_sources": ADD2, "sycl_sources": ["x"]}, "CUDA"),
         ({"cuda_sources": ADD2, "is_python_module": False}, "module"),
         ({"cpp_sources": "int f();"}, "nothing to load"),

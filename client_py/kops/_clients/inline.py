@@ -203,6 +203,8 @@ def _load_files(
     return extension.compile(client or default_client(), name, texts, None, device, options, files, fallback, extra_cflags or ())
 
 
+# Libraries whose functions host code reaches where torch has loaded them.
+_OF_CUDA = re.compile(r"-l(?:cu[a-zA-Z]+|c10(?:_cuda)?|torch(?:_cpu|_cuda|_python)?)|-L.*")
 _MODULE = re.compile(r"\b(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(")
 _FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)
 
@@ -228,8 +230,9 @@ def _check_torch_only(given: Mapping[str, Any]) -> None:
         if key in WITHOUT_MEANING:
             continue
         if key == "extra_ldflags":
-            if value:
-                raise BadArgument("extra_ldflags: no libraries are linked here", {"key": key})
+            other = next((flag for flag in value or () if _OF_CUDA.fullmatch(flag) is None), None)
+            if other is not None:
+                raise BadArgument(f"extra_ldflags: {other}: no libraries are linked here but CUDA's own", {"key": key})
         elif key == "sycl_sources":
             if value:
                 raise BadArgument("sycl_sources: only CUDA is compiled", {"key": key})

@@ -10,13 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported
-from .._companions import NAMES, Code, Form, Geometry, drive, kernel_names, on_stream, parameter_names, scan, type_of
+from .. import interpret
+from .._companions import NAME, NAMES, Code, Form, Geometry, drive, kernel_names, on_stream, parameter_names, scan, tokens, type_of
+from ..interpret import _compiler
+from ..interpret import _runtime as _interpreted
 from . import _memory
 
 INVALID_CONFIGURATION = 9  # cudaErrorInvalidConfiguration
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 FORMS_MOST = 256
+DECLARATION = 16  # tokens before __device__ that belong to the same declaration
 # Types of torch's that device code has under CUDA's own names.
 _DEVICE_NAMES = {"Half": "__half", "BFloat16": "__nv_bfloat16", "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2"}
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h", "__nv_fp8_e4m3": "cuda_fp8.h", "__nv_fp8_e5m2": "cuda_fp8.h"}
@@ -31,6 +35,20 @@ _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
 def device_name(text: str) -> str:
     """A name that the host's compiler told, as the device's code has it."""
     return _ANONYMOUS.sub("", _OF_TORCH.sub(lambda found: _DEVICE_NAMES[found[1]], text))
+
+
+def device_variables(source: str) -> list[str]:
+    """The variables of the device that kernels may write, outside of functions and classes."""
+    found, items = [], tokens(source)
+    for i, token in enumerate(items):
+        if token.kind != NAME or token.text not in ("__device__", "__managed__"):
+            continue
+        end = next((k for k in range(i, len(items)) if items[k].text in (";", "=", "(", ")", "[", "{", "}")), len(items))
+        start = max((k + 1 for k in range(max(0, i - DECLARATION), i) if items[k].text in (";", "{", "}")), default=0)
+        words = {item.text for item in items[start:end]}
+        if end < len(items) and items[end].text in (";", "=", "[", "{") and not words & {"const", "constexpr", "operator", "]"}:
+            found.append(items[end - 1].text)
+    return found
 
 
 class Given(NamedTuple):
@@ -57,6 +75,8 @@ class Kernels:
         self._source, self._name, self._options, self._files = _FOREIGN.sub("", source), name, tuple(options), dict(files)
         self.names = tuple(kernel_names(scan(self._source, files, options)))
         self._plain = Code(self._source, self.names, options, self._files, name, None, None) if self.names else None
+        self._variables = device_variables(self._source)
+        self._codes: dict[str, Any] = dict.fromkeys(self.names, self._plain)
         self._forms: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
@@ -72,11 +92,31 @@ class Kernels:
                 pass
 
     def _code(self, entry: str) -> Any:
-        if self._plain is not None and entry in self.names:
-            return self._plain
+        """The source as it is compiled for a kernel: all that are no templates share one module, an instantiation has its own."""
+        if entry in self._codes:
+            return self._codes[entry]
+        if self._variables and self._codes:
+            raise Unsupported(
+                f"{entry}: the source has the variable {self._variables[0]} of the device, and an instantiation of a template is a module "
+                "of its own, which has its own variables: make it a plain kernel, or pass the variable as a tensor"
+            )
         headers = sorted({header for name, header in _HEADERS.items() if name in entry})
         source = "".join(f"#include <{header}>\n" for header in headers) + (f'#line 1 "{self._name}"\n' if headers else "") + self._source
-        return Code(source, (entry,), self._options, self._files, self._name, None, None)
+        made = self._codes[entry] = Code(source, (entry,), self._options, self._files, self._name, None, None)
+        return made
+
+    def _interpret(self, form: Any, values: Sequence[Any], how: Mapping[str, Any]) -> None:
+        """On the CPU. Kernels share variables of the device, which stay as a launch has left them."""
+        if not self._variables:
+            form.interpret(*values, **how)
+            return
+        code = form.code
+
+        def load(watched: bool) -> Any:
+            path = _compiler.compile_kernel(code.source, code.name, code.entries, code.files, code.options, watched)
+            return _interpreted.load(path, code.entries.index(form.name))
+
+        interpret.launch(load, form.name, form.params, values, alias=True, keeps=True, **how)
 
     def _form(self, entry: str, params: tuple[Param, ...], cooperative: bool) -> Any:
         key = entry, params, cooperative
@@ -110,7 +150,7 @@ class Kernels:
         memory = {one.memory for one in made}
         how: dict[str, Any] = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
         if self.fallback == "interpret" and not memory & {GPU, HERE}:
-            form.interpret(*values, **how)
+            self._interpret(form, values, how)
             return 0
         if HERE in memory:
             how["where"] = "here"
