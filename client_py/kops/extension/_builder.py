@@ -170,7 +170,7 @@ def _prefix(using: Compiler) -> Path:
     with _locked(key), tempfile.TemporaryDirectory(dir=path.parent) as folder:
         if not path.is_dir():
             written = Path(folder, "headers")
-            shutil.copytree(headers.INCLUDE, written)  # one place for all installations: a compiler knows precompiled headers by their paths
+            shutil.copytree(headers.INCLUDE, written)  # one place for all installations: a compiler knows headers by their paths
             headers.write(written)
             (written / "prefix.h").write_text(_PREFIX)
             os.rename(written, path)

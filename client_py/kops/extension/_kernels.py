@@ -6,12 +6,12 @@ import contextlib
 import re
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported
-from .. import interpret
-from .._companions import NAME, NAMES, Code, Form, Geometry, drive, kernel_names, on_stream, parameter_names, scan, tokens, type_of
+from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported, interpret
+from .._companions import DTYPES, NAME, NAMES, Code, Form, Geometry, drive, kernel_names, on_stream, parameter_names, scan, tokens, type_of
 from ..interpret import _compiler
 from ..interpret import _runtime as _interpreted
 from . import _memory
@@ -19,7 +19,7 @@ from . import _memory
 INVALID_CONFIGURATION = 9  # cudaErrorInvalidConfiguration
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-FORMS_MOST = 256
+PLANS_MOST = 256
 DECLARATION = 16  # tokens before __device__ that belong to the same declaration
 # Types of torch's that device code has under CUDA's own names.
 _DEVICE_NAMES = {"Half": "__half", "BFloat16": "__nv_bfloat16", "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2"}
@@ -51,18 +51,100 @@ def device_variables(source: str) -> list[str]:
     return found
 
 
-class Given(NamedTuple):
-    """An argument: its type in device code, its sort as KopsArg has it, its bytes."""
+class Type(NamedTuple):
+    """What the compiler told of an argument's type: the text that has it, its sort as KopsArg has it, its bytes."""
 
-    type: str
-    kind: str
-    data: bytes
+    text: bytes
+    kind: int
+    size: int
 
 
-def given(argument: Any, data: bytes) -> Given:
-    text = argument.type.decode()
-    name = _RESTRICT.sub("", text[text.find("T = ") + 4 : text.rindex("]")]).strip()
-    return Given(device_name(name), "p" if name.endswith("*") else chr(argument.kind), data)
+CPU, GPU, HERE = "cpu", "gpu", "here"  # memory that an argument is in; HERE: an address that is right in this process alone
+
+
+class _Argument:
+    """How an argument's bytes become what a launch takes: `read` answers the value and its memory, None for a number's."""
+
+    def __init__(self, entry: str, i: int, type: Type) -> None:
+        text = type.text.decode()
+        self.type = device_name(_RESTRICT.sub("", text[text.find("T = ") + 4 : text.rindex("]")]).strip())
+        self.what, self.key = f"{entry}: argument {i + 1} ({self.type})", {"key": f"args[{i}]"}
+        kind, size, name = chr(type.kind), type.size, f"argument_{i}"
+        self.as_bytes: Param | None = None  # of a pointer that is not aligned for its type
+        if kind == "p" or self.type.endswith("*"):
+            self._init_pointer(name)
+        elif kind in "iu":
+            dtype = "bool" if self.type == "bool" else _INTEGERS[kind][size.bit_length() - 1]
+            self.param, self._signed, self.read = Param(name, "scalar", dtype), kind == "i", self._integer
+        elif kind == "f" and size in (4, 8):
+            dtype, form = ("f32", "<f") if size == 4 else ("f64", "<d")
+            self.param, self._form, self.read = Param(name, "scalar", dtype), form, self._float
+        else:
+            self.param, self.read = Param(name, "scalar", "u8", lanes=size), self._structure
+
+    read: Callable[[bytes], tuple[Any, str | None]]
+
+    def _init_pointer(self, name: str) -> None:
+        base, _, rest = self.type.rpartition("*")
+        if "*" in base or "&" in rest:
+            raise Unsupported(f"{self.what} is a pointer to pointers, which mean nothing where the kernel runs")
+        found = type_of(_WORDS.sub(" ", base).split(), False)
+        dtype = found.dtype if found is not None else "u8"
+        kind = "in" if re.search(r"\bconst\b", base) else "inout"
+        self.param, self._dtype, self._align = Param(name, kind, dtype, strided=True), NAMES[dtype], DTYPES[dtype]
+        self.as_bytes = Param(name, kind, "u8", strided=True)
+        self.read = self._pointer
+
+    def _integer(self, data: bytes) -> tuple[Any, None]:
+        return int.from_bytes(data, "little", signed=self._signed), None
+
+    def _float(self, data: bytes) -> tuple[Any, None]:
+        return struct.unpack(self._form, data)[0], None
+
+    def _structure(self, data: bytes) -> tuple[Any, str | None]:
+        """A structure may hold the address of a tensor, but not of one in the memory of the CPU: the interpreter has its own there."""
+        words = (int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) - 7, 8))
+        places = [place for word in words if word and (place := _memory.find(word, inside=True)) is not None]
+        if any(place.held.framework.is_on_cpu(place.held.value) for place in places):
+            raise Unsupported(
+                f"{self.what} holds the address of a tensor, which means nothing where the kernel runs: pass the pointer as an argument of "
+                "its own"
+            )
+        return data if len(data) > 1 else data[0], HERE if places else None
+
+    def _pointer(self, data: bytes) -> tuple[Any, str | None]:
+        address = int.from_bytes(data, "little")
+        if not address:
+            return None, None
+        place = _memory.find(address)
+        if place is None:
+            why = f"{self.what} is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot use it"
+            raise BadArgument(why, self.key)
+        held, offset = place
+        if held.host:
+            raise BadArgument(f"{self.what} points into a tensor in the memory of the CPU: move it to the GPU first", self.key)
+        framework = held.framework
+        memory = CPU if framework.is_on_cpu(held.value) else GPU
+        if not offset and held.whole_dtype == self._dtype:
+            return held.value, memory
+        value = framework.bytes_of(held.value, offset, held.size - offset)
+        return value if offset % self._align else framework.viewed(value, self._dtype), memory
+
+    def param_of(self, data: bytes) -> Param:
+        """The parameter for an argument with these bytes."""
+        unaligned = self.as_bytes is not None and int.from_bytes(data, "little") % self._align
+        return self.as_bytes if unaligned and self.as_bytes is not None else self.param
+
+
+class _Plan:
+    """A kernel with arguments of certain types: how they are read, and its declarations."""
+
+    def __init__(self, name: str, types: Sequence[Type]) -> None:
+        self.entry = device_name(name)
+        if "?" in self.entry:
+            raise Unsupported(f"the kernel {self.entry.replace('?', '')}: a template's argument of this type has no name in device code")
+        self.arguments = [_Argument(self.entry, i, type) for i, type in enumerate(types)]
+        self.forms: dict[Any, Any] = {}
 
 
 class Kernels:
@@ -77,7 +159,7 @@ class Kernels:
         self._plain = Code(self._source, self.names, options, self._files, name, None, None) if self.names else None
         self._variables = device_variables(self._source)
         self._codes: dict[str, Any] = dict.fromkeys(self.names, self._plain)
-        self._forms: dict[Any, Any] = {}
+        self._plans: dict[Any, _Plan] = {}
         self._lock = threading.Lock()
 
     def compile(self) -> None:
@@ -118,36 +200,34 @@ class Kernels:
 
         interpret.launch(load, form.name, form.params, values, alias=True, keeps=True, **how)
 
-    def _form(self, entry: str, params: tuple[Param, ...], cooperative: bool) -> Any:
-        key = entry, params, cooperative
-        with self._lock:
-            found = self._forms.get(key)
-            if found is None:
-                if len(self._forms) >= FORMS_MOST:
-                    self._forms.clear()
-                code = self._code(entry)
-                names = parameter_names(code.scan, entry)
-                if len(names) == len(params) == len(set(names)):
-                    params = tuple(Param(name, *_rest(param)) for name, param in zip(names, params))
-                geometry = Geometry(None, None, 0, None, cooperative)
-                found = self._forms[key] = Form(self.client, code, entry, params, geometry, True, self.fallback)
-        return found
+    def _form(self, plan: _Plan, params: tuple[Param, ...], cooperative: bool) -> Any:
+        entry, code = plan.entry, self._code(plan.entry)
+        names = parameter_names(code.scan, entry)
+        if len(names) == len(params) == len(set(names)):
+            params = tuple(replace(param, name=name) for name, param in zip(names, params))
+        return Form(self.client, code, entry, params, Geometry(None, None, 0, None, cooperative), True, self.fallback)
 
     def launch(
-        self, entry: str, dims: Sequence[int], shared: int, stream: int, arguments: Sequence[Given], usual_stream: int,
+        self, name: str, types: tuple[Type, ...], data: Sequence[bytes], dims: Sequence[int], shared: int, stream: int, usual_stream: int,
         cooperative: bool = False, cluster: tuple[int, ...] | None = None,
     ) -> int:  # fmt: skip
-        """Launches a kernel. Returns a number of cudaError_t."""
-        entry = device_name(entry)
-        if "?" in entry:
-            raise Unsupported(f"the kernel {entry.replace('?', '')}: a template's argument of this type has no name in device code")
+        """Launches a kernel. `data`: the bytes of its arguments. Returns a number of cudaError_t."""
         threads = dims[3] * dims[4] * dims[5]
         if not (0 < threads <= MOST_THREADS and all(0 < size <= most for size, most in zip(dims, MOST_BLOCKS)) and dims[5] <= 64):
             return INVALID_CONFIGURATION
-        made = [_argument(entry, i, one) for i, one in enumerate(arguments)]
-        form = self._form(entry, tuple(one.param for one in made), cooperative)
-        values = [one.value for one in made]
-        memory = {one.memory for one in made}
+        with self._lock:
+            plan = self._plans.get((name, types))
+            if plan is None:
+                if len(self._plans) >= PLANS_MOST:
+                    self._plans.clear()
+                plan = self._plans[name, types] = _Plan(name, types)
+            key = cooperative, tuple([one.param_of(bits) is one.param for one, bits in zip(plan.arguments, data)])
+            form = plan.forms.get(key)
+            if form is None:
+                params = tuple(one.param_of(bits) for one, bits in zip(plan.arguments, data))
+                form = plan.forms[key] = self._form(plan, params, cooperative)
+        read = [one.read(bits) for one, bits in zip(plan.arguments, data)]
+        values, memory = [value for value, _ in read], {where for _, where in read}
         how: dict[str, Any] = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
         if self.fallback == "interpret" and not memory & {GPU, HERE}:
             self._interpret(form, values, how)
@@ -157,72 +237,3 @@ class Kernels:
         with on_stream(stream) if stream and stream != usual_stream else contextlib.nullcontext():
             form(*values, **how)
         return 0
-
-
-def _rest(param: Param) -> tuple[Any, ...]:
-    return param.kind, param.dtype, param.shape, param.elements, param.rank, param.align, param.strided, param.map, param.lanes
-
-
-CPU, GPU, HERE = "cpu", "gpu", "here"  # memory that an argument is in; HERE: an address that is right in this process alone
-
-
-class Made(NamedTuple):
-    """An argument as a launch takes it."""
-
-    param: Param
-    value: Any
-    memory: str | None
-
-
-def _argument(entry: str, i: int, one: Given) -> Made:
-    name = f"argument_{i}"
-    if one.kind == "p":
-        return _pointer(entry, i, one, name)
-    size = len(one.data)
-    if one.kind in "iu":
-        dtype = "bool" if one.type == "bool" else _INTEGERS[one.kind][size.bit_length() - 1]
-        return Made(Param(name, "scalar", dtype), int.from_bytes(one.data, "little", signed=one.kind == "i"), None)
-    if one.kind == "f" and size in (4, 8):
-        dtype, form = ("f32", "<f") if size == 4 else ("f64", "<d")
-        return Made(Param(name, "scalar", dtype), struct.unpack(form, one.data)[0], None)
-    return Made(Param(name, "scalar", "u8", lanes=size), one.data if size > 1 else one.data[0], _memory_of_addresses(entry, i, one))
-
-
-def _memory_of_addresses(entry: str, i: int, one: Given) -> str | None:
-    """HERE where a structure holds the address of a tensor. Raises for one in the memory of the CPU: the interpreter has its own there."""
-    words = (int.from_bytes(one.data[at : at + 8], "little") for at in range(0, len(one.data) - 7, 8))
-    places = [place for word in words if word and (place := _memory.find(word, inside=True)) is not None]
-    if any(place.held.framework.is_on_cpu(place.held.value) for place in places):
-        raise Unsupported(
-            f"{entry}: argument {i + 1} ({one.type}) holds the address of a tensor, which means nothing where the kernel runs: pass the "
-            "pointer as an argument of its own"
-        )
-    return HERE if places else None
-
-
-def _pointer(entry: str, i: int, one: Given, name: str) -> Made:
-    base, _, rest = one.type.rpartition("*")
-    if "*" in base or "&" in rest:
-        raise Unsupported(f"{entry}: argument {i + 1} ({one.type}) is a pointer to pointers, which mean nothing where the kernel runs")
-    kind = "in" if re.search(r"\bconst\b", base) else "inout"
-    found = type_of(_WORDS.sub(" ", base).split(), False)
-    dtype = found.dtype if found is not None else "u8"
-    address = int.from_bytes(one.data, "little")
-    if not address:
-        return Made(Param(name, kind, dtype, strided=True), None, None)
-    place = _memory.find(address)
-    if place is None:
-        raise BadArgument(
-            f"{entry}: argument {i + 1} ({one.type}) is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot "
-            "use it",
-            {"key": f"args[{i}]"},
-        )
-    held = place.held
-    if held.host:
-        why = f"{entry}: argument {i + 1} ({one.type}) points into a tensor in the memory of the CPU: move it to the GPU first"
-        raise BadArgument(why, {"key": f"args[{i}]"})
-    framework = held.framework
-    value = framework.viewed(framework.bytes_of(held.value, place.offset, held.size - place.offset), NAMES[dtype])
-    if value.dtype != framework.viewed(framework.bytes_of(held.value, 0, 0), NAMES[dtype]).dtype:
-        dtype = "u8"
-    return Made(Param(name, kind, dtype, strided=True), value, CPU if framework.is_on_cpu(held.value) else GPU)

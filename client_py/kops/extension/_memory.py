@@ -18,15 +18,16 @@ _lock = threading.Lock()
 class Held:
     """A tensor in C++. `host`: C++ is told that it is in the memory of the CPU."""
 
-    __slots__ = ("count", "framework", "host", "size", "start", "value")
+    __slots__ = ("count", "framework", "host", "size", "start", "value", "whole_dtype")
 
     def __init__(self, value: Any, framework: Any, host: bool) -> None:
         self.value, self.framework, self.host, self.count = value, framework, host, 1
         self.renew()
 
     def renew(self) -> None:
-        """Finds the storage, which a function may have changed."""
+        """Finds the storage, which a function may have changed. `whole_dtype`: the name of the dtype where the tensor is all of it."""
         self.start, self.size = self.framework.storage(self.value)
+        self.whole_dtype = self.framework.whole_dtype(self.value, self.size)
 
 
 class Place(NamedTuple):

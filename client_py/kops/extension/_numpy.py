@@ -71,6 +71,11 @@ def storage(value: Any) -> tuple[int, int]:
     return root.__array_interface__["data"][0], root.nbytes
 
 
+def whole_dtype(value: Any, size: int) -> str:
+    """The name of the dtype of an array that fills its storage, in the order of its elements; empty for others."""
+    return str(value.dtype.name) if value.flags.c_contiguous and value.nbytes == size else ""
+
+
 def _root(value: Any) -> Any:
     while isinstance(value.base, numpy.ndarray) and value.base.nbytes >= value.nbytes:
         value = value.base

@@ -13,7 +13,7 @@ from .. import BadArgument, KopsError
 from . import _abi, _memory, _numpy, _torch
 from ._abi import Definition, Library, Table, Tensor, Value
 from ._cuda import Cuda, cuda
-from ._kernels import Kernels, given
+from ._kernels import Kernels, Type
 
 _EXCEPTIONS = {
     "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
@@ -135,11 +135,12 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, int], out: Any, 
 
 def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments: Any, n: int) -> None:
     call = _current()
-    values = [given(arguments[i], c.string_at(arguments[i].data, arguments[i].size)) for i in range(n)]
-    sizes = [dims[i] for i in range(6)]
+    given = arguments[:n]
+    types = tuple([Type(one.type, one.kind, one.size) for one in given])
+    data = [c.string_at(one.data, one.size) for one in given]
     usual = call.framework.stream()
-    number = call.kernels.launch(kernel.decode(), sizes, shared, stream or 0, values, usual, **call.cuda.take_attributes())
-    call.cuda.set(number)
+    attributes = call.cuda.take_attributes()
+    call.cuda.set(call.kernels.launch(kernel.decode(), types, data, dims[:6], shared, stream or 0, usual, **attributes))
 
 
 def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:

@@ -77,6 +77,12 @@ def storage(value: Any) -> tuple[int, int]:
     return found.data_ptr(), found.nbytes()
 
 
+def whole_dtype(value: Any, size: int) -> str:
+    """The name of the dtype of a tensor that fills its storage, in the order of its elements; empty for others."""
+    plain = value.nbytes == size and value.is_contiguous() and not value.requires_grad
+    return _DTYPES[dtype_number(value)] if plain else ""
+
+
 def bytes_of(value: Any, start: int, size: int) -> Any:
     """Bytes of a tensor's storage, as a tensor in the same memory."""
     torch = _torch()
