@@ -3,6 +3,8 @@ tensors, and kernels run in the interpreter."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 import math
 import os
@@ -170,6 +172,23 @@ def test_arguments(semantics: Any) -> None:
             semantics.text(*arguments, **named)
     with pytest.raises(TypeError, match="takes tensors"):
         semantics.text(object())
+    assert list(semantics.numbers(numpy.int64(10)))[:2] == [1, -2]
+
+
+def test_no_tensor_is_kept() -> None:
+    mod = loaded("""
+void two(torch::Tensor x, int n) { TORCH_CHECK(n, "no"); }
+torch::ScalarType kind(torch::ScalarType t) { return t; }
+""", ["two", "kind"])  # fmt: skip
+    x = floats(1)
+    before = sys.getrefcount(x)
+    for arguments in ((x, 1), (x, 0), (x, "a"), (x, object())):
+        with contextlib.suppress(TypeError, RuntimeError):
+            mod.two(*arguments)
+    del arguments
+    gc.collect()
+    assert sys.getrefcount(x) == before
+    assert [int(mod.kind(kind)) for kind in (numpy.uint8, numpy.dtype("float32"))] == [0, 6]
 
 
 TYPES = """

@@ -178,8 +178,14 @@ def _library(call: Any, library: str, name: str) -> int:
     return int(call.framework.library_function(library, name))
 
 
-_NOTHING = lambda call, *_: None  # noqa: E731
-_STREAM = lambda call, *_: call.framework.stream()  # noqa: E731
+def _nothing(call: Any, *_: Any) -> None:
+    pass
+
+
+def _stream(call: Any, *_: Any) -> int:
+    return int(call.framework.stream())
+
+
 # Each answers what the function writes through its first pointer, or None.
 _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "cudaMalloc": _malloc, "cudaMallocAsync": _malloc, "cudaMallocManaged": _malloc, "cudaFree": _free, "cudaFreeAsync": _free,
@@ -205,7 +211,7 @@ _FUNCTIONS |= dict.fromkeys(
         "getCurrentCUDAStream", "getDefaultCUDAStream", "getStreamFromPool", "cudaStreamCreate", "cudaStreamCreateWithFlags",
         "cudaStreamCreateWithPriority",
     ),
-    _STREAM,
+    _stream,
 )  # fmt: skip
 _FUNCTIONS |= dict.fromkeys(
     (
@@ -214,7 +220,7 @@ _FUNCTIONS |= dict.fromkeys(
         "cudaEventQuery", "cudaMemPrefetchAsync", "cudaProfilerStart", "cudaProfilerStop", "setCurrentCUDAStream", "cudaHostRegister",
         "cudaHostUnregister",
     ),
-    _NOTHING,
+    _nothing,
 )  # fmt: skip
 
 

@@ -65,6 +65,11 @@ def release(number: int) -> None:
             _recent.append(found)
 
 
+def drop(number: int) -> None:
+    """Forgets a tensor of which C++ has no reference."""
+    _held.pop(number, None)
+
+
 def forget_released() -> None:
     """At the end of a call no pointer is on its way."""
     _recent.clear()

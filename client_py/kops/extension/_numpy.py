@@ -20,7 +20,12 @@ _NUMBERS = {name: number for number, name in _NAMES.items()} | {"bfloat16": 15, 
 
 
 def is_tensor(value: Any) -> bool:
-    return isinstance(value, (numpy.ndarray, numpy.generic))
+    return isinstance(value, numpy.ndarray)
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy's as one of Python's; anything else as it is."""
+    return value.item() if isinstance(value, numpy.generic) else value
 
 
 def on_cpu(value: Any) -> bool:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from .. import BadArgument, KopsError
+from .. import BadArgument
 from . import _abi, _memory, _numpy, _torch
 from ._abi import Definition, Library, Table, Tensor, Value
 from ._cuda import Cuda, cuda
@@ -27,7 +27,7 @@ class Call:
     def __init__(self, kernels: Kernels, framework: Any, on_cpu: bool) -> None:
         self.kernels, self.framework = kernels, framework
         self.on_cpu = on_cpu  # tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them
-        self.failure: BaseException | None = None  # of the callback before
+        self.failure: tuple[BaseException, str] | None = None  # of the last callback that failed, and what C++ was told
         self.refused: Exception | None = None  # of a function of the CUDA runtime
         self.cuda = Cuda()
         self.scalars: list[Any] = []  # memory of the last number that was returned
@@ -54,10 +54,11 @@ def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., 
         try:
             return function(*arguments)
         except BaseException as error:
+            text = str(error) or type(error).__name__
             call = getattr(_thread, "call", None)
             if call is not None:
-                call.failure = error
-            _thread.message = c.create_string_buffer((str(error) or type(error).__name__).encode("utf-8", "replace"))
+                call.failure = error, text
+            _thread.message = c.create_string_buffer(text.encode("utf-8", "replace"))
             return failed
 
     return run
@@ -221,8 +222,17 @@ class _Arguments:
     def __init__(self, call: Call, values: Sequence[Any]) -> None:
         self.call, self.tensors, self.keep = call, [], []  # type: ignore[var-annotated]
         self.values = (Value * max(1, len(values)))()
-        for into, value in zip(self.values, values):
-            self._write(into, value)
+        try:
+            for into, value in zip(self.values, values):
+                self._write(into, value)
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """The call does not begin: C++ takes no references."""
+        for tensor in self.tensors:
+            _memory.drop(tensor.id)
 
     def _tensor(self, value: Any) -> int:
         made = Tensor()
@@ -232,6 +242,7 @@ class _Arguments:
 
     def _write(self, into: Value, value: Any) -> None:
         framework = self.call.framework
+        value = _numpy.plain(value)
         if framework.is_tensor(value):
             into.tag, into.i = _abi.TENSOR, self._tensor(value)
         elif isinstance(value, (list, tuple)) and any(framework.is_tensor(one) for one in value):
@@ -239,7 +250,7 @@ class _Arguments:
             _abi.put_list(into, _abi.TENSORS, numbers, self.keep)
         elif value is None or isinstance(value, (int, float, str, complex, list, tuple)):
             _abi.write(into, value, self.keep)
-        elif (dtype := _torch.dtype_of(value) or _numpy.dtype_of(value)) is not None:
+        elif (dtype := next((d for d in (_torch.dtype_of(value), _numpy.dtype_of(value)) if d is not None), None)) is not None:
             _abi.write(into, dtype, self.keep)
         else:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
@@ -255,7 +266,11 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
     try:
         failed = library.call(definition.number, made.values, made.tensors, out, result)
         if failed is not None:
-            _fail(call, *failed)
+            try:
+                _fail(call, *failed)
+            except NoMatch:
+                made.drop()
+                raise
         if call.refused is not None:
             raise call.refused
         return _abi.read(result, lambda index: _taken(out[index].id))
@@ -273,12 +288,10 @@ def _taken(number: int) -> Any:
 
 
 def _fail(call: Call, kind: str, message: str) -> NoReturn:
-    failure = call.failure
-    if failure is not None and (str(failure) in message or not isinstance(failure, Exception)):
-        raise failure
-    if kind == "TypeError" and failure is None:
+    if call.failure is not None:
+        failure, text = call.failure
+        if text in message or not isinstance(failure, Exception):
+            raise failure
+    elif kind == "TypeError":
         raise NoMatch(message)
     raise _EXCEPTIONS.get(kind, RuntimeError)(message)
-
-
-__all__ = ["KopsError", "NoMatch", "invoke", "load", "positional"]
