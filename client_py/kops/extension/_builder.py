@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,8 @@ from typing import NamedTuple
 
 from .. import CompileFailed, Unsupported
 from .._companions import compiled_part
+from ..interpret._compiler import directory as _objects
+from ..interpret._compiler import is_mine
 from . import headers
 
 COMPILE_SECONDS = 300
@@ -70,30 +71,8 @@ def _version(command: Sequence[str]) -> str:
 # ---- the cache ----
 
 
-@cache
 def directory() -> Path:
-    """The cache. A directory that others could write is not used: a new one in its place, for this process only."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    path = Path(base, "kops", "extension")
-    with contextlib.suppress(OSError):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
-        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o022 and os.access(path, os.W_OK):
-            return path.resolve()
-    return Path(_temporary().name)
-
-
-@cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="kops-extension-")
-
-
-def _is_mine(path: Path) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return _objects("extension")
 
 
 def _hash(*parts: str | bytes) -> str:
@@ -216,13 +195,13 @@ def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, st
     texts = [part for unit in units for part in unit] + [part for item in sorted(files.items()) for part in item]
     key = _hash(using.identity, _headers(), *_FLAGS, defines, *texts)
     path = directory() / f"extension-{key}.so"
-    if _is_mine(path):
+    if is_mine(path):
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
     prefix = _prefix(using)
     with _locked(key):
-        if _is_mine(path):
+        if is_mine(path):
             return path
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             _write(Path(folder, "files"), files)
