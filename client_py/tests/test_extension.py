@@ -593,8 +593,12 @@ std::vector<torch::Tensor> many(torch::Tensor x, c10::optional<torch::Tensor> bi
 }
 torch::Tensor same(torch::Tensor x) { x.add_(1); x.resize_({2, 2}); return x; }
 torch::Tensor wrong(torch::Tensor x) { return torch::matmul(x, x); }
-torch::ScalarType dtype(torch::ScalarType t) { return t; }
-""", ["many", "same", "wrong"])  # fmt: skip
+bool told(torch::Tensor x) {
+    auto made = torch::zeros({2}, torch::device(torch::kCUDA).dtype(torch::kFloat64));
+    return x.is_cuda() && made.is_cuda() && made.cuda().is_cuda() && !made.cpu().is_cuda() && !torch::zeros({2}).is_cuda();
+}
+torch::Tensor constant() { return torch::tensor({1.5, 2.5}, torch::kFloat32); }
+""", ["many", "same", "wrong", "told", "constant"])  # fmt: skip
     x = torch.randn(3, 4)
     y, z, row, nothing, most, pair = mod.many(x, None)
     torch.testing.assert_close(y, torch.softmax(x @ x.T, -1))
@@ -602,5 +606,6 @@ torch::ScalarType dtype(torch::ScalarType t) { return t; }
     assert bool((row == x[0, 1:]).all()) and nothing.numel() == 0 and bool((most == x.max(1)[0]).all()) and pair.tolist() == [1, 2]
     a = torch.zeros(4)
     assert mod.same(a) is a and a.shape == (2, 2)
+    assert mod.told(x) and mod.constant().tolist() == [1.5, 2.5]
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         mod.wrong(x)

@@ -96,12 +96,25 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
         return held.value
 
     arguments = [_abi.read(values[i], tensor) for i in range(n)]
+    device = _device_of(words[0], arguments)
+    if call.on_cpu and device:
+        words[0] = "cpu" if words[0] == "cuda" else words[0]
+        arguments = [_on_cpu(argument) for argument in arguments]
     plain = len(arguments) - len(words) + 1
     named = dict(zip(words[1:], arguments[plain:]))
     made = call.framework.call(words[0], arguments[:plain], named)
-    device = _device_of(words[0], arguments)
     host = not call.on_cpu and not hosts if device is None and not hosts else all(hosts) if device is None else device == 0
     _answer(call, made, host, known, out, count, scalar)
+
+
+_CPU = _abi.Device(0, -1)
+
+
+def _on_cpu(argument: Any) -> Any:
+    """The CPU in place of a GPU."""
+    if isinstance(argument, _abi.Device):
+        return _CPU
+    return argument._replace(device=_CPU) if isinstance(argument, _abi.Options) and argument.device is not None else argument
 
 
 def _device_of(name: str, arguments: Sequence[Any]) -> int | None:

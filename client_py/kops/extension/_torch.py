@@ -162,9 +162,9 @@ def _device(device: Device | None) -> Any:
     if device is None:
         return None
     torch = _torch()
-    if device[0] != 1 or not torch.cuda.is_available():  # where there is no GPU, its tensors are in the memory of the CPU
-        return torch.device({13: "meta"}.get(device[0], "cpu"))
-    return torch.device("cuda", device[1] if device[1] >= 0 else torch.cuda.current_device())
+    if device.type != 1:
+        return torch.device({13: "meta"}.get(device.type, "cpu"))
+    return torch.device("cuda", device.number if device.number >= 0 else current_device())
 
 
 def _converted(value: Any) -> Any:
