@@ -242,11 +242,12 @@ int invalid(torch::Tensor x, int blocks, int threads) {
     int first = cudaGetLastError();
     return first * 1000 + cudaGetLastError();
 }
+void on_host(torch::Tensor x) { sq<<<1, 1>>>(torch::zeros({4}).data_ptr<float>()); }
 void stray(torch::Tensor x) { sq<<<1, 1>>>((float*)64); }
 void behind(torch::Tensor x) { sq<<<1, 1>>>(x.data_ptr<float>() + x.numel()); }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     m.def("f", &f); m.def("filled", &filled); m.def("forms", &forms); m.def("scratch", &scratch); m.def("invalid", &invalid);
-    m.def("stray", &stray); m.def("behind", &behind);
+    m.def("on_host", &on_host); m.def("stray", &stray); m.def("behind", &behind);
 }
 """
 
@@ -283,6 +284,8 @@ def test_wrong_launches(types: Any) -> None:
     assert types.invalid(x, 1, 1) == 0 and x.tolist() == [4, 3]
     with pytest.raises(kops.BadArgument, match=r"argument 1 \(float ?\*\) is 0x40, which is in no tensor"):
         types.stray(x)
+    with pytest.raises(kops.BadArgument, match="points into a tensor in the memory of the CPU"):
+        types.on_host(x)
     with pytest.raises(kops.interpret.InterpretError):
         types.behind(x)
     with pytest.raises(RuntimeError, match="expected scalar type Float but found Double"):

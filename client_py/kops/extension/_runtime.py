@@ -103,7 +103,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
     plain = len(arguments) - len(words) + 1
     named = dict(zip(words[1:], arguments[plain:]))
     made = call.framework.call(words[0], arguments[:plain], named)
-    host = not call.on_cpu and not hosts if device is None and not hosts else all(hosts) if device is None else device == 0
+    host = all(hosts) if device is None else device == 0  # as torch: without a device and tensors it is the CPU
     _answer(call, made, host, known, out, count, scalar)
 
 
