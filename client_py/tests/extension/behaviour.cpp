@@ -167,7 +167,7 @@ static void tensors()
 
     calls.clear();
     at::Tensor y = x + t * 2;
-    EXPECT(called("mul(t2, 2) add(t1, t100)"));
+    EXPECT(called("mul(t2, 2) add alpha(t1, t100, 1)"));
     y = x.add(t, 3);
     EXPECT(called("add alpha(t1, t2, 3)"));
     y = torch::empty({2, (int)x.size(1)}, x.options().dtype(torch::kHalf));
@@ -186,11 +186,18 @@ static void tensors()
     at::add_out(y, x, t);
     EXPECT(called("add alpha out(t1, t2, 1, t100)"));
     y = 1 - x;
-    EXPECT(called("scalar_tensor options(1, options 6 0 255 0) sub(t100, t1)"));
+    EXPECT(called(
+        "empty_like options memory_format(t1, options 44 255 255 0, None) fill_(t100, 1) sub_ alpha(t100, t1, 1)"));
+    y = 2 * x;
+    EXPECT(called("mul(t1, 2)"));
     y = torch::conv2d(x, t, {}, 2);
     EXPECT(called("conv2d(t1, t2, None, [2], [0], [1], 1)"));
     y = torch::tensor({{1.0, 2.0}, {3.0, 4.0}});
     EXPECT(calls.find("tensor sizes options(") == 0 && calls.find(", [2,2], options 6") != std::string::npos);
+    calls.clear();
+    x[1] = t;
+    x[0][1] = 2.0;
+    EXPECT(called("select(t1, 0, 1) copy_(t100, t2, 0) select(t1, 0, 0) select(t100, 0, 1) fill_(t100, 2)"));
     t.transpose_(0, 1);
     EXPECT(t.size(0) == 3 && t.stride(0) == 2 && t.described().id == 2);
     calls.clear();
@@ -290,7 +297,7 @@ static void binding()
     released = retained = 0;
     calls.clear();
     EXPECT(!kops_call(0, args, given, out, &count, &value) && count == 2 && value.tag == KOPS_TUPLE && value.n == 3);
-    EXPECT(called("add(t7, 3)") && retained == 2 && released == 2); // the argument and the handle of the sum
+    EXPECT(called("add alpha(t7, 3, 1)") && retained == 2 && released == 2); // the argument and the handle of the sum
     auto items = (const KopsValue *)value.p;
     EXPECT(items[0].tag == KOPS_TENSOR && items[1].i == 1 && out[1].id == 100 && items[2].tag == KOPS_NONE);
     args[4].i = 3;

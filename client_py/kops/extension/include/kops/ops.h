@@ -14,33 +14,34 @@ enum Reduction { None, Mean, Sum };
 
 namespace at
 {
-#define KOPS_BINARY(OP, NAME)                                                                                          \
-    inline Tensor operator OP(const Tensor &a, const Tensor &b)                                                        \
+// A number before the operator: the function with its sides changed, or a tensor of that number, as torch does it.
+#define KOPS_BINARY(OP, FORWARD, BACKWARD)                                                                             \
+    inline Tensor operator OP(const Tensor &x, const Tensor &y)                                                        \
     {                                                                                                                  \
-        return kops::call<Tensor>(NAME, {a, b});                                                                       \
+        return FORWARD;                                                                                                \
     }                                                                                                                  \
-    inline Tensor operator OP(const Tensor &a, const Scalar &b)                                                        \
+    inline Tensor operator OP(const Tensor &x, const Scalar &y)                                                        \
     {                                                                                                                  \
-        return kops::call<Tensor>(NAME, {a, b});                                                                       \
+        return FORWARD;                                                                                                \
     }                                                                                                                  \
-    inline Tensor operator OP(const Scalar &a, const Tensor &b)                                                        \
+    inline Tensor operator OP(const Scalar &x, const Tensor &y)                                                        \
     {                                                                                                                  \
-        return kops::call<Tensor>(NAME, {kops::call<Tensor>("scalar_tensor options", {a, b.options()}), b});           \
+        return BACKWARD;                                                                                               \
     }
-KOPS_BINARY(+, "add")
-KOPS_BINARY(-, "sub")
-KOPS_BINARY(*, "mul")
-KOPS_BINARY(/, "div")
-KOPS_BINARY(%, "remainder")
-KOPS_BINARY(&, "bitwise_and")
-KOPS_BINARY(|, "bitwise_or")
-KOPS_BINARY(^, "bitwise_xor")
-KOPS_BINARY(<, "lt")
-KOPS_BINARY(<=, "le")
-KOPS_BINARY(>, "gt")
-KOPS_BINARY(>=, "ge")
-KOPS_BINARY(==, "eq")
-KOPS_BINARY(!=, "ne")
+KOPS_BINARY(+, x.add(y), y.add(x))
+KOPS_BINARY(-, x.sub(y), empty_like(y).fill_(x).sub_(y))
+KOPS_BINARY(*, x.mul(y), y.mul(x))
+KOPS_BINARY(/, x.div(y), empty_like(y).fill_(x).div_(y))
+KOPS_BINARY(%, x.remainder(y), empty_like(y).fill_(x).remainder_(y))
+KOPS_BINARY(&, x.bitwise_and(y), y.bitwise_and(x))
+KOPS_BINARY(|, x.bitwise_or(y), y.bitwise_or(x))
+KOPS_BINARY(^, x.bitwise_xor(y), y.bitwise_xor(x))
+KOPS_BINARY(<, x.lt(y), y.gt(x))
+KOPS_BINARY(<=, x.le(y), y.ge(x))
+KOPS_BINARY(>, x.gt(y), y.lt(x))
+KOPS_BINARY(>=, x.ge(y), y.le(x))
+KOPS_BINARY(==, x.eq(y), y.eq(x))
+KOPS_BINARY(!=, x.ne(y), y.ne(x))
 #undef KOPS_BINARY
 
 // Memory of the caller as a tensor. There is none with a deleter: nothing could tell when torch's last view is gone.

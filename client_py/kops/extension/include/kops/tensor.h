@@ -212,6 +212,23 @@ class Tensor
     explicit Tensor(const KopsTensor &tensor) : handle(tensor.id ? std::make_shared<Handle>(tensor) : nullptr)
     {
     }
+    Tensor(const Tensor &) = default;
+    Tensor(Tensor &&) = default;
+    Tensor &operator=(const Tensor &) & = default;
+    Tensor &operator=(Tensor &&) & = default;
+    // To a temporary, as in x[0] = y, assignment writes the elements.
+    Tensor &operator=(const Tensor &other) &&
+    {
+        return copy_(other);
+    }
+    Tensor &operator=(Tensor &&other) &&
+    {
+        return copy_(other);
+    }
+    Tensor &operator=(const Scalar &value) &&
+    {
+        return fill_(value);
+    }
     KopsTensor &described() const
     {
         TORCH_CHECK(handle, "tensor does not have a device: it is undefined");
