@@ -133,6 +133,8 @@ def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.Ca
 @pytest.mark.parametrize(
     "arguments, why",
     [
+        pytest.param({"cuda_sources": ADD2, "functions": ["add2"]}, "there are add2_kernel", marks=compiled_only),
+        ({"cuda_sources": HOST, "functions": ["add2", "add2_kernel"]}, "add2_kernel is a kernel of name, and add2 is none"),
         ({"cuda_sources": ADD2, "extra_ldflags": ["-lcublas", "-lfftw3"]}, "linked"),
         ({"cuda_sources": ADD2, "sycl_sources": ["x"]}, "CUDA"),
         ({"cuda_sources": ADD2, "is_python_module": False}, "module"),

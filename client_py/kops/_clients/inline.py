@@ -160,7 +160,7 @@ def load_inline(
     docs = dict(functions) if isinstance(functions, Mapping) else None
     entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
     client = client or default_client()
-    if _has_module(cpp, cuda) or (entries and not _are_kernels(entries, cuda, files)):
+    if _has_module(cpp, cuda) or (entries and not _are_kernels(name, entries, cpp, cuda, files)):
         from .. import extension
 
         named = docs or dict.fromkeys(entries or (), "")
@@ -219,10 +219,21 @@ def _without_headers(text: str) -> str:
     return _FOREIGN.sub("", text)
 
 
-def _are_kernels(entries: Iterable[str], text: str, files: Mapping[str, str]) -> bool:
-    known = {kernel.name for kernel in scan(text, files).kernels}
-    known |= {name.rpartition("::")[2] for name in known}
-    return all(entry.partition("<")[0].strip() in known for entry in entries)
+def _are_kernels(name: str, entries: Iterable[str], cpp: str, cuda: str, files: Mapping[str, str]) -> bool:
+    """Whether these are kernels, and not functions of the host. Raises BadArgument where some are, or the source has no function of the
+    host."""
+    kernels = [kernel.name for kernel in scan(cuda, files).kernels]
+    known = {*kernels, *(kernel.rpartition("::")[2] for kernel in kernels)}
+    others = [entry for entry in entries if entry.partition("<")[0].strip() not in known]
+    if not others:
+        return True
+    if kernels and not cpp.strip() and native is not None and blank([cuda])[0] == cuda:
+        why = f"{others[0]} is no kernel of {name}; there are {', '.join(dict.fromkeys(kernels))}. Name the kernels in functions"
+        raise BadArgument(why, {"key": "functions"})
+    if kernel := next((entry for entry in entries if entry not in others), None):
+        why = f"{kernel} is a kernel of {name}, and {others[0]} is none: name functions of the host alone, or kernels alone"
+        raise BadArgument(why, {"key": "functions"})
+    return False
 
 
 def _check_torch_only(given: Mapping[str, Any]) -> None:
