@@ -68,6 +68,11 @@ class Definition(NamedTuple):
         found = _FUNCTION_TYPE.search(self.signature)
         return f"{self.name}({found[1]})" if found else self.signature
 
+    @property
+    def returns_list(self) -> bool:
+        """Whether the result is a std::vector, and no std::tuple."""
+        return "R = std::vector<" in self.signature
+
 
 class Slice(NamedTuple):
     """A slice of an index, apart from lists of three numbers."""

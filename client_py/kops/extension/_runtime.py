@@ -286,7 +286,8 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
                 raise
         if call.refused is not None:
             raise call.refused
-        return _abi.read(result, lambda index: _taken(out[index].id))
+        value = _abi.read(result, lambda index: _taken(out[index].id))
+        return list(value) if isinstance(value, tuple) and definition.returns_list else value
     finally:
         _thread.call = before
         if before is None:
