@@ -387,6 +387,8 @@ static int initialise(PyObject *self, PyObject *arguments, PyObject *keywords)
     }
     WITHOUT_GIL(r = native_connect(&options, &patience, &link->client, &e));
     if (r) {
+        if (link->closing)
+            fail(&e, KOPS_ERR_CONNECTION_LOST, "the client was closed");
         if (!PyErr_Occurred())
             native_raise(&e);
         return -1;
@@ -455,9 +457,8 @@ static PyGetSetDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Link(path, name, timeout, spin_us, wake, autostart, socket_only, isolate): a connection. wake() is "
-                "called when references "
-                "are kept."},
+    {Py_tp_doc, "Link(path, name, timeout, patience, spin_us, wake, follows, autostart, socket_only, isolate): a "
+                "connection. wake() is called when references are kept."},
     {Py_tp_init, initialise},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, deallocate},

@@ -69,7 +69,8 @@ enum {
     NAMES_SHOWN = 8, /* names that are listed, used or not, where an expression uses an unknown one */
 };
 
-/* The names of an expression, with their values. */
+/* The names of an expression, with their values. What is wrong with one that the expression does not use does no harm.
+ */
 struct values {
     struct expr_name names[NAMES_MAX];
     PyObject *given[NAMES_MAX]; /* borrowed */
@@ -77,31 +78,38 @@ struct values {
     struct tensor tensors[NAMES_MAX];
     const struct tensor *pointers[NAMES_MAX];
     unsigned n;
-    uint32_t too_large; /* integers that expressions cannot use */
-    bool symbolic;      /* some value is not known as a number */
+    /* A bit each: values that expressions cannot use, since they do not fit 64 bits; that are not known as numbers. */
+    uint32_t too_large, symbolic;
 };
 
-static int read_shape(struct values *v, const char *name, PyObject *shape, struct error *e)
+static int read_shape(struct values *v, const char *name, PyObject *shape)
 {
     struct tensor *t = &v->tensors[v->n];
-    bool known = true;
+    bool known = true, fits = true;
+    struct error e;
 
     for (unsigned i = 0; i < t->rank; i++) {
         PyObject *size = PyTuple_GetItem(shape, i);
+        int overflow = 0;
 
         known = known && PyLong_Check(size);
-        t->shape[i] = known ? PyLong_AsLongLong(size) : 0;
+        t->shape[i] = known ? PyLong_AsLongLongAndOverflow(size, &overflow) : 0;
+        fits = fits && !overflow;
     }
     v->pointers[v->n] = t;
-    v->symbolic = v->symbolic || !known;
     if (PyErr_Occurred())
         return -1;
-    tensor_set_contiguous(t);
-    return known ? tensor_measure(t, name, e) : 0;
+    if (fits && known) {
+        tensor_set_contiguous(t);
+        fits = tensor_measure(t, name, &e) == 0;
+    }
+    v->symbolic |= (uint32_t)!known << v->n;
+    v->too_large |= (uint32_t)!fits << v->n;
+    return 0;
 }
 
 /* Reads an integer, a shape, None for a null pointer, or anything else that no expression can use. */
-static int read_value(struct values *v, const char *name, PyObject *value, PyObject *integers, struct error *e)
+static int read_value(struct values *v, const char *name, PyObject *value, PyObject *integers)
 {
     struct expr_name *made = &v->names[v->n];
     int overflow, is_integer = PyObject_IsInstance(value, integers);
@@ -115,7 +123,7 @@ static int read_value(struct values *v, const char *name, PyObject *value, PyObj
     if (is_integer) {
         made->kind = EXPR_INTEGER;
         if (!PyLong_Check(value)) {
-            v->symbolic = true;
+            v->symbolic |= 1U << v->n;
             return 0;
         }
         v->integers[v->n] = PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -126,7 +134,7 @@ static int read_value(struct values *v, const char *name, PyObject *value, PyObj
         made->kind = EXPR_TENSOR;
         made->rank = (int)PyTuple_Size(value);
         v->tensors[v->n].rank = (unsigned)made->rank;
-        return read_shape(v, name, value, e);
+        return read_shape(v, name, value);
     }
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -148,11 +156,26 @@ static int read_values(struct values *v, const char *text, PyObject *map, PyObje
             error_set(e, ERROR_LIMIT_EXCEEDED, "an expression has at most %d names", NAMES_MAX);
             return -1;
         }
-        if (read_value(v, name, value, integers, e) < 0)
+        if (read_value(v, name, value, integers) < 0)
             return -1;
         v->n++;
     }
     return 0;
+}
+
+static bool is_of_name(const struct expr_op *op)
+{
+    return op->code <= EXPR_LOAD_SIZE && op->code != EXPR_NUMBER && op->code != EXPR_LOAD_MULTIPROCESSORS;
+}
+
+/* A bit for each name whose value the expression uses. */
+static uint32_t names_used(const struct expr *x)
+{
+    uint32_t used = 0;
+
+    for (unsigned i = 0; i < x->n_ops; i++)
+        used |= is_of_name(&x->ops[i]) ? 1U << x->ops[i].index : 0;
+    return used;
 }
 
 /* The postfix program as a list of tuples: what to do, the value of the name, and a number. */
@@ -178,10 +201,8 @@ static PyObject *program_of(const struct expr *x, const struct values *v)
 
     for (unsigned i = 0; list && i < x->n_ops; i++) {
         const struct expr_op *op = &x->ops[i];
-        const bool named =
-            op->code <= EXPR_LOAD_SIZE && op->code != EXPR_NUMBER && op->code != EXPR_LOAD_MULTIPROCESSORS;
         PyObject *item =
-            Py_BuildValue("sOL", codes[op->code], named ? v->given[op->index] : Py_None, (long long)op->value);
+            Py_BuildValue("sOL", codes[op->code], is_of_name(op) ? v->given[op->index] : Py_None, (long long)op->value);
 
         if (item)
             PyList_SetItem(list, i, item);
@@ -195,7 +216,7 @@ static int evaluate(const struct expr *x, const struct values *v, int64_t multip
                     struct error *e)
 {
     const struct expr_inputs inputs = {v->integers, v->pointers, multiprocessors};
-    const uint32_t wrong = expr_integers_used(x) & v->too_large;
+    const uint32_t wrong = names_used(x) & v->too_large;
 
     if (!wrong)
         return expr_evaluate(x, &inputs, ret, e);
@@ -222,7 +243,7 @@ PyObject *source_expression(PyObject *module, PyObject *arguments)
         return NULL;
     if (read_values(&v, text, names, integers, &e) == 0 &&
         expr_parse(text, (size_t)length, &(struct expr_scope){v.names, v.n}, &x, &e) == 0) {
-        if (v.symbolic)
+        if (v.symbolic & names_used(x))
             made = program_of(x, &v);
         else if (evaluate(x, &v, multiprocessors, &value, &e) == 0)
             made = PyLong_FromLongLong(value);

@@ -87,6 +87,7 @@ class Peer(KernelMethods):
         self.leaves = False  # it hangs up a moment after its next answer
         self.ends = False  # it hangs up behind its next answer, before another request is read
         self.write_lock = threading.Lock()
+        self.msgid: int | None = None  # the last request's
         self.running: dict[int, threading.Event] = {}  # msgid -> set when cancelled
         self.runners: dict[int, threading.Thread] = {}  # by stream
         self.queues: dict[int, list[tuple[int, str, dict[str, Any]]]] = {}
@@ -129,7 +130,7 @@ class Peer(KernelMethods):
         params = message[-1][0]
         own = [fds.pop(0) for _ in range(params.get("nfds", 0))]
         method = message[1] if message[0] == 2 else message[2]
-        msgid = None if message[0] == 2 else message[1]
+        msgid = self.msgid = None if message[0] == 2 else message[1]
         self.daemon.requests.append((method, params))
         if method in RUNS and (method not in self.daemon.script or "done" in params or "ready" in params):
             self.running[msgid] = threading.Event()

@@ -123,3 +123,25 @@ def test_memory_in_use_at_a_fork_is_reused_by_neither_side(k: kops.Client, daemo
     os.waitpid(pid, 0)
     for fd in (*go, *done):
         os.close(fd)
+
+
+@compiled_only
+def test_a_child_without_a_daemon(daemon: FakeDaemon) -> None:
+    """It waits as long as its parent would; close() ends the wait."""
+    quick, patient = (kops.connect(daemon.path, timeout=seconds, reconnect_timeout=seconds) for seconds in (0.3, 60))
+    (quick.ping(), patient.ping())
+    daemon.stop()
+
+    def child() -> bool:
+        with pytest.raises(kops.ConnectFailed) as failed:
+            quick.ping()
+        assert failed.value.detail["tried"]
+        closing = threading.Thread(target=lambda: (wait_for(lambda: patient._making is not None), patient.close()))
+        closing.start()
+        with pytest.raises(kops.ConnectionLost, match="the client was closed"):
+            patient.ping()
+        return True
+
+    in_child(child)
+    daemon.start()
+    (quick.close(), patient.close())

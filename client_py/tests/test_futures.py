@@ -12,7 +12,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, Refused
 from test_client import wait_for
 from which import compiled_only
 
@@ -200,3 +200,15 @@ def test_repr_says_what_it_is(k: kops.Client, daemon: FakeDaemon, a: Any) -> Non
     assert repr(pending) == "<kops.Pending square: returned ndarray>"
     failed = k.submit("newer", a, out=k.empty(3))
     assert isinstance(failed.exception(), kops.UnknownOp) and repr(failed) == "<kops.Pending newer: raised UnknownOp>"
+
+
+@compiled_only
+def test_a_deadline_passes_while_the_work_goes_on(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    def refuse(*_: Any) -> Any:
+        raise Refused("deadline_exceeded", "the deadline passed, and the work goes on", ended=False)
+
+    k.square(a)
+    daemon.script["run"], daemon.script["trim"] = refuse, lambda *_: NotImplemented
+    for _ in range(2):
+        with pytest.raises(kops.DeadlineExceeded):
+            k.submit("square", a, deadline_ms=1).result()

@@ -73,6 +73,8 @@ def test_comparing(k: kops.Client, daemon: FakeDaemon) -> None:
             k.compare(wrong, "add", a, b)
     with pytest.raises(kops.BadArgument, match="compare takes"):
         k.compare(lambda: k.profile("add", a, b), "add", a, b)
+    with pytest.raises(StopIteration):  # of the caller's own function
+        k.compare(lambda: next(iter(())), lambda: None)
 
 
 async def test_comparing_with_the_asynchronous_client(daemon: FakeDaemon) -> None:

@@ -88,3 +88,57 @@ async def test_async_clients_give_up(daemon: FakeDaemon) -> None:
         with pytest.raises(kops.ShuttingDown, match="Nothing ran"):
             await k.square([1.0])
         assert asked[0] > 2
+
+
+async def test_a_call_that_is_cancelled_leaves_the_new_connection_to_others(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        await k.ping()
+        daemon.stop()
+        first, second = (asyncio.create_task(k.ping({"x": i})) for i in range(2))
+        while k._making is None and k._connection is not None and k._connection.alive:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        await asyncio.wait([first])
+        daemon.start()
+        assert await second == {"x": 1} and await k.ping({"x": 2}) == {"x": 2}
+
+
+async def test_a_repeated_run_holds_up_no_other_call(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        a = k.array([1.0, 2.0])
+        await k.square(a)
+        daemon.gate.clear()
+        daemon.script["ping"] = lambda *_: NotImplemented
+        long, quick = asyncio.create_task(k.square(a)), asyncio.create_task(k.ping({"x": 1}))
+        while not (daemon.count("run") == 2 and daemon.count("ping") == 1):
+            await asyncio.sleep(0.001)
+        del daemon.script["ping"]
+        daemon.hang_up()
+        assert await asyncio.wait_for(quick, 20) == {"x": 1} and not long.done()
+        daemon.gate.set()
+        assert list(await long) == [1, 4]
+
+
+async def test_a_daemon_that_lost_its_device_still_answers(daemon: FakeDaemon) -> None:
+    slow_ones: list[tuple[Peer, int | None]] = []
+
+    def ping(peer: Peer, params: Any, fds: Any) -> Any:
+        if "slow" in params:
+            slow_ones.append((peer, peer.msgid))
+            return NotImplemented
+        raise Refused("device_lost", "the device is lost", daemon="ends")
+
+    async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=20) as k:
+        daemon.script["ping"] = ping
+        slow = asyncio.create_task(k.ping({"slow": 1}))
+        while not slow_ones:
+            await asyncio.sleep(0.001)
+        lost = asyncio.create_task(k.ping())
+        while not k._connection.doomed:
+            await asyncio.sleep(0.001)
+        peer, msgid = slow_ones[0]
+        peer.send([1, msgid, None, {"slow": 1}])
+        assert await asyncio.wait_for(slow, 20) == {"slow": 1} and not lost.done()
+        daemon.script.clear()
+        daemon.hang_up()
+        assert await lost == {}

@@ -454,3 +454,29 @@ def test_declarations_are_held_against_the_source(entry: str, declared: str, why
         assert why in str(error.value) and error.value.detail["key"] == "signature"
     else:
         check(scan(GELU), entry, parse(declared))
+
+
+MACROS = "#define A0 1\n" + "".join(f"#define A{i} (A{i - 1}+A{i - 1})\n" for i in range(1, 31))
+WORDS = "#define B0 float\n" + "".join(f"#define B{i} B{i - 1} B{i - 1}\n" for i in range(1, 31))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        MACROS + "#if A30\n#endif\n",
+        WORDS + "B30 b;\n",
+        "#if " + "(" * 2000 + "1" + ")" * 2000 + "\n#endif\n",
+        "#if " + "!" * 2000 + "1\n#endif\n",
+        "__global__ f(" * 2000,
+    ],
+)
+def test_what_would_take_for_ever_is_not_known(before: str) -> None:
+    """A compiler that is told to skip it takes the source."""
+    source = f"#ifdef NEVER\n{before}\n#endif\nextern \"C\" __global__ void k(float *y) {{ y[0] = 1; }}\n"
+    assert "k" in names(scan(source))
+    assert [param.name for param in signature(scan(source), "k")] == ["y"]
+
+
+def test_a_quote_within_a_number_of_a_directive() -> None:
+    source = "#define N 1'024 /* threads\n of a block { */\nextern \"C\" __global__ void k(float *y) { y[0] = N; }\n"
+    assert names(scan(source)) == ["k"]

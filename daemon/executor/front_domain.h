@@ -88,6 +88,7 @@ struct front_domain {
     uint64_t room_ns;          /* when it began to wait for a place for an executor; 0: it does not */
     /* When its executor stopped getting jobs, because others wait for one; 0: it gets jobs. */
     uint64_t leaving_ns;
+    unsigned opening; /* streams for whose next job the keeper opens objects */
     unsigned streams; /* streams whose next job, or last job where there is no next, is the domain's */
     struct front_turn turns[BACKEND_MAX_DEVICES]; /* by the device's number */
 };

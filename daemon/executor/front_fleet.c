@@ -18,7 +18,9 @@ enum {
     PLACE_NS = 2000000000 /* time that it keeps one with work; a start takes 0.5 s */
 };
 
-#define LINGER_NS UINT64_C(10000000000) /* time that the process that counts stays after its last job */
+/* Time that a domain keeps its place while objects that its job needs are opened, and others wait for one. */
+#define OPENING_NS UINT64_C(10000000000)
+#define LINGER_NS  UINT64_C(10000000000) /* time that the process that counts stays after its last job */
 
 /* The executor whose keeper this thread is, while it does a domain's work: it waits for no other one. */
 static _Thread_local struct executor *keeper_of;
@@ -245,6 +247,12 @@ struct places {
     struct executor *idle;    /* the executor that has been without jobs for longest; NULL: all have jobs */
 };
 
+/* Since when the domain can use its executor. */
+static uint64_t place_since(const struct front_domain *d)
+{
+    return d->executor->ready_ns > d->place_ns ? d->executor->ready_ns : d->place_ns;
+}
+
 static void look_at(struct places *p, struct executor *x)
 {
     struct front_domain *d = x->domain;
@@ -256,7 +264,11 @@ static void look_at(struct places *p, struct executor *x)
     }
     if (!d || x->common || !x->ready)
         return;
-    if (!p->old || d->place_ns < p->old->place_ns)
+    if (!x->useful && d->opening && clock_now_ns() < place_since(d) + OPENING_NS) {
+        front_set_timer(x->front, place_since(d) + OPENING_NS);
+        return;
+    }
+    if (!p->old || place_since(d) < place_since(p->old))
         p->old = d;
     if (!d->streams && !d->n_work && !x->unfinished && (!p->idle || x->used_ns < p->idle->used_ns))
         p->idle = x;
@@ -306,20 +318,31 @@ static void free_one(struct front *f, const struct places *p)
     f->wants_room = true;
     if (p->one_ends)
         return;
-    if (p->idle && now_ns >= p->idle->domain->place_ns + IDLE_NS) {
+    if (p->idle && now_ns >= place_since(p->idle->domain) + IDLE_NS) {
         front_executor_dismiss(p->idle);
-    } else if (p->old && now_ns >= p->old->place_ns + PLACE_NS) {
+    } else if (p->old && now_ns >= place_since(p->old) + PLACE_NS) {
         p->old->leaving_ns = now_ns;
         front_tell(f);
     } else if (p->old) {
-        front_set_timer(f, p->idle ? p->idle->domain->place_ns + IDLE_NS : p->old->place_ns + PLACE_NS);
+        front_set_timer(f, p->idle ? place_since(p->idle->domain) + IDLE_NS : place_since(p->old) + PLACE_NS);
     }
+}
+
+/* Whether somebody waits for the domain's executor. */
+static bool is_awaited(struct front *f, const struct front_domain *d)
+{
+    bool awaited;
+
+    pthread_mutex_lock(&f->lock);
+    awaited = d->wanted || !list_empty(&d->work);
+    pthread_mutex_unlock(&f->lock);
+    return awaited || front_is_blocked(f, d);
 }
 
 static bool is_before(struct front *f, const struct front_domain *d)
 {
     list_each (struct front_domain, other, link, &f->domains) {
-        if (other == d || !other->room_ns || other->room_ns >= d->room_ns)
+        if (other == d || !other->room_ns || other->room_ns >= d->room_ns || !is_awaited(f, other))
             continue;
         if (domain_owner(other->key) == domain_owner(d->key) || count_places(f, other).n < max_of_user(f))
             return true;
@@ -544,6 +567,31 @@ static bool lingers(const struct front_domain *d)
     return true;
 }
 
+/* Whether a domain waits for a place. */
+static bool is_room_wanted(struct front *f)
+{
+    list_each (struct front_domain, d, link, &f->domains)
+        if (d->room_ns && is_awaited(f, d))
+            return true;
+    return false;
+}
+
+/* Ends the executor, which is to leave, where it opens objects for too long. */
+static void end_late_opening(struct executor *x)
+{
+    const struct front_domain *d = x->domain;
+    const uint64_t end_ns = (x->useful ? d->leaving_ns : place_since(d)) + OPENING_NS;
+    struct error e;
+
+    if (clock_now_ns() < end_ns) {
+        front_set_timer(x->front, end_ns);
+    } else if (!atomic_load(&x->gone)) {
+        error_set(&e, ERROR_DEVICE_LOST, "the driver took too long to open what a job needs, while others waited");
+        x->abandoned = true;
+        front_kill(x, &e);
+    }
+}
+
 static void look_at_domain(struct front *f, struct front_domain *d)
 {
     struct executor *x;
@@ -552,14 +600,20 @@ static void look_at_domain(struct front *f, struct front_domain *d)
 
     pthread_mutex_lock(&f->lock);
     over = is_over(f, d);
-    wanted = d->wanted || !list_empty(&d->work) || front_is_blocked(f, d) || d->key == DOMAIN_COMMON;
     pthread_mutex_unlock(&f->lock);
+    wanted = d->key == DOMAIN_COMMON || is_awaited(f, d);
     if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
         front_executor_dismiss(d->executor);
     x = d->executor; /* an executor that has no job any more goes, if it is leaving */
+    if (d->leaving_ns && x && x->unfinished && !is_room_wanted(f)) { /* those that waited were cancelled */
+        d->leaving_ns = 0;
+        front_advance_domain(f, d);
+    }
     if (d->leaving_ns && x && x->unfinished) {
         front_end_late(x, NULL, d->leaving_ns, front_longest_ns(f));
         front_set_timer(f, clock_now_ns() + front_longest_ns(f) / 8);
+    } else if (d->leaving_ns && x && d->opening) {
+        end_late_opening(x);
     } else if (d->leaving_ns && x && !d->n_given) {
         front_executor_dismiss(x);
     }

@@ -39,23 +39,24 @@ static void note_user(struct front_hold *h, uint64_t owner, uint64_t now_ns)
     *at = (struct front_hold_user){.owner = owner, .last_ns = now_ns};
 }
 
-/* The stream's domain may have lost the executor meanwhile. */
-static bool can_begin(const struct front_stream *s)
+/* The stream's domain may have lost the executor meanwhile, or the server may keep its job for now. `asking`: the
+ * stream whose job is submitted. */
+static bool can_begin(const struct front_stream *s, const struct front_stream *asking)
 {
     const struct executor *x = s->domain ? s->domain->executor : NULL;
 
-    return x && x->ready && !atomic_load(&x->gone);
+    return x && x->ready && !atomic_load(&x->gone) && (s == asking || !list_empty(&s->blocked_link));
 }
 
 /* The stream of the user whose last exclusive job was the longest ago; of those, the one that waits for longest. */
-static struct front_stream *choose(const struct front_hold *h)
+static struct front_stream *choose(const struct front_hold *h, const struct front_stream *asking)
 {
     struct front_stream *next = NULL;
     uint64_t least_ns = UINT64_MAX;
     unsigned n = 0;
 
     list_each (struct front_stream, s, alone_link, &h->alone) {
-        const uint64_t last_ns = can_begin(s) ? last_of(h, s->next->owner) : UINT64_MAX;
+        const uint64_t last_ns = can_begin(s, asking) ? last_of(h, s->next->owner) : UINT64_MAX;
 
         if (last_ns < least_ns) {
             next = s;
@@ -211,8 +212,8 @@ static bool begin(struct front_stream *s, const struct backend_job *job, uint64_
     struct front *f = s->device->front;
     struct front_hold *h = &s->device->hold;
 
-    if (!job->counters && (!h->next || !can_begin(h->next)))
-        h->next = choose(h);
+    if (!job->counters && (!h->next || !can_begin(h->next, s)))
+        h->next = choose(h, s);
     if (!job->counters && h->next != s)
         return false;
     if (now_ns < h->again_ns) {

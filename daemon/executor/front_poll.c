@@ -345,8 +345,11 @@ static void poll_executor(struct executor *x, struct backend_device *device)
     if (x->unfinished && atomic_load_explicit(&x->region->issuing, memory_order_relaxed) &&
         x->stretched++ < POLLS_STRETCHED)
         device->active = true;
-    if (!list_empty(&x->overflow))
+    if (!list_empty(&x->overflow)) {
         front_send_overflow(x);
+        if (list_empty(&x->overflow) && x->domain) /* also streams that have not asked for a turn yet */
+            front_advance_domain(x->front, x->domain);
+    }
     advance_blocked(x);
 }
 

@@ -304,6 +304,7 @@ static bool open_for(struct front_stream *s, struct executor *x)
     s->opening = front_task_add(x, &s->open);
     pthread_mutex_unlock(&f->lock);
     f->unfinished += s->opening;
+    s->domain->opening += s->opening;
     return s->opening;
 }
 
@@ -319,6 +320,7 @@ void front_take_opened(struct front *f)
         struct backend_job *job = s->next;
 
         s->opening = false;
+        s->domain->opening--;
         if (s->opened < 0 && !s->opened_late) {
             job->failed = true;
             job->error = s->open_error;

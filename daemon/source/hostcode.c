@@ -12,6 +12,7 @@ enum {
     SCOPES_MAX = 256,
     CONDITIONS_MAX = TOKENS_CONDITIONS_MAX,
     WORDS_MAX = 4096,
+    BRACES_MAX = 256, /* in one statement, each of which may begin a body */
 };
 
 #define X(word) word,
@@ -22,6 +23,7 @@ static const char *const device_marks[] = {KERNELS_KERNEL_MARKS(X) "__device__",
 static const char *const types[] = {"class", "struct", "union", "enum", NULL};
 static const char *const kept[] = {"using", "typedef", "static_assert", "asm", "concept", "friend", NULL};
 static const char *const expressions[] = {"constexpr", "consteval", "constinit", NULL};
+static const char *const trailing[] = {"const", "volatile", "noexcept", "override", "mutable", NULL};
 static const char *const access[] = {"public", "private", "protected", NULL};
 
 /* ---- declarations ---- */
@@ -36,8 +38,9 @@ struct words {
 
 struct program {
     struct words marks;    /* macros that mark device code */
+    struct words whole;    /* macros that stand alone: whole functions, or the begin or end of a scope */
+    struct words hosts;    /* macros that make a whole function: of the host, unless they are among the marks */
     struct words declared; /* functions that an earlier declaration marked for the device */
-    struct words whole;    /* macros that make a whole function: a call of one needs no semicolon */
 };
 
 enum scope {
@@ -61,13 +64,18 @@ struct scan {
     bool tail;                               /* behind a class or enum, before its semicolon */
     struct opened scopes[SCOPES_MAX], ended; /* the class before the tail */
     unsigned n_scopes, conditions[CONDITIONS_MAX], n_conditions;
+    size_t
+        interrupted[CONDITIONS_MAX]; /* for each condition where the statement that it is within begins, or SIZE_MAX */
+    size_t braced;                   /* the statement whose braces are counted */
+    unsigned n_braces;
 };
 
 struct head {
     size_t name; /* the function's */
     bool parentheses, assigned, colon;
+    bool arrow; /* a deduction guide, or a function that is only declared */
     bool is_namespace, is_type, is_enum, is_kept;
-    bool device, host, constant, constant_expression;
+    bool device, sure, host, constant, constant_expression;
 };
 
 static bool words_have(const struct words *w, const char *text, size_t length)
@@ -122,11 +130,14 @@ static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
 {
     const struct tokens *t = s->t;
 
-    if (marks_device(s->program, t, i))
+    if (marks_device(s->program, t, i)) {
         h->device = true;
+        h->sure = h->sure || token_is_one_of(t, i, device_marks) ||
+                  words_have(&s->program->marks, t->text + t->list[i].start, t->list[i].length);
+    }
     if (token_is(t, i, "template") && token_is_mark(t, i + 1, '<'))
         return tokens_skip_angles(t, i + 1, end);
-    if (token_is_one_of(t, i, attributes) && token_is_mark(t, i + 1, '('))
+    if ((token_is_one_of(t, i, attributes) || token_is(t, i, "requires")) && token_is_mark(t, i + 1, '('))
         return tokens_skip_group(t, i + 1);
     if (token_is(t, i, "operator") && !h->parentheses) {
         h->name = i;
@@ -161,6 +172,7 @@ static struct head read_head(struct scan *s, size_t start, size_t end)
         } else if (tokens_are_pair(t, i, ':', ':')) {
             i += 2;
         } else {
+            h.arrow = h.arrow || (h.parentheses && tokens_are_pair(t, i, '-', '>'));
             h.colon = h.colon || (h.parentheses && token_is_mark(t, i, ':'));
             h.assigned = h.assigned || token_is_mark(t, i, '=');
             i++;
@@ -232,11 +244,18 @@ static size_t enter(struct scan *s, size_t i, enum scope scope)
 static size_t open_brace(struct scan *s, size_t i)
 {
     const struct tokens *t = s->t;
-    struct head h = read_head(s, s->start, i);
+    struct head h;
     bool after_name = i > s->start && (t->list[i - 1].kind == TOKEN_NAME || token_is_mark(t, i - 1, '>'));
-    bool after_parameters = i > s->start && token_is_mark(t, i - 1, ')');
+    bool after_parameters = i > s->start && (token_is_mark(t, i - 1, ')') || token_is_mark(t, i - 1, '&') ||
+                                             token_is_one_of(t, i - 1, trailing));
 
-    if (s->tail || h.assigned)
+    if (s->braced != s->start)
+        s->n_braces = 0;
+    s->braced = s->start;
+    if (s->tail || ++s->n_braces > BRACES_MAX)
+        return tokens_skip_group(t, i);
+    h = read_head(s, s->start, i);
+    if (h.assigned)
         return tokens_skip_group(t, i);
     if (h.is_namespace || (token_is(t, s->start, "extern") && i == s->start + 2 && t->list[i - 1].kind == TOKEN_STRING))
         return enter(s, i, SCOPE_NAMESPACE);
@@ -250,7 +269,7 @@ static size_t open_brace(struct scan *s, size_t i)
     if (!h.parentheses || (h.colon && after_name)) /* an initial value, of a variable or of a member */
         return tokens_skip_group(t, i);
     i = tokens_skip_group(t, i);
-    if (is_for_host(s, &h) || (!h.device && is_faulty(s, s->start, i)))
+    if (is_for_host(s, &h) || (!h.sure && is_faulty(s, s->start, i)))
         blank(s, s->start, i);
     s->start = i;
     return i;
@@ -280,11 +299,12 @@ static void end_statement(struct scan *s, size_t i)
         drop_faulty(s, i, &h);
         return;
     }
+    if (h.device && h.parentheses && !h.assigned && h.name != SIZE_MAX &&
+        (scope_of(s) != SCOPE_CLASS || !token_is(s->t, h.name, "operator")))
+        words_add(&s->program->declared, s->t->text + s->t->list[h.name].start, s->t->list[h.name].length);
     if (scope_of(s) == SCOPE_CLASS)
         return;
-    if (h.device && h.parentheses && !h.assigned && h.name != SIZE_MAX)
-        words_add(&s->program->declared, s->t->text + s->t->list[h.name].start, s->t->list[h.name].length);
-    if (h.is_kept || h.is_namespace || (h.is_type && !h.parentheses))
+    if (h.is_kept || h.is_namespace || (h.arrow && !h.assigned) || (h.is_type && !h.parentheses))
         return;
     if (s->t->list[s->start].kind == TOKEN_NAME && token_is_mark(s->t, s->start + 1, '(')) /* a macro */
         return;
@@ -306,29 +326,40 @@ static void read_directive(struct scan *s, size_t i)
 {
     enum token_kind kind = s->t->list[i].kind;
 
-    if (kind == TOKEN_IF && s->n_conditions < CONDITIONS_MAX)
+    if (kind == TOKEN_IF && s->n_conditions < CONDITIONS_MAX) {
+        s->interrupted[s->n_conditions] = s->start < i ? s->start : SIZE_MAX;
         s->conditions[s->n_conditions++] = s->n_scopes;
-    else if (kind == TOKEN_ELSE && s->n_conditions && s->conditions[s->n_conditions - 1] <= s->n_scopes)
+    } else if (kind == TOKEN_ELSE && s->n_conditions && s->conditions[s->n_conditions - 1] <= s->n_scopes) {
         s->n_scopes = s->conditions[s->n_conditions - 1];
-    else if (kind == TOKEN_ENDIF && s->n_conditions)
+        if (s->interrupted[s->n_conditions - 1] != SIZE_MAX) /* another body of that function */
+            s->start = s->interrupted[s->n_conditions - 1];
+    } else if (kind == TOKEN_ENDIF && s->n_conditions) {
         s->n_conditions--;
+    }
     if (s->start == i)
         s->start = i + 1;
 }
 
-/* Returns the index behind the parentheses at i. Those of a call of a macro that makes a function end a statement. */
-static size_t end_parentheses(struct scan *s, size_t i)
+/* A macro with arguments that stands alone in front of a declaration: WARNINGS_OFF(177) struct S { … }; or is a whole
+ * function, KERNEL(scale, float) */
+static bool stands_alone(const struct scan *s, size_t name, size_t behind)
 {
-    const struct token *name = &s->t->list[s->start];
-    const size_t end = tokens_skip_group(s->t, i);
+    static const char *const begins[] = {"template", "namespace", "using", "typedef", "extern", NULL};
+    const struct token *n = &s->t->list[name];
 
-    if (i != s->start + 1 || token_is_mark(s->t, end, ';') || token_is_mark(s->t, end, '{') ||
-        !words_have(&s->program->whole, s->t->text + name->start, name->length))
-        return end;
-    if (!marks_device(s->program, s->t, s->start))
-        blank(s, s->start, end);
-    s->start = end;
-    return end;
+    if (n->kind != TOKEN_NAME || token_is_one_of(s->t, name, attributes))
+        return false;
+    return words_have(&s->program->whole, s->t->text + n->start, n->length) || token_is_one_of(s->t, behind, types) ||
+           token_is_one_of(s->t, behind, begins);
+}
+
+/* BIND(f) in place of a whole function. */
+static bool is_host_function(const struct scan *s, size_t name, size_t behind)
+{
+    const struct token *n = &s->t->list[name];
+
+    return !token_is_mark(s->t, behind, ';') && !token_is_mark(s->t, behind, '{') &&
+           words_have(&s->program->hosts, s->t->text + n->start, n->length) && !marks_device(s->program, s->t, name);
 }
 
 static void scan(struct scan *s)
@@ -338,10 +369,17 @@ static void scan(struct scan *s)
     for (size_t i = 0; i < t->n;) {
         if (token_is_directive(&t->list[i])) {
             read_directive(s, i++);
-        } else if (token_is_mark(t, i, '(')) {
-            i = end_parentheses(s, i);
-        } else if (token_is_mark(t, i, '[')) {
+        } else if (token_is_mark(t, i, '(') || token_is_mark(t, i, '[')) {
+            const size_t name = i - 1;
+
             i = tokens_skip_group(t, i);
+            if (name != s->start)
+                continue;
+            if (is_host_function(s, name, i))
+                blank(s, name, i);
+            else if (!stands_alone(s, name, i))
+                continue;
+            s->start = i;
         } else if (token_is_mark(t, i, '{')) {
             i = open_brace(s, i);
         } else if (token_is_mark(t, i, '}')) {
@@ -353,8 +391,9 @@ static void scan(struct scan *s)
             i += 2;
         } else if (token_is_mark(t, i, ':') && i == s->start + 1 && token_is_one_of(t, i - 1, access)) {
             s->start = ++i;
-        } else {
-            i++;
+        } else if (i++ == s->start && t->list[i - 1].kind == TOKEN_NAME && !token_is_mark(t, i, '(') &&
+                   words_have(&s->program->whole, t->text + t->list[i - 1].start, t->list[i - 1].length)) {
+            s->start = i;
         }
     }
 }
@@ -374,19 +413,27 @@ static void blank_marks_of_lambdas(struct scan *s)
     }
 }
 
-/* Remembers the macro of a #define whose text marks device code, or has a body. Returns -1 without memory. */
+/* Remembers the macro of a #define whose text marks device code. Returns -1 without memory. */
 static int read_define(struct program *p, const char *text, size_t length)
 {
     struct tokens t;
+    long braces = 0;
 
     if (tokens_cut(&t, text + 1, length - 1) < 0) /* behind the '#': define, the macro's name, its text */
         return -1;
-    for (size_t i = 2; i < t.n; i++) {
-        if (marks_device(p, &t, i))
+    for (size_t i = 2; i < t.n; i++)
+        braces += token_is_mark(&t, i, '{') - token_is_mark(&t, i, '}');
+    if (braces) /* NAMESPACE_BEGIN */
+        words_add(&p->whole, t.text + t.list[1].start, t.list[1].length);
+    else if (token_is_mark(&t, 2, '(') && token_is_mark(&t, t.n - 1, '}'))
+        words_add(&p->hosts, t.text + t.list[1].start, t.list[1].length);
+    for (size_t i = 2; i < t.n; i++)
+        if (marks_device(p, &t, i)) {
             words_add(&p->marks, t.text + t.list[1].start, t.list[1].length);
-        if (token_is_mark(&t, i, '{'))
-            words_add(&p->whole, t.text + t.list[1].start, t.list[1].length);
-    }
+            if (token_is_mark(&t, 2, '(') && token_is_mark(&t, t.n - 1, '}'))
+                words_add(&p->whole, t.text + t.list[1].start, t.list[1].length);
+            break;
+        }
     free(t.list);
     return 0;
 }
@@ -394,13 +441,17 @@ static int read_define(struct program *p, const char *text, size_t length)
 static int read_text(struct program *p, struct hostcode_text *text, struct tokens *ret)
 {
     struct scan s = {.program = p, .t = ret};
+    unsigned known, rounds = 0;
 
     if (tokens_cut(ret, text->text, text->length) < 0)
         return -1;
-    for (size_t i = 0; i < ret->n; i++)
-        if (ret->list[i].kind == TOKEN_DEFINE &&
-            read_define(p, text->text + ret->list[i].start, ret->list[i].length) < 0)
-            return -1;
+    do { /* a macro may be made of later ones */
+        known = p->marks.n;
+        for (size_t i = 0; i < ret->n; i++)
+            if (ret->list[i].kind == TOKEN_DEFINE &&
+                read_define(p, text->text + ret->list[i].start, ret->list[i].length) < 0)
+                return -1;
+    } while (known < p->marks.n && rounds++ < 4);
     scan(&s);
     return 0;
 }
@@ -414,6 +465,10 @@ static int write_text(struct program *p, struct hostcode_text *text, const struc
         return -1;
     memcpy(s.out, text->text, text->length);
     s.out[text->length] = '\0';
+    if (tokens_mark_length(text->text, text->length)) {
+        memset(s.out, ' ', tokens_mark_length(text->text, text->length));
+        s.changed = true;
+    }
     scan(&s);
     blank_marks_of_lambdas(&s);
     text->blanked = s.out;

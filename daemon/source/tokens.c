@@ -1,6 +1,7 @@
 #include "source/tokens.h"
 
 #include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,27 @@ static void skip_raw_string(struct cursor *c)
         }
 }
 
+static void skip_name(struct cursor *c)
+{
+    while (c->at < c->end && is_name(peek(c, 0)))
+        c->at++;
+}
+
+static enum token_kind cut_number(struct cursor *c)
+{
+    while (c->at < c->end) {
+        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
+
+        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
+            c->at += 2;
+        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
+            c->at++;
+        else
+            break;
+    }
+    return TOKEN_LITERAL;
+}
+
 static enum token_kind cut_directive(struct cursor *c)
 {
     static const struct {
@@ -137,7 +159,11 @@ static enum token_kind cut_directive(struct cursor *c)
     while (c->at < c->end && peek(c, 0) != '\n') {
         if (skip_no_text(c, true))
             continue;
-        if (peek(c, 0) == '"' || peek(c, 0) == '\'')
+        if (isdigit((unsigned char)peek(c, 0)))
+            cut_number(c);
+        else if (is_name(peek(c, 0)))
+            skip_name(c);
+        else if (peek(c, 0) == '"' || peek(c, 0) == '\'')
             skip_quoted(c, peek(c, 0));
         else
             c->at++;
@@ -167,19 +193,21 @@ static enum token_kind cut_name(struct cursor *c)
     return quote == '"' ? TOKEN_STRING : TOKEN_LITERAL;
 }
 
-static enum token_kind cut_number(struct cursor *c)
+/* Tells whether the directive there, up to the cursor, is #if 0. */
+static bool is_never(const struct cursor *behind, size_t start)
 {
-    while (c->at < c->end) {
-        char ch = peek(c, 0), last = (char)tolower((unsigned char)peek(c, 0));
+    struct cursor c = {.text = behind->text, .at = start + 1, .end = behind->at};
 
-        if ((last == 'e' || last == 'p') && (peek(c, 1) == '+' || peek(c, 1) == '-'))
-            c->at += 2;
-        else if (is_name(ch) || ch == '.' || (ch == '\'' && is_name(peek(c, 1))))
-            c->at++;
-        else
-            break;
-    }
-    return TOKEN_LITERAL;
+    skip_blanks(&c, true);
+    c.at += 2;
+    if (is_name(peek(&c, 0))) /* #ifdef */
+        return false;
+    skip_blanks(&c, true);
+    if (peek(&c, 0) != '0' || is_name(peek(&c, 1)))
+        return false;
+    c.at++;
+    skip_blanks(&c, false);
+    return c.at == c.end;
 }
 
 static enum token_kind cut_one(struct cursor *c)
@@ -201,10 +229,16 @@ static enum token_kind cut_one(struct cursor *c)
     return TOKEN_MARK;
 }
 
+size_t tokens_mark_length(const char *text, size_t length)
+{
+    return length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 int tokens_cut(struct tokens *ret, const char *text, size_t length)
 {
-    struct cursor c = {.text = text, .end = length, .line_start = true};
+    struct cursor c = {.text = text, .at = tokens_mark_length(text, length), .end = length, .line_start = true};
     struct tokens t = {.text = text};
+    unsigned dead = 0; /* conditionals that are open within the branch of an #if 0, with it */
 
     for (;;) {
         struct token token;
@@ -217,6 +251,14 @@ int tokens_cut(struct tokens *ret, const char *text, size_t length)
         if (c.at > c.end)
             c.at = c.end;
         token.length = c.at - token.start;
+        if (dead && token.kind == TOKEN_IF)
+            dead++;
+        else if ((dead == 1 && token.kind == TOKEN_ELSE) || (dead && token.kind == TOKEN_ENDIF))
+            dead--;
+        else if (dead)
+            continue;
+        else if (token.kind == TOKEN_IF && is_never(&c, token.start))
+            dead = 1;
         if (t.n == t.capacity) {
             struct token *list = realloc(t.list, (t.capacity = t.capacity ? 2 * t.capacity : 1024) * sizeof(*list));
 
@@ -266,6 +308,17 @@ static size_t skip_branch(const struct tokens *t, size_t i)
     return i;
 }
 
+/* From within n conditionals to behind them: their other branches close the group, too. */
+static size_t skip_conditions(const struct tokens *t, size_t i, unsigned n)
+{
+    for (; n && i < t->n; i++)
+        if (t->list[i].kind == TOKEN_IF)
+            n++;
+        else if (t->list[i].kind == TOKEN_ENDIF)
+            n--;
+    return i;
+}
+
 size_t tokens_skip_group(const struct tokens *t, size_t i)
 {
     char open = t->text[t->list[i].start], close = open == '(' ? ')' : open == '[' ? ']' : '}';
@@ -283,7 +336,7 @@ size_t tokens_skip_group(const struct tokens *t, size_t i)
         else if (token_is_mark(t, i, open))
             depth++;
         else if (token_is_mark(t, i, close) && --depth == 0)
-            return i + 1;
+            return skip_conditions(t, i + 1, n);
     }
     return t->n;
 }
@@ -294,16 +347,38 @@ bool tokens_are_pair(const struct tokens *t, size_t i, char first, char second)
            t->list[i].start + 1 == t->list[i + 1].start;
 }
 
-size_t tokens_skip_angles(const struct tokens *t, size_t i, size_t end)
+/* `a < b` with blanks around it is a comparison more often than a template's arguments. */
+static bool is_spaced(const struct tokens *t, size_t i)
+{
+    const struct token *list = t->list;
+
+    return i && i + 1 < t->n && !token_is(t, i - 1, "template") &&
+           list[i - 1].start + list[i - 1].length < list[i].start && list[i].start + 1 < list[i + 1].start;
+}
+
+static size_t skip_nested(const struct tokens *t, size_t i, size_t end, bool comparisons)
 {
     unsigned depth = 0;
 
     while (i < end) {
-        if (token_is_mark(t, i, '<'))
+        if (tokens_are_pair(t, i, '<', '<') || tokens_are_pair(t, i, '<', '=') || tokens_are_pair(t, i, '>', '=')) {
+            i += 2; /* an operator */
+            continue;
+        }
+        if (token_is_mark(t, i, '<') && !(comparisons && depth && is_spaced(t, i)))
             depth++;
-        else if (token_is_mark(t, i, '>') && !(i && tokens_are_pair(t, i - 1, '-', '>')) && --depth == 0)
+        else if (token_is_mark(t, i, '>') && !tokens_are_pair(t, i - 1, '-', '>') && --depth == 0)
             return i + 1;
         i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? tokens_skip_group(t, i) : i + 1;
     }
-    return end;
+    return SIZE_MAX;
+}
+
+size_t tokens_skip_angles(const struct tokens *t, size_t i, size_t end)
+{
+    size_t behind = skip_nested(t, i, end, false);
+
+    if (behind == SIZE_MAX)
+        behind = skip_nested(t, i, end, true);
+    return behind == SIZE_MAX ? end : behind;
 }

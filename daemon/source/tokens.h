@@ -35,6 +35,9 @@ struct tokens {
 /* Cuts a text, which stays the caller's. Returns 0, or -1 without memory; the caller frees ret->list. */
 int tokens_cut(struct tokens *ret, const char *text, size_t length);
 
+/* Bytes of the byte order mark that a text begins with: 3, or 0 without one. */
+size_t tokens_mark_length(const char *text, size_t length);
+
 bool token_is_directive(const struct token *t);
 
 /* Tell whether token i is that word, one of a list that ends with NULL, or that character. False behind the end. */

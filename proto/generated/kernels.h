@@ -40,7 +40,8 @@ enum {
     X("__maxnreg__") \
     X("noexcept") \
     X("explicit") \
-    X("__pragma")
+    X("__pragma") \
+    X("_Pragma")
 
 #define KERNELS_HOST_OPTIONS(X) \
     X("Xcompiler") \

@@ -106,3 +106,25 @@ def test_drain_and_stop_of_an_idle_one(ctl: Ctl, daemon: Daemon) -> None:
     assert "ends" in ctl("drain", "--stop").stdout
     assert daemon.wait() == 0
     ctl("drain", status=3)
+
+
+KERNELS = """
+#if 0
+__global__ void old() {}
+#endif
+namespace a::b { namespace { __global__ void k(float* y) { y[0] = 1; } } inline namespace c { __global__ void m(int* x) { x[0] = 1; } } }
+template <auto F = [](int x) { return x; }> __global__ void t(int* y) { y[0] = F(1); }
+extern "C" { __global__ void z(int* y) { y[0] = 2; } }
+struct S { __device__ int f() { return 1; } };
+namespace d { void host() {} template <class T> __global__ void u(T* y) { y[0] = 1; }
+__global__ __launch_bounds__(128) void w(int* y) { y[0] = 3; } }
+"""
+
+
+@pytest.mark.skipif(backends.nvrtc() is None, reason="no NVRTC")
+def test_compile_finds_the_kernels(ctl: Ctl, tmp_path: Path) -> None:
+    """Those that are no templates, with their namespaces."""
+    source = tmp_path / "kernels.cu"
+    source.write_text(KERNELS)
+    made = json.loads(ctl("compile", str(source), "--arch", "sm_90", "--json").stdout)
+    assert [entry["name"] for entry in made["entries"]] == ["a::b::k", "a::b::c::m", "z", "d::w"]

@@ -161,3 +161,25 @@ def test_what_cannot_be_exclusive(start: Start, client: NewClient) -> None:
     ordered = {**run, "in": one.tensors[:1], "out": one.tensors[2:], "ready": 1, "done": 1}
     error = one.connection.error("run", ordered)
     assert error.code == "invalid_argument" and error.key == "exclusive"
+
+
+def test_one_of_low_priority_that_must_wait_holds_nobody(start: Start, client: NewClient) -> None:
+    """It yields to the work of others, and one of these is exclusive, too."""
+    machine = start(isolate="connection", env={"KOPSD_EXECUTORS_ACTIVE": "4"})
+    busy, low, other = (client(machine) for _ in range(3))
+    pids = []
+    for one in (busy, low, other):
+        before = machine.executors()
+        one.own()
+        pids.append(machine.new_executor(before))
+    with machine.control.gate("kernel", pids[0]):
+        first = busy.connection.request("launch", {"kernel": busy.custom, "args": [busy.tensors[1], busy.tensors[0], N], "priority": "low"})
+        machine.reaches("kernel", pid=pids[0])
+        sent = []
+        for one, how in ((low, {"priority": "low"}), (other, {})):
+            params = {"kernel": one.custom, "args": [one.tensors[1], one.tensors[0], N], "exclusive": True, **how}
+            sent.append(one.connection.request("launch", params))
+            one.connection.call("ping", {})
+    busy.connection.reply(first).get()
+    assert other.connection.reply(sent[1]).get()["exclusive"] is True
+    assert low.connection.reply(sent[0]).get()["exclusive"] is True  # not given up for want of patience

@@ -109,3 +109,52 @@ def test_a_deadline_while_memory_is_opened(start: Start, client: NewClient) -> N
         assert error.code == "deadline_exceeded" and error.detail["ended"] is True, error
         stranger.square()
         one.launch_own()
+
+
+def test_a_job_that_begins_anew_has_its_full_time(start: Start, client: NewClient) -> None:
+    machine = start(more="[server]\njob_timeout_s = 4\n")
+    one = client(machine)
+    one.square()
+    (common,) = machine.executors()
+    with machine.control.gate("kernel"):
+        msgid = one.connection.request("run", {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]})
+        machine.reaches("kernel", pid=common)
+        assert not one.connection.readable(3.5)
+        os.kill(common, signal.SIGKILL)
+        machine.wait(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common))
+        assert not one.connection.readable(2.5)
+    one.connection.reply(msgid).get()
+
+
+def test_a_run_that_is_lost_ends_after_those_that_begin_anew(start: Start, client: NewClient) -> None:
+    machine = start()
+    one = client(machine)
+    one.square()
+    (common,) = machine.executors()
+    a, b, c = one.tensors
+    with machine.control.gate("kernel"):
+        first = one.connection.request("run", {"op": "square", "in": [a], "out": [b]})
+        second = one.connection.request("run", {"op": "add", "in": [b, c], "out": [c]})
+        machine.reaches("kernel", pid=common)
+        os.kill(common, signal.SIGKILL)
+        machine.wait(lambda: any(row.waiting("kernel") for row in machine.control.rows() if row.pid != common))
+        assert not one.connection.readable(0.5)
+    one.connection.reply(first).get()
+    assert one.connection.reply_error(second).code == "device_lost"
+
+
+def test_a_cancelled_run_that_comes_back_behind_another_is_answered(start: Start, client: NewClient) -> None:
+    """Nothing of it is under way any more, though the run before it waits for the next executor."""
+    machine = start()
+    one = client(machine)
+    one.square()
+    (common,) = machine.executors()
+    square = {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]}
+    with machine.control.gate("init"):
+        with machine.control.gate("kernel", common):
+            first, second = (one.connection.request("run", square) for _ in range(2))
+            machine.reaches("kernel", pid=common)
+            one.connection.call("cancel", {"msgid": second})
+            os.kill(common, signal.SIGKILL)
+        assert one.connection.reply_error(second).code == "cancelled"
+    one.connection.reply(first).get()

@@ -185,3 +185,26 @@ def test_killed(start: Start, point: Point, domain: bool) -> None:
         if not before:
             before = scene.holdings()
     scene.settle(before)
+
+
+def test_a_run_that_comes_back_is_not_stalled_by_the_word_of_another(start: Start) -> None:
+    """A later run, which is refused, leaves a word that the client reaches only after the first one."""
+    scene = start(quiet=True, more="[server]\nstall_timeout_ms = 1500\n")
+    victim = Victim(scene, False)
+    page = Timelines(victim.connection)
+    page.reach(0, 1)
+    run = {"op": "square", "in": [victim.a], "out": [victim.b], "ready": 1, "done": 1}
+    refused = {"op": "square", "in": [victim.a], "out": [victim.count.tensor()], "ready": 2}
+    add = {"op": "add", "in": [victim.a, victim.b], "out": [victim.c], "done": 2}
+    with victim.held("kernel"):
+        first, second, third = (victim.connection.request("run", params) for params in (run, refused, add))
+        victim.reaches("kernel")
+        assert victim.connection.reply_error(second).code == "dtype_mismatch"
+        with scene.control.gate("init"):
+            os.kill(victim.pid, signal.SIGKILL)
+            assert not victim.connection.readable(2)  # longer than a client may keep a stream waiting
+    page.wait_done(0, 1)
+    page.reach(0, 2)
+    for msgid in (first, third):
+        victim.connection.reply(msgid).get()
+    victim.connection.close()

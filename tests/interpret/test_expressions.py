@@ -65,13 +65,17 @@ def test_an_expression(text: str) -> None:
         ("n99 - n7", {f"n{i}": i for i in range(100)}, None),
         ("+".join(f"n{i}" for i in range(10, 50)), {f"n{i}": i for i in range(100)}, "at most 32 names"),
         ("\ud800", {}, "byte 0xed"),
-        ("p.numel", {"p": (2**40, 2**40)}, "p"),
+        ("p.numel", {"p": (2**40, 2**40)}, "p does not fit 64 bits"),
+        ("m", {"p": (2**40, 2**40), "q": (2**70,), "m": 1}, None),
+        ("n * n", {"n": 2**62, "s": Symbol(1)}, "does not fit 64 bits"),
+        ("4 / s", {"s": Symbol(0)}, "divides by zero"),
+        ("p.numel + s", {"p": None, "s": Symbol(1)}, "null pointer"),
         ("p.rank", {"p": (1,) * 9}, "p is no integer"),
     ],
 )
 def test_names(text: str, names: dict[str, Any], why: str | None) -> None:
     if why is None:
-        evaluate(text, names, "grid")
+        evaluate(text, names, "grid", (int, Symbol))
     else:
         with pytest.raises(InterpretError, match=why):
-            evaluate(text, names, "grid")
+            evaluate(text, names, "grid", (int, Symbol))

@@ -62,9 +62,11 @@ enum kops_code native_connect(const struct kops_connect_options *options, const 
     client_enter(c, e);
     own.ms = c->reconnect_timeout_ms;
     c->bound = patience != NULL;
-    /* A try takes the default time at most; starting a daemon may take longer. */
-    r = session_connect_for(c, deadline_in(o->connect_timeout_ms ? o->connect_timeout_ms : KOPS_FOREVER),
-                            patience ? patience : &own, e);
+    /* A try takes the default time at most; starting a daemon may take longer. Who follows has patience instead. */
+    r = session_connect_for(
+        c,
+        deadline_in(o->connect_timeout_ms && !(patience && patience->follows) ? o->connect_timeout_ms : KOPS_FOREVER),
+        patience ? patience : &own, e);
     if (r) {
         client_leave_unref(c);
         return r;

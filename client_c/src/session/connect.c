@@ -349,26 +349,38 @@ enum kops_code session_connect_anew(struct kops_client *c, uint64_t deadline, st
     return fail_number(e, KOPS_ERR_CONNECTION_LOST, "ran", 0);
 }
 
+/* At least 1. */
+static int64_t ms_until(uint64_t time)
+{
+    const uint64_t now = clock_ns();
+
+    return time > now ? (int64_t)((time - now) / 1000000U) + 1 : 1;
+}
+
 enum kops_code session_connect_for(struct kops_client *c, uint64_t deadline, const struct patience *p,
                                    struct kops_error *e)
 {
     const uint32_t failures = c->failures;
+    struct patience left = *p;
+    const uint64_t end = p->strict ? earlier(deadline, deadline_in(p->ms)) : deadline;
 
     while (c->lost || c->ends_by || c->greeting) {
         if (c->lost || c->greeting)
-            session_sleep(c, deadline);
+            session_sleep(c, end);
         else
-            await_end(c, deadline);
-        if ((c->lost || c->ends_by || c->greeting) && deadline_passed(deadline))
+            await_end(c, end);
+        if ((c->lost || c->ends_by || c->greeting) && deadline_passed(end))
             return fail(e, KOPS_ERR_TIMEOUT, "the call's time was over while another thread waited for the daemon");
     }
     if (c->t.fd >= 0)
         return KOPS_OK;
-    if (c->failures != failures) {
+    if (c->failures != failures && (!p->strict || deadline_passed(end))) {
         *e = c->unreachable;
         return e->code;
     }
-    return connect_for_all(c, deadline, p, e);
+    if (c->failures != failures && end != DEADLINE_NEVER) /* another's patience was over first */
+        left.ms = ms_until(end);
+    return connect_for_all(c, deadline, &left, e);
 }
 
 /* ---- things that the daemon keeps ---- */

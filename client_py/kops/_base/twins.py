@@ -29,13 +29,14 @@ def awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 
 def take(steps: Steps) -> Any:
     """Calls one function after the other. What the generator returns."""
+    answer = None
     with contextlib.closing(steps):
-        try:
-            step = next(steps)
-            while True:
-                step = steps.send(step())
-        except StopIteration as stop:
-            return stop.value
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer = step()  # its own StopIteration is the caller's
 
 
 async def take_async(steps: Steps) -> Any:

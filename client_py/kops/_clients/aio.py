@@ -30,11 +30,14 @@ from .._calls.recording import AsyncProgram, AsyncSequence
 from .._kernels.modules import AsyncKernelMethods
 from .._session.link import Call, no_reply
 from .._session.native_link import NativeLink
-from .._session.recovery import LOSSES, Trial, no_hazard, reconnect_timeout_of
+from .._session.recovery import LOSSES, RUNS, Trial, no_hazard, reconnect_timeout_of, shorter
 from .admin import AsyncAdminMethods
 from .base import BaseClient
 from .client import Client
 from .measuring import AsyncMeasureMethods
+
+END_GRACE = 1.0  # seconds, as in libkops
+LOOK = 0.005  # seconds between looks at a connection that ends
 
 
 class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMethods, AsyncAdminMethods):
@@ -137,6 +140,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
     async def close(self) -> None:
         """Ends the connection; the daemon releases the client's memory, programs and kernels. Idempotent."""
         self._closed = True
+        self._stop_connecting()
         self._disconnect("the client was closed")
 
     def __del__(self) -> None:
@@ -166,8 +170,10 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
             connection = self._connection
             if connection is not None and connection.alive:
                 return connection
+            if connection is not None:
+                await self._await_end(connection)
             try:
-                made: NativeLink = await _by_a_thread(lambda: self._connected(connection, True))
+                made: NativeLink = await _by_a_thread(lambda: self._connected(connection, True), connection)
             finally:
                 if connection is not None:
                     self._settle(connection)
@@ -180,6 +186,14 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
             made.room = asyncio.Semaphore(made.inflight)
             self._connection = made
             return made
+
+    async def _await_end(self, connection: NativeLink) -> None:
+        """A daemon that lost its device answers what is under way, and ends in a moment: libkops gives it as long."""
+        assert self._loop is not None
+        end = self._loop.time() + shorter(END_GRACE, self.timeout)
+        while not connection.ended and self._loop.time() < end:
+            await asyncio.sleep(LOOK)
+            connection.poll()
 
     def _disconnect(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -234,15 +248,22 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
         """Carries a plan out, and once more where its daemon goes away and that does no harm; see `recovery`."""
         seconds = self._timeout_of(timeout)
         assert self._repeating is not None
-        trial: Trial | None = None
-        async with contextlib.AsyncExitStack() as turn:
+        turn, held, trial = self._repeating, False, None
+
+        def let_go() -> None:
+            nonlocal held
+            if held:
+                held = False
+                turn.release()
+
+        try:
             while True:
                 call, plan = None, plan_of(connection)
                 try:
                     call = next(plan)
                     while True:
                         try:
-                            await self._exchange(connection, call, seconds)
+                            await self._exchange(connection, call, seconds, let_go if call.method in RUNS else None)
                         except BaseException as error:
                             call = plan.throw(error)
                         else:
@@ -250,15 +271,20 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
                 except StopIteration as stop:
                     return stop.value
                 except LOSSES as error:
-                    first, trial = trial is None, trial or Trial(self.reconnect_timeout, seconds, hazard)
+                    trial = trial or Trial(self.reconnect_timeout, seconds, hazard)
                     pause = trial.judge(error, call)
-                if first:  # in the order of the first tries: a later call may use the output of an earlier one
-                    await turn.enter_async_context(self._repeating)
+                if not held:  # sent in the order of the first tries: a later call may use the output of an earlier one
+                    await turn.acquire()
+                    held = True
                 await asyncio.sleep(pause)
                 connection = await self._live()
+        finally:
+            let_go()
 
-    async def _exchange(self, connection: NativeLink, call: Call, timeout: float | None) -> None:
-        """Sends a request, once there is room for one more, and waits until its reply is there."""
+    async def _exchange(
+        self, connection: NativeLink, call: Call, timeout: float | None, sent: Callable[[], None] | None = None
+    ) -> None:
+        """Sends a request, once there is room for one more, and waits until its reply is there. `sent` is called once it is on its way."""
         assert self._loop is not None
         end, room = None if timeout is None else self._loop.time() + timeout, connection.room
         try:
@@ -268,7 +294,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
         future = self._loop.create_future()
 
         def settle(replied: bool) -> None:
-            if replied:
+            if replied and not call.keeps_room:
                 room.release()
             if not future.done():
                 future.set_result(replied)
@@ -277,6 +303,8 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
         expiry = self._loop.call_at(end, settle, False) if end is not None else None
         try:
             connection.send(call, None if end is None else max(end - self._loop.time(), 0.001))
+            if sent is not None:
+                sent()
             if not self._settling:
                 self._settling = True
                 self._loop.call_soon(self._settle, connection)
@@ -292,15 +320,16 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
                 expiry.cancel()
 
 
-async def _by_a_thread(make: Callable[[], Any]) -> Any:
-    """What `make` returns, which may block, by a thread that nothing waits for at the end of the loop or of the process."""
+async def _by_a_thread(make: Callable[[], NativeLink], before: NativeLink | None) -> NativeLink:
+    """What `make` returns, which may block, by a thread that nothing waits for at the end of the loop or of the process. A connection
+    that nobody waits for any more is closed, unless it goes on with the client of `before`: the next call takes that."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
     def settle(made: Any, error: BaseException | None) -> None:
         if not future.cancelled():
             future.set_result(made) if made is not None else future.set_exception(error or RuntimeError())
-        elif made is not None:
+        elif made is not None and (before is None or made._native is not before._native):
             made.close()
 
     def run() -> None:

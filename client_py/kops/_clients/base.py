@@ -41,7 +41,18 @@ class BaseClient(DefaultTimeout):
         self._closed = False
         self._found: str | None = None  # path at which a daemon has answered
         self._keys: deque[int] = deque(maxlen=8)  # keys of the connections so far
+        self._making: Any = None  # the client of the extension that connects at present
         _clients.add(self)
+
+    def _begun(self, making: Any) -> None:
+        self._making = making
+        if self._closed:
+            making.close()
+
+    def _stop_connecting(self) -> None:
+        making = self._making
+        if making is not None:
+            making.close()
 
     def _forked(self) -> None:
         """In a child process: the parent's connection is none of ours."""
@@ -149,9 +160,12 @@ class BaseClient(DefaultTimeout):
             made = connect_plainly(path, self.autostart, self.timeout, self.isolate)
         else:
             earlier = before if isinstance(before, NativeLink) else None
-            made = NativeLink(
-                path, self.timeout, patience, self.spin_us, earlier, follows, self.autostart, socket_only, self.isolate
-            )  # fmt: skip
+            try:
+                made = NativeLink(
+                    path, self.timeout, patience, self.spin_us, earlier, follows, self.autostart, socket_only, self.isolate, self._begun
+                )  # fmt: skip
+            finally:
+                self._making = None
         if follows:
             log.info("connected to kopsd at %s again", made.path)
         self._found = made.path

@@ -248,6 +248,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminM
         """Ends the connection, once the ordered calls have ended; the daemon releases the client's memory and programs. Arrays made by
         `empty` stay valid. Idempotent."""
         self._closed = True
+        self._stop_connecting()
         self._forget_places()
         self._settle(self.timeout)
         self._tell_launched()

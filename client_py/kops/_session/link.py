@@ -42,8 +42,8 @@ class Call:
     """
 
     __slots__ = (
-        "abandoned", "answered", "done", "error", "fds", "keep", "method", "msgid", "notify", "params", "received", "result", "sent",
-        "undo",
+        "abandoned", "answered", "done", "error", "fds", "keep", "keeps_room", "method", "msgid", "notify", "params", "received", "result",
+        "sent", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Call:
         self.done = False
         self.answered = False  # by the daemon; a call may also end with its connection
         self.abandoned = False
+        self.keeps_room = False  # the asyncio client's, until the call that keeps its memory on has ended
         self.result: Any = None  # where descriptors came with it, they are its `fds`
         self.received = Descriptors()
         self.error: KopsError | None = None

@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack
@@ -45,10 +45,11 @@ class NativeLink(Link):
     def __init__(
         self, path: Any, timeout: float | None, patience: float, spin_us: float = 0, before: NativeLink | None = None,
         follows: bool = False, autostart: bool = False, socket_only: bool = False, isolate: str | None = None,
+        begun: Callable[[Any], None] | None = None,
     ) -> None:  # fmt: skip
         """`before` is the link whose connection was lost; this one goes on with its client. A daemon that is started anew is waited for
         `patience` seconds, with `follows` also by a new client. `socket_only`: without shared memory for messages, so that the socket
-        says when there is something to read."""
+        says when there is something to read. `begun` is called with a new client before it connects: its close() ends the waiting."""
         super().__init__()
         self._native: Any
         self._kept: threading.Event
@@ -60,9 +61,10 @@ class NativeLink(Link):
             socket = None if path is None else os.fspath(path)
             try:
                 name = f"kops-python {VERSION}"
-                self._native = native.Link(
-                    socket, name, timeout, patience, spin_us, self._kept.set, follows, autostart, socket_only, isolate
-                )
+                self._native = native.Link.__new__(native.Link)
+                if begun is not None:
+                    begun(self._native)
+                self._native.__init__(socket, name, timeout, patience, spin_us, self._kept.set, follows, autostart, socket_only, isolate)
             except ConnectFailed as error:
                 error.detail.setdefault("tried", candidates(path))
                 raise
@@ -244,14 +246,13 @@ class NativeLink(Link):
     def _take(self, call: Call, reply: Any) -> None:
         """Fills the call in."""
         is_error, data, fds = reply
+        barrier = None
         call.received.extend(fds)
         result = msgpack.unpackb(data)
         if is_error:
             call.error = from_reply(result)
             self.doomed |= ends_daemon(call.error)
-            if goes_on(call):
-                with contextlib.suppress(KopsError):
-                    self.send(barrier_for(call), None)
+            barrier = barrier_for(call) if goes_on(call) else None
         else:
             if call.received:
                 result["fds"] = call.received
@@ -261,6 +262,11 @@ class NativeLink(Link):
         call.answered = True
         call.done = True
         call.keep = None
+        if barrier is not None:  # behind all that: sending looks for calls that have ended
+            with contextlib.suppress(KopsError):
+                self.send(barrier, None)
+                if self.room is not None:
+                    barrier.notify, call.keeps_room = self.room.release, True
 
     def tell(self, method: str, params: bytes) -> None:
         """Tells the daemon something that it need not know: dropped where it is behind with its reading."""
@@ -304,7 +310,9 @@ class NativeLink(Link):
 
     def lost(self, error: KopsError) -> ConnectionLost:
         """libkops says that this connection is over. The error to raise; `ran` is 0 among its details where the request did not run."""
-        if self.failure is None:
+        if self.failure is None and error.detail.get("ran") == 0 and not self._native.closed and self._native.fileno() >= 0:
+            self.doomed = True  # the daemon lost its device, and answers what is under way before it ends
+        elif self.failure is None:
             self.failure = ConnectionLost(error.message, {key: value for key, value in error.detail.items() if key != "ran"})
         return ConnectionLost(error.message, {**error.detail, "closed": True} if self._native.closed else error.detail)
 

@@ -368,7 +368,7 @@ def fault(params: Sequence[Param]) -> str | None:
     check = compiled_part("checking a parameter list").check_declaration
     try:
         check(pack({"module": 0, "entry": "", "params": [_without_expressions(param) for param in params]}))
-    except ValueError as error:
+    except (ValueError, OverflowError, TypeError) as error:
         return str(error)
     return None
 

@@ -26,6 +26,8 @@ from .types import Type, is_scoped, type_of
 __all__ = ["Preprocessor"]
 
 MAX_WORDS = 8  # words of a macro that is replaced
+MAX_LIST = 4096  # tokens in parentheses, of a kernel's parameters or of an attribute
+MAX_STEPS = 256  # macros that are replaced for one name, or one condition
 MAX_DEPTH = 32  # depth of includes, and of macros in macros
 _SIMPLE = re.compile(r"(?:[A-Za-z_$][\w$]*|::|\*|&|\d+|\s+)*")
 # Names that the compiler or the toolkit's headers may define.
@@ -40,10 +42,11 @@ class _Unknown(Exception):
 
 
 class _Condition:
-    """A condition with integers; raises _Unknown where it needs what is not known."""
+    """A condition with integers; raises _Unknown where it needs what is not known. `steps`: macros that may yet be replaced."""
 
-    def __init__(self, text: str, macros: Mapping[str, str | None], depth: int = 0) -> None:
+    def __init__(self, text: str, macros: Mapping[str, str | None], depth: int = 0, steps: list[int] | None = None) -> None:
         self.items, self.macros, self.depth, self.at = _TOKENS.findall(text), macros, depth, 0
+        self.steps = [MAX_STEPS] if steps is None else steps
 
     def value(self) -> int:
         result = self.level(0)
@@ -122,7 +125,11 @@ class _Condition:
         if re.match(r"[A-Za-z_$]", token) and self.peek() != "(":
             if not _is_defined(token, self.macros):
                 return 0
-            return _Condition(self.macros[token] or "?", self.macros, self.depth + 1).value() if self.depth < MAX_DEPTH else 0
+            self.steps[0] -= 1
+            if self.steps[0] < 0:
+                raise _Unknown
+            made = _Condition(self.macros[token] or "?", self.macros, self.depth + 1, self.steps)
+            return made.value() if self.depth < MAX_DEPTH else 0
         raise _Unknown
 
 
@@ -226,7 +233,7 @@ class Preprocessor:
             if word == "if":
                 return bool(_Condition(text, self.macros).value())
             return _is_defined(text.split()[0] if text else "", self.macros) == (word == "ifdef")
-        except (_Unknown, ValueError):
+        except (_Unknown, ValueError, RecursionError):
             return None
 
     def _define(self, text: str, certain: bool) -> None:
@@ -255,10 +262,12 @@ class Preprocessor:
         token = Token(NAME, name, 0, 1)
         return self._replaced(token) != [token]
 
-    def _replaced(self, token: Token, depth: int = 0) -> list[Token]:
+    def _replaced(self, token: Token, depth: int = 0, steps: list[int] | None = None) -> list[Token]:
         """The words that a macro stands for, at its place; itself where it is none that is replaced."""
         text = self.macros.get(token.text)
-        if text is None or depth > MAX_DEPTH or not _SIMPLE.fullmatch(text):
+        steps = [MAX_STEPS] if steps is None else steps
+        steps[0] -= 1
+        if text is None or depth > MAX_DEPTH or steps[0] < 0 or not _SIMPLE.fullmatch(text):
             return [token]
         words = tokens(text)
         if len(words) > MAX_WORDS or any(word.text == token.text for word in words):
@@ -267,7 +276,7 @@ class Preprocessor:
         for word in words:
             made = Token(word.kind, word.text, token.start, token.line)
             known = word.kind == NAME and word.text in self.macros
-            result += self._replaced(made, depth + 1) if known else [made]
+            result += self._replaced(made, depth + 1, steps) if known else [made]
         return result if all(word.kind in (NAME, NUMBER) or word.text in ("::", "*", "&") for word in result) else [token]
 
 
@@ -304,7 +313,7 @@ class Scan:
 def closing(found: Sequence[Token], at: int) -> int:
     """The place of the parenthesis that closes the one at `at`; -1 where none does."""
     depth = 0
-    for i in range(at, len(found)):
+    for i in range(at, min(at + MAX_LIST, len(found))):
         word = found[i][1]
         depth += 1 if word == "(" else -1 if word == ")" else 0
         if depth == 0:

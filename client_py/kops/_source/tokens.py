@@ -34,7 +34,8 @@ _LINE = r"(?:\\\r?\n|[^\n])*"
 _QUOTED = r"""(?:"(?:\\\r\n|\\.|[^"\n\\])*"?|'(?:\\\r\n|\\.|[^'\n\\])*'?)"""
 _BLOCK = r"/\*.*?(?:\*/|\Z)"
 _LINE_COMMENT, _QUOTED_TEXT = re.compile("//" + _LINE), re.compile(_QUOTED, re.S)
-_DIRECTIVE = re.compile(rf"(?:{_BLOCK}|//{_LINE}|{_QUOTED}|\\\r?\n|[^\n])*", re.S)
+_WORD = r"\d(?:[eEpP][+-]|'(?=\w)|[\w.])*|[A-Za-z_]\w*"
+_DIRECTIVE = re.compile(rf"(?:{_BLOCK}|//{_LINE}|{_WORD}|{_QUOTED}|\\\r?\n|[^\n])*", re.S)
 _COMMENT = re.compile(rf"({_QUOTED})|{_BLOCK}|//.*", re.S)
 _SPACES = " \t\r\n\f\v"
 

@@ -29,6 +29,8 @@ def _symbolic(program: list[tuple[str, Any, int]]) -> Any:
     """The value of a postfix program whose values are symbolic."""
     stack: list[Any] = []
     for code, value, number in program:
+        if code in ("numel", "rank", "size") and value is None:
+            raise ValueError("a null pointer has no shape")
         if code in _LOADS:
             stack.append(_LOADS[code](value, number))
         elif code in _UNARY:
@@ -53,9 +55,11 @@ def evaluate(value: int | str, names: Mapping[str, Any], what: str, integers: tu
     count = named.pop("multiprocessors") if type(named.get("multiprocessors")) is int else MULTIPROCESSORS
     try:
         made = native.expression(value.encode("utf-8", "surrogatepass"), named, integers, count)
-    except ValueError as error:
+        result: int = _symbolic(made) if isinstance(made, list) else made
+    except ZeroDivisionError:
+        raise InterpretError(f"{what}: `{value}` divides by zero", "launch") from None
+    except (ValueError, OverflowError) as error:
         raise InterpretError(f"{what}: {error}", "launch") from None
-    result: int = _symbolic(made) if isinstance(made, list) else made
     return result
 
 

@@ -183,34 +183,86 @@ static size_t kernel_name(const struct tokens *t, size_t i)
     return 0;
 }
 
-static enum ctl_exit add_found(struct source *s, const struct tokens *t, size_t name)
+/* The namespace that text is in: "a::b::", whose parts end at `ends`, one for each brace that is open. */
+struct place {
+    char name[1024];
+    size_t ends[64];
+    unsigned depth;
+};
+
+/* Enters a namespace, or the braces behind extern "C", which the statement from `start` to the brace i begins. False:
+ * it is neither, or too deep. */
+static bool enter(struct place *p, const struct tokens *t, size_t start, size_t i)
+{
+    const size_t before = p->depth ? p->ends[p->depth - 1] : 0;
+    size_t end = before, at = start;
+
+    while (at < i && !token_is(t, at, "namespace") && t->list[at].kind != TOKEN_STRING)
+        at++;
+    if (at == i || p->depth == sizeof(p->ends) / sizeof(*p->ends) ||
+        (t->list[at].kind == TOKEN_STRING && !(at && token_is(t, at - 1, "extern"))))
+        return false;
+    for (; ++at < i;)
+        if (t->list[at].kind == TOKEN_NAME && !token_is(t, at, "inline") &&
+            end + t->list[at].length + 3 <= sizeof(p->name))
+            end += (size_t)snprintf(p->name + end, sizeof(p->name) - end, "%.*s::", (int)t->list[at].length,
+                                    t->text + t->list[at].start);
+    p->ends[p->depth++] = end;
+    return true;
+}
+
+static enum ctl_exit add_found(struct source *s, const struct tokens *t, size_t name, const struct place *p)
 {
     const struct token *found = &t->list[name];
     char *entry;
 
+    if (asprintf(&entry, "%.*s%.*s", (int)(p->depth ? p->ends[p->depth - 1] : 0), p->name, (int)found->length,
+                 t->text + found->start) < 0)
+        return ctl_no_memory(found->length);
     for (size_t i = 0; i < s->s.n_entries; i++)
-        if (token_is(t, name, s->entries[i]))
+        if (!strcmp(entry, s->entries[i])) {
+            free(entry);
             return CTL_OK;
-    entry = strndup(t->text + found->start, found->length);
-    return entry ? source_add_entry(s, entry) : ctl_no_memory(found->length);
+        }
+    return source_add_entry(s, entry);
 }
 
 static enum ctl_exit find_entries(struct source *s, const char *text)
 {
+    struct place place = {.depth = 0};
     enum ctl_exit status = CTL_OK;
     bool in_template = false;
     struct tokens t;
+    size_t start = 0; /* of the statement */
 
     if (tokens_cut(&t, text, strlen(text)) < 0)
         return ctl_no_memory(strlen(text));
-    for (size_t i = 0; i < t.n && !status; i++) {
-        size_t name = token_is_one_of(&t, i, kernel_marks) ? kernel_name(&t, i + 1) : 0;
+    for (size_t i = 0; i < t.n && !status;) {
+        const size_t name = token_is_one_of(&t, i, kernel_marks) ? kernel_name(&t, i + 1) : 0;
 
-        in_template =
-            (in_template || token_is(&t, i, "template")) && !token_is_mark(&t, i, ';') && !token_is_mark(&t, i, '}');
         if (name && !in_template)
-            status = add_found(s, &t, name);
-        in_template = in_template && !token_is_one_of(&t, i, kernel_marks);
+            status = add_found(s, &t, name, &place);
+        in_template = in_template || token_is(&t, i, "template");
+        if (token_is_mark(&t, i, '{') && enter(&place, &t, start, i)) {
+            start = ++i;
+            in_template = false;
+        } else if (token_is_mark(&t, i, '(') || token_is_mark(&t, i, '{')) {
+            const bool body = token_is_mark(&t, i, '{');
+
+            i = tokens_skip_group(&t, i);
+            if (body && !token_is_mark(&t, i, '>')) { /* not that of a lambda, a template's argument */
+                start = i;
+                in_template = false;
+            }
+        } else {
+            if (token_is_mark(&t, i, '}') && place.depth)
+                place.depth--;
+            if (token_is_mark(&t, i, '}') || token_is_mark(&t, i, ';') || token_is_directive(&t.list[i])) {
+                start = i + 1;
+                in_template = in_template && token_is_directive(&t.list[i]);
+            }
+            i++;
+        }
     }
     free(t.list);
     return status;

@@ -49,9 +49,30 @@ static void fail_run(struct run *run, const struct error *e)
     }
 }
 
+/* Ends stopped runs that came back behind others: nothing of them is under way. */
+static void end_stopped(struct stream *stream)
+{
+    struct list *node = list_first(&stream->queue);
+
+    while (node && node != &stream->queue) {
+        struct run *run = list_entry(node, struct run, queue_link);
+
+        if (run->state != RUN_OFFERED)
+            return;
+        node = node->next;
+        if (run->stop == RUN_GOES_ON || run->ready || run->done)
+            continue;
+        run_end(run);
+        node = list_first(&stream->queue); /* its end may have ended others */
+    }
+}
+
 static void job_may_go_on(struct backend_job *job)
 {
-    stream_advance(list_entry(job, struct run, job)->stream);
+    struct stream *stream = list_entry(job, struct run, job)->stream;
+
+    end_stopped(stream);
+    stream_advance(stream);
 }
 
 /* The device gives the job back: it begins again, or ends in its turn. */

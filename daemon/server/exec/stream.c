@@ -126,6 +126,8 @@ void stream_take_back(struct run *run)
 {
     struct stream *stream = run->stream;
 
+    if (list_first(&stream->given) == &run->queue_link)
+        stream->watched = 0; /* it has its full time again */
     list_remove(&run->queue_link);
     list_append(stream->queue.next, &run->queue_link);
     run->state = RUN_OFFERED;
@@ -201,15 +203,16 @@ static bool advance_one(struct stream *stream, struct run *run)
     if (run->maps_pending)
         return false;
     if (run->failed || backend_job_is_empty(&run->job)) {
-        if (run->done && stream->submitted && run->stop != RUN_ABANDONED)
-            return false; /* the run's word is written in its turn */
+        /* The word of a run is written in its turn. A run that came back and is lost ends after those before it. */
+        if (stream->submitted &&
+            ((run->done && run->stop != RUN_ABANDONED) || (run->state == RUN_OFFERED && run->stop == RUN_GOES_ON)))
+            return false;
         timeline_pass_on(run);
         timeline_write_done(run);
         run_end(run);
         return true;
     }
-    /* An offered run's word was reached. A run behind it may have left another one since. */
-    if (run->state == RUN_QUEUED && !timeline_is_reached(run)) {
+    if (!timeline_is_reached(run)) {
         timeline_hold(run);
         return false;
     }

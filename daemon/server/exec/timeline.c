@@ -225,7 +225,8 @@ bool timeline_is_reached(const struct run *run)
     uint64_t value = awaited(run);
     int64_t now;
 
-    if (!value)
+    /* An offered run's word was reached. A run behind it may have left another one since. */
+    if (!value || run->state != RUN_QUEUED)
         return true;
     now =
         atomic_load_explicit(word(run->stream->connection->exec->timelines, run->stream->number), memory_order_acquire);

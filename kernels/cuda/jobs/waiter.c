@@ -88,6 +88,8 @@ static void *run(void *argument)
             me->task = TASK_NONE;
         d->host.wake(d->host.context);
     }
+    if (me->adopted) /* the thread was to quit before it saw the event */
+        cuda_event_return(d, me->kind, me->event);
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }

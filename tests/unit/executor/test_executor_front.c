@@ -379,3 +379,50 @@ FRONT(test_a_spare_gets_work_at_once)
     assert_true(work_done);
     front_fixture_end_spare(f, spare);
 }
+
+static void submit_again(struct backend_job *job)
+{
+    struct backend_stream *s = (struct backend_stream *)(void *)((char *)job->impl - 1);
+
+    if (front_submit(s, job))
+        job->ended = 1;
+}
+
+static void ignore(struct backend_job *job)
+{
+    (void)job;
+}
+
+/* A job that came behind records without room in the ring has not asked for a turn yet. It goes once they have gone. */
+FRONT(test_a_job_behind_an_overflow)
+{
+    struct executor *spare = front_fixture_spare(f);
+    struct step step = {.op = OP_ADD, .n_inputs = 2, .n_outputs = 1, .in_place = -1, .plan.elementwise.rank = 1};
+    double sample;
+    struct backend_job job = {.steps = &step,
+                              .n_steps = 1,
+                              .repeat = 1,
+                              .samples = &sample,
+                              .done = ignore,
+                              .go_on = submit_again,
+                              .again = ignore,
+                              .domain = domain_of(1, 5)};
+    struct ring reader;
+    uint32_t size;
+
+    backend_job_begin(&job);
+    atomic_store(&spare->active, 1);
+    ring_init(&reader, &spare->region->to_executor, spare->region->to_executor_bytes);
+    while (list_empty(&spare->overflow))
+        front_send_number(spare, RECORD_CANCEL, 1, 0);
+    assert_false(front_submit(f->streams[0], &job));
+    for (unsigned i = 0; i < 10; i++) {
+        while (ring_peek(&reader, &size))
+            ring_next(&reader);
+        front_arm(&f->device.base);
+        front_poll(&f->device.base);
+    }
+    assert_true(list_empty(&spare->overflow));
+    assert_int_equal(job.ended, 1);
+    assert_int_equal(spare->unfinished, 1);
+}
