@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,112 @@ torch::ScalarType kind(torch::ScalarType t) { return t; }
     assert [int(mod.kind(kind)) for kind in (numpy.uint8, numpy.dtype("float32"))] == [0, 6]
 
 
+ARGUMENTS = """
+int64_t i64(int64_t x) { return x; }
+uint64_t u64(uint64_t x) { return x; }
+double f64(double x) { return x; }
+bool b(bool x) { return x; }
+std::string over_b(bool x) { return "bool"; }
+std::string over_f(double x) { return "double"; }
+std::string over_i(int64_t x) { return "int"; }
+std::string given(std::vector<c10::optional<torch::Tensor>> x) {
+    std::string s;
+    for (auto& o : x) s += o.has_value() ? "1" : "0";
+    return s;
+}
+int64_t defined(torch::Tensor x) { return x.defined(); }
+int64_t whole(std::vector<int64_t> x) { int64_t sum = 0; for (auto v : x) sum += v; return sum; }
+int64_t bits(std::vector<bool> x) { int64_t made = 0; for (auto v : x) made = made * 10 + v; return made; }
+double mixed(std::tuple<int64_t, double> x, std::pair<int, std::string> y) { return std::get<0>(x) + std::get<1>(x) + y.first; }
+size_t texts(std::vector<std::string> x) { return x.size(); }
+std::vector<bool> flags() { return {true, false}; }
+int body(int n) { throw py::type_error("the body's own"); }
+int other(double n) { return 2; }
+void thrown(int n) {
+    switch (n) {
+    case 0: throw std::domain_error("x"); case 1: throw std::range_error("x"); case 2: throw std::overflow_error("x");
+    case 3: throw std::bad_alloc(); case 4: throw py::key_error("x"); case 5: TORCH_CHECK_TYPE(false, "x");
+    }
+}
+std::string both(torch::Tensor a, torch::Tensor b) {
+    auto c = a.contiguous();
+    c.resize_({1, a.numel()});
+    return c10::str(a.sizes(), b.sizes(), a.is_same(b), c.is_same(a));
+}
+torch::Tensor kept(torch::Tensor x, bool first) { static torch::Tensor k; if (first) k = x; return k.is_same(x) ? k : torch::Tensor(); }
+double element(torch::Tensor x) { auto a = x.accessor<float, 2>(); return a[1][2]; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("i64", &i64); m.def("u64", &u64); m.def("f64", &f64); m.def("b", &b); m.def("given", &given); m.def("defined", &defined);
+    m.def("over", &over_b); m.def("over", &over_f); m.def("over", &over_i); m.def("whole", &whole); m.def("bits", &bits);
+    m.def("mixed", &mixed); m.def("texts", &texts); m.def("flags", &flags); m.def("body", &body); m.def("body", &other);
+    m.def("thrown", &thrown); m.def("both", &both); m.def("kept", &kept); m.def("element", &element);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def arguments() -> Any:
+    return loaded(ARGUMENTS)
+
+
+def test_numbers_are_converted_as_by_pybind11(arguments: Any) -> None:
+    """A number is right or refused, and never cut; conversions come after exact matches. Each was held against torch's own load_inline."""
+    assert [arguments.f64(x) for x in (2**64, True, numpy.array(2.5))] == [2.0**64, 1, 2.5]
+    assert arguments.u64(2**63 + 5) == 2**63 + 5 and arguments.i64(numpy.array([3])) == 3
+    assert [arguments.b(x) for x in (1, 0.5, None, numpy.array(True))] == [True, True, False, True]
+    assert [arguments.over(x) for x in (True, 1.5, 1)] == ["bool", "double", "int"]
+    for function, wrong in (("i64", 2**64 + 5), ("i64", 2**63), ("u64", -1), ("i64", 1.0), ("b", "x"), ("defined", None), ("f64", "1")):
+        with pytest.raises(TypeError, match=f"does not match {function}"):
+            getattr(arguments, function)(wrong)
+
+
+def test_lists_are_converted_as_by_pybind11(arguments: Any) -> None:
+    x = floats(1)
+    assert arguments.given([x, None, x]) == "101" and arguments.given([None, None]) == "00" and arguments.given([]) == ""
+    assert arguments.whole([numpy.int64(1), 2, True]) == 4 and arguments.bits([True, False]) == arguments.bits([1, 0]) == 10
+    assert arguments.mixed((1, 2.5), [3, "a"]) == arguments.mixed([1, 2.5], (3, "a")) == 6.5
+    assert arguments.texts(["a", "b"]) == 2 and arguments.flags() == [True, False] and type(arguments.flags()[0]) is bool
+    for wrong in ([2**64 + 1], [1, 2.5], "ab", 1):
+        with pytest.raises(TypeError, match="does not match whole"):
+            arguments.whole(wrong)
+
+
+def test_an_exception_is_no_wrong_argument(arguments: Any) -> None:
+    """A TypeError of the function's body is the caller's, and no reason to run the next function of the name."""
+    with pytest.raises(TypeError, match=r"^the body's own$"):
+        arguments.body(1)
+    assert arguments.body(1.0) == 2
+    for n, kind in enumerate((ValueError, ValueError, OverflowError, MemoryError, KeyError, TypeError)):
+        with pytest.raises(kind):
+            arguments.thrown(n)
+
+
+def test_copies_of_a_tensor_are_one(arguments: Any) -> None:
+    with contextlib.suppress(kops.Unsupported):  # NumPy's arrays cannot be resized
+        assert arguments.both(*[floats(1, 2)] * 2) == "[1, 2][1, 2]11"
+    x = floats(1, 2)
+    before = sys.getrefcount(x)
+    assert arguments.kept(x, True) is x and arguments.kept(x, False) is x and arguments.kept(floats(1), False) is None
+    arguments.kept(floats(1), True)
+    assert sys.getrefcount(x) == before
+    assert arguments.element(numpy.arange(6, dtype="float32").reshape(2, 3)) == 5
+
+
+def test_calls_of_other_threads() -> None:
+    """A call ends while another one has the pointer of a tensor that it has released."""
+    mod = loaded("""
+#include <unistd.h>
+__global__ void put(float* p) { p[0] = 1; }
+void slow(torch::Tensor x) { float* p = x.clone().data_ptr<float>(); usleep(400000); put<<<1, 1>>>(p); }
+void quick(torch::Tensor x) { x.clone(); }
+""", ["slow", "quick"])  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(mod.slow, floats(1))
+        while not running.done():
+            mod.quick(floats(1))
+        running.result()
+
+
 TYPES = """
 #define BIND(nm) torch::Tensor nm(torch::Tensor x) { sq<<<1, x.numel()>>>(x.data_ptr<float>()); return x; }
 __global__ void sq(float* x) { x[threadIdx.x] *= x[threadIdx.x]; }
@@ -246,7 +353,8 @@ void on_host(torch::Tensor x) { sq<<<1, 1>>>(torch::zeros({4}).data_ptr<float>()
 void stray(torch::Tensor x) { sq<<<1, 1>>>((float*)64); }
 void behind(torch::Tensor x) { sq<<<1, 1>>>(x.data_ptr<float>() + x.numel()); }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-    m.def("f", &f); m.def("filled", &filled); m.def("forms", &forms); m.def("scratch", &scratch); m.def("invalid", &invalid);
+    m.def("f", &f); m.def("filled", &filled); m.def("forms", &forms); m.def("scratch", &scratch);
+    m.def("invalid", &invalid);
     m.def("on_host", &on_host); m.def("stray", &stray); m.def("behind", &behind);
 }
 """
@@ -613,3 +721,8 @@ torch::Tensor constant() { return torch::tensor({1.5, 2.5}, torch::kFloat32); }
     assert mod.told(x) and mod.constant().tolist() == [1.5, 2.5]
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         mod.wrong(x)
+    numbers = loaded(ARGUMENTS)
+    assert numbers.both(*[torch.zeros(2, 3)] * 2) == "[1, 6][1, 6]11"
+    assert numbers.i64(torch.tensor(3)) == 3 and numbers.f64(torch.tensor([2.5])) == 2.5 and numbers.b(torch.tensor(1))
+    with pytest.raises(TypeError, match="a number is needed"):
+        numbers.f64(torch.zeros(2))

@@ -22,6 +22,7 @@ from ._kernels import Kernels
 
 __all__ = ["Extension", "Function", "compile"]
 
+
 class Function:
     """A function of C++. Its arguments are tensors, numbers, texts, lists of these, and None."""
 
@@ -33,12 +34,14 @@ class Function:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
         wrong: list[str] = []
-        for definition in self._definitions:
-            try:
-                values = _runtime.positional(definition, arguments, named)
-                return _runtime.invoke(self._library, definition, values, self._kernels)
-            except _runtime.NoMatch as error:
-                wrong.append(f"{definition.shown}: {error}")
+        for strict in (True, False) if len(self._definitions) > 1 else (False,):  # as pybind11: first without conversions
+            wrong.clear()
+            for definition in self._definitions:
+                try:
+                    values = _runtime.positional(definition, arguments, named)
+                    return _runtime.invoke(self._library, definition, values, self._kernels, strict)
+                except _runtime.NoMatch as error:
+                    wrong.append(f"{definition.shown}: {error}")
         kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
         raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 DIMS = RESULTS = 16
 (NONE, TENSOR, INT, FLOAT, BOOL, DTYPE, DEVICE, STRING, INTS, TENSORS, FLOATS, OPTIONS, SLICE, TUPLE, FORMAT, COMPLEX) = range(16)
+READABLE, TAKEN = 1, 2  # flags of a tensor
 ABSENT = -1  # tag of a default that an argument does not have
 NOT_GIVEN = 255  # a device in OPTIONS
 NO_DTYPE = 44
@@ -20,8 +21,9 @@ _FUNCTION_TYPE = re.compile(r"\bF = .*?\(\*\)\((.*?)\)[;,]")
 
 class Tensor(c.Structure):
     _fields_ = [
-        ("id", c.c_int64), ("dtype", c.c_int32), ("device_type", c.c_int32), ("device_index", c.c_int32), ("ndim", c.c_int32),
-        ("requires_grad", c.c_int32), ("pad", c.c_int32), ("data", c.c_uint64), ("sizes", c.c_int64 * DIMS), ("strides", c.c_int64 * DIMS),
+        ("id", c.c_int64), ("dtype", c.c_int32), ("device_type", c.c_int32), ("device_index", c.c_int32),
+        ("ndim", c.c_int32), ("requires_grad", c.c_int32), ("flags", c.c_int32),
+        ("data", c.c_uint64), ("sizes", c.c_int64 * DIMS), ("strides", c.c_int64 * DIMS),
     ]  # fmt: skip
 
 
@@ -125,7 +127,7 @@ def _bound(number: int) -> int | None:
 READERS: dict[int, Callable[[Any, Callable[[int], Any]], Any]] = {
     NONE: lambda v, tensor: None,
     TENSOR: lambda v, tensor: tensor(v.i),
-    INT: lambda v, tensor: v.i,
+    INT: lambda v, tensor: v.i % 2**64 if v.n == 1 else v.i,
     FLOAT: lambda v, tensor: v.d,
     BOOL: lambda v, tensor: bool(v.i),
     DTYPE: lambda v, tensor: Dtype(v.i),
@@ -156,7 +158,13 @@ def write(value: Any, given: Any, keep: list[Any]) -> None:
     elif isinstance(given, Dtype):
         value.tag, value.i = DTYPE, int(given)
     elif isinstance(given, int):
-        value.tag, value.i, value.d = INT, given, float(given)
+        value.tag, value.d = INT, float(given)
+        if -(2**63) <= given < 2**63:
+            value.i = given
+        elif 0 < given < 2**64:
+            value.i, value.n = given - 2**64, 1
+        else:
+            value.n = 2
     elif isinstance(given, float):
         value.tag, value.d = FLOAT, given
     elif isinstance(given, Device):
@@ -166,15 +174,25 @@ def write(value: Any, given: Any, keep: list[Any]) -> None:
         value.tag, value.n, value.p = STRING, len(data), _kept(c.create_string_buffer(data), keep)
     elif isinstance(given, complex):
         value.tag, value.p = COMPLEX, _kept((c.c_double * 2)(given.real, given.imag), keep)
-    elif all(isinstance(one, int) for one in given):
-        value.tag, value.n, value.p = INTS, len(given), _kept((c.c_int64 * max(1, len(given)))(*given), keep)
+    elif not given or (set(map(type, given)) == {int} and min(given) >= -(2**63) and max(given) < 2**63):
+        put_list(value, INTS, given, keep)
+    elif set(map(type, given)) == {float}:
+        value.tag, value.n, value.p = FLOATS, len(given), _kept((c.c_double * len(given))(*given), keep)
     else:
-        value.tag, value.n, value.p = FLOATS, len(given), _kept((c.c_double * max(1, len(given)))(*given), keep)
+        for one, item in zip(put_tuple(value, len(given), keep), given):
+            write(one, item, keep)
 
 
 def _kept(memory: Any, keep: list[Any]) -> int:
     keep.append(memory)
     return c.addressof(memory)
+
+
+def put_tuple(value: Any, size: int, keep: list[Any]) -> Any:
+    """Makes a list of any values of it. Answers these, to be written."""
+    items = (Value * size)()
+    value.tag, value.n, value.p = TUPLE, size, _kept(items, keep)
+    return items
 
 
 def put_list(value: Any, tag: int, numbers: Sequence[int], keep: list[Any]) -> None:
@@ -190,6 +208,7 @@ class Library:
             ("open", None, c.POINTER(Table)), ("count", c.c_int), ("def_name", c.c_char_p, c.c_int), ("def_signature", c.c_char_p, c.c_int),
             ("def_doc", c.c_char_p, c.c_int), ("def_arguments", c.c_int, c.c_int),
             ("def_argument", c.c_char_p, c.c_int, c.c_int, _Values),
+            ("strict", None, c.c_int),
             ("call", c.c_char_p, c.c_int, _Values, c.POINTER(_Tensors), _Tensors, c.POINTER(c.c_int), _Values), ("error_type", c.c_char_p),
         ):  # fmt: skip
             function = getattr(self._library, f"kops_{name}")
@@ -211,8 +230,12 @@ class Library:
         )
         return Definition(number, name, signature, doc, tuple(parameters))
 
-    def call(self, number: int, values: Any, tensors: Sequence[Tensor], out: Any, result: Value) -> tuple[str, str] | None:
-        """Runs a function. Returns the type and the text of the exception that it has thrown."""
+    def call(
+        self, number: int, values: Any, tensors: Sequence[Tensor], out: Any, result: Value, strict: bool = False
+    ) -> tuple[str, str] | None:
+        """Runs a function. Returns the type and the text of the exception that it has thrown. `strict`: see kops_strict()."""
+        if strict:
+            self._library.kops_strict(1)
         pointers = (_Tensors * max(1, len(tensors)))(*(c.pointer(tensor) for tensor in tensors))
         count = c.c_int()
         message = self._library.kops_call(number, values, pointers, out, c.byref(count), c.byref(result))

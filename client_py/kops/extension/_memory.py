@@ -11,8 +11,18 @@ from typing import Any, NamedTuple
 RECENT = 16  # tensors that were released: a pointer into one may still be on its way to a launch
 _ids = itertools.count(1)
 _held: dict[int, Held] = {}
-_recent: deque[Held] = deque(maxlen=RECENT)
-_lock = threading.Lock()
+_numbers: dict[int, int] = {}  # ids, by what the tensor is: it has one, however often C++ gets it
+_lock = threading.RLock()
+
+
+class _Recent(threading.local):
+    """Of a thread alone: the end of a call is none of another thread's."""
+
+    def __init__(self) -> None:
+        self.held: deque[Held] = deque(maxlen=RECENT)
+
+
+_recent = _Recent()
 
 
 class Held:
@@ -38,11 +48,18 @@ class Place(NamedTuple):
 
 
 def hold(value: Any, framework: Any, host: bool) -> int:
-    """The id of a tensor with one reference of C++."""
-    held = Held(value, framework, host)
-    number = next(_ids)
-    _held[number] = held
-    return number
+    """The id of a tensor with one more reference of C++."""
+    with _lock:
+        number = _numbers.get(id(value), 0)
+        found = _held.get(number)
+        if found is not None and found.host == host:
+            found.count += 1
+            found.renew()
+            return number
+        number = next(_ids)
+        _held[number] = Held(value, framework, host)
+        _numbers[id(value)] = number
+        return number
 
 
 def held(number: int) -> Held:
@@ -54,7 +71,8 @@ def retain(number: int) -> None:
         _held[number].count += 1
 
 
-def release(number: int) -> None:
+def release(number: int, keep: bool = True) -> None:
+    """Takes a reference back. `keep`: a pointer into the tensor may be on its way."""
     with _lock:
         found = _held.get(number)
         if found is None:
@@ -62,17 +80,15 @@ def release(number: int) -> None:
         found.count -= 1
         if found.count == 0:
             del _held[number]
-            _recent.append(found)
-
-
-def drop(number: int) -> None:
-    """Forgets a tensor of which C++ has no reference."""
-    _held.pop(number, None)
+            if _numbers.get(id(found.value)) == number:
+                del _numbers[id(found.value)]
+            if keep:
+                _recent.held.append(found)
 
 
 def forget_released() -> None:
     """At the end of a call no pointer is on its way."""
-    _recent.clear()
+    _recent.held.clear()
 
 
 # Memory of cudaMalloc, by its address.
@@ -92,7 +108,7 @@ def free(address: int) -> bool:
 def _all() -> Iterator[Held]:
     yield from list(_held.values())
     yield from list(_allocated.values())
-    yield from reversed(list(_recent))
+    yield from reversed(_recent.held)
 
 
 def find(address: int, inside: bool = False) -> Place | None:

@@ -17,7 +17,7 @@ from ._kernels import Kernels, Type
 
 _EXCEPTIONS = {
     "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
-    "AttributeError": AttributeError, "KeyError": KeyError,
+    "AttributeError": AttributeError, "KeyError": KeyError, "OverflowError": OverflowError, "MemoryError": MemoryError,
 }  # fmt: skip
 
 
@@ -64,18 +64,16 @@ def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., 
     return run
 
 
-def describe(into: Tensor, value: Any, framework: Any, host: bool, number: int = 0) -> None:
-    """Fills what C++ knows of a tensor, and gives C++ a reference. `number`: the id that the tensor has already."""
+def describe(into: Tensor, value: Any, framework: Any, host: bool) -> None:
+    """Fills what C++ knows of a tensor, and gives C++ a reference."""
     dtype, index, address, sizes, strides, requires_grad = framework.described(value)
     if len(sizes) > _abi.DIMS:
         raise BadArgument(f"a tensor of {len(sizes)} dimensions; an extension takes {_abi.DIMS}")
     into.dtype, into.ndim, into.data, into.requires_grad = dtype, len(sizes), address, requires_grad
     into.device_type, into.device_index = (0, -1) if host else (1, index)
     into.sizes[: len(sizes)], into.strides[: len(sizes)] = sizes, strides
-    if number:
-        _memory.retain(number)
-        _memory.held(number).renew()
-    into.id = number or _memory.hold(value, framework, host)
+    into.flags = _abi.READABLE if framework.is_on_cpu(value) else 0
+    into.id = _memory.hold(value, framework, host)
 
 
 def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> None:
@@ -84,7 +82,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
         return
     call = _current()
     words = name.decode().split()
-    known: dict[int, int] = {}  # ids of the arguments, by what they are
+    known: dict[int, bool] = {}  # whether an argument is the host's, by what it is
     hosts: list[bool] = []
 
     def tensor(number: int) -> Any:
@@ -92,7 +90,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
             return None
         held = _memory.held(number)
         hosts.append(held.host)
-        known[id(held.value)] = number
+        known[id(held.value)] = held.host
         return held.value
 
     arguments = [_abi.read(values[i], tensor) for i in range(n)]
@@ -104,7 +102,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
     named = dict(zip(words[1:], arguments[plain:]))
     made = call.framework.call(words[0], arguments[:plain], named)
     host = all(hosts) if device is None else device == 0  # as torch: without a device and tensors it is the CPU
-    _answer(call, made, host, known, out, count, scalar)
+    _answer(call, made, host, known if device is None else {}, out, count, scalar)
 
 
 _CPU = _abi.Device(0, -1)
@@ -129,7 +127,7 @@ def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
     return None
 
 
-def _answer(call: Call, made: Any, host: bool, known: dict[int, int], out: Any, count: Any, scalar: Any) -> None:
+def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any, count: Any, scalar: Any) -> None:
     framework = call.framework
     if made is None:
         return
@@ -140,7 +138,7 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, int], out: Any, 
             raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
         for i, one in enumerate(made):
             real = not call.on_cpu and framework.on_cpu(one)
-            describe(out[i], one, framework, host or real, known.get(id(one), 0))
+            describe(out[i], one, framework, known.get(id(one), host or real))
         count[0] = len(made)
     else:
         call.scalars.clear()
@@ -243,9 +241,10 @@ class _Arguments:
             raise
 
     def drop(self) -> None:
-        """The call does not begin: C++ takes no references."""
+        """Gives back the references that C++ has not taken."""
         for tensor in self.tensors:
-            _memory.drop(tensor.id)
+            if not tensor.flags & _abi.TAKEN:
+                _memory.release(tensor.id, False)
 
     def _tensor(self, value: Any) -> int:
         made = Tensor()
@@ -258,9 +257,12 @@ class _Arguments:
         value = _numpy.plain(value)
         if framework.is_tensor(value):
             into.tag, into.i = _abi.TENSOR, self._tensor(value)
-        elif isinstance(value, (list, tuple)) and any(framework.is_tensor(one) for one in value):
-            numbers = [-1 if one is None else self._tensor(one) for one in value]
-            _abi.put_list(into, _abi.TENSORS, numbers, self.keep)
+        elif isinstance(value, (list, tuple)) and not set(map(type, value)) <= {int, float}:
+            if all(framework.is_tensor(one) for one in value):
+                _abi.put_list(into, _abi.TENSORS, [self._tensor(one) for one in value], self.keep)
+            else:
+                for item, one in zip(_abi.put_tuple(into, len(value), self.keep), value):
+                    self._write(item, one)
         elif value is None or isinstance(value, (int, float, str, complex, list, tuple)):
             _abi.write(into, value, self.keep)
         elif (dtype := next((d for d in (_torch.dtype_of(value), _numpy.dtype_of(value)) if d is not None), None)) is not None:
@@ -269,26 +271,23 @@ class _Arguments:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
 
 
-def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels) -> Any:
-    """Calls a function of C++. Raises its exception."""
+def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels, strict: bool = False) -> Any:
+    """Calls a function of C++. Raises its exception. `strict`: it takes only arguments of its parameters' own types."""
     framework = _framework_of(values)
     call = Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
     made = _Arguments(call, values)
     out, result = (Tensor * _abi.RESULTS)(), Value()
     before, _thread.call = getattr(_thread, "call", None), call
     try:
-        failed = library.call(definition.number, made.values, made.tensors, out, result)
+        failed = library.call(definition.number, made.values, made.tensors, out, result, strict)
         if failed is not None:
-            try:
-                _fail(call, *failed)
-            except NoMatch:
-                made.drop()
-                raise
+            _fail(call, *failed)
         if call.refused is not None:
             raise call.refused
         value = _abi.read(result, lambda index: _taken(out[index].id))
         return list(value) if isinstance(value, tuple) and definition.returns_list else value
     finally:
+        made.drop()
         _thread.call = before
         if before is None:
             _memory.forget_released()
@@ -306,6 +305,6 @@ def _fail(call: Call, kind: str, message: str) -> NoReturn:
         failure, text = call.failure
         if text in message or not isinstance(failure, Exception):
             raise failure
-    elif kind == "TypeError":
+    if kind == "NoMatch":
         raise NoMatch(message)
     raise _EXCEPTIONS.get(kind, RuntimeError)(message)

@@ -307,7 +307,7 @@ static void binding()
     EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "IndexError" &&
            count == 0);
     args[4].i = 1LL << 40;
-    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "TypeError");
+    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue number = {KOPS_FLOAT, 0, 0, 1.5, nullptr};
     EXPECT(!kops_call(2, &number, given, out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};

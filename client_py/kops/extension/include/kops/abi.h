@@ -4,8 +4,8 @@
 // kops_def_…) and runs one by kops_call(). Structures grow only at their ends.
 //
 // Tensors are counted by id. The module owns one reference of each tensor that a call of the table's op() returned and
-// of each tensor argument of kops_call(), and gives it back by release(). Results of kops_call() carry a reference
-// that then is the runtime's, taken by op("retain").
+// of each tensor argument of kops_call() that it has marked as taken, and gives it back by release(). Results of
+// kops_call() carry a reference that then is the runtime's, taken by op("retain").
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,7 @@ enum {
 enum {
     KOPS_NONE = 0,
     KOPS_TENSOR = 1,   // i: id in calls of op(); index into the tensors of kops_call()
-    KOPS_INT = 2,      // i; a pointer is an int, too
+    KOPS_INT = 2,      // i; a pointer is an int, too. n: 1 where the bits of i are unsigned, 2 where only d has it
     KOPS_FLOAT = 3,    // d
     KOPS_BOOL = 4,     // i
     KOPS_DTYPE = 5,    // i: c10::ScalarType
@@ -35,10 +35,16 @@ enum {
     KOPS_COMPLEX = 15, // p: 2 double
 };
 
+// Flags of a tensor.
+enum {
+    KOPS_READABLE = 1, // its elements are in memory that the host can read
+    KOPS_TAKEN = 2,    // the module has taken over the reference of this argument of kops_call()
+};
+
 extern "C" {
 struct KopsTensor {
     int64_t id;
-    int32_t dtype, device_type, device_index, ndim, requires_grad, pad;
+    int32_t dtype, device_type, device_index, ndim, requires_grad, flags;
     uint64_t data; // address of the first element
     int64_t sizes[KOPS_DIMS], strides[KOPS_DIMS];
 };
@@ -82,12 +88,14 @@ const char *kops_def_doc(int def);
 int kops_def_arguments(int def); // how many values kops_call() reads
 // The name of an argument, or NULL for one without a name. *value is its default; tag -1: none.
 const char *kops_def_argument(int def, int argument, KopsValue *value);
+// With `on`, the thread's next kops_call() takes only arguments of the parameters' own types, and converts no number.
+void kops_strict(int on);
 // Returns NULL or the message of the exception. `scalar` describes the whole result: KOPS_TENSOR and KOPS_TENSORS are
 // indices into out, KOPS_TUPLE has these in it. Its pointers are valid until the thread's next call.
 const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor *out, int *nout,
                       KopsValue *scalar);
-// The Python exception that the thread's last message is for: "RuntimeError", "TypeError" (a call that did not begin:
-// the next function of the same name may take the arguments), "IndexError", "ValueError", "NotImplementedError".
+// The Python exception that the thread's last message is for, such as "IndexError"; "NoMatch" for a call that did not
+// begin: the next function of the same name may take the arguments.
 const char *kops_error_type();
 }
 

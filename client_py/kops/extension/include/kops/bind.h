@@ -13,36 +13,87 @@ namespace kops
 {
 // ---- Values from Python
 
+// The arguments are not those of the function: the call does not begin.
+class NoMatch : public c10::Error
+{
+  public:
+    using Error::Error;
+    const char *python() const override
+    {
+        return "NoMatch";
+    }
+};
 [[noreturn]] inline void refuse(const char *wanted)
 {
-    throw c10::TypeError(c10::str("incompatible function arguments: ", wanted, " is needed"));
+    throw NoMatch(c10::str("incompatible function arguments: ", wanted, " is needed"));
 }
 
-// The C++ value of an argument. There is none for a type that is not listed.
+inline thread_local bool strict = false; // see kops_strict()
+
+inline Tensor argument_tensor(int64_t index, KopsTensor *const *tensors)
+{
+    if (index < 0)
+        return Tensor();
+    tensors[index]->flags |= KOPS_TAKEN;
+    return Tensor(*tensors[index]);
+}
+
+// A number as it is, and the number of a tensor with one element.
+inline KopsValue number_of(const KopsValue &value, KopsTensor *const *tensors)
+{
+    if (value.tag != KOPS_TENSOR)
+        return value;
+    Tensor tensor = argument_tensor(value.i, tensors);
+    if (!tensor.defined() || tensor.numel() != 1)
+        refuse("a number");
+    return Argument(tensor.item()).value();
+}
+template <class T> bool holds(const KopsValue &value)
+{
+    if (value.n)
+        return value.n == 1 && std::is_unsigned_v<T> && sizeof(T) == 8;
+    return std::is_unsigned_v<T> && sizeof(T) == 8
+               ? value.i >= 0
+               : value.i >= (int64_t)std::numeric_limits<T>::min() && value.i <= (int64_t)std::numeric_limits<T>::max();
+}
+
+// The C++ value of an argument, by pybind11's rules. There is none for a type that is not listed.
 template <class T> struct FromPython {
-    static T of(const KopsValue &value, KopsTensor *const *tensors)
+    static T of(const KopsValue &given, KopsTensor *const *tensors)
     {
-        (void)tensors;
+        (void)given, (void)tensors;
         if constexpr (std::is_same_v<T, bool>) {
-            if (value.tag == KOPS_BOOL)
-                return value.i != 0;
-            refuse("a bool");
+            if (given.tag == KOPS_BOOL)
+                return given.i != 0;
+            if (strict)
+                refuse("a bool");
+            const KopsValue value = number_of(given, tensors);
+            if (value.tag == KOPS_INT || value.tag == KOPS_BOOL)
+                return value.i != 0 || value.n;
+            if (value.tag == KOPS_FLOAT)
+                return value.d != 0;
+            if (value.tag != KOPS_NONE)
+                refuse("a bool");
+            return false;
         } else if constexpr (std::is_floating_point_v<T>) {
+            if (strict && given.tag != KOPS_FLOAT)
+                refuse("a float");
+            const KopsValue value = number_of(given, tensors);
             if (value.tag == KOPS_FLOAT)
                 return (T)value.d;
             if (value.tag == KOPS_INT || value.tag == KOPS_BOOL)
-                return (T)value.i;
+                return value.n ? (T)value.d : (T)value.i;
             refuse("a float");
         } else if constexpr (std::is_integral_v<T>) {
-            if ((value.tag == KOPS_INT || value.tag == KOPS_BOOL) &&
-                (std::is_unsigned_v<T> && sizeof(T) == 8 ? value.i >= 0
-                                                         : value.i >= (int64_t)std::numeric_limits<T>::min() &&
-                                                               value.i <= (int64_t)std::numeric_limits<T>::max()))
+            KopsValue value = number_of(given, tensors);
+            if (value.tag == KOPS_FLOAT && given.tag == KOPS_TENSOR && !strict && std::abs(value.d) < 9e18)
+                value = {KOPS_INT, 0, (int64_t)value.d, 0, nullptr};
+            if ((value.tag == KOPS_INT || value.tag == KOPS_BOOL) && holds<T>(value))
                 return (T)value.i;
             refuse("an int of its C++ type");
         } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>) {
-            if (value.tag == KOPS_STRING)
-                return T((const char *)value.p, (size_t)value.n);
+            if (given.tag == KOPS_STRING)
+                return T((const char *)given.p, (size_t)given.n);
             refuse("a str");
         } else {
             static_assert(!sizeof(T), "kops: a bound function has a parameter or result of this type T, which cannot "
@@ -51,15 +102,26 @@ template <class T> struct FromPython {
     }
 };
 
-inline Tensor argument_tensor(int64_t index, KopsTensor *const *tensors)
+// A list or tuple of any kind, item by item.
+inline bool is_list(const KopsValue &value)
 {
-    return index < 0 ? Tensor() : Tensor(*tensors[index]);
+    return value.tag == KOPS_TUPLE || value.tag == KOPS_TENSORS || value.tag == KOPS_INTS || value.tag == KOPS_FLOATS;
 }
+inline KopsValue item_of(const KopsValue &list, size_t i)
+{
+    if (list.tag == KOPS_TUPLE)
+        return ((const KopsValue *)list.p)[i];
+    if (list.tag == KOPS_FLOATS)
+        return {KOPS_FLOAT, 0, 0, ((const double *)list.p)[i], nullptr};
+    const int64_t number = ((const int64_t *)list.p)[i];
+    if (list.tag == KOPS_TENSORS)
+        return {number < 0 ? KOPS_NONE : KOPS_TENSOR, 0, number, 0, nullptr};
+    return {KOPS_INT, 0, number, 0, nullptr};
+}
+
 template <> struct FromPython<Tensor> {
     static Tensor of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        if (value.tag == KOPS_NONE)
-            return Tensor();
         if (value.tag != KOPS_TENSOR)
             refuse("a Tensor");
         return argument_tensor(value.i, tensors);
@@ -77,23 +139,10 @@ template <class T> struct FromPython<std::vector<T>> {
     static std::vector<T> of(const KopsValue &value, KopsTensor *const *tensors)
     {
         std::vector<T> list;
-        if (value.tag == KOPS_TUPLE) {
-            auto items = (const KopsValue *)value.p;
-            for (int i = 0; i < value.n; i++)
-                list.push_back(FromPython<T>::of(items[i], tensors));
-        } else if (value.tag == KOPS_TENSORS || value.tag == KOPS_INTS || value.tag == KOPS_FLOATS) {
-            for (int i = 0; i < value.n; i++) {
-                KopsValue item{};
-                item.tag = value.tag == KOPS_TENSORS ? KOPS_TENSOR : value.tag == KOPS_INTS ? KOPS_INT : KOPS_FLOAT;
-                if (value.tag == KOPS_FLOATS)
-                    item.d = ((const double *)value.p)[i];
-                else
-                    item.i = ((const int64_t *)value.p)[i];
-                list.push_back(FromPython<T>::of(item, tensors));
-            }
-        } else {
+        if (!is_list(value))
             refuse("a list");
-        }
+        for (int i = 0; i < value.n; i++)
+            list.push_back(FromPython<T>::of(item_of(value, (size_t)i), tensors));
         return list;
     }
 };
@@ -110,15 +159,21 @@ template <class T, size_t N> struct FromPython<std::array<T, N>> {
 };
 template <class... T> struct FromPython<std::tuple<T...>> {
     template <size_t... I>
-    static std::tuple<T...> of(const KopsValue *items, KopsTensor *const *tensors, std::index_sequence<I...>)
+    static std::tuple<T...> of(const KopsValue &list, KopsTensor *const *tensors, std::index_sequence<I...>)
     {
-        return std::tuple<T...>(FromPython<T>::of(items[I], tensors)...);
+        return std::tuple<T...>{FromPython<T>::of(item_of(list, I), tensors)...};
     }
     static std::tuple<T...> of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        if (value.tag != KOPS_TUPLE || value.n != sizeof...(T))
+        if (!is_list(value) || value.n != sizeof...(T))
             refuse("a tuple of its C++ tuple's length");
-        return of((const KopsValue *)value.p, tensors, std::index_sequence_for<T...>());
+        return of(value, tensors, std::index_sequence_for<T...>());
+    }
+};
+template <class A, class B> struct FromPython<std::pair<A, B>> {
+    static std::pair<A, B> of(const KopsValue &value, KopsTensor *const *tensors)
+    {
+        return std::make_from_tuple<std::pair<A, B>>(FromPython<std::tuple<A, B>>::of(value, tensors));
     }
 };
 template <> struct FromPython<c10::Scalar> {
@@ -128,7 +183,7 @@ template <> struct FromPython<c10::Scalar> {
             return value.d;
         if (value.tag == KOPS_BOOL)
             return value.i != 0;
-        if (value.tag != KOPS_INT)
+        if (value.tag != KOPS_INT || value.n)
             refuse("a number");
         return value.i;
     }
@@ -202,7 +257,7 @@ struct Returned {
     }
     template <class T> KopsValue of(const std::vector<T> &list)
     {
-        if constexpr (std::is_arithmetic_v<T>)
+        if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
             return keep(Argument(list));
         else
             return tuple(list);
@@ -244,7 +299,7 @@ struct Returned {
     template <class L> KopsValue tuple(const L &list)
     {
         std::vector<KopsValue> items;
-        for (const auto &item : list)
+        for (const typename L::value_type &item : list)
             items.push_back(of(item));
         return keep_tuple(std::move(items));
     }
@@ -385,6 +440,8 @@ using error_already_set = c10::Error;
 using type_error = c10::TypeError;
 using value_error = c10::ValueError;
 using index_error = c10::IndexError;
+using key_error = c10::KeyError;
+using attribute_error = c10::AttributeError;
 
 class module_
 {
@@ -609,6 +666,10 @@ KOPS_EXPORT const char *kops_error_type()
 {
     return kops::error_type;
 }
+KOPS_EXPORT void kops_strict(int on)
+{
+    kops::strict = on;
+}
 KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor *out,
                                   int *nout, KopsValue *scalar)
 {
@@ -619,23 +680,32 @@ KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *co
         const kops::Function &function = kops::functions[(size_t)def];
         TORCH_CHECK(function.call, function.name, " is declared by a schema, but has no implementation");
         *scalar = function.call(args, tensors, *kops::last_returned);
+        kops::strict = false;
         return nullptr;
     } catch (const c10::Error &error) {
         kops::error_type = error.python();
         kops::message = error.what();
-    } catch (const std::out_of_range &error) {
-        kops::error_type = "IndexError";
+#define KOPS_CATCH(TYPE, PYTHON)                                                                                       \
+    }                                                                                                                  \
+    catch (const std::TYPE &error)                                                                                     \
+    {                                                                                                                  \
+        kops::error_type = PYTHON;                                                                                     \
         kops::message = error.what();
-    } catch (const std::invalid_argument &error) {
-        kops::error_type = "ValueError";
-        kops::message = error.what();
-    } catch (const std::exception &error) {
-        kops::error_type = "RuntimeError";
-        kops::message = error.what();
+        // As pybind11 translates them.
+        KOPS_CATCH(out_of_range, "IndexError")
+        KOPS_CATCH(invalid_argument, "ValueError")
+        KOPS_CATCH(domain_error, "ValueError")
+        KOPS_CATCH(length_error, "ValueError")
+        KOPS_CATCH(range_error, "ValueError")
+        KOPS_CATCH(overflow_error, "OverflowError")
+        KOPS_CATCH(bad_alloc, "MemoryError")
+        KOPS_CATCH(exception, "RuntimeError")
+#undef KOPS_CATCH
     } catch (...) {
         kops::error_type = "RuntimeError";
         kops::message = "Caught an unknown exception!";
     }
+    kops::strict = false;
     for (; *nout > 0; --*nout)
         kops::table->release(out[*nout - 1].id);
     return kops::message.c_str();

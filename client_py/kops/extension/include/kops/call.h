@@ -55,6 +55,8 @@ class Argument
     template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
     Argument(T number) : Argument(c10::Scalar(number))
     {
+        if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
+            value_.n = value_.i < 0;
     }
     Argument(const c10::Scalar &scalar)
     {

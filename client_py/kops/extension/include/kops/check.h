@@ -40,6 +40,8 @@ KOPS_ERROR(IndexError, "IndexError");
 KOPS_ERROR(ValueError, "ValueError");
 KOPS_ERROR(TypeError, "TypeError");
 KOPS_ERROR(NotImplementedError, "NotImplementedError");
+KOPS_ERROR(KeyError, "KeyError");
+KOPS_ERROR(AttributeError, "AttributeError");
 KOPS_ERROR(LinAlgError, "RuntimeError");
 #undef KOPS_ERROR
 

@@ -2,6 +2,9 @@
 #pragma once
 #include <kops/call.h>
 
+#include <mutex>
+#include <unordered_map>
+
 namespace at
 {
 template <class T> struct DefaultPtrTraits {
@@ -182,9 +185,44 @@ class Tensor
         Handle(const Handle &) = delete;
         ~Handle()
         {
+            {
+                std::lock_guard<std::mutex> lock(handles().mutex);
+                auto known = handles().by_id.find(tensor.id);
+                if (known != handles().by_id.end() && known->second.expired())
+                    handles().by_id.erase(known);
+            }
             kops::table->release(tensor.id);
         }
     };
+    // All copies of a tensor share a handle, however they came here: what changes one's sizes changes the others'.
+    struct Handles {
+        std::mutex mutex;
+        std::unordered_map<int64_t, std::weak_ptr<Handle>> by_id;
+    };
+    static Handles &handles()
+    {
+        static Handles *const made = new Handles; // outlives global tensors
+        return *made;
+    }
+    static std::shared_ptr<Handle> handle_of(const KopsTensor &tensor)
+    {
+        std::shared_ptr<Handle> found;
+        if (!tensor.id)
+            return found;
+        {
+            std::lock_guard<std::mutex> lock(handles().mutex);
+            std::weak_ptr<Handle> &known = handles().by_id[tensor.id];
+            found = known.lock();
+            if (!found) {
+                found = std::make_shared<Handle>(tensor);
+                known = found;
+                return found;
+            }
+            found->tensor = tensor;
+        }
+        kops::table->release(tensor.id);
+        return found;
+    }
     std::shared_ptr<Handle> handle;
 
     int64_t wrap(int64_t dim) const
@@ -209,7 +247,7 @@ class Tensor
   public:
     Tensor() = default;
     // Takes over a reference that the runtime counts.
-    explicit Tensor(const KopsTensor &tensor) : handle(tensor.id ? std::make_shared<Handle>(tensor) : nullptr)
+    explicit Tensor(const KopsTensor &tensor) : handle(handle_of(tensor))
     {
     }
     Tensor(const Tensor &) = default;
@@ -463,7 +501,7 @@ class Tensor
     template <class T, size_t N> TensorAccessor<T, N> accessor() const &
     {
         check_accessor<T, N>();
-        TORCH_CHECK(is_cpu(), "accessor() needs a tensor of the CPU");
+        TORCH_CHECK(is_cpu() || described().flags & KOPS_READABLE, "accessor() needs a tensor of the CPU");
         return {data_ptr<T>(), described().sizes, described().strides};
     }
     template <class T, size_t N, template <class> class Traits = DefaultPtrTraits, class I = int64_t>
