@@ -349,12 +349,13 @@ int invalid(torch::Tensor x, int blocks, int threads) {
     int first = cudaGetLastError();
     return first * 1000 + cudaGetLastError();
 }
+void unlooked(torch::Tensor x) { cudaMemcpy(x.data_ptr(), x.data_ptr(), 9, cudaMemcpyDefault); }
 void on_host(torch::Tensor x) { sq<<<1, 1>>>(torch::zeros({4}).data_ptr<float>()); }
 void stray(torch::Tensor x) { sq<<<1, 1>>>((float*)64); }
 void behind(torch::Tensor x) { sq<<<1, 1>>>(x.data_ptr<float>() + x.numel()); }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     m.def("f", &f); m.def("filled", &filled); m.def("forms", &forms); m.def("scratch", &scratch);
-    m.def("invalid", &invalid);
+    m.def("invalid", &invalid); m.def("unlooked", &unlooked);
     m.def("on_host", &on_host); m.def("stray", &stray); m.def("behind", &behind);
 }
 """
@@ -390,6 +391,10 @@ def test_wrong_launches(types: Any) -> None:
     x = floats(2, 3)
     assert types.invalid(x, 0, 1) == 9000 and types.invalid(x, 1, 2000) == 9000 and x.tolist() == [2, 3]
     assert types.invalid(x, 1, 1) == 0 and x.tolist() == [4, 3]
+    with pytest.raises(RuntimeError, match=r"invalid configuration argument: sq with a grid of \(1, 1, 1\) and blocks of \(0, "):
+        types.f(floats())
+    with pytest.raises(RuntimeError, match=r"CUDA error: invalid argument: cudaMemcpy\(\)"):
+        types.unlooked(x)
     with pytest.raises(kops.BadArgument, match=r"argument 1 \(float ?\*\) is 0x40, which is in no tensor"):
         types.stray(x)
     with pytest.raises(kops.BadArgument, match="points into a tensor in the memory of the CPU"):

@@ -10,7 +10,8 @@ from typing import Any
 from .. import Unsupported
 from . import _memory
 
-SUCCESS, INVALID_VALUE = 0, 1
+SUCCESS, INVALID_VALUE, INVALID_CONFIGURATION = 0, 1, 9
+_TEXTS = {INVALID_VALUE: "invalid argument", INVALID_CONFIGURATION: "invalid configuration argument"}
 VERSION = 12080
 STRING_BYTES = 256  # of a device's name
 # What cudaDeviceGetAttribute answers, by cudaDeviceAttr: the numbers of an H200, but for those that torch tells.
@@ -26,14 +27,22 @@ _THREADS, _MULTIPROCESSORS, _PER_MULTIPROCESSOR = 39, 16, 106
 
 
 class Cuda:
-    """What a call has told the CUDA runtime: the error of the last launch, and attributes of the next one."""
+    """What a call has told the CUDA runtime: the error that nobody has asked for, and attributes of the next launch."""
 
     def __init__(self) -> None:
         self.number = SUCCESS
+        self._what = ""
         self._attributes: dict[str, Any] = {}
 
-    def set(self, number: int) -> None:
-        self.number = number or self.number
+    def set(self, number: int, what: str) -> None:
+        """Keeps an error, and what had it."""
+        if number:
+            self.number, self._what = number, what
+
+    def check(self) -> None:
+        """At the end of a call, as torch does at its own next launch: raises the error that C++ has not looked at."""
+        if self.number:
+            raise RuntimeError(f"CUDA error: {_TEXTS[self.number]}: {self._what}")
 
     def take(self) -> int:
         number, self.number = self.number, SUCCESS
@@ -236,6 +245,7 @@ def cuda(call: Any, name: str, arguments: Sequence[Any], out: Any) -> int:
     try:
         made = function(call, *arguments)
     except BadAddress:
+        call.cuda.set(INVALID_VALUE, f"{name}()")
         return INVALID_VALUE
     if made is not None and out:
         out[0] = made

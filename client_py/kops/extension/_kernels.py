@@ -15,8 +15,8 @@ from .._companions import DTYPES, NAME, NAMES, Code, Form, Geometry, drive, kern
 from ..interpret import _compiler
 from ..interpret import _runtime as _interpreted
 from . import _memory
+from ._cuda import INVALID_CONFIGURATION
 
-INVALID_CONFIGURATION = 9  # cudaErrorInvalidConfiguration
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 PLANS_MOST = 256

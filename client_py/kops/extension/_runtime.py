@@ -13,7 +13,7 @@ from .. import BadArgument
 from . import _abi, _memory, _numpy, _torch
 from ._abi import Definition, Library, Table, Tensor, Value
 from ._cuda import Cuda, cuda
-from ._kernels import Kernels, Type
+from ._kernels import Kernels, Type, device_name
 
 _EXCEPTIONS = {
     "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
@@ -152,7 +152,9 @@ def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments
     data = [c.string_at(one.data, one.size) for one in given]
     usual = call.framework.stream()
     attributes = call.cuda.take_attributes()
-    call.cuda.set(call.kernels.launch(kernel.decode(), types, data, dims[:6], shared, stream or 0, usual, **attributes))
+    name = kernel.decode()
+    error = call.kernels.launch(name, types, data, dims[:6], shared, stream or 0, usual, **attributes)
+    call.cuda.set(error, f"{device_name(name)} with a grid of {tuple(dims[:3])} and blocks of {tuple(dims[3:6])}")
 
 
 def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:
@@ -282,9 +284,10 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
         failed = library.call(definition.number, made.values, made.tensors, out, result, strict)
         if failed is not None:
             _fail(call, *failed)
+        value = _abi.read(result, lambda index: _taken(out[index].id))
         if call.refused is not None:
             raise call.refused
-        value = _abi.read(result, lambda index: _taken(out[index].id))
+        call.cuda.check()
         return list(value) if isinstance(value, tuple) and definition.returns_list else value
     finally:
         made.drop()
