@@ -456,6 +456,32 @@ def test_files(tmp_path: Path) -> None:
         kops.load()
 
 
+def test_sources_are_apart() -> None:
+    """What one of the two sources defines is not seen in the other, as in torch, where both are compiled alone."""
+    cuda = PUT + "#define SCALE 2\n#define number 7\nusing integer = char;\nint g() { return SCALE; }\n"
+    cpp = "#ifndef SCALE\n#define SCALE 3\n#endif\nint g();\ntypedef int integer;\n"
+    cpp += "int h() { int number = g(); return SCALE * 10 + number; }\n"
+    assert loaded(cuda, ["g", "h"], cpp).h() == 32
+    mod = loaded(cuda.replace("using integer = char;", ""), ["g", "h"], cpp, extra_cflags=["-DSCALE=5"])
+    assert mod.h() == 52 and mod.g() == 2
+
+
+def test_headers_of_other_folders(tmp_path: Path) -> None:
+    (tmp_path / "csrc" / "cuda").mkdir(parents=True)
+    (tmp_path / "common.h").write_text("#pragma once\n#define FACTOR 4\n")
+    (tmp_path / "csrc" / "wrong.h").write_text("\n\nint wrong = nothing;\n")
+    source = tmp_path / "csrc" / "cuda" / "a.cu"
+    source.write_text(
+        HEAD + '#include "../../common.h"\n#ifdef WRONG\n#include "../wrong.h"\n#endif\nint f() { return FACTOR; }\n'
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }\n'
+    )
+    assert kops.load(name="far", sources=[source], fallback="interpret").f() == 4
+    (tmp_path / "common.h").write_text("#pragma once\n#define FACTOR 5\n")
+    assert kops.load(name="far", sources=[source], fallback="interpret").f() == 5
+    with pytest.raises(kops.CompileFailed, match=r"does not compile: \.\./wrong\.h:3: .*nothing"):
+        kops.load(name="far", sources=[source], fallback="interpret", extra_cflags=["-DWRONG"])
+
+
 def test_torch_library() -> None:
     mod = loaded("""
 int add(int a, int b) { return a + b; }
@@ -532,6 +558,19 @@ def test_the_next_process_compiles_nothing(tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
     assert sorted(path.name for path in (tmp_path / "kops" / "extension").iterdir()) == made
     assert float(second.stdout) < float(first.stdout)
+
+
+def test_a_cache_that_was_copied(tmp_path: Path) -> None:
+    """clang takes no precompiled header whose files have another time; folders of killed builds do not stay."""
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert run(PROGRAM, **cache).returncode == 0
+    made = tmp_path / "kops" / "extension"
+    (made / "tmpkilled").mkdir()
+    for path in (*made.glob("prefix-*/kops/*.h"), made / "tmpkilled"):
+        os.utime(path, (1, 1))
+    done = run(PROGRAM.replace("SALT", "other"), **cache)
+    assert done.returncode == 0, done.stderr
+    assert not (made / "tmpkilled").exists()
 
 
 def test_processes_build_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -32,10 +33,14 @@ _FLAGS = ("-std=c++17", "-w", "-O0", "-fPIC", "-pthread", "-Wno-narrowing", "-fn
 _OF_GCC = ("-fno-gnu-unique",)  # variables of a header are the object's own, though others have the header, too
 _LINK = ("-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic")
 _ERROR = re.compile(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)
+_OUTDATED = re.compile(r"precompiled (?:header|file).* (?:was built|is out of date)")  # files that it was made of have changed since
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
+_FILES = "files/a/b/c/d"  # so deep that "../x.h" is in the folder, too
+STALE_SECONDS = 86400  # of a build's folder: its process was killed
 
 
 class Unit(NamedTuple):
-    """A source of C++ under the name that its errors have. `rewritten`: it is CUDA's."""
+    """A source of C++ under the name that its errors have."""
 
     name: str
     text: str
@@ -104,6 +109,10 @@ def _keep(made: str, path: Path) -> None:
     """Puts a file into the cache, out of which the oldest go."""
     os.chmod(made, 0o700)
     os.rename(made, path)
+    for left in directory().glob("tmp*"):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
     for sort, most in KEEP.items():
         entries = sorted(directory().glob(f"{sort}-*"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
         for old in entries[:-most]:
@@ -145,6 +154,8 @@ def _prefix(using: Compiler) -> Path:
     path = directory() / f"prefix-{key}"
     output = "prefix.h.pch" if using.is_clang else "prefix.h.gch"
     if (path / output).is_file():
+        with contextlib.suppress(OSError):
+            os.utime(path)
         return path
     with _locked(key), tempfile.TemporaryDirectory(dir=path.parent) as folder:
         if not path.is_dir():
@@ -176,12 +187,18 @@ def host_text(text: str) -> str:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
+    (folder / _FILES).mkdir(parents=True)
     for name, text in files.items():
-        path = Path(os.path.normpath(folder / name))
+        path = Path(os.path.normpath(folder / _FILES / name))
         if folder not in path.parents:
-            continue  # a header outside of its folder is found by nobody, and the compiler says so
+            continue  # a header far outside is found by nobody, and the compiler says so
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(host_text(text), encoding="utf-8", errors="surrogatepass")
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+
+
+def _undefined(texts: Sequence[str]) -> str:
+    """Directives that undefine the macros of these sources."""
+    return "".join(f"#undef {name}\n" for name in dict.fromkeys(name for text in texts for name in _DEFINE.findall(text)))
 
 
 def _quoted(name: str) -> str:
@@ -192,8 +209,9 @@ def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, st
     """The shared object of these sources, made now or before. `defines`: directives before each. `files`: headers by name.
     Sources that do not go together, since both define the same, are compiled apart."""
     using = compiler(os.environ.get("CXX", ""))
-    texts = [part for unit in units for part in unit] + [part for item in sorted(files.items()) for part in item]
-    key = _hash(using.identity, _headers(), *_FLAGS, defines, *texts)
+    texts = [f'#line 1 "{_quoted(unit.name)}"\n{host_text(unit.text)}\n' for unit in units]
+    headers = {name: f'#line 1 "{_quoted(name)}"\n{host_text(text)}' for name, text in sorted(files.items())}
+    key = _hash(using.identity, _headers(), *_FLAGS, *_LINK, defines, *texts, "", *(part for item in headers.items() for part in item))
     path = directory() / f"extension-{key}.so"
     if is_mine(path):
         with contextlib.suppress(OSError):
@@ -204,18 +222,32 @@ def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, st
         if is_mine(path):
             return path
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            _write(Path(folder, "files"), files)
+            _write(Path(folder), headers)
             made = os.path.join(folder, "extension.so")
-            whole = [f'#line 1 "{_quoted(unit.name)}"\n{host_text(unit.text)}\n' for unit in units]
             how = _Command(using, prefix, folder, name, defines)
             try:
-                how.compile(["".join(whole)], made)
+                _compile(how, units, texts, made)
             except CompileFailed as error:
-                if len(units) == 1 or not re.search(r"redefinition|redeclar|conflict|ambiguous", error.log):
+                if not _OUTDATED.search(error.log):
                     raise
-                how.compile(whole, made)
+                for output in prefix.glob("prefix.h.*"):
+                    output.unlink(missing_ok=True)
+                _prefix(using)
+                _compile(how, units, texts, made)
             _keep(made, path)
     return path
+
+
+def _compile(how: _Command, units: Sequence[Unit], texts: Sequence[str], made: str) -> None:
+    """All in one, which is quicker; apart where that fails behind the first source: what it declares is none of the others' business."""
+    whole = [(_undefined(texts[:i]) + how.defines if i else "") + text for i, text in enumerate(texts)]
+    try:
+        how.compile(["".join(whole)], made)
+    except CompileFailed as error:
+        found = _ERROR.search(error.log)
+        if len(units) == 1 or found is None or found[1] == units[0].name:
+            raise
+        how.compile(texts, made)
 
 
 class _Command(NamedTuple):
@@ -232,5 +264,5 @@ class _Command(NamedTuple):
             Path(self.folder, sources[-1]).write_text(self.defines + text, encoding="utf-8", errors="surrogatepass")
         header = str(self.prefix / "prefix.h")
         first = ["-include-pch", f"{header}.pch"] if self.using.is_clang else ["-include", header]
-        include = ["-iquote", "files", "-I", "files", *_include(self.prefix)]
+        include = ["-iquote", _FILES, "-I", _FILES, *_include(self.prefix)]
         _run([*self.using.command, *_flags(self.using), *first, *include, *_LINK, *sources, "-o", made], self.folder, self.name)
