@@ -423,6 +423,27 @@ torch::Tensor unknown(torch::Tensor x) { return torch::mish(x); }
         mod.unknown(x)
 
 
+def test_dtypes_of_results_are_torchs() -> None:
+    """NumPy widens where torch does not, and cuts what torch refuses. Each was held against torch."""
+    mod = loaded("""
+std::vector<torch::Tensor> made(torch::Tensor x, torch::Tensor half) {
+    return {x * 2.5, torch::sqrt(x), x + half, x.cumsum(0, torch::kFloat64), half.softmax(0, torch::kFloat32), torch::pow(x, 0.5)};
+}
+std::vector<torch::Tensor> norms(torch::Tensor x) { return {torch::norm(x, INFINITY), torch::norm(x, 0), x.norm()}; }
+torch::Tensor copied(torch::Tensor x) { return x.to(torch::kFloat32, false, true); }
+torch::Tensor in_place(torch::Tensor x) { return x.add_(0.5); }
+""", ["made", "norms", "copied", "in_place"])  # fmt: skip
+    x = numpy.array([1, 4])
+    made = [str(one.dtype) for one in mod.made(x, x.astype("float16"))]
+    assert made == ["float32", "float32", "float16", "float64", "float32", "float32"]
+    assert [float(one) for one in mod.norms(floats(0, 3, -4))] == [4, 2, 5]
+    y = floats(1)
+    assert mod.copied(y) is not y and mod.in_place(y).tolist() == [1.5]
+    with pytest.raises(RuntimeError, match="result type float32 can't be cast to the desired output type int64"):
+        mod.in_place(x)
+    assert x.tolist() == [1, 4]
+
+
 def test_macros_and_defaults_are_given() -> None:
     source = PUT + "void g(torch::Tensor x) { put<<<1, 1>>>(x.data_ptr<float>(), FACTOR * OTHER, 0); }\n"
     mod = loaded(source, {"g": "Puts."}, extra_cuda_cflags=["-DFACTOR=2.5f", "-O3"], extra_cflags=["-DOTHER=2"])

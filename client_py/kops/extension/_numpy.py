@@ -164,6 +164,8 @@ def _axes(dim: Any) -> Any:
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
         made = function(self, axis=_axes(dim), keepdims=keepdim)
+        if made.dtype == numpy.uint64 and self.dtype != numpy.uint64:  # torch sums integers as int64
+            made = made.astype(numpy.int64)
         return made if dtype is None else numpy.asarray(made).astype(_dtype(dtype, None))
 
     return reduce
@@ -189,6 +191,7 @@ def _div(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
 
 
 def _softmax(self: Any, dim: int, dtype: Any = None) -> Any:
+    self = self.astype(_dtype(dtype, self.dtype), copy=False)
     made = numpy.exp(self - self.max(axis=dim, keepdims=True))
     return made / made.sum(axis=dim, keepdims=True)
 
@@ -247,16 +250,20 @@ def _index_put(self: Any, *given: Any) -> Any:
 
 
 def _to(self: Any, *wanted: Any, **more: Any) -> Any:
+    dtype, flags = self.dtype, [one for one in wanted if isinstance(one, bool)]  # non_blocking, copy
     for one in wanted:
         if isinstance(one, (Dtype, Options)):
-            return self.astype(_dtype(one, self.dtype), copy=False)
-        if is_tensor(one):
-            return self.astype(one.dtype, copy=False)
-    return self
+            dtype = _dtype(one, self.dtype)
+        elif is_tensor(one):
+            dtype = one.dtype
+    return self.astype(dtype, copy=bool(more.get("copy")) or flags[1:2] == [True])
 
 
-def _norm(self: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
-    return (abs(self) ** (p or 2)).sum(axis=_axes(dim), keepdims=keepdim) ** (1 / (p or 2))
+def _norm(self: Any, p: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+    p, how = 2 if p is None else p, {"axis": _axes(dim), "keepdims": keepdim}
+    if math.isinf(p):
+        return (numpy.max if p > 0 else numpy.min)(abs(self), **how)
+    return (self != 0).sum(**how).astype(self.dtype) if p == 0 else (abs(self) ** p).sum(**how) ** (1 / p)
 
 
 def _arange(*bounds: Any, options: Any = None) -> Any:
@@ -334,7 +341,8 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "sum": _reduction(numpy.sum), "mean": _reduction(numpy.mean), "prod": _reduction(numpy.prod), "amax": _reduction(numpy.amax),
     "amin": _reduction(numpy.amin), "any": _reduction(numpy.any), "all": _reduction(numpy.all), "argmax": _reduction(numpy.argmax),
     "argmin": _reduction(numpy.argmin), "max": _extreme(numpy.max, numpy.argmax, numpy.maximum),
-    "min": _extreme(numpy.min, numpy.argmin, numpy.minimum), "norm": _norm, "cumsum": lambda self, dim, dtype=None: self.cumsum(dim),
+    "min": _extreme(numpy.min, numpy.argmin, numpy.minimum), "norm": _norm,
+    "cumsum": lambda self, dim, dtype=None: self.cumsum(dim, _dtype(dtype, None)),
     "softmax": _softmax, "clamp": _clamp, "clamp_min": lambda self, low: numpy.maximum(self, low),
     "clamp_max": lambda self, high: numpy.minimum(self, high),
     "contiguous": lambda self, *_, **__: numpy.ascontiguousarray(self).reshape(self.shape), "view": _view,
@@ -362,11 +370,29 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     out = named.pop("out", None)
     arguments = [argument for argument in arguments if not isinstance(argument, Format)]
     made = function(*arguments, **{key: value for key, value in named.items() if value is not None and not isinstance(value, Device)})
+    if not any(isinstance(one, (Dtype, Options)) for one in (*arguments, *named.values())):
+        flat = [one for value in arguments for one in (value if isinstance(value, (list, tuple)) else (value,))]
+        made = _narrowed(made, [one for one in flat if is_tensor(one)])
     target = arguments[0] if changes else out
     if target is not None:
+        dtype = numpy.asarray(made).dtype
+        if _KINDS.find(dtype.kind) // 2 > _KINDS.find(target.dtype.kind) // 2:
+            raise RuntimeError(f"result type {dtype} can't be cast to the desired output type {target.dtype}")
         target[...] = made
         return target
     return tuple(map(_array, made)) if isinstance(made, tuple) else _array(made)
+
+
+_KINDS = "b iuf c "  # two of each category, of torch's rule of results
+
+
+def _narrowed(made: Any, given: Sequence[Any]) -> Any:
+    """A result that NumPy has made wider than torch: of the arguments those of floating point count, and first those with dimensions."""
+    if getattr(made, "dtype", None) != numpy.float64:
+        return made
+    floats = [one for one in given if one.dtype.kind == "f"]
+    counted = [one.dtype for one in floats if one.ndim] or [one.dtype for one in floats]
+    return made.astype(numpy.result_type(*counted) if counted else FLOAT)
 
 
 def _array(value: Any) -> Any:
