@@ -377,6 +377,22 @@ def test_dispatch_names_the_instantiation(types: Any, dtype: str) -> None:
         types.filled(numpy.zeros(4, "int32"))
 
 
+def test_a_pointer_may_step_back() -> None:
+    mod = loaded("""
+__global__ void around(const float* p, float* y, int back) { y[threadIdx.x] = p[(int)threadIdx.x - back] + p[threadIdx.x + 1]; }
+__global__ void rounded(float* y, float x) { y[0] = __half2float(__float2half(x)); }
+void g(torch::Tensor x, torch::Tensor y, int back) { around<<<1, 2>>>(x.data_ptr<float>() + 1, y.data_ptr<float>(), back); }
+void h(torch::Tensor y) { rounded<<<1, 1>>>(y.data_ptr<float>(), 2049.0f); }
+""", ["g", "h"])  # fmt: skip
+    y = floats(0, 0)
+    mod.g(floats(1, 2, 3, 4), y, 1)
+    assert y.tolist() == [4, 6]
+    with pytest.raises(kops.interpret.InterpretError, match=r"read of p\[-2\]"):
+        mod.g(floats(1, 2, 3, 4), y, 2)
+    mod.h(y)
+    assert y[0] == 2048, "torch's headers bring cuda_fp16.h"
+
+
 def test_forms_of_kernels(types: Any) -> None:
     x, d, i = numpy.zeros(4, "float32"), numpy.zeros(1), numpy.zeros(1, "int32")
     types.forms(x, d, i)

@@ -66,6 +66,13 @@ def _malloc(call: Any, size: int, *_: Any) -> int:
     return _memory.allocate(call.framework.new_bytes(max(size, 1)), call.framework)
 
 
+def _malloc_managed(call: Any, size: int, *_: Any) -> int:
+    made = call.framework.new_bytes(max(size, 1))
+    if not call.framework.is_on_cpu(made):
+        raise Unsupported("cudaMallocManaged(): there is no memory here that host and device share: use cudaMalloc() and cudaMemcpy()")
+    return _memory.allocate(made, call.framework)
+
+
 def _free(call: Any, address: int, *_: Any) -> None:
     if address and not _memory.free(address):
         raise BadAddress
@@ -197,7 +204,7 @@ def _stream(call: Any, *_: Any) -> int:
 
 # Each answers what the function writes through its first pointer, or None.
 _FUNCTIONS: dict[str, Callable[..., int | None]] = {
-    "cudaMalloc": _malloc, "cudaMallocAsync": _malloc, "cudaMallocManaged": _malloc, "cudaFree": _free, "cudaFreeAsync": _free,
+    "cudaMalloc": _malloc, "cudaMallocAsync": _malloc, "cudaMallocManaged": _malloc_managed, "cudaFree": _free, "cudaFreeAsync": _free,
     "cudaMallocHost": _malloc_host, "cudaHostAlloc": _malloc_host, "cudaFreeHost": _free_host, "cudaMemcpy": _memcpy,
     "cudaMemcpyAsync": _memcpy, "cudaMemcpy2D": _memcpy_2d, "cudaMemcpy2DAsync": _memcpy_2d, "cudaMemset": _memset,
     "cudaMemsetAsync": _memset, "cudaMemset2D": _memset_2d, "cudaDeviceGetAttribute": _attribute, "cudaDeviceGetName": _name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import struct
 import threading
@@ -11,10 +12,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported, interpret
-from .._companions import DTYPES, NAME, NAMES, Code, Form, Geometry, drive, kernel_names, on_stream, parameter_names, scan, tokens, type_of
+from .._companions import (
+    DTYPES,
+    NAME,
+    NAMES,
+    Code,
+    Form,
+    Geometry,
+    drive,
+    kernel_names,
+    numpy,
+    on_stream,
+    parameter_names,
+    scan,
+    tokens,
+    type_of,
+)
 from ..interpret import _compiler
 from ..interpret import _runtime as _interpreted
-from . import _memory
+from . import _memory, _numpy
 from ._cuda import INVALID_CONFIGURATION
 
 MOST_THREADS = 1024
@@ -28,6 +44,8 @@ _OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NA
 _ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
 _WORDS = re.compile(r"\b(?:const|volatile)\b")
 _RESTRICT = re.compile(r"\b(?:__restrict__|__restrict)\b|\bconst$")  # of the pointer itself
+# torch's headers bring these.
+_OF_TORCHS_HEADERS = ((re.compile(r"\b__\w*half|\bhalf2?\b"), "cuda_fp16.h"), (re.compile(r"bfloat16"), "cuda_bf16.h"))
 _FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)  # headers that device code does without
 _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
 
@@ -130,6 +148,18 @@ class _Argument:
         value = framework.bytes_of(held.value, offset, held.size - offset)
         return value if offset % self._align else framework.viewed(value, self._dtype), memory
 
+    def reaching_back(self, data: bytes, value: Any) -> Any:
+        """A pointer for the interpreter: with what lies before it in its storage, since C++ may step back."""
+        place = _memory.find(int.from_bytes(data, "little")) if self.as_bytes is not None and value is not None else None
+        if place is None or not place.offset:
+            return value
+        whole = numpy.frombuffer((ctypes.c_uint8 * place.held.size).from_address(place.held.start), numpy.uint8)
+        array = whole[place.offset :] if place.offset % self._align else _numpy.viewed(whole[place.offset :], self._dtype)
+        if not array.size:
+            return value
+        array.flags.writeable = value.flags.writeable if _numpy.is_tensor(value) else True
+        return numpy.lib.stride_tricks.as_strided(array, (2, len(array)), (-place.offset, array.itemsize))
+
     def param_of(self, data: bytes) -> Param:
         """The parameter for an argument with these bytes."""
         unaligned = self.as_bytes is not None and int.from_bytes(data, "little") % self._align
@@ -154,7 +184,9 @@ class Kernels:
         self, client: Client, source: str, name: str, options: Sequence[str], files: Mapping[str, str], fallback: str | None
     ) -> None:
         self.client, self.fallback = client, fallback
-        self._source, self._name, self._options, self._files = _FOREIGN.sub("", source), name, tuple(options), dict(files)
+        more = [header for word, header in _OF_TORCHS_HEADERS if word.search(source) and header not in source]
+        before = "".join(f"#include <{header}>\n" for header in more) + (f'#line 1 "{name}"\n' if more else "")
+        self._source, self._name, self._options, self._files = before + _FOREIGN.sub("", source), name, tuple(options), dict(files)
         self.names = tuple(kernel_names(scan(self._source, files, options)))
         self._plain = Code(self._source, self.names, options, self._files, name, None, None) if self.names else None
         self._variables = device_variables(self._source)
@@ -230,7 +262,8 @@ class Kernels:
         values, memory = [value for value, _ in read], {where for _, where in read}
         how: dict[str, Any] = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
         if self.fallback == "interpret" and not memory & {GPU, HERE}:
-            self._interpret(form, values, how)
+            reaching = [one.reaching_back(bits, value) for one, bits, value in zip(plan.arguments, data, values)]
+            self._interpret(form, reaching, how)
             return 0
         if HERE in memory:
             how["where"] = "here"
