@@ -525,6 +525,23 @@ int add(int a, int b) { return a + b; }
 TORCH_LIBRARY(mine, m) { m.def("add", add); }
 """)  # fmt: skip
     assert mod.add(1, 2) == 3
+    mod = loaded("""
+int on_cpu(torch::Tensor x) { return 1; }
+int on_gpu(torch::Tensor x) { return 2; }
+int meta(torch::Tensor x) { return 3; }
+int nothing() { return 4; }
+TORCH_LIBRARY(mine, m) {
+    m.def("where(Tensor x) -> int"); m.def("cpu_only(Tensor x) -> int"); m.def("nothing() -> int"); m.def("no(Tensor x) -> int");
+}
+TORCH_LIBRARY_IMPL(mine, Meta, m) { m.impl("where", &meta); m.impl("no", &meta); }
+TORCH_LIBRARY_IMPL(mine, CPU, m) { m.impl("where", &on_cpu); m.impl("cpu_only", &on_cpu); }
+TORCH_LIBRARY_IMPL(mine, CUDA, m) { m.impl("where", &on_gpu); }
+TORCH_LIBRARY_IMPL(mine, CompositeExplicitAutograd, m) { m.impl("nothing", &nothing); }
+""")  # fmt: skip
+    x = floats(1)
+    assert [mod.where(x), mod.cpu_only(x), mod.nothing()] == [2, 1, 4], "what is an array is told to be on a GPU"
+    with pytest.raises(NotImplementedError, match="Could not run 'mine::no' with arguments from the 'CUDA' backend"):
+        mod.no(x)
 
 
 @pytest.mark.parametrize(

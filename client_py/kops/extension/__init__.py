@@ -34,9 +34,12 @@ class Function:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
         wrong: list[str] = []
-        for strict in (True, False) if len(self._definitions) > 1 else (False,):  # as pybind11: first without conversions
+        definitions = self._definitions
+        if any(one.key or one.is_declaration for one in definitions):
+            definitions = _runtime.dispatched(definitions, [*arguments, *named.values()], self._kernels)
+        for strict in (True, False) if len(definitions) > 1 else (False,):  # as pybind11: first without conversions
             wrong.clear()
-            for definition in self._definitions:
+            for definition in definitions:
                 try:
                     values = _runtime.positional(definition, arguments, named)
                     return _runtime.invoke(self._library, definition, values, self._kernels, strict)

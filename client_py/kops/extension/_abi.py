@@ -63,6 +63,12 @@ class Definition(NamedTuple):
     signature: str  # the schema of a TORCH_LIBRARY, or the text of a compiler that has the types in it
     doc: str
     parameters: tuple[Parameter, ...]
+    is_declaration: bool = False  # a schema without an implementation
+
+    @property
+    def key(self) -> str:
+        """Of torch's dispatcher; empty for all devices."""
+        return self.name.partition("@")[2]
 
     @property
     def shown(self) -> str:
@@ -228,7 +234,7 @@ class Library:
         name, signature, doc = (
             getattr(library, f"kops_def_{what}")(number).decode("utf-8", "replace") for what in ("name", "signature", "doc")
         )
-        return Definition(number, name, signature, doc, tuple(parameters))
+        return Definition(number, name, signature, doc, tuple(parameters), library.kops_def_arguments(number) < 0)
 
     def call(
         self, number: int, values: Any, tensors: Sequence[Tensor], out: Any, result: Value, strict: bool = False

@@ -273,10 +273,34 @@ class _Arguments:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
 
 
+def _call_of(values: Sequence[Any], kernels: Kernels) -> Call:
+    framework = _framework_of(values)
+    return Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
+
+
+_FOR_ALL = ("", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+
+
+def dispatched(definitions: Sequence[Definition], values: Sequence[Any], kernels: Kernels) -> list[Definition]:
+    """A TORCH_LIBRARY's functions for the device of the arguments. Raises NotImplementedError where there is none."""
+    call = _call_of(values, kernels)
+    tensors = [
+        one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,)) if call.framework.is_tensor(one)
+    ]
+    if tensors and all(map(call.is_host, tensors)):
+        keys: tuple[str, ...] = ("CPU",)
+    else:
+        keys = ("CUDA", "CPU") if call.on_cpu or not tensors else ("CUDA",)
+    for wanted in (*((key,) for key in keys), _FOR_ALL):
+        found = [one for one in definitions if one.key in wanted and not one.is_declaration]
+        if found:
+            return found
+    raise NotImplementedError(f"Could not run '{definitions[0].name.partition('@')[0]}' with arguments from the '{keys[0]}' backend")
+
+
 def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels, strict: bool = False) -> Any:
     """Calls a function of C++. Raises its exception. `strict`: it takes only arguments of its parameters' own types."""
-    framework = _framework_of(values)
-    call = Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
+    call = _call_of(values, kernels)
     made = _Arguments(call, values)
     out, result = (Tensor * _abi.RESULTS)(), Value()
     before, _thread.call = getattr(_thread, "call", None), call

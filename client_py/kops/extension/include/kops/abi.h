@@ -85,7 +85,7 @@ int kops_count();
 const char *kops_def_name(int def);      // of a TORCH_LIBRARY: "library::op" or "library::op@Key"
 const char *kops_def_signature(int def); // a schema of TORCH_LIBRARY, otherwise __PRETTY_FUNCTION__ with the types
 const char *kops_def_doc(int def);
-int kops_def_arguments(int def); // how many values kops_call() reads
+int kops_def_arguments(int def); // how many values kops_call() reads; -1 of a declaration without an implementation
 // The name of an argument, or NULL for one without a name. *value is its default; tag -1: none.
 const char *kops_def_argument(int def, int argument, KopsValue *value);
 // With `on`, the thread's next kops_call() takes only arguments of the parameters' own types, and converts no number.

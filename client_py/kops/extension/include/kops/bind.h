@@ -652,7 +652,8 @@ KOPS_EXPORT const char *kops_def_doc(int def)
 }
 KOPS_EXPORT int kops_def_arguments(int def)
 {
-    return (int)kops::functions[(size_t)def].parameters.size();
+    const kops::Function &function = kops::functions[(size_t)def];
+    return function.call ? (int)function.parameters.size() : -1;
 }
 KOPS_EXPORT const char *kops_def_argument(int def, int argument, KopsValue *value)
 {
