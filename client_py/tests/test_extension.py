@@ -298,6 +298,35 @@ void quick(torch::Tensor x) { x.clone(); }
         running.result()
 
 
+def test_a_thread_of_cxx_has_its_errors() -> None:
+    """What a thread that C++ has started asks for cannot be, and is no launch that does nothing."""
+    mod = loaded(PUT + """
+#include <thread>
+std::string g(torch::Tensor x) {
+    std::string why = "nothing";
+    std::thread([&] {
+        try { put<<<1, 1>>>(x.data_ptr<float>(), 1, 0); } catch (const std::exception& error) { why = error.what(); }
+    }).join();
+    return why;
+}
+""", ["g"])  # fmt: skip
+    assert "a thread that C++ has started" in mod.g(floats(0))
+
+
+def test_macros_with_names_of_ours() -> None:
+    mod = loaded(PUT + """
+#define launch(kernel) kernel<<<1, 1>>>(p, 2, 0)
+#define stub wrong
+#define entry wrong
+#define name_of wrong
+template <typename T> __global__ void add(T* p) { p[0] += 1; }
+void g(torch::Tensor x) { float* p = x.data_ptr<float>(); launch(put); add<<<1, 1>>>(p); }
+""", ["g"])  # fmt: skip
+    x = floats(0)
+    mod.g(x)
+    assert x.tolist() == [3]
+
+
 TYPES = """
 #define BIND(nm) torch::Tensor nm(torch::Tensor x) { sq<<<1, x.numel()>>>(x.data_ptr<float>()); return x; }
 __global__ void sq(float* x) { x[threadIdx.x] *= x[threadIdx.x]; }

@@ -360,7 +360,7 @@ static void write_template_argument(struct part *p, size_t start, size_t end)
     if (stop - start < 2 || !is_name(p, stop - 1) || token_is_one_of(t, stop - 1, no_names) ||
         token_is_mark(t, stop - 2, ':') || (token_is(t, start, "template")))
         return;
-    say(out, is_type ? "::kops::name_of<" : "::kops::name_of(");
+    say(out, is_type ? "::kops::kops_name_of<" : "::kops::kops_name_of(");
     put(out, text_of(p, stop - 1), t->list[stop - 1].length);
     say(out, is_type ? ">()" : ")");
     say(out, is_pack(t, start, stop) ? "..., " : ", ");
@@ -424,7 +424,7 @@ static size_t write_kernel(struct part *p, size_t start, const struct function *
 
     write_parameters(p, f);
     copy(p, end_of(p, f->end));
-    say(out, " ::kops::stub(::kops::entry(__PRETTY_FUNCTION__, {");
+    say(out, " ::kops::kops_stub(::kops::kops_entry(__PRETTY_FUNCTION__, {");
     write_instance(p, start, f);
     say(out, "})");
     write_arguments(p, f);
@@ -501,7 +501,7 @@ static size_t write_launch(struct part *p, size_t i, size_t end)
     p->copied = end_of(p, sizes + 2);
     write_tokens(p, sizes + 3, behind);
     copy(p, end_of(p, behind - 1));
-    say(&p->program->out, ", ::kops::launch(");
+    say(&p->program->out, ", ::kops::kops_launch(");
     p->copied = end_of(p, i + 2);
     write_tokens(p, i + 3, sizes);
     copy(p, t->list[sizes].start);

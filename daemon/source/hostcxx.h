@@ -1,8 +1,8 @@
 /* A CUDA source as plain C++ for a compiler of the host, which runs the functions that launch kernels.
  *
  * A kernel's body becomes a call that records its arguments and the name of its instantiation; functions for the device
- * alone become blank; `k<B><<<grid, block>>>(x)` becomes `k<B>(x), ::kops::launch(grid, block)`. Everything else is the
- * host compiler's own work: overloads, deduction, conversions, default arguments. Headers of the Python package
+ * alone become blank; `k<B><<<grid, block>>>(x)` becomes `k<B>(x), ::kops::kops_launch(grid, block)`. Everything else
+ * is the host compiler's own work: overloads, deduction, conversions, default arguments. Headers of the Python package
  * (client_py/kops/extension/include) define what the text calls, and the words of CUDA as nothing.
  *
  * Lines keep their numbers. Macros are not expanded; their texts are rewritten as the source is. Directives inside of a

@@ -37,6 +37,7 @@ class Call:
 
 
 _thread = threading.local()
+_messages: dict[int, Any] = {}  # by thread: one of C++ has no threading.local() that outlives a callback
 
 
 def _current() -> Call:
@@ -50,7 +51,7 @@ def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., 
     """A callback. An exception becomes the message that C++ asks for next."""
 
     def run(*arguments: Any) -> Any:
-        _thread.message = None
+        _messages.pop(threading.get_ident(), None)
         try:
             return function(*arguments)
         except BaseException as error:
@@ -58,7 +59,7 @@ def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., 
             call = getattr(_thread, "call", None)
             if call is not None:
                 call.failure = error, text
-            _thread.message = c.create_string_buffer(text.encode("utf-8", "replace"))
+            _messages[threading.get_ident()] = c.create_string_buffer(text.encode("utf-8", "replace"))
             return failed
 
     return run
@@ -167,7 +168,7 @@ def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:
 
 
 def _error() -> int | None:
-    message = getattr(_thread, "message", None)
+    message = _messages.get(threading.get_ident())
     return None if message is None else c.addressof(message)
 
 

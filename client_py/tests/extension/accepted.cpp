@@ -23,15 +23,15 @@ struct Shape {
 };
 template <typename T, int N> void scale(T *out, const T *__restrict__ in, Shape shape, float factor = 1.0f)
 {
-    kops::stub(__PRETTY_FUNCTION__, out, in, shape, factor);
+    kops::kops_stub(__PRETTY_FUNCTION__, out, in, shape, factor);
 }
 void fill(float *out, int count)
 {
-    kops::stub(__PRETTY_FUNCTION__, out, count);
+    kops::kops_stub(__PRETTY_FUNCTION__, out, count);
 }
 void strided(at::PackedTensorAccessor32<float, 2, at::RestrictPtrTraits> out)
 {
-    kops::stub(__PRETTY_FUNCTION__, out);
+    kops::kops_stub(__PRETTY_FUNCTION__, out);
 }
 float constants[16];
 double table[4];
@@ -120,7 +120,7 @@ void launched(torch::Tensor out, torch::Tensor in)
     AT_DISPATCH_FLOATING_TYPES_AND_HALF(in.scalar_type(), "launched", ([&] {
                                             scale<scalar_t, 4>(out.data_ptr<scalar_t>(), in.data_ptr<scalar_t>(),
                                                                {1, 2}),
-                                                kops::launch(grid, threads, 0, stream);
+                                                kops::kops_launch(grid, threads, 0, stream);
                                         }));
     AT_DISPATCH_FLOATING_TYPES_AND2(at::ScalarType::Half, at::kBFloat16, in.type(), "launched", [&] {
         using acc_t = at::acc_type<scalar_t, true>;
@@ -137,8 +137,8 @@ void launched(torch::Tensor out, torch::Tensor in)
                    AT_EXPAND(AT_COMPLEX_TYPES), at::kHalf, at::kBool);
     AT_DISPATCH_SWITCH(in.scalar_type(), "switch", AT_DISPATCH_CASE(at::kInt, [&] { width = sizeof(scalar_t); }));
     scale<__half, 2>(reinterpret_cast<__half *>(out.data_ptr<at::Half>()), (const half *)in.data_ptr(), Shape{1, 2}, 2),
-        kops::launch(1, 32);
-    strided(out.packed_accessor32<float, 2, torch::RestrictPtrTraits>()), kops::launch(dim3(1, 2), dim3(3));
+        kops::kops_launch(1, 32);
+    strided(out.packed_accessor32<float, 2, torch::RestrictPtrTraits>()), kops::kops_launch(dim3(1, 2), dim3(3));
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     AT_CUDA_CHECK(cudaGetLastError());
 }

@@ -117,7 +117,7 @@ struct Shape {
 };
 template <typename T> void scale(T *out, Shape shape, float factor = 1.5f, bool flag = true)
 {
-    kops::stub(__PRETTY_FUNCTION__, out, shape, factor, flag);
+    kops::kops_stub(__PRETTY_FUNCTION__, out, shape, factor, flag);
 }
 
 std::vector<at::Tensor> two(at::Tensor x, double alpha, c10::optional<at::Tensor> bias, const std::string &mode, int n)
@@ -224,9 +224,9 @@ static void launches()
 {
     calls.clear();
     int n = 10;
-    scale<float>(elements, {n, (1 - n) / 4}), kops::launch((n + 3) / 4, dim3(32, 2), 16);
+    scale<float>(elements, {n, (1 - n) / 4}), kops::kops_launch((n + 3) / 4, dim3(32, 2), 16);
     EXPECT(called("scale<3,1,32,16>(p8 s16 f4 u1)"));
-    EXPECT_ERROR(kops::launch(1, 1), "a launch without a kernel");
+    EXPECT_ERROR(kops::kops_launch(1, 1), "a launch without a kernel");
     cudaFuncSetAttribute(scale<float>, cudaFuncAttributeMaxDynamicSharedMemorySize, 4096);
     EXPECT(called("cudaFuncSetAttribute(kernel, 8, 4096)"));
     float *pointer = elements;

@@ -15,7 +15,7 @@ static void becomes(const char *source, const char *expected)
     free(made);
 }
 
-#define STUB(names, arguments) " ::kops::stub(::kops::entry(__PRETTY_FUNCTION__, {" names "})" arguments ");"
+#define STUB(names, arguments) " ::kops::kops_stub(::kops::kops_entry(__PRETTY_FUNCTION__, {" names "})" arguments ");"
 
 TEST(text_without_cuda_is_unchanged)
 {
@@ -47,9 +47,9 @@ TEST(instantiations_have_names)
 {
     becomes("template <typename T, int N = 2, class... A, typename = void> __global__ void k(T *y, A... a) {}",
             "template <typename T, int N = 2, class... A, typename = void> __global__ void k(T *y, A... a) {" STUB(
-                "::kops::name_of<T>(), ::kops::name_of(N), ::kops::name_of<A>()..., ", ", y, a...") "}");
+                "::kops::kops_name_of<T>(), ::kops::kops_name_of(N), ::kops::kops_name_of<A>()..., ", ", y, a...") "}");
     becomes("template <std::pair<int, int> P> __global__ void k() {}",
-            "template <std::pair<int, int> P> __global__ void k() {" STUB("::kops::name_of(P), ", "") "}");
+            "template <std::pair<int, int> P> __global__ void k() {" STUB("::kops::kops_name_of(P), ", "") "}");
     becomes("template <> __global__ void k<unsigned char, N<3>>(unsigned char *y) {}",
             "template <> __global__ void k<unsigned char, N<3>>(unsigned char *y) {" STUB("\"unsigned char,N<3>\"",
                                                                                           ", y") "}");
@@ -78,13 +78,13 @@ TEST(directives_in_a_body_stay)
 
 TEST(launches_become_calls)
 {
-    becomes("k<<<g, b>>>(x, 1);", "k(x, 1), ::kops::launch(g, b);");
+    becomes("k<<<g, b>>>(x, 1);", "k(x, 1), ::kops::kops_launch(g, b);");
     becomes("n::k<B, float> <<< dim3(1,\n 2), b, 0, s >>>\n (x);",
-            "n::k<B, float> \n (x), ::kops::launch( dim3(1,\n 2), b, 0, s );");
+            "n::k<B, float> \n (x), ::kops::kops_launch( dim3(1,\n 2), b, 0, s );");
     becomes("f([&] { k<<<1, a < b ? 2 : 3>>>(x[i >> 1]); });",
-            "f([&] { k(x[i >> 1]), ::kops::launch(1, a < b ? 2 : 3); });");
+            "f([&] { k(x[i >> 1]), ::kops::kops_launch(1, a < b ? 2 : 3); });");
     becomes("k<<<1, [&] { m<<<2, 3>>>(); return 4; }()>>>(y);",
-            "k(y), ::kops::launch(1, [&] { m(), ::kops::launch(2, 3); return 4; }());");
+            "k(y), ::kops::kops_launch(1, [&] { m(), ::kops::kops_launch(2, 3); return 4; }());");
     becomes("k<<<1, 2;", "k<<<1, 2;");
     becomes("k<<<1, 2>>>", "k<<<1, 2>>>");
 }
@@ -92,7 +92,7 @@ TEST(launches_become_calls)
 TEST(macros_are_rewritten)
 {
     becomes("#define RUN(B) \\\n    k<B><<<1, B>>>(x); \\\n    check()\n",
-            "#define RUN(B) \\\n    k<B>(x), ::kops::launch(1, B); \\\n    check()\n");
+            "#define RUN(B) \\\n    k<B>(x), ::kops::kops_launch(1, B); \\\n    check()\n");
     becomes("#define OP(n) \\\n__device__ float n##_(float x) \\\n{ return x; } \\\nint n();\n",
             "#define OP(n) \\\n\\\n  \\\nint n();\n");
     becomes(

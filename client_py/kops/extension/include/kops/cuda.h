@@ -284,8 +284,8 @@ inline void record(const char *kernel, const KopsArg *arguments, size_t count)
                              (const char *)argument.data + argument.size);
 }
 
-// The body of every kernel's stub.
-template <class... A> void stub(const char *kernel, const A &...arguments)
+// The body of every kernel's stub. What rewritten sources name is called as no macro of a source is.
+template <class... A> void kops_stub(const char *kernel, const A &...arguments)
 {
     static_assert((std::is_trivially_copyable_v<A> && ...), "kops: a kernel's arguments are copied as bytes");
     const KopsArg described[] = {kernel_argument(arguments)..., {}};
@@ -293,7 +293,7 @@ template <class... A> void stub(const char *kernel, const A &...arguments)
 }
 
 // k<<<grid, block, shared, stream>>>(…), after the call of the stub.
-inline void launch(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = nullptr)
+inline void kops_launch(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = nullptr)
 {
     if (!pending.is_set)
         throw c10::Error("a launch without a kernel");
@@ -341,7 +341,7 @@ cudaError_t launch_kernel(const char *attribute, void (*kernel)(P...), dim3 grid
     if (attribute)
         cuda("cudaLaunchAttribute", {attribute, 1});
     call_stub(kernel, arguments, std::index_sequence_for<P...>());
-    launch(grid, block, shared, stream);
+    kops_launch(grid, block, shared, stream);
     return cudaSuccess;
 }
 template <class T>
@@ -413,7 +413,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
         }
     }
     kernel(std::forward<A>(arguments)...);
-    kops::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+    kops::kops_launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
     return cudaSuccess;
 }
 

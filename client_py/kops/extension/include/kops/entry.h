@@ -9,7 +9,7 @@
 namespace kops
 {
 // A type's name: what both compilers write behind "T = ".
-template <class T> std::string name_of()
+template <class T> std::string kops_name_of()
 {
     const std::string text = __PRETTY_FUNCTION__;
     const size_t start = text.find("T = ") + 4;
@@ -17,20 +17,20 @@ template <class T> std::string name_of()
     return text.substr(start, (end < text.size() ? end : text.rfind(']')) - start);
 }
 
-template <class T> std::string name_of(T value)
+template <class T> std::string kops_name_of(T value)
 {
     if constexpr (std::is_same_v<T, bool>)
         return value ? "true" : "false";
     else if constexpr (std::is_enum_v<T>)
-        return "(" + name_of<T>() + ")" + std::to_string((long long)value);
+        return "(" + kops_name_of<T>() + ")" + std::to_string((long long)value);
     else if constexpr (std::is_integral_v<T>)
         return std::to_string(value);
     else
-        return "?" + name_of<T>(); // a pointer or a structure: no text stands for it
+        return "?" + kops_name_of<T>(); // a pointer or a structure: no text stands for it
 }
 
 // "space::kernel<float, 4>", of the kernel's __PRETTY_FUNCTION__ and its template arguments. The text stays.
-inline const char *entry(const char *function, std::initializer_list<std::string> arguments)
+inline const char *kops_entry(const char *function, std::initializer_list<std::string> arguments)
 {
     std::string name = function;
     size_t end = std::string::npos; // of the name: the parameters' '(', or the '<' of a specialization
