@@ -532,6 +532,38 @@ def test_sources_are_apart() -> None:
     assert mod.h() == 52 and mod.g() == 2
 
 
+def test_files_of_cuda_are_apart(tmp_path: Path) -> None:
+    """A macro or a helper of one file is not seen in the next, as with nvcc."""
+    source = """#include <torch/extension.h>
+#ifndef BLOCK
+#define BLOCK {n}
+#endif
+static __device__ float helper() {{ return {n}; }}
+template <typename T> __global__ void named_{n}(T* p) {{ p[0] = BLOCK + helper(); }}
+__global__ void same(float* p) {{ p[0] = {n}; }}
+void f{n}(torch::Tensor x, bool one) {{
+    float* p = x.data_ptr<float>();
+    if (one) same<<<1, 1>>>(p); else named_{n}<<<1, 1>>>(p);
+}}
+"""
+    for n in (1, 2):
+        (tmp_path / f"{n}.cu").write_text(source.format(n=n).replace("__global__ void same", "static __global__ void same"))
+    (tmp_path / "m.cpp").write_text(
+        "#include <torch/extension.h>\nvoid f1(torch::Tensor x, bool one);\nvoid f2(torch::Tensor x, bool one);\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f1", &f1); m.def("f2", &f2); }\n'
+    )
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "extension.h").write_text("#error what is here is used\n")
+    files = [tmp_path / name for name in ("m.cpp", "1.cu", "2.cu")]
+    mod = kops.load(name="apart", sources=files, extra_include_paths=[str(tmp_path)], fallback="interpret")
+    x, y = floats(0), floats(0)
+    mod.f1(x, False)
+    mod.f2(y, False)
+    assert [x[0], y[0]] == [2, 4]
+    with pytest.raises(kops.Unsupported, match=r"same is a kernel of .*1\.cu and .*2\.cu"):
+        mod.f1(x, True)
+
+
 def test_headers_of_other_folders(tmp_path: Path) -> None:
     (tmp_path / "csrc" / "cuda").mkdir(parents=True)
     (tmp_path / "common.h").write_text("#pragma once\n#define FACTOR 4\n")

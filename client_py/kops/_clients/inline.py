@@ -43,9 +43,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def load(
-    path: str | os.PathLike[str] | None = None, entries: str | Iterable[str] | None = None, *, sources: Any = None, **how: Any
-) -> Any:
+def load(path: str | os.PathLike[str] | None = None, entries: str | Iterable[str] | None = None, *, sources: Any = None, **how: Any) -> Any:
     """As `Client.load`, with the default client. With `name` and `sources` as torch.utils.cpp_extension.load: files of C++ and CUDA with a
     PYBIND11_MODULE, whose functions are the attributes of what is returned; the other arguments are those of `load_inline`."""
     if sources is None:
@@ -104,6 +102,14 @@ WITHOUT_MEANING = (
 )  # fmt: skip
 
 
+_PROVIDED = ("cuda_runtime.h", "Python.h", "torch/extension.h", "torch/all.h")
+
+
+def _own_folders(folders: Iterable[str]) -> list[str]:
+    """Folders of headers without those of CUDA, Python and torch, which there are here."""
+    return [folder for folder in folders if not any(Path(folder, name).is_file() for name in _PROVIDED)]
+
+
 def _joined(value: str | Iterable[str] | None) -> str:
     if value is None:
         return ""
@@ -155,7 +161,7 @@ def load_inline(
     checked_fallback(fallback)
     cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
     options, folders = of_nvcc(extra_cuda_cflags or ())
-    folders = [*map(str, extra_include_paths or ()), *folders]
+    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
     files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
     docs = dict(functions) if isinstance(functions, Mapping) else None
     entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
@@ -165,7 +171,7 @@ def load_inline(
 
         named = docs or dict.fromkeys(entries or (), "")
         sources = [("cuda.cu", cuda), ("main.cpp", cpp)]
-        return extension.compile(client, name, sources, named, cuda, options, files, fallback, extra_cflags or ())
+        return extension.compile(client, name, sources, named, [(f"{name}.cu", cuda)], options, files, fallback, extra_cflags or ())
     if not cuda.strip():
         raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
     text = blank([cuda])[0] if native is not None else cuda
@@ -189,7 +195,7 @@ def _load_files(
     _check_torch_only(torch_only)
     checked_fallback(fallback)
     options, folders = of_nvcc(extra_cuda_cflags or ())
-    folders = [*map(str, extra_include_paths or ()), *folders]
+    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
     paths = [Path(source) for source in sources]
     texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
     files: dict[str, str] = {}
@@ -198,9 +204,8 @@ def _load_files(
     if not _has_module(*(text for _, text in texts)):
         why = f"{name}: no source has a PYBIND11_MODULE, which says what Python calls; kernels alone: kops.load(path)"
         raise BadArgument(why, {"key": "sources"})
-    cuda = [(path, text) for path, text in texts if path.endswith((".cu", ".cuh"))]
-    device = cuda[0][1] if len(cuda) == 1 else "".join(f'#line 1 "{path}"\n{text}\n' for path, text in cuda)
-    return extension.compile(client or default_client(), name, texts, None, device, options, files, fallback, extra_cflags or ())
+    cuda = [(Path(path).name, text) for path, text in texts if path.endswith((".cu", ".cuh"))]
+    return extension.compile(client or default_client(), name, texts, None, cuda, options, files, fallback, extra_cflags or ())
 
 
 # Libraries whose functions host code reaches where torch has loaded them.

@@ -11,14 +11,14 @@ loads them in milliseconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import BadArgument, Client
 from .._companions import macros
 from . import _builder, _runtime
 from ._builder import Unit
-from ._kernels import Kernels
+from ._kernels import Kernels, SeveralKernels
 
 __all__ = ["Extension", "Function", "compile"]
 
@@ -26,7 +26,7 @@ __all__ = ["Extension", "Function", "compile"]
 class Function:
     """A function of C++. Its arguments are tensors, numbers, texts, lists of these, and None."""
 
-    def __init__(self, library: Any, definitions: list[Any], kernels: Kernels) -> None:
+    def __init__(self, library: Any, definitions: list[Any], kernels: Kernels | SeveralKernels) -> None:
         self._library, self._definitions, self._kernels = library, definitions, kernels
         self.__name__ = definitions[0].name.rpartition("::")[2].partition("@")[0]
         self.__doc__ = "\n".join(filter(None, (definition.doc for definition in definitions))) or None
@@ -86,12 +86,13 @@ def _literal(text: str) -> str:
 
 
 def compile(
-    client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None, device_source: str,
+    client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None,
+    device_sources: Sequence[tuple[str, str]],
     options: Iterable[str] = (), files: Mapping[str, str] | None = None, fallback: str | None = None,
     host_options: Iterable[str] = (),
 ) -> Extension:  # fmt: skip
     """Compiles host code. `sources`: names and texts, C++ and CUDA; `functions`: names and docs of those that Python calls, None where the
-    sources have a PYBIND11_MODULE; `device_source`: where the kernels are; `options` are of the kernels, and their macros of the host
+    sources have a PYBIND11_MODULE; `device_sources`: where the kernels are; `options` are of the kernels, and their macros of the host
     code, too, as those of `host_options`; `files`: headers that both include."""
     options, files = list(options), dict(files or {})
     for function in functions or ():
@@ -103,7 +104,11 @@ def compile(
         last = units.pop() if units else Unit("main.cpp", "")
         units.append(Unit(last.name, f"{last.text}\n{binding}"))
     defines = "".join(_directive(macro) for macro in macros([*options, *host_options]))
-    kernels = Kernels(client, device_source, f"{name}.cu", options, files, fallback)
+    kernels: Kernels | SeveralKernels
+    if len(device_sources) == 1:
+        kernels = Kernels(client, device_sources[0][1], device_sources[0][0], options, files, fallback)
+    else:
+        kernels = SeveralKernels(client, device_sources or [(f"{name}.cu", "")], options, files, fallback)
     kernels.compile()
     library = _runtime.load(str(_builder.build(name, units, defines, files)))
     found: dict[str, list[Any]] = {}

@@ -187,7 +187,8 @@ class Kernels:
         more = [header for word, header in _OF_TORCHS_HEADERS if word.search(source) and header not in source]
         before = "".join(f"#include <{header}>\n" for header in more) + (f'#line 1 "{name}"\n' if more else "")
         self._source, self._name, self._options, self._files = before + _FOREIGN.sub("", source), name, tuple(options), dict(files)
-        self.names = tuple(kernel_names(scan(self._source, files, options)))
+        found = scan(self._source, files, options)
+        self.names, self.all_names = tuple(kernel_names(found)), {kernel.name for kernel in found.kernels}
         self._plain = Code(self._source, self.names, options, self._files, name, None, None) if self.names else None
         self._variables = device_variables(self._source)
         self._codes: dict[str, Any] = dict.fromkeys(self.names, self._plain)
@@ -270,3 +271,29 @@ class Kernels:
         with on_stream(stream) if stream and stream != usual_stream else contextlib.nullcontext():
             form(*values, **how)
         return 0
+
+
+class SeveralKernels:
+    """The kernels of several sources, each of which is compiled alone, as nvcc does it."""
+
+    def __init__(
+        self, client: Client, sources: Sequence[tuple[str, str]], options: Sequence[str], files: Mapping[str, str], fallback: str | None
+    ) -> None:
+        self.fallback = fallback
+        self._all = [Kernels(client, text, name, options, files, fallback) for name, text in sources]
+        self._own = [{kernel.name for kernel in scan(text, {}, options).kernels} for _, text in sources]  # without those of headers
+        self._sources = [name for name, _ in sources]
+
+    def compile(self) -> None:
+        for kernels in self._all:
+            kernels.compile()
+
+    def launch(self, name: str, *arguments: Any, **how: Any) -> int:
+        """As `Kernels.launch`, of the source that has the kernel."""
+        entry = device_name(name).partition("<")[0]
+        own = [i for i, names in enumerate(self._own) if entry in names]
+        if len(own) > 1:
+            both = " and ".join(self._sources[i] for i in own)
+            raise Unsupported(f"{entry} is a kernel of {both}, and a launch does not tell which: give them different names")
+        own = own or [i for i, kernels in enumerate(self._all) if entry in kernels.all_names] or [0]
+        return self._all[own[0]].launch(name, *arguments, **how)

@@ -13,7 +13,7 @@ from .. import BadArgument
 from . import _abi, _memory, _numpy, _torch
 from ._abi import Definition, Library, Table, Tensor, Value
 from ._cuda import Cuda, cuda
-from ._kernels import Kernels, Type, device_name
+from ._kernels import Kernels, SeveralKernels, Type, device_name
 
 _EXCEPTIONS = {
     "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
@@ -24,7 +24,7 @@ _EXCEPTIONS = {
 class Call:
     """One call of a function of C++."""
 
-    def __init__(self, kernels: Kernels, framework: Any, on_cpu: bool) -> None:
+    def __init__(self, kernels: Kernels | SeveralKernels, framework: Any, on_cpu: bool) -> None:
         self.kernels, self.framework = kernels, framework
         self.on_cpu = on_cpu  # tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them
         self.failure: tuple[BaseException, str] | None = None  # of the last callback that failed, and what C++ was told
@@ -274,7 +274,7 @@ class _Arguments:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
 
 
-def _call_of(values: Sequence[Any], kernels: Kernels) -> Call:
+def _call_of(values: Sequence[Any], kernels: Kernels | SeveralKernels) -> Call:
     framework = _framework_of(values)
     return Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
 
@@ -282,7 +282,7 @@ def _call_of(values: Sequence[Any], kernels: Kernels) -> Call:
 _FOR_ALL = ("", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
 
-def dispatched(definitions: Sequence[Definition], values: Sequence[Any], kernels: Kernels) -> list[Definition]:
+def dispatched(definitions: Sequence[Definition], values: Sequence[Any], kernels: Kernels | SeveralKernels) -> list[Definition]:
     """A TORCH_LIBRARY's functions for the device of the arguments. Raises NotImplementedError where there is none."""
     call = _call_of(values, kernels)
     tensors = [
@@ -299,7 +299,7 @@ def dispatched(definitions: Sequence[Definition], values: Sequence[Any], kernels
     raise NotImplementedError(f"Could not run '{definitions[0].name.partition('@')[0]}' with arguments from the '{keys[0]}' backend")
 
 
-def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels, strict: bool = False) -> Any:
+def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels | SeveralKernels, strict: bool = False) -> Any:
     """Calls a function of C++. Raises its exception. `strict`: it takes only arguments of its parameters' own types."""
     call = _call_of(values, kernels)
     made = _Arguments(call, values)
