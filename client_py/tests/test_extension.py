@@ -880,6 +880,21 @@ torch::Tensor constant() { return torch::tensor({1.5, 2.5}, torch::kFloat32); }
     assert mod.told(x) and mod.constant().tolist() == [1.5, 2.5]
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         mod.wrong(x)
+    gradients = loaded("""
+torch::Tensor scaled(torch::Tensor x, bool guard, bool fail) {
+    c10::optional<torch::NoGradGuard> made;
+    if (guard) made.emplace();
+    TORCH_CHECK(!fail && torch::GradMode::is_enabled() != guard);
+    if (guard) x.mul_(2);
+    return x * 3;
+}
+""", ["scaled"])  # fmt: skip
+    leaf = torch.ones(2, requires_grad=True)
+    assert gradients.scaled(leaf, False, False).requires_grad and not gradients.scaled(leaf, True, False).requires_grad
+    assert leaf.tolist() == [2, 2]
+    with pytest.raises(RuntimeError):
+        gradients.scaled(leaf, True, True)
+    assert torch.is_grad_enabled()
     numbers = loaded(ARGUMENTS)
     assert numbers.both(*[torch.zeros(2, 3)] * 2) == "[1, 6][1, 6]11"
     assert numbers.i64(torch.tensor(3)) == 3 and numbers.f64(torch.tensor([2.5])) == 2.5 and numbers.b(torch.tensor(1))

@@ -355,6 +355,7 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "stack": lambda tensors, dim=0: numpy.stack(tensors, dim), "where": numpy.where, "to": _to, "type_as": _to, "toType": _to,
     "item": lambda self: self.item(), "equal": lambda self, other: bool(numpy.array_equal(self, other)),
     "allclose": lambda self, other, rtol=1e-5, atol=1e-8, equal_nan=False: bool(numpy.allclose(self, other, rtol, atol, equal_nan)),
+    "is_grad_enabled": lambda: False, "set_grad_enabled": lambda wanted: False,
     "cpu": lambda self, *_: self, "cuda": lambda self, *_: self, "detach": lambda self: self.view(), "alias": lambda self: self.view(),
 }  # fmt: skip
 OPS |= {name: OPS[plain] for name, plain in _ALIASES.items()}

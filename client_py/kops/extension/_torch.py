@@ -228,11 +228,18 @@ def _new(data: Any, sizes: Any, options: Any = None) -> Any:
     return _torch().tensor(list(data), **({} if options is None else _of_options(options))).reshape(tuple(sizes))
 
 
+def _set_grad_enabled(wanted: bool) -> bool:
+    before = bool(_torch().is_grad_enabled())
+    _torch().set_grad_enabled(wanted)
+    return before
+
+
 # Functions that are none of ATen's, or are called in another way there.
 _OWN: dict[str, Callable[..., Any]] = {
     "to": _to, "index": _index, "index_put_": _index_put, "from_blob": _from_blob, "tensor": _new, "grad": lambda self: self.grad,
     "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))),
     "storage_offset": lambda self: self.storage_offset(), "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
+    "is_grad_enabled": lambda: bool(_torch().is_grad_enabled()), "set_grad_enabled": _set_grad_enabled,
     "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip

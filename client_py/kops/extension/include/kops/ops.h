@@ -119,32 +119,45 @@ inline Tensor tensor(const TensorData &data, const TensorOptions &options = {})
                                                        options.has_dtype() ? options : options.dtype(data.type())});
 }
 
-// Extensions run without recording gradients, so these change nothing.
-struct NoGradGuard {
-    NoGradGuard()
-    {
-    }
-};
-struct AutoGradMode {
-    explicit AutoGradMode(bool)
-    {
-    }
-};
-struct AutoDispatchBelowADInplaceOrView {
-    AutoDispatchBelowADInplaceOrView()
-    {
-    }
-};
-using AutoNonVariableTypeMode = AutoDispatchBelowADInplaceOrView;
-struct InferenceMode {
-    explicit InferenceMode(bool = true)
-    {
-    }
-};
+// Whether torch records gradients, in this thread.
 struct GradMode {
     static bool is_enabled()
     {
-        return false;
+        return kops::call<bool>("is_grad_enabled", {});
+    }
+    // Returns what was before.
+    static bool set_enabled(bool on)
+    {
+        return kops::call<bool>("set_grad_enabled", {on});
+    }
+};
+class AutoGradMode
+{
+    bool before;
+
+  public:
+    explicit AutoGradMode(bool on) : before(GradMode::set_enabled(on))
+    {
+    }
+    AutoGradMode(const AutoGradMode &) = delete;
+    ~AutoGradMode()
+    {
+        try {
+            GradMode::set_enabled(before);
+        } catch (const c10::Error &) { // no destructor throws
+        }
+    }
+};
+struct NoGradGuard : AutoGradMode {
+    NoGradGuard() : AutoGradMode(false)
+    {
+    }
+};
+using AutoDispatchBelowADInplaceOrView = NoGradGuard;
+using AutoNonVariableTypeMode = NoGradGuard;
+struct InferenceMode : AutoGradMode {
+    explicit InferenceMode(bool on = true) : AutoGradMode(!on)
+    {
     }
 };
 
