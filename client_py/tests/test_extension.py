@@ -422,6 +422,39 @@ void h(torch::Tensor y) { rounded<<<1, 1>>>(y.data_ptr<float>(), 2049.0f); }
     assert y[0] == 2048, "torch's headers bring cuda_fp16.h"
 
 
+def test_half_is_torchs() -> None:
+    """Kernels of a dispatch compute with torch's Half, which takes numbers of all kinds."""
+    mod = loaded("""
+template <typename T> struct Name { static const int value = 1; };
+template <> struct Name<at::Half> { static const int value = 2; };
+template <typename scalar_t> __global__ void all(const scalar_t* __restrict__ a, scalar_t* y, float* f) {
+    __shared__ scalar_t s[2];
+    s[0] = a[0];
+    scalar_t x = s[0], zero = scalar_t(0), sum(0);
+    y[0] = x * 2 + 1;
+    y[1] = x > 0 && x >= zero && x != zero ? x / scalar_t(2) : zero;
+    f[0] = x * 0.1f;
+    f[1] = exp(x) + static_cast<float>(-x) + fmaxf(x, 0.f);
+    for (int i = 0; i < 3; i++) sum += x;
+    sum -= 1.5f;
+    y[2] = sum;
+    f[2] = Name<scalar_t>::value;
+    f[2] += x;
+}
+void g(torch::Tensor a, torch::Tensor y, torch::Tensor f) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::ScalarType::Half, at::ScalarType::BFloat16, a.scalar_type(), "g", [&] {
+        all<scalar_t><<<1, 1>>>(a.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), f.data_ptr<float>());
+    });
+}
+""", ["g"])  # fmt: skip
+    for dtype in ("float16", "float32"):
+        y, f, a = numpy.zeros(3, dtype), floats(0, 0, 0), numpy.array([1.1], dtype)
+        mod.g(a, y, f)
+        x, one = float(a[0]), numpy.dtype(dtype).type
+        assert y.tolist() == [one(one(x * 2) + 1), one(x / 2), one(one(one(x + x) + a[0]) - one(1.5))]
+        assert numpy.allclose(f, [x * 0.1, math.exp(x) - x + x, (2 if dtype == "float16" else 1) + x], atol=1e-6)
+
+
 def test_forms_of_kernels(types: Any) -> None:
     x, d, i = numpy.zeros(4, "float32"), numpy.zeros(1), numpy.zeros(1, "int32")
     types.forms(x, d, i)

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported, interpret
@@ -32,14 +33,17 @@ from ..interpret import _compiler
 from ..interpret import _runtime as _interpreted
 from . import _memory, _numpy
 from ._cuda import INVALID_CONFIGURATION
+from .headers import INCLUDE
 
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 PLANS_MOST = 256
 DECLARATION = 16  # tokens before __device__ that belong to the same declaration
 # Types of torch's that device code has under CUDA's own names.
-_DEVICE_NAMES = {"Half": "__half", "BFloat16": "__nv_bfloat16", "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2"}
+_DEVICE_NAMES = {"Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2"}
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h", "__nv_fp8_e4m3": "cuda_fp8.h", "__nv_fp8_e5m2": "cuda_fp8.h"}
+_HALF = re.compile(r"\b(?:c10|at|torch)::(?:Half|BFloat16)\b")
+_HALF_HEADER = "kops/device_half.h"  # has them
 _OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b")
 _ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
 _WORDS = re.compile(r"\b(?:const|volatile)\b")
@@ -48,6 +52,11 @@ _RESTRICT = re.compile(r"\b(?:__restrict__|__restrict)\b|\bconst$")  # of the po
 _OF_TORCHS_HEADERS = ((re.compile(r"\b__\w*half|\bhalf2?\b"), "cuda_fp16.h"), (re.compile(r"bfloat16"), "cuda_bf16.h"))
 _FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)  # headers that device code does without
 _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
+
+
+@cache
+def _half_file() -> dict[str, str]:
+    return {_HALF_HEADER: (INCLUDE / _HALF_HEADER).read_text()}
 
 
 def device_name(text: str) -> str:
@@ -185,6 +194,8 @@ class Kernels:
     ) -> None:
         self.client, self.fallback = client, fallback
         more = [header for word, header in _OF_TORCHS_HEADERS if word.search(source) and header not in source]
+        if _HALF.search(source):
+            more, files = [_HALF_HEADER], {**files, **_half_file()}
         before = "".join(f"#include <{header}>\n" for header in more) + (f'#line 1 "{name}"\n' if more else "")
         self._source, self._name, self._options, self._files = before + _FOREIGN.sub("", source), name, tuple(options), dict(files)
         found = scan(self._source, files, options)
@@ -216,8 +227,11 @@ class Kernels:
                 "of its own, which has its own variables: make it a plain kernel, or pass the variable as a tensor"
             )
         headers = sorted({header for name, header in _HEADERS.items() if name in entry})
+        files = self._files
+        if _HALF.search(entry):
+            headers, files = [*headers, _HALF_HEADER], {**files, **_half_file()}
         source = "".join(f"#include <{header}>\n" for header in headers) + (f'#line 1 "{self._name}"\n' if headers else "") + self._source
-        made = self._codes[entry] = Code(source, (entry,), self._options, self._files, self._name, None, None)
+        made = self._codes[entry] = Code(source, (entry,), self._options, files, self._name, None, None)
         return made
 
     def _interpret(self, form: Any, values: Sequence[Any], how: Mapping[str, Any]) -> None:
