@@ -645,6 +645,7 @@ TORCH_LIBRARY_IMPL(mine, CompositeExplicitAutograd, m) { m.impl("nothing", &noth
         ("void g() {}\n", ["h"], "host code does not compile: functions of load_inline:1: .*'?h'?"),
         ("void g();\n", ["g"], "host code does not compile: .*undefined (reference|symbol).*g"),
         ("#error no way\nvoid g() {}\n", ["g"], r"cuda\.cu:4: .*no way"),
+        ("struct S { std::string t; };\n__global__ void k(S s) {}\nvoid g() {}\n", ["g"], r"compile: cuda\.cu:5: .*copied as bytes"),
     ],
 )
 def test_errors_name_the_file_and_the_line(source: str, functions: Any, why: str) -> None:

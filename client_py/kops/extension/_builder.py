@@ -34,6 +34,7 @@ _OF_GCC = ("-fno-gnu-unique",)  # variables of a header are the object's own, th
 _LINK = ("-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic")
 _ERROR = re.compile(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)
 _OUTDATED = re.compile(r"precompiled (?:header|file).* (?:was built|is out of date)")  # files that it was made of have changed since
+_ASKED = re.compile(r"^(.*?):(\d+):(?:\d+:)? +(?:note: .* requested here|required from here)", re.M)  # what an error in a header is of
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
 _FILES = "files/a/b/c/d"  # so deep that "../x.h" is in the folder, too
 STALE_SECONDS = 86400  # of a build's folder: its process was killed
@@ -125,6 +126,13 @@ def _keep(made: str, path: Path) -> None:
 # ---- compiling ----
 
 
+def _user_place(log: str, error: re.Match[str]) -> re.Match[str]:
+    """The line that asked for what has an error in our headers: g++ tells it before the error, clang behind."""
+    asked = [one for one in _ASKED.finditer(log) if not one[1].startswith(str(directory()))]
+    behind = next((one for one in asked if one.start() > error.start()), None)
+    return behind or (asked[-1] if asked else error)
+
+
 def _run(command: Sequence[str], folder: str, name: str) -> None:
     """Raises CompileFailed with the compiler's first error, its file and line."""
     try:
@@ -140,7 +148,8 @@ def _run(command: Sequence[str], folder: str, name: str) -> None:
     log = done.stderr + done.stdout
     found = _ERROR.search(log)
     if found is not None:
-        first = f"{found[1]}:{found[2]}: {found[3]}"
+        place = _user_place(log, found) if found[1].startswith(str(directory())) else found
+        first = f"{place[1]}:{place[2]}: {found[3]}"
     else:
         first = next((line.strip() for line in log.splitlines() if "undefined" in line or "error" in line), "")
         first = first or (f"it was killed by signal {-done.returncode}" if done.returncode < 0 else "see the log")
