@@ -65,15 +65,17 @@ def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., 
     return run
 
 
-def describe(into: Tensor, value: Any, framework: Any, host: bool) -> None:
+def describe(into: Tensor, value: Any, call: Call, host: bool) -> None:
     """Fills what C++ knows of a tensor, and gives C++ a reference."""
+    framework = call.framework
     dtype, index, address, sizes, strides, requires_grad = framework.described(value)
     if len(sizes) > _abi.DIMS:
         raise BadArgument(f"a tensor of {len(sizes)} dimensions; an extension takes {_abi.DIMS}")
     into.dtype, into.ndim, into.data, into.requires_grad = dtype, len(sizes), address, requires_grad
     into.device_type, into.device_index = (0, -1) if host else (1, index)
     into.sizes[: len(sizes)], into.strides[: len(sizes)] = sizes, strides
-    into.flags = _abi.READABLE if framework.is_on_cpu(value) else 0
+    if host or call.on_cpu:
+        into.flags = _abi.READABLE
     into.id = _memory.hold(value, framework, host)
 
 
@@ -139,7 +141,7 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any,
             raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
         for i, one in enumerate(made):
             real = not call.on_cpu and framework.on_cpu(one)
-            describe(out[i], one, framework, known.get(id(one), host or real))
+            describe(out[i], one, call, known.get(id(one), host or real))
         count[0] = len(made)
     else:
         call.scalars.clear()
@@ -251,7 +253,7 @@ class _Arguments:
 
     def _tensor(self, value: Any) -> int:
         made = Tensor()
-        describe(made, value, self.call.framework, self.call.is_host(value))
+        describe(made, value, self.call, self.call.is_host(value))
         self.tensors.append(made)
         return len(self.tensors) - 1
 

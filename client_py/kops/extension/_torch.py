@@ -48,8 +48,13 @@ def of_buffer(memory: Any) -> Any:
     return _torch().frombuffer(memory, dtype=_torch().uint8)
 
 
+@cache
+def _number_of(dtype: Any) -> int:
+    return _DTYPES.index(str(dtype).rpartition(".")[2])
+
+
 def dtype_number(value: Any) -> int:
-    return _DTYPES.index(str(value.dtype).rpartition(".")[2])
+    return _number_of(value.dtype)
 
 
 def dtype_of(value: Any) -> Dtype | Device | None:
@@ -58,7 +63,7 @@ def dtype_of(value: Any) -> Dtype | Device | None:
     if torch is None:
         return None
     if isinstance(value, torch.dtype):
-        return Dtype(_DTYPES.index(str(value).rpartition(".")[2]))
+        return Dtype(_number_of(value))
     if isinstance(value, torch.device):
         return Device(0 if value.type == "cpu" else 1, -1 if value.index is None else value.index)
     return None

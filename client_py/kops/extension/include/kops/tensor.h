@@ -3,7 +3,6 @@
 #include <kops/call.h>
 
 #include <mutex>
-#include <unordered_map>
 
 namespace at
 {
@@ -177,8 +176,11 @@ class TensorIndex : public kops::Argument
 
 class Tensor
 {
-    struct Handle {
+    // All copies of a tensor share a handle, however they came here: what changes one's sizes changes the others'. A
+    // table has the handles by their ids. It is plain, since this is compiled without optimization.
+    struct Handle : std::enable_shared_from_this<Handle> {
         KopsTensor tensor;
+        Handle *next = nullptr; // in its row
         explicit Handle(const KopsTensor &tensor) : tensor(tensor)
         {
         }
@@ -187,21 +189,22 @@ class Tensor
         {
             {
                 std::lock_guard<std::mutex> lock(handles().mutex);
-                auto known = handles().by_id.find(tensor.id);
-                if (known != handles().by_id.end() && known->second.expired())
-                    handles().by_id.erase(known);
+                Handle **at = &handles().rows[(uint64_t)tensor.id % ROWS];
+                while (*at != this)
+                    at = &(*at)->next;
+                *at = next;
             }
             kops::table->release(tensor.id);
         }
     };
-    // All copies of a tensor share a handle, however they came here: what changes one's sizes changes the others'.
+    static constexpr size_t ROWS = 256;
     struct Handles {
         std::mutex mutex;
-        std::unordered_map<int64_t, std::weak_ptr<Handle>> by_id;
+        Handle *rows[ROWS];
     };
     static Handles &handles()
     {
-        static Handles *const made = new Handles; // outlives global tensors
+        static Handles *const made = new Handles(); // outlives global tensors
         return *made;
     }
     static std::shared_ptr<Handle> handle_of(const KopsTensor &tensor)
@@ -211,11 +214,14 @@ class Tensor
             return found;
         {
             std::lock_guard<std::mutex> lock(handles().mutex);
-            std::weak_ptr<Handle> &known = handles().by_id[tensor.id];
-            found = known.lock();
+            Handle **row = &handles().rows[(uint64_t)tensor.id % ROWS];
+            for (Handle *one = *row; one && !found; one = one->next)
+                if (one->tensor.id == tensor.id)
+                    found = one->weak_from_this().lock(); // none of a handle that is about to go
             if (!found) {
                 found = std::make_shared<Handle>(tensor);
-                known = found;
+                found->next = *row;
+                *row = found.get();
                 return found;
             }
             found->tensor = tensor;
