@@ -422,6 +422,20 @@ void h(torch::Tensor y) { rounded<<<1, 1>>>(y.data_ptr<float>(), 2049.0f); }
     assert y[0] == 2048, "torch's headers bring cuda_fp16.h"
 
 
+def test_a_pointer_that_is_not_aligned() -> None:
+    mod = loaded("""
+__global__ void four(const float4* a, float* y) { float4 v = a[0]; y[0] = v.x + v.w; }
+void g(torch::Tensor x, torch::Tensor y, int at) {
+    four<<<1, 1>>>(reinterpret_cast<const float4*>(x.data_ptr<float>() + at), y.data_ptr<float>());
+}
+""", ["g"])  # fmt: skip
+    y = floats(0)
+    mod.g(floats(*range(12)), y, 4)
+    assert y.tolist() == [4 + 7]
+    with pytest.raises(kops.interpret.InterpretError, match="misaligned|not aligned|16"):
+        mod.g(floats(*range(12)), y, 1)
+
+
 def test_half_is_torchs() -> None:
     """Kernels of a dispatch compute with torch's Half, which takes numbers of all kinds."""
     mod = loaded("""
