@@ -432,7 +432,7 @@ void g(torch::Tensor x, torch::Tensor y, int at) {
     y = floats(0)
     mod.g(floats(*range(12)), y, 4)
     assert y.tolist() == [4 + 7]
-    with pytest.raises(kops.interpret.InterpretError, match="misaligned|not aligned|16"):
+    with pytest.raises(kops.interpret.InterpretError, match=r"misaligned|not aligned|16"):
         mod.g(floats(*range(12)), y, 1)
 
 
