@@ -203,6 +203,39 @@ static void tensors()
     calls.clear();
 }
 
+// Texts, errors and conversions of torch's small types are torch's own.
+static void types()
+{
+    EXPECT(c10::str(c10::scalarTypeToTypeMeta(at::kShort), ' ', c10::scalarTypeToTypeMeta(at::kComplexHalf), ' ',
+                    at::TypeMeta(), ' ', at::ScalarType::Undefined) ==
+           "short int c10::complex<c10::Half> nullptr (uninitialized) UNKNOWN_SCALAR");
+    EXPECT(c10::str(at::MemoryFormat::ChannelsLast, at::kStrided) == "ChannelsLastStrided");
+    EXPECT(c10::str(at::dtype(at::kHalf).device("cuda:1").memory_format(at::MemoryFormat::Preserve)) ==
+           "TensorOptions(dtype=c10::Half, device=cuda:1, layout=Strided (default), requires_grad=false (default), "
+           "pinned_memory=false (default), memory_format=Preserve)");
+    EXPECT(c10::str(at::requires_grad().layout(at::kStrided)) ==
+           "TensorOptions(dtype=float (default), device=cpu (default), layout=Strided, requires_grad=true, "
+           "pinned_memory=false (default), memory_format=(nullopt))");
+    EXPECT(c10::str(std::vector<int64_t>{1, 2}, "|", at::Scalar(true), at::Scalar(c10::complex<double>(1, 2))) ==
+           "1 2|true(1,2)");
+
+    EXPECT(at::Device("cuda:12") == at::Device(at::kCUDA, 12) && at::Device("cpu").index() == -1);
+    EXPECT_ERROR(at::Device(""), "Device string must not be empty");
+    for (const char *wrong : {"cuda:", "cuda:-1", "cuda:01", "cuda:x", "cuda:1:2"})
+        EXPECT_ERROR(at::Device(wrong), c10::str("Invalid device string: '", wrong, "'"));
+    EXPECT_ERROR(at::Device("gpu"), "Expected one of cpu, cuda, meta device type at start of device string: gpu");
+
+    EXPECT(at::Scalar(2.9).to<int>() == 2 && at::Scalar(-1).to<uint8_t>() == 255 && at::Scalar(0.5).toBool() &&
+           std::isinf(at::Scalar(INFINITY).toHalf()) && std::isnan(at::Scalar(NAN).toFloat()));
+    EXPECT_ERROR(at::Scalar(300).to<uint8_t>(), "value cannot be converted to type uint8_t without overflow");
+    EXPECT_ERROR(at::Scalar(3e9).toInt(), "value cannot be converted to type int without overflow");
+    EXPECT_ERROR(at::Scalar(NAN).toLong(), "value cannot be converted to type int64_t without overflow");
+    EXPECT_ERROR(at::Scalar(1e39).toFloat(), "value cannot be converted to type float without overflow");
+    EXPECT_ERROR(at::Scalar(70000).toHalf(), "value cannot be converted to type ::c10::Half without overflow");
+    EXPECT_ERROR(at::Scalar(c10::complex<double>(1, 2)).toDouble(),
+                 "value cannot be converted to type double without overflow");
+}
+
 static void dispatch()
 {
     at::Tensor x(described(1, {2}, {1}));
@@ -322,6 +355,7 @@ int main()
     KopsTable table = {op, release, launch, runtime, error};
     kops_open(&table);
     tensors();
+    types();
     dispatch();
     launches();
     numbers();

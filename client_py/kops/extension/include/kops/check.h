@@ -4,6 +4,18 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+namespace std
+{
+// Lists in messages: torch writes the first 100 elements.
+template <class T> ostream &operator<<(ostream &out, const vector<T> &list)
+{
+    for (size_t i = 0; i < list.size() && i < 100; i++)
+        out << (i ? " " : "") << list[i];
+    return out << (list.size() > 100 ? " ..." : "");
+}
+} // namespace std
 
 namespace c10
 {

@@ -403,6 +403,10 @@ template <> struct alignas(4) complex<Half> {
         return imag_;
     }
 };
+template <class T> struct is_complex : std::false_type {
+};
+template <class T> struct is_complex<complex<T>> : std::true_type {
+};
 } // namespace c10
 
 namespace std
