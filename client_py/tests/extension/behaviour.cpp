@@ -234,6 +234,15 @@ static void types()
     EXPECT_ERROR(at::Scalar(70000).toHalf(), "value cannot be converted to type ::c10::Half without overflow");
     EXPECT_ERROR(at::Scalar(c10::complex<double>(1, 2)).toDouble(),
                  "value cannot be converted to type double without overflow");
+
+    auto kind = [](std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+        at::Tensor x(described(1, sizes, strides));
+        return c10::str(x.suggest_memory_format(), x.is_non_overlapping_and_dense());
+    };
+    EXPECT(kind({2, 3, 4, 5}, {60, 1, 15, 3}) == "ChannelsLast1" &&
+           kind({2, 1, 4, 5}, {20, 20, 5, 1}) == "Contiguous1");
+    EXPECT(kind({2, 3, 1, 1}, {3, 1, 3, 3}) == "ChannelsLast1" && kind({3, 4, 5}, {5, 15, 1}) == "Contiguous1");
+    EXPECT(kind({4, 4}, {8, 2}) == "Contiguous0" && kind({1, 3, 4, 5, 6}, {360, 1, 90, 18, 3}) == "ChannelsLast3d1");
 }
 
 static void dispatch()

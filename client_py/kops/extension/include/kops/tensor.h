@@ -195,6 +195,20 @@ class Tensor
         KOPS_CHECK(IndexError, this->dim() > 0, "Dimension specified as ", dim, " but tensor has no dimensions");
         return dim < 0 ? dim + n : dim;
     }
+    // Whether these are the dimensions from the smallest stride to the largest. Where more than one order fits, torch
+    // takes the tensor as contiguous.
+    bool strides_rise(std::initializer_list<int> order) const
+    {
+        if (dim() != (int64_t)order.size() || stride(1) == 0)
+            return false;
+        int64_t least = 0;
+        for (int d : order) {
+            if (size(d) == 0 || stride(d) < least || (d == 0 && least == stride(1)))
+                return false;
+            least = stride(d) * size(d);
+        }
+        return true;
+    }
     template <class T> void check_type() const
     {
         constexpr ScalarType type = c10::CppTypeToScalarType<T>::value;
@@ -309,15 +323,24 @@ class Tensor
     }
     MemoryFormat suggest_memory_format() const
     {
-        if (!is_contiguous() && is_contiguous(MemoryFormat::ChannelsLast))
-            return MemoryFormat::ChannelsLast;
-        if (!is_contiguous() && is_contiguous(MemoryFormat::ChannelsLast3d))
-            return MemoryFormat::ChannelsLast3d;
-        return MemoryFormat::Contiguous;
+        return strides_rise({1, 3, 2, 0})      ? MemoryFormat::ChannelsLast
+               : strides_rise({1, 4, 3, 2, 0}) ? MemoryFormat::ChannelsLast3d
+                                               : MemoryFormat::Contiguous;
     }
     bool is_non_overlapping_and_dense() const
     {
-        return is_contiguous(suggest_memory_format());
+        std::vector<std::pair<int64_t, int64_t>> dims; // stride, size
+        for (int i = 0; i < dim(); i++)
+            if (size(i) != 1)
+                dims.push_back({stride(i), size(i)});
+        std::sort(dims.begin(), dims.end());
+        int64_t expected = 1;
+        for (auto [stride, size] : dims) {
+            if (numel() && stride != expected)
+                return false;
+            expected *= size;
+        }
+        return true;
     }
     ScalarType scalar_type() const
     {
