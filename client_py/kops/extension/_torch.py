@@ -196,7 +196,8 @@ def _position(item: Any) -> Any:
 def _to(self: Any, *wanted: Any, options: Any = None, **named: Any) -> Any:
     keywords = {} if options is None else _of_options(options)
     keywords |= {key: _converted(value) for key, value in named.items() if value is not None}
-    return self.to(*(_converted(one) for one in wanted if one is not None), **keywords)
+    keywords |= {"memory_format": _converted(one) for one in wanted if isinstance(one, Format)}
+    return self.to(*(_converted(one) for one in wanted if one is not None and not isinstance(one, Format)), **keywords)
 
 
 def _index(self: Any, *items: Any) -> Any:
@@ -225,7 +226,8 @@ def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = Non
 
 
 def _new(data: Any, sizes: Any, options: Any = None) -> Any:
-    return _torch().tensor(list(data), **({} if options is None else _of_options(options))).reshape(tuple(sizes))
+    made = _torch().tensor(list(data), **({} if options is None else _of_options(options))).reshape(tuple(sizes))
+    return made.requires_grad_(options is not None and options.requires_grad)
 
 
 # Functions that are none of ATen's, or are called in another way there.

@@ -243,6 +243,18 @@ static void types()
            kind({2, 1, 4, 5}, {20, 20, 5, 1}) == "Contiguous1");
     EXPECT(kind({2, 3, 1, 1}, {3, 1, 3, 3}) == "ChannelsLast1" && kind({3, 4, 5}, {5, 15, 1}) == "Contiguous1");
     EXPECT(kind({4, 4}, {8, 2}) == "Contiguous0" && kind({1, 3, 4, 5, 6}, {360, 1, 90, 18, 3}) == "ChannelsLast3d1");
+
+    calls.clear();
+    at::Tensor x = torch::tensor({1, 2});
+    EXPECT(called("tensor sizes options([1,2], [2], options 4 255 255 0)"));
+    x = at::tensor({1, 2});
+    EXPECT(called("tensor sizes options([1,2], [2], options 3 255 255 0)"));
+    x = torch::tensor((uint8_t)3);
+    EXPECT(called("tensor sizes options([3], [], options 0 255 255 0)"));
+    x = at::tensor(3);
+    EXPECT(called("tensor sizes options([3], [1], options 3 255 255 0)"));
+    x = torch::zeros({1}, "cuda:1");
+    EXPECT(called("zeros options([1], options 44 1 1 0)"));
 }
 
 static void dispatch()

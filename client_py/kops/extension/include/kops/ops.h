@@ -54,7 +54,7 @@ inline Tensor from_blob(void *data, IntArrayRef sizes, IntArrayRef strides, cons
     return kops::call<Tensor>("from_blob strides options", {(int64_t)data, sizes, strides, options});
 }
 
-// Nested lists of numbers as torch::tensor() takes them.
+// Nested lists of numbers as tensor() takes them.
 class TensorData
 {
     std::vector<int64_t> sizes_;
@@ -98,25 +98,31 @@ class TensorData
         if (list.size() > 0)
             sizes_.insert(sizes_.end(), list.begin()->sizes_.begin(), list.begin()->sizes_.end());
     }
-    // torch's default types for numbers of a C++ type.
+    // The type of the numbers in C++, and the one that torch::tensor() makes of it.
     ScalarType type() const
     {
-        return isIntegralType(type_) ? kLong : type_ == kDouble ? kFloat : type_;
+        return type_;
     }
-    kops::Argument values() const
+    ScalarType usual_type() const
     {
-        return isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers))
-                                     : kops::Argument(IntArrayRef(integers));
+        return type_ == kInt ? kLong : type_ == kDouble ? kFloat : type_;
     }
     IntArrayRef sizes() const
     {
         return sizes_;
     }
+    Tensor tensor(ScalarType type, IntArrayRef sizes, const TensorOptions &options) const
+    {
+        kops::Argument values =
+            isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers)) : kops::Argument(IntArrayRef(integers));
+        return kops::call<Tensor>("tensor sizes options",
+                                  {values, sizes, options.has_dtype() ? options : options.dtype(type)});
+    }
 };
+// at::tensor() keeps the type of C++ and has one dimension for a number, too; torch::tensor() does neither.
 inline Tensor tensor(const TensorData &data, const TensorOptions &options = {})
 {
-    return kops::call<Tensor>("tensor sizes options", {data.values(), data.sizes(),
-                                                       options.has_dtype() ? options : options.dtype(data.type())});
+    return data.tensor(data.type(), data.sizes().empty() ? IntArrayRef(1) : data.sizes(), options);
 }
 
 // Extensions run without recording gradients, so these change nothing.
@@ -284,6 +290,10 @@ namespace torch
 {
 using namespace at;
 using at::Tensor;
+inline Tensor tensor(const at::TensorData &data, const TensorOptions &options = {})
+{
+    return data.tensor(data.usual_type(), data.sizes(), options);
+}
 namespace indexing = at::indexing;
 namespace headeronly
 {
