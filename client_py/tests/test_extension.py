@@ -301,13 +301,15 @@ torch::Tensor many(torch::Tensor x, torch::Tensor y) {
     return torch::cat({o.view({3, 2}).t(), o.slice(0, 0, 1).to(torch::kFloat64)}, 0).contiguous();
 }
 torch::Tensor unknown(torch::Tensor x) { return torch::mish(x); }
-""", ["many", "unknown"])  # fmt: skip
+std::string put(torch::Tensor x) { x.index_put_({torch::tensor({1, 1})}, torch::ones({2}), true); x.index_put_({0}, 7); return c10::str(x); }
+""", ["many", "unknown", "put"])  # fmt: skip
     x, y = floats(1, 2, 3), floats(4, 4, 4)
     made = mod.many(x, y)
     assert made.shape == (3, 3) and made.dtype == numpy.float64 and made.flags.c_contiguous
     assert numpy.allclose(made, (numpy.maximum(x - 2, 0) * y + 1).sum() / x.mean() + 0.5)
     with pytest.raises(kops.Unsupported, match=r"mish\(\) of torch is not known for NumPy arrays"):
         mod.unknown(x)
+    assert mod.put(x) == "[7. 4. 3.]"
 
 
 def test_macros_and_defaults_are_given() -> None:
@@ -601,7 +603,23 @@ bool told(torch::Tensor x) {
     return x.is_cuda() && made.is_cuda() && made.cuda().is_cuda() && !made.cpu().is_cuda() && !torch::zeros({2}).is_cuda();
 }
 torch::Tensor constant() { return torch::tensor({1.5, 2.5}, torch::kFloat32); }
-""", ["many", "same", "wrong", "told", "constant"])  # fmt: skip
+std::string text(torch::Tensor x) { return c10::str(x); }
+std::tuple<bool, bool, torch::Tensor> unrecorded(torch::Tensor x) {
+    torch::NoGradGuard guard;
+    x.add_(1);
+    return {(x * 2).requires_grad(), torch::GradMode::is_enabled(), x.grad()};
+}
+std::vector<torch::Tensor> backward(torch::Tensor x) {
+    auto [first, second, third] = torch::convolution_backward(x, x, x, {1}, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1, {true, false, true});
+    return {first, second, third};
+}
+std::vector<torch::Tensor> apart(torch::Tensor x) { return x.unbind(0); }
+std::vector<torch::Tensor> formed(torch::Tensor x) {
+    x.index_put_({torch::tensor({0, 0})}, torch::ones({2, 1, 2, 2}), true);
+    return {torch::tensor({1.0}, torch::requires_grad()), x.to(torch::kHalf, false, false, torch::MemoryFormat::ChannelsLast),
+            torch::from_blob(nullptr, {0, 2})};
+}
+""", ["many", "same", "wrong", "told", "constant", "text", "apart", "formed", "unrecorded", "backward"])  # fmt: skip
     x = torch.randn(3, 4)
     y, z, row, nothing, most, pair = made = mod.many(x, None)
     assert type(made) is list
@@ -613,3 +631,11 @@ torch::Tensor constant() { return torch::tensor({1.5, 2.5}, torch::kFloat32); }
     assert mod.told(x) and mod.constant().tolist() == [1.5, 2.5]
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         mod.wrong(x)
+    assert mod.text(torch.ones(2, 2)) == " 1  1\n 1  1\n[ CPUFloatType{2,2} ]"
+    assert [int(one) for one in mod.apart(torch.arange(40))] == list(range(40))
+    grad, last, empty = mod.formed(a := torch.zeros(2, 2, 2, 2))
+    assert grad.requires_grad and last.stride() == (8, 1, 4, 2) and empty.shape == (0, 2)
+    assert bool((a[0] == 2).all()) and not a[1].any()
+    x = torch.ones(2, requires_grad=True)
+    assert mod.unrecorded(x) == (False, False, None) and x.tolist() == [2, 2] and torch.is_grad_enabled()
+    assert [one is None for one in mod.backward(torch.ones(1, 1, 1, 1))] == [False, True, False]

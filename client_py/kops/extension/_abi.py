@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-DIMS = RESULTS = 16
+DIMS, RESULTS = 16, 64
 (NONE, TENSOR, INT, FLOAT, BOOL, DTYPE, DEVICE, STRING, INTS, TENSORS, FLOATS, OPTIONS, SLICE, TUPLE, FORMAT, COMPLEX) = range(16)
 ABSENT = -1  # tag of a default that an argument does not have
 NOT_GIVEN = 255  # a device in OPTIONS

@@ -233,7 +233,7 @@ def _select(self: Any, dim: int, index: int) -> Any:
 
 
 def _position(item: Any) -> Any:
-    return slice(*item) if isinstance(item, Slice) else Ellipsis if item == "..." else item
+    return slice(*item) if isinstance(item, Slice) else Ellipsis if isinstance(item, str) else item
 
 
 def _index(self: Any, *items: Any) -> Any:
@@ -241,8 +241,12 @@ def _index(self: Any, *items: Any) -> Any:
 
 
 def _index_put(self: Any, *given: Any) -> Any:
-    value, *items = given
-    self[tuple(_position(item) for item in items)] = value
+    value, accumulate, *items = given
+    where = tuple(_position(item) for item in items)
+    if accumulate:
+        numpy.add.at(self, where, value)
+    else:
+        self[where] = value
     return self
 
 
@@ -345,7 +349,7 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "index_put_": _index_put, "clone": lambda self, *_, **__: self.copy(), "copy_": _copied, "fill_": _copied,
     "zero_": lambda self: _copied(self, 0), "cat": lambda tensors, dim=0: numpy.concatenate(tensors, dim),
     "stack": lambda tensors, dim=0: numpy.stack(tensors, dim), "where": numpy.where, "to": _to, "type_as": _to, "toType": _to,
-    "item": lambda self: self.item(), "equal": lambda self, other: bool(numpy.array_equal(self, other)),
+    "item": lambda self: self.item(), "text": str, "grad_mode": lambda enabled=False: False, "equal": lambda self, other: bool(numpy.array_equal(self, other)),
     "allclose": lambda self, other, rtol=1e-5, atol=1e-8, equal_nan=False: bool(numpy.allclose(self, other, rtol, atol, equal_nan)),
     "cpu": lambda self, *_: self, "cuda": lambda self, *_: self, "detach": lambda self: self.view(), "alias": lambda self: self.view(),
 }  # fmt: skip

@@ -139,6 +139,9 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, int], out: Any, 
         if len(made) > _abi.RESULTS:
             raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
         for i, one in enumerate(made):
+            if one is None:  # an undefined tensor
+                out[i].id = 0
+                continue
             real = not call.on_cpu and framework.on_cpu(one)
             describe(out[i], one, framework, host or real, known.get(id(one), 0))
         count[0] = len(made)

@@ -190,6 +190,10 @@ class Result
     }
     // The tensor with this index, taken out of the result.
     Tensor tensor(int index = 0);
+    std::string text() const
+    {
+        return {(const char *)scalar.p, (size_t)scalar.n};
+    }
     c10::Scalar number() const
     {
         if (scalar.tag == KOPS_COMPLEX) {

@@ -82,7 +82,7 @@ template <class E> [[noreturn]] void fail(const std::string &message)
 inline std::string check_text(const char *condition)
 {
     return std::string("Expected ") + condition +
-           " to be true, but got false.  (Could this error message be improved? "
+           " to be true, but got false.  (Could this error message be improved?  "
            "If so, please report an enhancement request to PyTorch.)";
 }
 template <class... A> std::string check_text(const char *, const A &...parts)

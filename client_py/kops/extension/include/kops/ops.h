@@ -125,34 +125,43 @@ inline Tensor tensor(const TensorData &data, const TensorOptions &options = {})
     return data.tensor(data.type(), data.sizes().empty() ? IntArrayRef(1) : data.sizes(), options);
 }
 
-// Extensions run without recording gradients, so these change nothing.
-struct NoGradGuard {
-    NoGradGuard()
-    {
-    }
-};
-struct AutoGradMode {
-    explicit AutoGradMode(bool)
-    {
-    }
-};
-struct AutoDispatchBelowADInplaceOrView {
-    AutoDispatchBelowADInplaceOrView()
-    {
-    }
-};
-using AutoNonVariableTypeMode = AutoDispatchBelowADInplaceOrView;
-struct InferenceMode {
-    explicit InferenceMode(bool = true)
-    {
-    }
-};
+// Whether torch records gradients. The guards put it back as it was.
 struct GradMode {
     static bool is_enabled()
     {
-        return false;
+        return kops::call<bool>("grad_mode", {});
+    }
+    static void set_enabled(bool enabled)
+    {
+        kops::call<bool>("grad_mode", {enabled});
     }
 };
+class AutoGradMode
+{
+    bool before;
+
+  public:
+    explicit AutoGradMode(bool enabled) : before(kops::call<bool>("grad_mode", {enabled}))
+    {
+    }
+    AutoGradMode(const AutoGradMode &) = delete;
+    ~AutoGradMode()
+    {
+        GradMode::set_enabled(before);
+    }
+};
+struct NoGradGuard : AutoGradMode {
+    NoGradGuard() : AutoGradMode(false)
+    {
+    }
+};
+struct InferenceMode : AutoGradMode {
+    explicit InferenceMode(bool enabled = true) : AutoGradMode(!enabled)
+    {
+    }
+};
+using AutoDispatchBelowADInplaceOrView = NoGradGuard;
+using AutoNonVariableTypeMode = NoGradGuard;
 
 inline std::optional<Device> device_of(const Tensor &tensor)
 {
@@ -172,27 +181,23 @@ inline void manual_seed(uint64_t seed)
 
 // The type in which arithmetic of a type is done.
 template <class T> struct OpMathType {
-    using type = T;
+    using type = std::conditional_t<std::is_class_v<T> && sizeof(T) <= 2, float, T>;
 };
-template <> struct OpMathType<Half> {
-    using type = float;
-};
-template <> struct OpMathType<BFloat16> {
-    using type = float;
-};
-template <> struct OpMathType<Float8_e5m2> {
-    using type = float;
-};
-template <> struct OpMathType<Float8_e4m3fn> {
-    using type = float;
+template <> struct OpMathType<c10::complex<Half>> {
+    using type = c10::complex<float>;
 };
 template <class T> using opmath_type = typename OpMathType<T>::type;
-// The type of sums, on a GPU (true) or a CPU: there float is summed as double, and integers as 64 bits on both.
-template <class T, bool gpu>
-using acc_type = std::conditional_t<std::is_same_v<T, bool>, bool,
-                                    std::conditional_t<std::is_integral_v<T>, int64_t,
-                                                       std::conditional_t<std::is_same_v<opmath_type<T>, float>,
-                                                                          std::conditional_t<gpu, float, double>, T>>>;
+// The type of sums, on a GPU (true) or a CPU: there float is summed as double. Integers have 64 bits on both.
+template <class T, bool gpu> struct AccumulateType {
+    using type = std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int64_t, opmath_type<T>>;
+};
+template <> struct AccumulateType<float, false> {
+    using type = double;
+};
+template <> struct AccumulateType<c10::complex<float>, false> {
+    using type = c10::complex<double>;
+};
+template <class T, bool gpu> using acc_type = typename AccumulateType<T, gpu>::type;
 
 template <class T, class U> constexpr T ceil_div(T a, U b)
 {
