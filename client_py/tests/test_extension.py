@@ -351,6 +351,25 @@ int add(int a, int b) { return a + b; }
 TORCH_LIBRARY(mine, m) { m.def("add", add); }
 """)  # fmt: skip
     assert mod.add(1, 2) == 3
+    mod = loaded("""
+std::string on_cpu(torch::Tensor x, double alpha, std::vector<int64_t> sizes, c10::optional<double> p) { return "cpu"; }
+std::string on_gpu(torch::Tensor x, double alpha, std::vector<int64_t> sizes, c10::optional<double> p) {
+    return c10::str(x.is_cuda() ? "gpu " : "", alpha, sizes, p.has_value());
+}
+int64_t host(torch::Tensor x) { return x.is_cuda(); }
+TORCH_LIBRARY(several, m) {
+    m.def("place(Tensor(a!) x, float alpha=2.5, *, int[] sizes=[1, 2], float? p=None) -> str");
+    m.def("host(Tensor x) -> int");
+    m.def("nowhere(Tensor x) -> int");
+}
+TORCH_LIBRARY_IMPL(several, CPU, m) { m.impl("place", &on_cpu); m.impl("host", &host); }
+TORCH_LIBRARY_IMPL(several, CUDA, m) { m.impl("place", &on_gpu); }
+TORCH_LIBRARY_IMPL(several, Meta, m) { m.impl("nowhere", &host); }
+""")  # fmt: skip
+    x = floats(1)
+    assert mod.place(x) == "gpu 2.51 20" and mod.place(x=x, p=1, alpha=3) == "gpu 31 21" and mod.host(x) == 0
+    with pytest.raises(NotImplementedError, match="Could not run 'several::nowhere' with arguments from the 'CUDA' backend"):
+        mod.nowhere(x)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 from .. import BadArgument, Client
 from .._companions import macros
 from . import _builder, _runtime
+from ._abi import declared
 from ._builder import Unit
 from ._kernels import Kernels
 
@@ -33,7 +34,7 @@ class Function:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
         wrong: list[str] = []
-        for definition in self._definitions:
+        for definition in _runtime.implementations(self._definitions, [*arguments, *named.values()], self._kernels):
             try:
                 values = _runtime.positional(definition, arguments, named)
                 return _runtime.invoke(self._library, definition, values, self._kernels)
@@ -101,6 +102,6 @@ def compile(
     kernels.compile()
     library = _runtime.load(str(_builder.build(name, units, defines, files)))
     found: dict[str, list[Any]] = {}
-    for definition in library.definitions:
+    for definition in declared(library.definitions):
         found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
     return Extension(name, {key: Function(library, definitions, kernels) for key, definitions in found.items()})

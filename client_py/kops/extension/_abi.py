@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes as c
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ NO_DTYPE = 44
 OPEN_END = -(2**63)  # None in SLICE
 
 
+_COMMA = re.compile(r",(?![^\[]*\])")  # none within a default in brackets
 _FUNCTION_TYPE = re.compile(r"\bF = .*?\(\*\)\((.*?)\)[;,]")
 
 
@@ -67,6 +69,15 @@ class Definition(NamedTuple):
         """The signature for people: `f(at::Tensor, double)`."""
         found = _FUNCTION_TYPE.search(self.signature)
         return f"{self.name}({found[1]})" if found else self.signature
+
+    @property
+    def key(self) -> str:
+        """The dispatch key of an implementation of a TORCH_LIBRARY; empty without."""
+        return self.name.partition("@")[2]
+
+    @property
+    def schema(self) -> str:
+        return "" if _FUNCTION_TYPE.search(self.signature) else self.signature
 
     @property
     def returns_list(self) -> bool:
@@ -175,6 +186,29 @@ def write(value: Any, given: Any, keep: list[Any]) -> None:
 def _kept(memory: Any, keep: list[Any]) -> int:
     keep.append(memory)
     return c.addressof(memory)
+
+
+def _schema_parameter(text: str) -> Parameter:
+    declared, _, default = text.partition("=")
+    try:
+        return Parameter(declared.split()[-1], bool(default), ast.literal_eval(default) if default else None)
+    except (ValueError, SyntaxError):  # torch's names of dtypes and the like
+        return Parameter(declared.split()[-1], False, None)
+
+
+def declared(definitions: Sequence[Definition]) -> list[Definition]:
+    """The functions of a library, with the names and defaults of their schemas. A schema with implementations is none of them."""
+    schemas = {d.name: re.split(_COMMA, d.schema[d.schema.index("(") + 1 : d.schema.rindex(")", 0, (d.schema + "->").index("->"))])
+               for d in definitions if "(" in d.schema}  # fmt: skip
+    implemented = {d.name.partition("@")[0] for d in definitions if d.key}
+    made = []
+    for d in definitions:
+        parts = [part for part in schemas.get(d.name.partition("@")[0], ()) if part.strip() not in ("", "*")]
+        if len(parts) == len(d.parameters):
+            d = d._replace(parameters=tuple(map(_schema_parameter, parts)))
+        if d.parameters or d.name not in implemented:
+            made.append(d)
+    return made
 
 
 def put_list(value: Any, tag: int, numbers: Sequence[int], keep: list[Any]) -> None:

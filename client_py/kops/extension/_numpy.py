@@ -29,11 +29,6 @@ def plain(value: Any) -> Any:
 
 
 def on_cpu(value: Any) -> bool:
-    """Whether C++ is told so. An array is what a tensor in a GPU's memory is elsewhere: kernels are launched on it."""
-    return False
-
-
-def is_on_cpu(value: Any) -> bool:
     """Whether the memory is the CPU's."""
     return True
 

@@ -272,10 +272,30 @@ class _Arguments:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
 
 
+def _counts_as_gpu(framework: Any, values: Sequence[Any], kernels: Kernels) -> bool:
+    """Whether tensors of the CPU are told to C++ as a GPU's."""
+    return framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values))
+
+
+def implementations(definitions: Sequence[Definition], given: Sequence[Any], kernels: Kernels) -> Sequence[Definition]:
+    """Those for the device of a call. Where tensors of the CPU count as a GPU's, implementations for the CPU come last."""
+    if not any(definition.key for definition in definitions):
+        return definitions
+    framework = _framework_of(given)
+    counts = _counts_as_gpu(framework, given, kernels)
+    device = "CUDA" if counts or framework.on_gpu(given) else "CPU"
+    keys = (device, "CompositeExplicitAutograd", "CompositeImplicitAutograd", "", *(("CPU",) if counts else ()))
+    found = [definition for key in keys for definition in definitions if definition.key == key]
+    if not found:
+        name = definitions[0].name.partition("@")[0]
+        raise NotImplementedError(f"Could not run {name!r} with arguments from the {device!r} backend: it has no implementation for that")
+    return found
+
+
 def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels) -> Any:
     """Calls a function of C++. Raises its exception."""
     framework = _framework_of(values)
-    call = Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
+    call = Call(kernels, framework, definition.key != "CPU" and _counts_as_gpu(framework, values, kernels))
     made = _Arguments(call, values)
     out, result = (Tensor * _abi.RESULTS)(), Value()
     before, _thread.call = getattr(_thread, "call", None), call

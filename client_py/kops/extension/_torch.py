@@ -34,9 +34,6 @@ def on_cpu(value: Any) -> bool:
     return bool(value.device.type == "cpu")
 
 
-is_on_cpu = on_cpu
-
-
 def on_gpu(values: Sequence[Any]) -> bool:
     """Whether a call with these arguments is one for a GPU."""
     flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,)) if is_tensor(one)]
