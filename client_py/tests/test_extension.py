@@ -175,6 +175,34 @@ def test_arguments(semantics: Any) -> None:
     assert list(semantics.numbers(numpy.int64(10)))[:2] == [1, -2]
 
 
+def test_values_of_python() -> None:
+    mod = loaded("""
+std::string numbers(double x, bool flag) { return c10::str(x, " ", flag); }
+int64_t whole(int64_t n) { return n; }
+std::string lists(std::vector<std::string> names, std::vector<std::vector<int64_t>> lists, std::tuple<int, double> pair) {
+    return c10::str(names, "|", lists[1], "|", std::get<1>(pair));
+}
+int64_t given(std::vector<c10::optional<torch::Tensor>> list) { return list[0].has_value() + 2 * list[1].has_value(); }
+torch::ScalarType kind(torch::Tensor x) { return x.scalar_type(); }
+torch::IntArrayRef sizes(torch::Tensor x) { return x.sizes(); }
+std::vector<bool> bools() { return {true, false}; }
+uint64_t largest() { return UINT64_MAX; }
+int64_t bytes(torch::Tensor x) { return x.storage().nbytes() + x.storage_offset(); }
+""", ["numbers", "whole", "lists", "given", "kind", "sizes", "bools", "largest", "bytes"])  # fmt: skip
+    assert mod.numbers(2**64, 1) == "1.84467e+19 1" and mod.numbers(True, None) == "1 0"
+    assert mod.numbers(numpy.array([2.5], "float32"), numpy.array(0)) == "2.5 0" and mod.whole(numpy.array(7)) == 7
+    for wrong in (2**63, 1.5, floats(1, 2), None):
+        with pytest.raises(TypeError):
+            mod.whole(wrong)
+    assert mod.lists(["a", "b"], [[1], range(2)], (1, numpy.float64(2.5))) == "a b|0 1|2.5"
+    assert mod.given([floats(1), None]) == 1 and mod.kind(floats(1)) == numpy.float32
+    assert mod.sizes(floats(1, 2)) == (2,) and mod.bools() == [True, False] and mod.bytes(floats(1, 2, 3)[1:]) == 13
+    with pytest.raises(RuntimeError, match="cannot be converted to type int64_t without overflow"):
+        mod.largest()
+    with pytest.raises(TypeError):
+        mod.kind(None)
+
+
 def test_no_tensor_is_kept() -> None:
     mod = loaded("""
 void two(torch::Tensor x, int n) { TORCH_CHECK(n, "no"); }
@@ -188,7 +216,7 @@ torch::ScalarType kind(torch::ScalarType t) { return t; }
     del arguments
     gc.collect()
     assert sys.getrefcount(x) == before
-    assert [int(mod.kind(kind)) for kind in (numpy.uint8, numpy.dtype("float32"))] == [0, 6]
+    assert [mod.kind(kind) for kind in (numpy.uint8, numpy.dtype("float32"))] == ["uint8", "float32"]
 
 
 TYPES = """

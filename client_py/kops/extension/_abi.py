@@ -79,10 +79,11 @@ class Definition(NamedTuple):
     def schema(self) -> str:
         return "" if _FUNCTION_TYPE.search(self.signature) else self.signature
 
-    @property
-    def returns_list(self) -> bool:
-        """Whether the result is a std::vector, and no std::tuple."""
-        return "R = std::vector<" in self.signature
+    def shaped(self, result: Any) -> Any:
+        """A result as pybind11 gives it: a std::vector is a list, a view of sizes a tuple."""
+        if isinstance(result, tuple) and "R = std::vector<" in self.signature:
+            return list(result)
+        return tuple(result) if isinstance(result, list) and "R = c10::ArrayRef<" in self.signature else result
 
 
 class Slice(NamedTuple):
@@ -158,6 +159,11 @@ def read(value: Any, tensor: Callable[[int], Any]) -> Any:
     return READERS[value.tag](value, tensor)
 
 
+def _fits(given: Any) -> bool:
+    """Whether it is an integer of C++; a larger one can only be a floating-point number."""
+    return isinstance(given, int) and -(2**63) <= given < 2**63
+
+
 def write(value: Any, given: Any, keep: list[Any]) -> None:
     """Fills a Value with a number, text or None; `keep` holds memory that it points to."""
     if given is None:
@@ -166,9 +172,9 @@ def write(value: Any, given: Any, keep: list[Any]) -> None:
         value.tag, value.i = BOOL, given
     elif isinstance(given, Dtype):
         value.tag, value.i = DTYPE, int(given)
-    elif isinstance(given, int):
+    elif _fits(given):
         value.tag, value.i, value.d = INT, given, float(given)
-    elif isinstance(given, float):
+    elif isinstance(given, (int, float)):
         value.tag, value.d = FLOAT, given
     elif isinstance(given, Device):
         value.tag, value.i, value.d = DEVICE, given.type, given.number
@@ -177,7 +183,7 @@ def write(value: Any, given: Any, keep: list[Any]) -> None:
         value.tag, value.n, value.p = STRING, len(data), _kept(c.create_string_buffer(data), keep)
     elif isinstance(given, complex):
         value.tag, value.p = COMPLEX, _kept((c.c_double * 2)(given.real, given.imag), keep)
-    elif all(isinstance(one, int) for one in given):
+    elif all(map(_fits, given)):
         value.tag, value.n, value.p = INTS, len(given), _kept((c.c_int64 * max(1, len(given)))(*given), keep)
     else:
         value.tag, value.n, value.p = FLOATS, len(given), _kept((c.c_double * max(1, len(given)))(*given), keep)
@@ -211,8 +217,12 @@ def declared(definitions: Sequence[Definition]) -> list[Definition]:
     return made
 
 
+def put(value: Any, tag: int, memory: Any, keep: list[Any]) -> None:
+    value.tag, value.n, value.p = tag, len(memory), _kept(memory, keep)
+
+
 def put_list(value: Any, tag: int, numbers: Sequence[int], keep: list[Any]) -> None:
-    value.tag, value.n, value.p = tag, len(numbers), _kept((c.c_int64 * max(1, len(numbers)))(*numbers), keep)
+    put(value, tag, (c.c_int64 * len(numbers))(*numbers), keep)
 
 
 class Library:

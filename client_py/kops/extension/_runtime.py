@@ -17,7 +17,7 @@ from ._kernels import Kernels, Type
 
 _EXCEPTIONS = {
     "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
-    "AttributeError": AttributeError, "KeyError": KeyError,
+    "AttributeError": AttributeError, "KeyError": KeyError, "OverflowError": OverflowError, "MemoryError": MemoryError,
 }  # fmt: skip
 
 
@@ -261,15 +261,25 @@ class _Arguments:
         value = _numpy.plain(value)
         if framework.is_tensor(value):
             into.tag, into.i = _abi.TENSOR, self._tensor(value)
-        elif isinstance(value, (list, tuple)) and any(framework.is_tensor(one) for one in value):
-            numbers = [-1 if one is None else self._tensor(one) for one in value]
-            _abi.put_list(into, _abi.TENSORS, numbers, self.keep)
-        elif value is None or isinstance(value, (int, float, str, complex, list, tuple)):
+        elif isinstance(value, (list, tuple, range)):
+            self._write_list(into, [_numpy.plain(one) for one in value])
+        elif value is None or isinstance(value, (int, float, str, complex)):
             _abi.write(into, value, self.keep)
         elif (dtype := next((d for d in (_torch.dtype_of(value), _numpy.dtype_of(value)) if d is not None), None)) is not None:
             _abi.write(into, dtype, self.keep)
         else:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
+
+    def _write_list(self, into: Value, items: Sequence[Any]) -> None:
+        if items and all(one is None or self.call.framework.is_tensor(one) for one in items):
+            _abi.put_list(into, _abi.TENSORS, [-1 if one is None else self._tensor(one) for one in items], self.keep)
+        elif all(isinstance(one, int) for one in items) or all(isinstance(one, float) for one in items):
+            _abi.write(into, items, self.keep)
+        else:
+            values = (Value * len(items))()
+            for one, item in zip(values, items):
+                self._write(one, item)
+            _abi.put(into, _abi.TUPLE, values, self.keep)
 
 
 def _counts_as_gpu(framework: Any, values: Sequence[Any], kernels: Kernels) -> bool:
@@ -309,8 +319,7 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
                 raise
         if call.refused is not None:
             raise call.refused
-        value = _abi.read(result, lambda index: _taken(out[index].id))
-        return list(value) if isinstance(value, tuple) and definition.returns_list else value
+        return definition.shaped(framework.returned(_abi.read(result, lambda index: _taken(out[index].id))))
     finally:
         _thread.call = before
         if before is None:

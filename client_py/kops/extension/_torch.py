@@ -175,6 +175,11 @@ def _converted(value: Any) -> Any:
     return tuple(map(_converted, value)) if isinstance(value, (list, tuple)) and not isinstance(value, (Slice, Options)) else value
 
 
+def returned(value: Any) -> Any:
+    """A result of C++: numbers of dtypes and devices are torch's objects."""
+    return _converted(value) if isinstance(value, (Dtype, Device)) else value
+
+
 def _of_options(options: Options) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if options.dtype is not None:
@@ -249,7 +254,7 @@ def _new(data: Any, sizes: Any, options: Any = None) -> Any:
 _OWN: dict[str, Callable[..., Any]] = {
     "to": _to, "index": _index, "index_put_": _index_put, "from_blob": _from_blob, "tensor": _new, "grad": lambda self: self.grad,
     "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))),
-    "storage_offset": lambda self: self.storage_offset(), "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
+    "storage_offset": lambda self: self.storage_offset(), "storage_bytes": lambda self: storage(self)[1], "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
     "text": lambda self: _text()(self.detach()), "grad_mode": _grad_mode, "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip

@@ -147,6 +147,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
           py::arg("mode") = "mean", py::arg("n") = 1);
     m.def("plain", plain);
     m.def("pointer", [](const float *x) { return *x * 2; });
+    m.def("lists", [](std::vector<std::optional<at::Tensor>> list, std::tuple<int, double> pair, bool flag) {
+        return std::vector<bool>{list[0].has_value(), list[1].has_value(), flag && std::get<1>(pair) == 2};
+    });
+    m.def("thrown", [](int kind) {
+        if (kind == 0)
+            throw std::domain_error("no");
+        if (kind == 1)
+            throw std::overflow_error("no");
+        throw std::bad_alloc();
+    });
 }
 TORCH_LIBRARY(lib, m)
 {
@@ -193,6 +203,12 @@ static void tensors()
     EXPECT(called("zeros options([5], options 44 1 255 0)"));
     y = x.sum({0, -1}, true).view({-1});
     EXPECT(called("sum dtype(t1, [0,-1], 1, None) view(t100, [-1])"));
+    y = x.var(0);
+    EXPECT(called("var correction keepdim(t1, [0], None, 0)"));
+    y = torch::std(x, 1);
+    EXPECT(called("std correction keepdim(t1, [1], None, 0)"));
+    y = x.var(false);
+    EXPECT(called("var(t1, 0)"));
     y = torch::cat({x, t}, 1);
     EXPECT(called("cat([1,2], 1)"));
     auto [values, places] = x.max(1);
@@ -264,6 +280,7 @@ static void types()
     EXPECT_ERROR(at::Scalar(NAN).toLong(), "value cannot be converted to type int64_t without overflow");
     EXPECT_ERROR(at::Scalar(1e39).toFloat(), "value cannot be converted to type float without overflow");
     EXPECT_ERROR(at::Scalar(70000).toHalf(), "value cannot be converted to type ::c10::Half without overflow");
+    EXPECT_ERROR(at::Scalar(UINT64_MAX), "value cannot be converted to type int64_t without overflow");
     EXPECT_ERROR(at::Scalar(c10::complex<double>(1, 2)).toDouble(),
                  "value cannot be converted to type double without overflow");
 
@@ -302,6 +319,14 @@ static void dispatch()
     EXPECT_ERROR([] { TORCH_CHECK(1 > 2); }(),
                  "Expected 1 > 2 to be true, but got false.  (Could this error message be improved?  If so, "
                  "please report an enhancement request to PyTorch.)");
+    std::string told;
+    try {
+        AT_ASSERTM(1 > 2, "no");
+    } catch (const c10::Error &error) {
+        told = error.msg();
+    }
+    EXPECT(told.find("1 > 2 INTERNAL ASSERT FAILED at ") == 0 && told.find("PyTorch. no") != std::string::npos);
+    EXPECT((!std::is_base_of_v<std::runtime_error, c10::Error>));
     EXPECT_ERROR([] { TORCH_CHECK_LT(2, 1); }(), "Check failed: 2 < 1 (2 vs. 1). ");
     EXPECT_ERROR([] { C10_CUDA_CHECK(cudaErrorInvalidValue); }(), "CUDA error: invalid argument");
 }
@@ -370,9 +395,9 @@ static void numbers()
 
 static void binding()
 {
-    EXPECT(kops_count() == 5 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
-    EXPECT(std::string(kops_def_name(3)) == "lib::f" && std::string(kops_def_signature(3)) == "f(Tensor x) -> Tensor");
-    EXPECT(std::string(kops_def_name(4)) == "lib::f@CPU");
+    EXPECT(kops_count() == 7 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
+    EXPECT(std::string(kops_def_name(5)) == "lib::f" && std::string(kops_def_signature(5)) == "f(Tensor x) -> Tensor");
+    EXPECT(std::string(kops_def_name(6)) == "lib::f@CPU");
     KopsValue value;
     EXPECT(kops_def_arguments(0) == 5 && std::string(kops_def_argument(0, 0, &value)) == "x" && value.tag == -1);
     EXPECT(std::string(kops_def_argument(0, 1, &value)) == "alpha" && value.tag == KOPS_FLOAT && value.d == 2);
@@ -404,11 +429,25 @@ static void binding()
     EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "TypeError");
     KopsValue number = {KOPS_FLOAT, 0, 0, 1.5, nullptr};
     EXPECT(!kops_call(2, &number, given, out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
+    int64_t tensors[] = {-1, 0}, numbers[] = {1, 2};
+    KopsValue lists[] = {{KOPS_TENSORS, 2, 0, 0, tensors}, {KOPS_INTS, 2, 0, 0, numbers}, {KOPS_INT, 0, 1, 0, nullptr}};
+    EXPECT(!kops_call(3, lists, given, out, &count, &value) && value.tag == KOPS_TUPLE && value.n == 3);
+    items = (const KopsValue *)value.p;
+    EXPECT(items[0].tag == KOPS_BOOL && !items[0].i && items[1].i && items[2].i);
+    for (auto [kind, expected] : {std::pair(0, "ValueError"), {1, "OverflowError"}, {2, "MemoryError"}}) {
+        KopsValue which = {KOPS_INT, 0, kind, 0, nullptr};
+        EXPECT(kops_call(4, &which, given, out, &count, &value) && std::string(kops_error_type()) == expected);
+    }
+    KopsValue tensor = {KOPS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
+    x.sizes[0] = 1;
+    EXPECT(!kops_call(2, &tensor, given, out, &count, &value) && value.d == 5);
+    args[0] = KopsValue{};
+    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "TypeError");
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
     EXPECT(!kops_call(1, &flag, given, out, &count, &value) && value.n == 3);
     items = (const KopsValue *)value.p;
     EXPECT(items[0].d == 1.5 && text_of(items[1]) == "text" && text_of(items[2]) == "[1,2,3]");
-    EXPECT(std::string(kops_call(3, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
+    EXPECT(std::string(kops_call(5, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
 }
 
 int main()

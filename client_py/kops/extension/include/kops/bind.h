@@ -23,9 +23,21 @@ template <class T> struct FromPython {
     static T of(const KopsValue &value, KopsTensor *const *tensors)
     {
         (void)tensors;
+        if constexpr (std::is_arithmetic_v<T>) {
+            if (value.tag == KOPS_TENSOR) {
+                Tensor tensor(*tensors[value.i]);
+                if (tensor.numel() != 1)
+                    refuse("a number");
+                c10::Scalar number = tensor.item();
+                bool whole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+                return of(whole ? Argument(number.toLong()).value() : Argument(number).value(), tensors);
+            }
+        }
         if constexpr (std::is_same_v<T, bool>) {
-            if (value.tag == KOPS_BOOL)
+            if (value.tag == KOPS_BOOL || value.tag == KOPS_INT || value.tag == KOPS_NONE)
                 return value.i != 0;
+            if (value.tag == KOPS_FLOAT)
+                return value.d != 0;
             refuse("a bool");
         } else if constexpr (std::is_floating_point_v<T>) {
             if (value.tag == KOPS_FLOAT)
@@ -51,18 +63,34 @@ template <class T> struct FromPython {
     }
 };
 
-inline Tensor argument_tensor(int64_t index, KopsTensor *const *tensors)
+// The values of a list of any kind.
+inline std::vector<KopsValue> items_of(const KopsValue &value)
 {
-    return index < 0 ? Tensor() : Tensor(*tensors[index]);
+    auto values = (const KopsValue *)value.p;
+    if (value.tag == KOPS_TUPLE)
+        return std::vector<KopsValue>(values, values + value.n);
+    if (value.tag != KOPS_TENSORS && value.tag != KOPS_INTS && value.tag != KOPS_FLOATS)
+        refuse("a list");
+    std::vector<KopsValue> items((size_t)value.n);
+    for (size_t i = 0; i < items.size(); i++) {
+        if (value.tag == KOPS_FLOATS)
+            items[i].d = ((const double *)value.p)[i];
+        else
+            items[i].i = ((const int64_t *)value.p)[i];
+        bool none = value.tag == KOPS_TENSORS && items[i].i < 0;
+        items[i].tag = none                        ? KOPS_NONE
+                       : value.tag == KOPS_TENSORS ? KOPS_TENSOR
+                       : value.tag == KOPS_INTS    ? KOPS_INT
+                                                   : KOPS_FLOAT;
+    }
+    return items;
 }
 template <> struct FromPython<Tensor> {
     static Tensor of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        if (value.tag == KOPS_NONE)
-            return Tensor();
         if (value.tag != KOPS_TENSOR)
             refuse("a Tensor");
-        return argument_tensor(value.i, tensors);
+        return Tensor(*tensors[value.i]);
     }
 };
 template <class T> struct FromPython<std::optional<T>> {
@@ -77,23 +105,8 @@ template <class T> struct FromPython<std::vector<T>> {
     static std::vector<T> of(const KopsValue &value, KopsTensor *const *tensors)
     {
         std::vector<T> list;
-        if (value.tag == KOPS_TUPLE) {
-            auto items = (const KopsValue *)value.p;
-            for (int i = 0; i < value.n; i++)
-                list.push_back(FromPython<T>::of(items[i], tensors));
-        } else if (value.tag == KOPS_TENSORS || value.tag == KOPS_INTS || value.tag == KOPS_FLOATS) {
-            for (int i = 0; i < value.n; i++) {
-                KopsValue item{};
-                item.tag = value.tag == KOPS_TENSORS ? KOPS_TENSOR : value.tag == KOPS_INTS ? KOPS_INT : KOPS_FLOAT;
-                if (value.tag == KOPS_FLOATS)
-                    item.d = ((const double *)value.p)[i];
-                else
-                    item.i = ((const int64_t *)value.p)[i];
-                list.push_back(FromPython<T>::of(item, tensors));
-            }
-        } else {
-            refuse("a list");
-        }
+        for (const KopsValue &item : items_of(value))
+            list.push_back(FromPython<T>::of(item, tensors));
         return list;
     }
 };
@@ -110,15 +123,17 @@ template <class T, size_t N> struct FromPython<std::array<T, N>> {
 };
 template <class... T> struct FromPython<std::tuple<T...>> {
     template <size_t... I>
-    static std::tuple<T...> of(const KopsValue *items, KopsTensor *const *tensors, std::index_sequence<I...>)
+    static std::tuple<T...> of(const std::vector<KopsValue> &items, KopsTensor *const *tensors,
+                               std::index_sequence<I...>)
     {
         return std::tuple<T...>(FromPython<T>::of(items[I], tensors)...);
     }
     static std::tuple<T...> of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        if (value.tag != KOPS_TUPLE || value.n != sizeof...(T))
+        std::vector<KopsValue> items = items_of(value);
+        if (items.size() != sizeof...(T))
             refuse("a tuple of its C++ tuple's length");
-        return of((const KopsValue *)value.p, tensors, std::index_sequence_for<T...>());
+        return of(items, tensors, std::index_sequence_for<T...>());
     }
 };
 template <> struct FromPython<c10::Scalar> {
@@ -202,7 +217,7 @@ struct Returned {
     }
     template <class T> KopsValue of(const std::vector<T> &list)
     {
-        if constexpr (std::is_arithmetic_v<T>)
+        if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
             return keep(Argument(list));
         else
             return tuple(list);
@@ -570,6 +585,21 @@ namespace kops
 inline thread_local std::string message;
 inline thread_local const char *error_type = "RuntimeError";
 inline thread_local std::unique_ptr<Returned> last_returned;
+
+// The exception of Python that pybind11 makes of one of C++.
+inline const char *python_type(const std::exception &error)
+{
+    auto is = [&](auto *type) { return dynamic_cast<decltype(type)>(&error) != nullptr; };
+    if (auto torch = dynamic_cast<const c10::Error *>(&error))
+        return torch->python();
+    if (is((const std::domain_error *)nullptr) || is((const std::invalid_argument *)nullptr) ||
+        is((const std::length_error *)nullptr) || is((const std::range_error *)nullptr))
+        return "ValueError";
+    return is((const std::out_of_range *)nullptr)     ? "IndexError"
+           : is((const std::overflow_error *)nullptr) ? "OverflowError"
+           : is((const std::bad_alloc *)nullptr)      ? "MemoryError"
+                                                      : "RuntimeError";
+}
 } // namespace kops
 
 #define KOPS_EXPORT extern "C" __attribute__((visibility("default"), used)) inline
@@ -620,17 +650,8 @@ KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *co
         TORCH_CHECK(function.call, function.name, " is declared by a schema, but has no implementation");
         *scalar = function.call(args, tensors, *kops::last_returned);
         return nullptr;
-    } catch (const c10::Error &error) {
-        kops::error_type = error.python();
-        kops::message = error.what();
-    } catch (const std::out_of_range &error) {
-        kops::error_type = "IndexError";
-        kops::message = error.what();
-    } catch (const std::invalid_argument &error) {
-        kops::error_type = "ValueError";
-        kops::message = error.what();
     } catch (const std::exception &error) {
-        kops::error_type = "RuntimeError";
+        kops::error_type = kops::python_type(error);
         kops::message = error.what();
     } catch (...) {
         kops::error_type = "RuntimeError";

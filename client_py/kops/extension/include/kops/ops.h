@@ -44,6 +44,24 @@ KOPS_BINARY(==, x.eq(y), y.eq(x))
 KOPS_BINARY(!=, x.ne(y), y.ne(x))
 #undef KOPS_BINARY
 
+// As the methods: an int is a dimension, and no bool.
+inline Tensor var(const Tensor &self, int dim)
+{
+    return self.var(dim);
+}
+inline Tensor std(const Tensor &self, int dim)
+{
+    return self.std(dim);
+}
+inline std::tuple<Tensor, Tensor> var_mean(const Tensor &self, int dim)
+{
+    return var_mean(self, IntArrayRef(dim));
+}
+inline std::tuple<Tensor, Tensor> std_mean(const Tensor &self, int dim)
+{
+    return std_mean(self, IntArrayRef(dim));
+}
+
 // Memory of the caller as a tensor. There is none with a deleter: nothing could tell when torch's last view is gone.
 inline Tensor from_blob(void *data, IntArrayRef sizes, const TensorOptions &options = {})
 {

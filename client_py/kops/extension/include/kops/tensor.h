@@ -443,10 +443,7 @@ class Tensor
     }
     Storage storage() const
     {
-        int64_t offset = storage_offset() * itemsize(), bytes = 0;
-        for (int i = 0; i < dim(); i++)
-            bytes += (size(i) - 1) * stride(i);
-        return Storage(described().data - offset, numel() ? offset + (bytes + 1) * itemsize() : offset);
+        return Storage(described().data - storage_offset() * itemsize(), kops::call<int64_t>("storage_bytes", {*this}));
     }
     bool has_storage() const
     {
@@ -621,6 +618,15 @@ class Tensor
 #undef KOPS_ASSIGN
 
 #include <kops/methods.h> // generated of ops.txt
+    // An int would rather be the bool of var(bool unbiased) than a list of dimensions.
+    Tensor var(int dim) const
+    {
+        return var(IntArrayRef(dim));
+    }
+    Tensor std(int dim) const
+    {
+        return std(IntArrayRef(dim));
+    }
 };
 
 inline std::ostream &operator<<(std::ostream &out, const Tensor &tensor)

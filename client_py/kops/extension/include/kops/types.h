@@ -527,6 +527,8 @@ class Scalar
                                              : Kind::Int),
           integer((int64_t)value), number((double)value)
     {
+        KOPS_CHECK(Error, !(kind == Kind::Int && value > 0) || integer > 0,
+                   "value cannot be converted to type int64_t without overflow");
     }
     Scalar(Half value) : Scalar((float)value)
     {
