@@ -206,14 +206,16 @@ int64_t bytes(torch::Tensor x) { return x.storage().nbytes() + x.storage_offset(
 def test_no_tensor_is_kept() -> None:
     mod = loaded("""
 void two(torch::Tensor x, int n) { TORCH_CHECK(n, "no"); }
+bool same(torch::Tensor x, std::vector<torch::Tensor> list) { return x.is_same(list[0]); }
 torch::ScalarType kind(torch::ScalarType t) { return t; }
-""", ["two", "kind"])  # fmt: skip
+""", ["two", "kind", "same"])  # fmt: skip
     x = floats(1)
     before = sys.getrefcount(x)
     for arguments in ((x, 1), (x, 0), (x, "a"), (x, object())):
         with contextlib.suppress(TypeError, RuntimeError):
             mod.two(*arguments)
     del arguments
+    assert mod.same(x, [x]) and not mod.same(x, [floats(1)])
     gc.collect()
     assert sys.getrefcount(x) == before
     assert [mod.kind(kind) for kind in (numpy.uint8, numpy.dtype("float32"))] == ["uint8", "float32"]

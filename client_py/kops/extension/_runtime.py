@@ -237,6 +237,7 @@ class _Arguments:
 
     def __init__(self, call: Call, values: Sequence[Any]) -> None:
         self.call, self.tensors, self.keep = call, [], []  # type: ignore[var-annotated]
+        self.ids: dict[int, int] = {}  # of tensors, by what they are: given twice, one is the same in C++, too
         self.values = (Value * max(1, len(values)))()
         try:
             for into, value in zip(self.values, values):
@@ -252,7 +253,8 @@ class _Arguments:
 
     def _tensor(self, value: Any) -> int:
         made = Tensor()
-        describe(made, value, self.call.framework, self.call.is_host(value))
+        describe(made, value, self.call.framework, self.call.is_host(value), self.ids.get(id(value), 0))
+        self.ids[id(value)] = made.id
         self.tensors.append(made)
         return len(self.tensors) - 1
 
