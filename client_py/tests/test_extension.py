@@ -331,7 +331,11 @@ torch::Tensor many(torch::Tensor x, torch::Tensor y) {
     return torch::cat({o.view({3, 2}).t(), o.slice(0, 0, 1).to(torch::kFloat64)}, 0).contiguous();
 }
 torch::Tensor unknown(torch::Tensor x) { return torch::mish(x); }
-std::string put(torch::Tensor x) { x.index_put_({torch::tensor({1, 1})}, torch::ones({2}), true); x.index_put_({0}, 7); return c10::str(x); }
+std::string put(torch::Tensor x) {
+    x.index_put_({torch::tensor({1, 1})}, torch::ones({2}), true);
+    x.index_put_({0}, 7);
+    return c10::str(x);
+}
 """, ["many", "unknown", "put"])  # fmt: skip
     x, y = floats(1, 2, 3), floats(4, 4, 4)
     made = mod.many(x, y)
@@ -340,6 +344,43 @@ std::string put(torch::Tensor x) { x.index_put_({torch::tensor({1, 1})}, torch::
     with pytest.raises(kops.Unsupported, match=r"mish\(\) of torch is not known for NumPy arrays"):
         mod.unknown(x)
     assert mod.put(x) == "[7. 4. 3.]"
+
+
+def test_numpy_computes_as_torch() -> None:
+    mod = loaded("""
+std::vector<torch::Tensor> typed(torch::Tensor i, torch::Tensor h, torch::Tensor b) {
+    return {i + 1.5, i.mean(), torch::where(i > 1, 1.0, 0.0), torch::cat({i, i.to(torch::kFloat)}), h * i, h + 0.1, b + 300, 0 - b, b.sum(),
+            i.to(i.options().dtype(torch::kInt)), torch::zeros_like(i, torch::kDouble), i.pow(2.0), i + i.to(torch::kDouble)};
+}
+bool copies(torch::Tensor x) { return x.to(torch::kFloat, false, true).is_same(x) || !x.to(torch::kFloat).is_same(x); }
+std::vector<torch::Tensor> indexed(torch::Tensor x, torch::Tensor i) {
+    using torch::indexing::Slice;
+    return {x.index({Slice(), i}), x.index({i.to(torch::kByte)}), x.narrow(0, -2, 2)};
+}
+void wrong(torch::Tensor x, int kind) {
+    if (kind == 0) x.add_(1.5);
+    if (kind == 1) x.div_(2);
+    if (kind == 2) x.narrow(0, 2, 2);
+    if (kind == 3) x.to(torch::kByte).fill_(300);
+    if (kind == 4) torch::full({1}, 128, torch::kChar);
+    if (kind == 5) x.index({torch::indexing::Slice(torch::indexing::None, torch::indexing::None, -1)});
+}
+""", ["typed", "copies", "indexed", "wrong"])  # fmt: skip
+    i, h, b = numpy.array([1, 2, 3]), numpy.array([1, 2, 3], "float16"), numpy.array([1, 255, 0], "uint8")
+    made = mod.typed(i, h, b)
+    kinds = ["float32"] * 4 + ["float16"] * 2 + ["uint8"] * 2 + ["int64", "int32", "float64", "float32", "float64"]
+    assert [str(one.dtype) for one in made] == kinds
+    assert made[0].tolist() == [2.5, 3.5, 4.5] and made[6].tolist() == [45, 43, 44] and made[7].tolist() == [255, 1, 0]
+    assert not mod.copies(floats(1))
+    across, masked, last = mod.indexed(numpy.arange(6).reshape(3, 2), numpy.array([0, 1, 1]))
+    assert across.flags.c_contiguous and across.tolist() == [[0, 1, 1], [2, 3, 3], [4, 5, 5]]
+    assert masked.tolist() == [[2, 3], [4, 5]] and last.tolist() == [[2, 3], [4, 5]]
+    for kind, why in enumerate([
+        "result type float32 can't be cast to the desired output type int64", "result type float32 can't be cast",
+        r"start \(2\) \+ length \(2\) exceeds", "type uint8_t without overflow", "type int8_t without overflow", "step must be greater",
+    ]):  # fmt: skip
+        with pytest.raises((RuntimeError, ValueError), match=why):
+            mod.wrong(i, kind)
 
 
 def test_macros_and_defaults_are_given() -> None:

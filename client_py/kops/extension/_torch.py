@@ -198,8 +198,11 @@ def _position(item: Any) -> Any:
 def _to(self: Any, *wanted: Any, options: Any = None, **named: Any) -> Any:
     keywords = {} if options is None else _of_options(options)
     keywords |= {key: _converted(value) for key, value in named.items() if value is not None}
-    keywords |= {"memory_format": _converted(one) for one in wanted if isinstance(one, Format)}
-    return self.to(*(_converted(one) for one in wanted if one is not None and not isinstance(one, Format)), **keywords)
+    plain = [_converted(one) for one in wanted if one is not None and not isinstance(one, Format)]
+    for one in wanted:
+        if isinstance(one, Format):
+            keywords["memory_format"] = _converted(one)
+    return self.to(*plain, **keywords)
 
 
 def _index(self: Any, *items: Any) -> Any:
@@ -254,7 +257,8 @@ def _new(data: Any, sizes: Any, options: Any = None) -> Any:
 _OWN: dict[str, Callable[..., Any]] = {
     "to": _to, "index": _index, "index_put_": _index_put, "from_blob": _from_blob, "tensor": _new, "grad": lambda self: self.grad,
     "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))),
-    "storage_offset": lambda self: self.storage_offset(), "storage_bytes": lambda self: storage(self)[1], "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
+    "storage_offset": lambda self: self.storage_offset(), "storage_bytes": lambda self: storage(self)[1],
+    "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
     "text": lambda self: _text()(self.detach()), "grad_mode": _grad_mode, "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip
