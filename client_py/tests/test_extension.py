@@ -203,6 +203,21 @@ int64_t bytes(torch::Tensor x) { return x.storage().nbytes() + x.storage_offset(
         mod.kind(None)
 
 
+def test_overloads_are_tried_without_conversions_first() -> None:
+    mod = loaded("""
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("kind", [](std::vector<double> list, double x) { return "double"; });
+    m.def("kind", [](std::vector<double> list, bool x) { return "bool"; });
+    m.def("kind", [](std::vector<double> list, int64_t x) { return "int"; });
+    m.def("kind", [](torch::Tensor x, int64_t n) { return "tensor"; });
+}
+""")  # fmt: skip
+    x = floats(1, 2)
+    assert [mod.kind([1.5], value) for value in (2, 2.5, True)] == ["int", "double", "bool"] and mod.kind(x, 2) == "tensor"
+    with pytest.raises(TypeError, match="does not match .*nor .*nor .*nor "):
+        mod.kind(x, "a")
+
+
 def test_no_tensor_is_kept() -> None:
     mod = loaded("""
 void two(torch::Tensor x, int n) { TORCH_CHECK(n, "no"); }

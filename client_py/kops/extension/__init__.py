@@ -33,15 +33,18 @@ class Function:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
-        wrong: list[str] = []
-        for definition in _runtime.implementations(self._definitions, [*arguments, *named.values()], self._kernels):
-            try:
-                values = _runtime.positional(definition, arguments, named)
-                return _runtime.invoke(self._library, definition, values, self._kernels)
-            except _runtime.NoMatch as error:
-                wrong.append(f"{definition.shown}: {error}")
+        wrong: dict[str, str] = {}
+        definitions = _runtime.implementations(self._definitions, [*arguments, *named.values()], self._kernels)
+        for exact in (True, False) if len(definitions) > 1 else (False,):  # as pybind11: first without conversions
+            for definition in definitions:
+                try:
+                    values = _runtime.positional(definition, arguments, named)
+                    if not exact or definition.is_exact(values):
+                        return _runtime.invoke(self._library, definition, values, self._kernels)
+                except _runtime.NoMatch as error:
+                    wrong[definition.shown] = f"{definition.shown}: {error}"
         kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
-        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
+        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong.values()))
 
     def __repr__(self) -> str:
         return f"<kops.extension.Function {self.__name__}>"

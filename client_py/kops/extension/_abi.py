@@ -17,6 +17,8 @@ OPEN_END = -(2**63)  # None in SLICE
 
 
 _COMMA = re.compile(r",(?![^\[]*\])")  # none within a default in brackets
+_CONVERTED: dict[type, tuple[str, ...]] = {int: ("double", "float", "bool"), bool: ("double", "float")}
+_TYPES = re.compile(r"\bA = [{<](.*)[}>]\]$")
 _FUNCTION_TYPE = re.compile(r"\bF = .*?\(\*\)\((.*?)\)[;,]")
 
 
@@ -79,11 +81,29 @@ class Definition(NamedTuple):
     def schema(self) -> str:
         return "" if _FUNCTION_TYPE.search(self.signature) else self.signature
 
+    def is_exact(self, values: Sequence[Any]) -> bool:
+        """Whether no integer would become a floating-point number or a bool, and no bool the former."""
+        found = _TYPES.search(self.signature)
+        kinds = zip(values, _split(found[1]) if found else ())
+        return not any(kind in _CONVERTED.get(type(one), ()) for one, kind in kinds)
+
     def shaped(self, result: Any) -> Any:
         """A result as pybind11 gives it: a std::vector is a list, a view of sizes a tuple."""
         if isinstance(result, tuple) and "R = std::vector<" in self.signature:
             return list(result)
         return tuple(result) if isinstance(result, list) and "R = c10::ArrayRef<" in self.signature else result
+
+
+def _split(types: str) -> list[str]:
+    """A list of C++ types, which have commas of their own."""
+    depth, parts = 0, [""]
+    for character in types:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 class Slice(NamedTuple):
