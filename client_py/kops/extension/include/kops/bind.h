@@ -485,16 +485,13 @@ template <class F> F wrap_pybind_function(F function)
     return function;
 }
 
-enum class DispatchKey {
-    CPU,
-    CUDA,
-    Meta,
-    Autograd,
-    AutogradCPU,
-    AutogradCUDA,
-    CompositeImplicitAutograd,
-    CompositeExplicitAutograd
-};
+#define KOPS_DISPATCH_KEYS(_)                                                                                          \
+    _(CPU)                                                                                                             \
+    _(CUDA) _(Meta) _(Autograd) _(AutogradCPU) _(AutogradCUDA) _(CompositeImplicitAutograd)                            \
+        _(CompositeExplicitAutograd)
+#define _(KEY) KEY,
+enum class DispatchKey { KOPS_DISPATCH_KEYS(_) };
+#undef _
 
 // TORCH_LIBRARY: schemas by def(), implementations by def() and impl().
 class Library
@@ -539,14 +536,9 @@ class Library
     }
     template <class F> Library &impl(const char *op, DispatchKey dispatch, F &&function)
     {
-        static const char *const names[] = {"CPU",
-                                            "CUDA",
-                                            "Meta",
-                                            "Autograd",
-                                            "AutogradCPU",
-                                            "AutogradCUDA",
-                                            "CompositeImplicitAutograd",
-                                            "CompositeExplicitAutograd"};
+#define _(KEY) #KEY,
+        static const char *const names[] = {KOPS_DISPATCH_KEYS(_)};
+#undef _
         add(full(op) + "@" + names[(int)dispatch], nullptr, std::forward<F>(function));
         return *this;
     }

@@ -130,7 +130,7 @@ class Argument
         auto format = options.memory_format_opt();
         value_.tag = KOPS_OPTIONS;
         value_.n = options.pinned_memory() | (format ? (int)*format + 1 : 0) << 8;
-        value_.i = (int64_t)options.dtype_opt().value_or(c10::ScalarType::Undefined) |
+        value_.i = (int64_t)options.dtype_opt().value_or(c10::TypeMeta()).toScalarType() |
                    (device ? (int)device->type() : 255) << 8 | (device ? device->index() & 255 : 255) << 16;
         value_.d = options.requires_grad();
     }

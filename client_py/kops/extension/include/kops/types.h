@@ -640,18 +640,42 @@ inline std::ostream &operator<<(std::ostream &out, const Scalar &value)
 // What a new tensor is to be: members without a value are torch's defaults. Each setter returns a changed copy.
 class TensorOptions
 {
-    std::optional<ScalarType> dtype_;
-    std::optional<Device> device_;
-    std::optional<Layout> layout_;
-    std::optional<bool> requires_grad_, pinned_;
-    std::optional<MemoryFormat> format_;
+#define KOPS_OPTION(TYPE, NAME, USUAL)                                                                                 \
+  private:                                                                                                             \
+    std::optional<TYPE> NAME##_;                                                                                       \
+                                                                                                                       \
+  public:                                                                                                              \
+    TensorOptions NAME(std::optional<TYPE> value) const                                                                \
+    {                                                                                                                  \
+        TensorOptions options = *this;                                                                                 \
+        options.NAME##_ = value;                                                                                       \
+        return options;                                                                                                \
+    }                                                                                                                  \
+    TYPE NAME() const                                                                                                  \
+    {                                                                                                                  \
+        return NAME##_.value_or(USUAL);                                                                                \
+    }                                                                                                                  \
+    std::optional<TYPE> NAME##_opt() const                                                                             \
+    {                                                                                                                  \
+        return NAME##_;                                                                                                \
+    }                                                                                                                  \
+    bool has_##NAME() const                                                                                            \
+    {                                                                                                                  \
+        return NAME##_.has_value();                                                                                    \
+    }
+    KOPS_OPTION(TypeMeta, dtype, kFloat)
+    KOPS_OPTION(Device, device, kCPU)
+    KOPS_OPTION(Layout, layout, kStrided)
+    KOPS_OPTION(bool, requires_grad, false)
+    KOPS_OPTION(bool, pinned_memory, false)
+    KOPS_OPTION(MemoryFormat, memory_format, MemoryFormat::Contiguous)
+#undef KOPS_OPTION
 
-  public:
     TensorOptions() = default;
     TensorOptions(ScalarType dtype) : dtype_(dtype)
     {
     }
-    TensorOptions(TypeMeta dtype) : dtype_(dtype.toScalarType())
+    TensorOptions(TypeMeta dtype) : dtype_(dtype)
     {
     }
     template <class T, class = std::enable_if_t<std::is_convertible_v<T, Device>>> // "cuda:1", too
@@ -661,32 +685,20 @@ class TensorOptions
     TensorOptions(Layout layout) : layout_(layout)
     {
     }
-    TensorOptions(MemoryFormat format) : format_(format)
+    TensorOptions(MemoryFormat format) : memory_format_(format)
     {
-    }
-    TensorOptions dtype(std::optional<ScalarType> dtype) const
-    {
-        TensorOptions options = *this;
-        options.dtype_ = dtype;
-        return options;
-    }
-    TensorOptions dtype(TypeMeta type) const
-    {
-        return dtype(type.toScalarType());
     }
     TensorOptions dtype(ScalarType type) const
     {
-        return dtype(std::optional<ScalarType>(type));
+        return dtype(TypeMeta(type));
+    }
+    TensorOptions dtype(std::optional<ScalarType> type) const
+    {
+        return type ? dtype(*type) : dtype(std::optional<TypeMeta>());
     }
     template <class T> TensorOptions dtype() const
     {
         return dtype(CppTypeToScalarType<T>::value);
-    }
-    TensorOptions device(std::optional<Device> device) const
-    {
-        TensorOptions options = *this;
-        options.device_ = device;
-        return options;
     }
     TensorOptions device(DeviceType type, DeviceIndex index = -1) const
     {
@@ -704,73 +716,9 @@ class TensorOptions
     {
         return device(kCUDA, index);
     }
-    TensorOptions layout(std::optional<Layout> layout) const
-    {
-        TensorOptions options = *this;
-        options.layout_ = layout;
-        return options;
-    }
-    TensorOptions requires_grad(std::optional<bool> grad) const
-    {
-        TensorOptions options = *this;
-        options.requires_grad_ = grad;
-        return options;
-    }
-    TensorOptions pinned_memory(std::optional<bool> pinned) const
-    {
-        TensorOptions options = *this;
-        options.pinned_ = pinned;
-        return options;
-    }
-    TensorOptions memory_format(std::optional<MemoryFormat> format) const
-    {
-        TensorOptions options = *this;
-        options.format_ = format;
-        return options;
-    }
-    TypeMeta dtype() const
-    {
-        return dtype_.value_or(kFloat);
-    }
-    Device device() const
-    {
-        return device_.value_or(Device(kCPU));
-    }
     DeviceIndex device_index() const
     {
         return device().index();
-    }
-    Layout layout() const
-    {
-        return kStrided;
-    }
-    bool requires_grad() const
-    {
-        return requires_grad_.value_or(false);
-    }
-    bool pinned_memory() const
-    {
-        return pinned_.value_or(false);
-    }
-    bool has_dtype() const
-    {
-        return dtype_.has_value();
-    }
-    bool has_device() const
-    {
-        return device_.has_value();
-    }
-    std::optional<ScalarType> dtype_opt() const
-    {
-        return dtype_;
-    }
-    std::optional<Device> device_opt() const
-    {
-        return device_;
-    }
-    std::optional<MemoryFormat> memory_format_opt() const
-    {
-        return format_;
     }
     friend std::ostream &operator<<(std::ostream &out, const TensorOptions &options)
     {
@@ -780,9 +728,9 @@ class TensorOptions
         };
         out << "TensorOptions(dtype=" << options.dtype() << usual(options.has_dtype())
             << ", device=" << options.device() << usual(options.has_device()) << ", layout=Strided"
-            << usual(options.layout_.has_value()) << ", requires_grad=" << flag(options.requires_grad_)
-            << ", pinned_memory=" << flag(options.pinned_) << ", memory_format=";
-        return (options.format_ ? out << *options.format_ : out << "(nullopt)") << ')';
+            << usual(options.has_layout()) << ", requires_grad=" << flag(options.requires_grad_opt())
+            << ", pinned_memory=" << flag(options.pinned_memory_opt()) << ", memory_format=";
+        return (options.has_memory_format() ? out << options.memory_format() : out << "(nullopt)") << ')';
     }
 };
 inline TensorOptions dtype(ScalarType type)
