@@ -176,20 +176,65 @@ def test_arguments(semantics: Any) -> None:
     assert list(semantics.numbers(numpy.int64(10)))[:2] == [1, -2]
 
 
+def test_values_of_python() -> None:
+    mod = loaded("""
+std::string numbers(double x, bool flag) { return c10::str(x, " ", flag); }
+int64_t whole(int64_t n) { return n; }
+std::string lists(std::vector<std::string> names, std::vector<std::vector<int64_t>> lists, std::tuple<int, double> pair) {
+    return c10::str(names, "|", lists[1], "|", std::get<1>(pair));
+}
+int64_t given(std::vector<c10::optional<torch::Tensor>> list) { return list[0].has_value() + 2 * list[1].has_value(); }
+torch::ScalarType kind(torch::Tensor x) { return x.scalar_type(); }
+torch::IntArrayRef sizes(torch::Tensor x) { return x.sizes(); }
+std::vector<bool> bools() { return {true, false}; }
+uint64_t largest() { return UINT64_MAX; }
+int64_t bytes(torch::Tensor x) { return x.storage().nbytes() + x.storage_offset(); }
+""", ["numbers", "whole", "lists", "given", "kind", "sizes", "bools", "largest", "bytes"])  # fmt: skip
+    assert mod.numbers(2**64, 1) == "1.84467e+19 1" and mod.numbers(True, None) == "1 0"
+    assert mod.numbers(numpy.array([2.5], "float32"), numpy.array(0)) == "2.5 0" and mod.whole(numpy.array(7)) == 7
+    for wrong in (2**63, 1.5, floats(1, 2), None):
+        with pytest.raises(TypeError):
+            mod.whole(wrong)
+    assert mod.lists(["a", "b"], [[1], range(2)], (1, numpy.float64(2.5))) == "a b|0 1|2.5"
+    assert mod.given([floats(1), None]) == 1 and mod.kind(floats(1)) == numpy.float32
+    assert mod.sizes(floats(1, 2)) == (2,) and mod.bools() == [True, False] and mod.bytes(floats(1, 2, 3)[1:]) == 13
+    with pytest.raises(RuntimeError, match="cannot be converted to type int64_t without overflow"):
+        mod.largest()
+    with pytest.raises(TypeError):
+        mod.kind(None)
+
+
+def test_overloads_are_tried_without_conversions_first() -> None:
+    mod = loaded("""
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("kind", [](std::vector<double> list, double x) { return "double"; });
+    m.def("kind", [](std::vector<double> list, bool x) { return "bool"; });
+    m.def("kind", [](std::vector<double> list, int64_t x) { return "int"; });
+    m.def("kind", [](torch::Tensor x, int64_t n) { return "tensor"; });
+}
+""")  # fmt: skip
+    x = floats(1, 2)
+    assert [mod.kind([1.5], value) for value in (2, 2.5, True)] == ["int", "double", "bool"] and mod.kind(x, 2) == "tensor"
+    with pytest.raises(TypeError, match="does not match .*nor .*nor .*nor "):
+        mod.kind(x, "a")
+
+
 def test_no_tensor_is_kept() -> None:
     mod = loaded("""
 void two(torch::Tensor x, int n) { TORCH_CHECK(n, "no"); }
+bool same(torch::Tensor x, std::vector<torch::Tensor> list) { return x.is_same(list[0]); }
 torch::ScalarType kind(torch::ScalarType t) { return t; }
-""", ["two", "kind"])  # fmt: skip
+""", ["two", "kind", "same"])  # fmt: skip
     x = floats(1)
     before = sys.getrefcount(x)
     for arguments in ((x, 1), (x, 0), (x, "a"), (x, object())):
         with contextlib.suppress(TypeError, RuntimeError):
             mod.two(*arguments)
     del arguments
+    assert mod.same(x, [x]) and not mod.same(x, [floats(1)])
     gc.collect()
     assert sys.getrefcount(x) == before
-    assert [int(mod.kind(kind)) for kind in (numpy.uint8, numpy.dtype("float32"))] == [0, 6]
+    assert [mod.kind(kind) for kind in (numpy.uint8, numpy.dtype("float32"))] == ["uint8", "float32"]
 
 
 ARGUMENTS = """
@@ -506,13 +551,56 @@ torch::Tensor many(torch::Tensor x, torch::Tensor y) {
     return torch::cat({o.view({3, 2}).t(), o.slice(0, 0, 1).to(torch::kFloat64)}, 0).contiguous();
 }
 torch::Tensor unknown(torch::Tensor x) { return torch::mish(x); }
-""", ["many", "unknown"])  # fmt: skip
+std::string put(torch::Tensor x) {
+    x.index_put_({torch::tensor({1, 1})}, torch::ones({2}), true);
+    x.index_put_({0}, 7);
+    return c10::str(x);
+}
+""", ["many", "unknown", "put"])  # fmt: skip
     x, y = floats(1, 2, 3), floats(4, 4, 4)
     made = mod.many(x, y)
     assert made.shape == (3, 3) and made.dtype == numpy.float64 and made.flags.c_contiguous
     assert numpy.allclose(made, (numpy.maximum(x - 2, 0) * y + 1).sum() / x.mean() + 0.5)
     with pytest.raises(kops.Unsupported, match=r"mish\(\) of torch is not known for NumPy arrays"):
         mod.unknown(x)
+    assert mod.put(x) == "[7. 4. 3.]"
+
+
+def test_numpy_computes_as_torch() -> None:
+    mod = loaded("""
+std::vector<torch::Tensor> typed(torch::Tensor i, torch::Tensor h, torch::Tensor b) {
+    return {i + 1.5, i.mean(), torch::where(i > 1, 1.0, 0.0), torch::cat({i, i.to(torch::kFloat)}), h * i, h + 0.1, b + 300, 0 - b, b.sum(),
+            i.to(i.options().dtype(torch::kInt)), torch::zeros_like(i, torch::kDouble), i.pow(2.0), i + i.to(torch::kDouble)};
+}
+bool copies(torch::Tensor x) { return x.to(torch::kFloat, false, true).is_same(x) || !x.to(torch::kFloat).is_same(x); }
+std::vector<torch::Tensor> indexed(torch::Tensor x, torch::Tensor i) {
+    using torch::indexing::Slice;
+    return {x.index({Slice(), i}), x.index({i.to(torch::kByte)}), x.narrow(0, -2, 2)};
+}
+void wrong(torch::Tensor x, int kind) {
+    if (kind == 0) x.add_(1.5);
+    if (kind == 1) x.div_(2);
+    if (kind == 2) x.narrow(0, 2, 2);
+    if (kind == 3) x.to(torch::kByte).fill_(300);
+    if (kind == 4) torch::full({1}, 128, torch::kChar);
+    if (kind == 5) x.index({torch::indexing::Slice(torch::indexing::None, torch::indexing::None, -1)});
+}
+""", ["typed", "copies", "indexed", "wrong"])  # fmt: skip
+    i, h, b = numpy.array([1, 2, 3]), numpy.array([1, 2, 3], "float16"), numpy.array([1, 255, 0], "uint8")
+    made = mod.typed(i, h, b)
+    kinds = ["float32"] * 4 + ["float16"] * 2 + ["uint8"] * 2 + ["int64", "int32", "float64", "float32", "float64"]
+    assert [str(one.dtype) for one in made] == kinds
+    assert made[0].tolist() == [2.5, 3.5, 4.5] and made[6].tolist() == [45, 43, 44] and made[7].tolist() == [255, 1, 0]
+    assert not mod.copies(floats(1))
+    across, masked, last = mod.indexed(numpy.arange(6).reshape(3, 2), numpy.array([0, 1, 1]))
+    assert across.flags.c_contiguous and across.tolist() == [[0, 1, 1], [2, 3, 3], [4, 5, 5]]
+    assert masked.tolist() == [[2, 3], [4, 5]] and last.tolist() == [[2, 3], [4, 5]]
+    for kind, why in enumerate([
+        "result type float32 can't be cast to the desired output type int64", "result type float32 can't be cast",
+        r"start \(2\) \+ length \(2\) exceeds", "type uint8_t without overflow", "type int8_t without overflow", "step must be greater",
+    ]):  # fmt: skip
+        with pytest.raises((RuntimeError, ValueError), match=why):
+            mod.wrong(i, kind)
 
 
 def test_dtypes_of_results_are_torchs() -> None:
@@ -650,6 +738,25 @@ TORCH_LIBRARY_IMPL(mine, CompositeExplicitAutograd, m) { m.impl("nothing", &noth
     assert [mod.where(x), mod.cpu_only(x), mod.nothing()] == [2, 1, 4], "what is an array is told to be on a GPU"
     with pytest.raises(NotImplementedError, match="Could not run 'mine::no' with arguments from the 'CUDA' backend"):
         mod.no(x)
+    mod = loaded("""
+std::string on_cpu(torch::Tensor x, double alpha, std::vector<int64_t> sizes, c10::optional<double> p) { return "cpu"; }
+std::string on_gpu(torch::Tensor x, double alpha, std::vector<int64_t> sizes, c10::optional<double> p) {
+    return c10::str(x.is_cuda() ? "gpu " : "", alpha, sizes, p.has_value());
+}
+int64_t host(torch::Tensor x) { return x.is_cuda(); }
+TORCH_LIBRARY(several, m) {
+    m.def("place(Tensor(a!) x, float alpha=2.5, *, int[] sizes=[1, 2], float? p=None) -> str");
+    m.def("host(Tensor x) -> int");
+    m.def("nowhere(Tensor x) -> int");
+}
+TORCH_LIBRARY_IMPL(several, CPU, m) { m.impl("place", &on_cpu); m.impl("host", &host); }
+TORCH_LIBRARY_IMPL(several, CUDA, m) { m.impl("place", &on_gpu); }
+TORCH_LIBRARY_IMPL(several, Meta, m) { m.impl("nowhere", &host); }
+""")  # fmt: skip
+    x = floats(1)
+    assert mod.place(x) == "gpu 2.51 20" and mod.place(x=x, p=1, alpha=3) == "gpu 31 21" and mod.host(x) == 0
+    with pytest.raises(NotImplementedError, match="Could not run 'several::nowhere' with arguments from the 'CUDA' backend"):
+        mod.nowhere(x)
 
 
 @pytest.mark.parametrize(
@@ -916,7 +1023,23 @@ bool told(torch::Tensor x) {
     return x.is_cuda() && made.is_cuda() && made.cuda().is_cuda() && !made.cpu().is_cuda() && !torch::zeros({2}).is_cuda();
 }
 torch::Tensor constant() { return torch::tensor({1.5, 2.5}, torch::kFloat32); }
-""", ["many", "same", "wrong", "told", "constant"])  # fmt: skip
+std::string text(torch::Tensor x) { return c10::str(x); }
+std::tuple<bool, bool, torch::Tensor> unrecorded(torch::Tensor x) {
+    torch::NoGradGuard guard;
+    x.add_(1);
+    return {(x * 2).requires_grad(), torch::GradMode::is_enabled(), x.grad()};
+}
+std::vector<torch::Tensor> backward(torch::Tensor x) {
+    auto [first, second, third] = torch::convolution_backward(x, x, x, {1}, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1, {true, false, true});
+    return {first, second, third};
+}
+std::vector<torch::Tensor> apart(torch::Tensor x) { return x.unbind(0); }
+std::vector<torch::Tensor> formed(torch::Tensor x) {
+    x.index_put_({torch::tensor({0, 0})}, torch::ones({2, 1, 2, 2}), true);
+    return {torch::tensor({1.0}, torch::requires_grad()), x.to(torch::kHalf, false, false, torch::MemoryFormat::ChannelsLast),
+            torch::from_blob(nullptr, {0, 2})};
+}
+""", ["many", "same", "wrong", "told", "constant", "text", "apart", "formed", "unrecorded", "backward"])  # fmt: skip
     x = torch.randn(3, 4)
     y, z, row, nothing, most, pair = made = mod.many(x, None)
     assert type(made) is list
@@ -948,3 +1071,11 @@ torch::Tensor scaled(torch::Tensor x, bool guard, bool fail) {
     assert numbers.i64(torch.tensor(3)) == 3 and numbers.f64(torch.tensor([2.5])) == 2.5 and numbers.b(torch.tensor(1))
     with pytest.raises(TypeError, match="a number is needed"):
         numbers.f64(torch.zeros(2))
+    assert mod.text(torch.ones(2, 2)) == " 1  1\n 1  1\n[ CPUFloatType{2,2} ]"
+    assert [int(one) for one in mod.apart(torch.arange(40))] == list(range(40))
+    grad, last, empty = mod.formed(a := torch.zeros(2, 2, 2, 2))
+    assert grad.requires_grad and last.stride() == (8, 1, 4, 2) and empty.shape == (0, 2)
+    assert bool((a[0] == 2).all()) and not a[1].any()
+    x = torch.ones(2, requires_grad=True)
+    assert mod.unrecorded(x) == (False, False, None) and x.tolist() == [2, 2] and torch.is_grad_enabled()
+    assert [one is None for one in mod.backward(torch.ones(1, 1, 1, 1))] == [False, True, False]

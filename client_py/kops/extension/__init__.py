@@ -17,6 +17,7 @@ from typing import Any
 from .. import BadArgument, Client
 from .._companions import macros
 from . import _builder, _runtime
+from ._abi import declared
 from ._builder import Unit
 from ._kernels import Kernels, SeveralKernels
 
@@ -34,9 +35,7 @@ class Function:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
         wrong: list[str] = []
-        definitions = self._definitions
-        if any(one.key or one.is_declaration for one in definitions):
-            definitions = _runtime.dispatched(definitions, [*arguments, *named.values()], self._kernels)
+        definitions = _runtime.implementations(self._definitions, [*arguments, *named.values()], self._kernels)
         for strict in (True, False) if len(definitions) > 1 else (False,):  # as pybind11: first without conversions
             wrong.clear()
             for definition in definitions:
@@ -46,7 +45,7 @@ class Function:
                 except _runtime.NoMatch as error:
                     wrong.append(f"{definition.shown}: {error}")
         kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
-        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
+        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong.values()))
 
     def __repr__(self) -> str:
         return f"<kops.extension.Function {self.__name__}>"
@@ -112,6 +111,6 @@ def compile(
     kernels.compile()
     library = _runtime.load(str(_builder.build(name, units, defines, files)))
     found: dict[str, list[Any]] = {}
-    for definition in library.definitions:
+    for definition in declared(library.definitions):
         found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
     return Extension(name, {key: Function(library, definitions, kernels) for key, definitions in found.items()})

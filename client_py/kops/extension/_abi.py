@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes as c
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-DIMS = RESULTS = 16
+DIMS, RESULTS = 16, 64
 (NONE, TENSOR, INT, FLOAT, BOOL, DTYPE, DEVICE, STRING, INTS, TENSORS, FLOATS, OPTIONS, SLICE, TUPLE, FORMAT, COMPLEX) = range(16)
 READABLE, TAKEN = 1, 2  # flags of a tensor
 ABSENT = -1  # tag of a default that an argument does not have
@@ -16,6 +17,7 @@ NO_DTYPE = 44
 OPEN_END = -(2**63)  # None in SLICE
 
 
+_COMMA = re.compile(r",(?![^\[]*\])")  # none within a default in brackets
 _FUNCTION_TYPE = re.compile(r"\bF = .*?\(\*\)\((.*?)\)[;,]")
 
 
@@ -66,20 +68,25 @@ class Definition(NamedTuple):
     is_declaration: bool = False  # a schema without an implementation
 
     @property
-    def key(self) -> str:
-        """Of torch's dispatcher; empty for all devices."""
-        return self.name.partition("@")[2]
-
-    @property
     def shown(self) -> str:
         """The signature for people: `f(at::Tensor, double)`."""
         found = _FUNCTION_TYPE.search(self.signature)
         return f"{self.name}({found[1]})" if found else self.signature
 
     @property
-    def returns_list(self) -> bool:
-        """Whether the result is a std::vector, and no std::tuple."""
-        return "R = std::vector<" in self.signature
+    def key(self) -> str:
+        """The dispatch key of an implementation of a TORCH_LIBRARY; empty without."""
+        return self.name.partition("@")[2]
+
+    @property
+    def schema(self) -> str:
+        return "" if _FUNCTION_TYPE.search(self.signature) else self.signature
+
+    def shaped(self, result: Any) -> Any:
+        """A result as pybind11 gives it: a std::vector is a list, a view of sizes a tuple."""
+        if isinstance(result, tuple) and "R = std::vector<" in self.signature:
+            return list(result)
+        return tuple(result) if isinstance(result, list) and "R = c10::ArrayRef<" in self.signature else result
 
 
 class Slice(NamedTuple):
@@ -201,8 +208,31 @@ def put_tuple(value: Any, size: int, keep: list[Any]) -> Any:
     return items
 
 
+def _schema_parameter(text: str) -> Parameter:
+    declared, _, default = text.partition("=")
+    try:
+        return Parameter(declared.split()[-1], bool(default), ast.literal_eval(default) if default else None)
+    except (ValueError, SyntaxError):  # torch's names of dtypes and the like
+        return Parameter(declared.split()[-1], False, None)
+
+
+def declared(definitions: Sequence[Definition]) -> list[Definition]:
+    """The functions of a library, with the names and defaults of their schemas. A schema with implementations is none of them."""
+    schemas = {d.name: re.split(_COMMA, d.schema[d.schema.index("(") + 1 : d.schema.rindex(")", 0, (d.schema + "->").index("->"))])
+               for d in definitions if "(" in d.schema}  # fmt: skip
+    implemented = {d.name.partition("@")[0] for d in definitions if not d.is_declaration}
+    made = []
+    for d in definitions:
+        parts = [part for part in schemas.get(d.name.partition("@")[0], ()) if part.strip() not in ("", "*")]
+        if len(parts) == len(d.parameters):
+            d = d._replace(parameters=tuple(map(_schema_parameter, parts)))
+        if not d.is_declaration or d.name not in implemented:
+            made.append(d)
+    return made
+
+
 def put_list(value: Any, tag: int, numbers: Sequence[int], keep: list[Any]) -> None:
-    value.tag, value.n, value.p = tag, len(numbers), _kept((c.c_int64 * max(1, len(numbers)))(*numbers), keep)
+    value.tag, value.n, value.p = tag, len(numbers), _kept((c.c_int64 * len(numbers))(*numbers), keep)
 
 
 class Library:

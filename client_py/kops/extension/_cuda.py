@@ -68,7 +68,7 @@ def _malloc(call: Any, size: int, *_: Any) -> int:
 
 def _malloc_managed(call: Any, size: int, *_: Any) -> int:
     made = call.framework.new_bytes(max(size, 1))
-    if not call.framework.is_on_cpu(made):
+    if not call.framework.on_cpu(made):
         raise Unsupported("cudaMallocManaged(): there is no memory here that host and device share: use cudaMalloc() and cudaMemcpy()")
     return _memory.allocate(made, call.framework)
 

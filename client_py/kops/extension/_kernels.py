@@ -132,7 +132,7 @@ class _Argument:
         """A structure may hold the address of a tensor, but not of one in the memory of the CPU: the interpreter has its own there."""
         words = (int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) - 7, 8))
         places = [place for word in words if word and (place := _memory.find(word, inside=True)) is not None]
-        if any(place.held.framework.is_on_cpu(place.held.value) for place in places):
+        if any(place.held.framework.on_cpu(place.held.value) for place in places):
             raise Unsupported(
                 f"{self.what} holds the address of a tensor, which means nothing where the kernel runs: pass the pointer as an argument of "
                 "its own"
@@ -151,7 +151,7 @@ class _Argument:
         if held.host:
             raise BadArgument(f"{self.what} points into a tensor in the memory of the CPU: move it to the GPU first", self.key)
         framework = held.framework
-        memory = CPU if framework.is_on_cpu(held.value) else GPU
+        memory = CPU if framework.on_cpu(held.value) else GPU
         if not offset and held.whole_dtype == self._dtype:
             return held.value, memory
         value = framework.bytes_of(held.value, offset, held.size - offset)

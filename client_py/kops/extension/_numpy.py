@@ -29,11 +29,6 @@ def plain(value: Any) -> Any:
 
 
 def on_cpu(value: Any) -> bool:
-    """Whether C++ is told so. An array is what a tensor in a GPU's memory is elsewhere: kernels are launched on it."""
-    return False
-
-
-def is_on_cpu(value: Any) -> bool:
     """Whether the memory is the CPU's."""
     return True
 
@@ -153,6 +148,11 @@ def _dtype(options: Any, usual: Any) -> Any:
     return numpy.dtype(_NAMES[int(number)])
 
 
+def returned(value: Any) -> Any:
+    """A result of C++: the number of a dtype is NumPy's object."""
+    return _dtype(value, None) if isinstance(value, Dtype) else value
+
+
 def _shape(sizes: Any) -> Any:
     return tuple(sizes) if isinstance(sizes, (list, tuple)) else (sizes,)
 
@@ -164,8 +164,6 @@ def _axes(dim: Any) -> Any:
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
         made = function(self, axis=_axes(dim), keepdims=keepdim)
-        if made.dtype == numpy.uint64 and self.dtype != numpy.uint64:  # torch sums integers as int64
-            made = made.astype(numpy.int64)
         return made if dtype is None else numpy.asarray(made).astype(_dtype(dtype, None))
 
     return reduce
@@ -224,6 +222,10 @@ def _squeeze(self: Any, dim: Any = None) -> Any:
 
 
 def _narrow(self: Any, dim: int, start: int, length: int) -> Any:
+    size = self.shape[dim]
+    start += size if start < 0 else 0
+    if not 0 <= start <= start + length <= size:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
     return self[(slice(None),) * (dim % self.ndim) + (slice(start, start + length),)]
 
 
@@ -236,27 +238,41 @@ def _select(self: Any, dim: int, index: int) -> Any:
 
 
 def _position(item: Any) -> Any:
-    return slice(*item) if isinstance(item, Slice) else Ellipsis if item == "..." else item
+    if isinstance(item, Slice):
+        if item.step is not None and item.step <= 0:
+            raise ValueError("step must be greater than zero")
+        return slice(*item)
+    if is_tensor(item) and item.dtype == numpy.uint8:  # torch's masks of old
+        return item.astype(bool)
+    return Ellipsis if isinstance(item, str) else item
 
 
 def _index(self: Any, *items: Any) -> Any:
-    return self[tuple(_position(item) for item in items)]
+    made = self[tuple(_position(item) for item in items)]
+    return made.copy(order="C") if any(map(is_tensor, items)) else made  # torch's is contiguous
 
 
 def _index_put(self: Any, *given: Any) -> Any:
-    value, *items = given
-    self[tuple(_position(item) for item in items)] = value
+    value, accumulate, *items = given
+    where = tuple(_position(item) for item in items)
+    if accumulate:
+        numpy.add.at(self, where, value)
+    else:
+        self[where] = value
     return self
 
 
 def _to(self: Any, *wanted: Any, **more: Any) -> Any:
-    dtype, flags = self.dtype, [one for one in wanted if isinstance(one, bool)]  # non_blocking, copy
-    for one in wanted:
+    """`wanted`: a dtype, options or another array; then whether it blocks, whether it copies."""
+    flags = [one for one in wanted if isinstance(one, bool)]
+    copy = bool(more.get("copy", flags[1:] == [True]))
+    dtype = self.dtype
+    for one in (*wanted, *more.values()):
         if isinstance(one, (Dtype, Options)):
-            dtype = _dtype(one, self.dtype)
+            dtype = _dtype(one, dtype)
         elif is_tensor(one):
             dtype = one.dtype
-    return self.astype(dtype, copy=bool(more.get("copy")) or flags[1:2] == [True])
+    return self.astype(dtype, copy=copy)
 
 
 def _norm(self: Any, p: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
@@ -278,8 +294,18 @@ def _tensor(data: Any, sizes: Any = None, options: Any = None) -> Any:
 
 
 def _copied(self: Any, other: Any, *_: Any) -> Any:
-    self[...] = other
+    self[...] = _fitting(other, self.dtype)
     return self
+
+
+def _fitting(number: Any, dtype: Any) -> Any:
+    """A number for elements of a type. Raises torch's error for an integer that is none of it."""
+    if isinstance(number, int) and dtype.kind in "iu":
+        limits = numpy.iinfo(dtype)
+        if not (limits.min or -limits.max) <= number <= limits.max:  # negative numbers wrap in an unsigned type
+            raise RuntimeError(f"value cannot be converted to type {dtype}_t without overflow")
+        return numpy.array(number, "int64").astype(dtype) if number < 0 else number
+    return number
 
 
 def _by(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -287,12 +313,17 @@ def _by(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, other, alpha=1: function(self, other if alpha == 1 else alpha * other)
 
 
+def _full(size: Any, value: Any, options: Any = None, **_: Any) -> Any:
+    dtype = _dtype(options, _tensor(value).dtype)
+    return numpy.full(_shape(size), _fitting(value, dtype), dtype)
+
+
 _random = numpy.random.default_rng()
 _NEW: dict[str, Callable[..., Any]] = {
     "empty": lambda size, options=None, **_: numpy.empty(_shape(size), _dtype(options, FLOAT)),
     "zeros": lambda size, options=None, **_: numpy.zeros(_shape(size), _dtype(options, FLOAT)),
     "ones": lambda size, options=None, **_: numpy.ones(_shape(size), _dtype(options, FLOAT)),
-    "full": lambda size, value, options=None, **_: numpy.full(_shape(size), value, _dtype(options, _tensor(value).dtype)),
+    "full": _full,
     "rand": lambda size, options=None, **_: _random.random(_shape(size)).astype(_dtype(options, FLOAT)),
     "randn": lambda size, options=None, **_: _random.standard_normal(_shape(size)).astype(_dtype(options, FLOAT)),
     "eye": lambda n, m=None, options=None, **_: numpy.eye(n, m, dtype=_dtype(options, FLOAT)),
@@ -353,9 +384,10 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "index_put_": _index_put, "clone": lambda self, *_, **__: self.copy(), "copy_": _copied, "fill_": _copied,
     "zero_": lambda self: _copied(self, 0), "cat": lambda tensors, dim=0: numpy.concatenate(tensors, dim),
     "stack": lambda tensors, dim=0: numpy.stack(tensors, dim), "where": numpy.where, "to": _to, "type_as": _to, "toType": _to,
+    "storage_offset": lambda self: (self.__array_interface__["data"][0] - storage(self)[0]) // self.itemsize,
+    "storage_bytes": lambda self: storage(self)[1], "text": str, "grad_mode": lambda enabled=False: False,
     "item": lambda self: self.item(), "equal": lambda self, other: bool(numpy.array_equal(self, other)),
     "allclose": lambda self, other, rtol=1e-5, atol=1e-8, equal_nan=False: bool(numpy.allclose(self, other, rtol, atol, equal_nan)),
-    "is_grad_enabled": lambda: False, "set_grad_enabled": lambda wanted: False,
     "cpu": lambda self, *_: self, "cuda": lambda self, *_: self, "detach": lambda self: self.view(), "alias": lambda self: self.view(),
 }  # fmt: skip
 OPS |= {name: OPS[plain] for name, plain in _ALIASES.items()}
@@ -371,29 +403,38 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     out = named.pop("out", None)
     arguments = [argument for argument in arguments if not isinstance(argument, Format)]
     made = function(*arguments, **{key: value for key, value in named.items() if value is not None and not isinstance(value, Device)})
-    if not any(isinstance(one, (Dtype, Options)) for one in (*arguments, *named.values())):
-        flat = [one for value in arguments for one in (value if isinstance(value, (list, tuple)) else (value,))]
-        made = _narrowed(made, [one for one in flat if is_tensor(one)])
+    made = _typed(name.rstrip("_"), made, [*arguments, *named.values()])
     target = arguments[0] if changes else out
     if target is not None:
-        dtype = numpy.asarray(made).dtype
-        if _KINDS.find(dtype.kind) // 2 > _KINDS.find(target.dtype.kind) // 2:
-            raise RuntimeError(f"result type {dtype} can't be cast to the desired output type {target.dtype}")
+        if _category(numpy.asarray(made)) > _category(target):
+            raise RuntimeError(f"result type {made.dtype} can't be cast to the desired output type {target.dtype}")
         target[...] = made
         return target
     return tuple(map(_array, made)) if isinstance(made, tuple) else _array(made)
 
 
-_KINDS = "b iuf c "  # two of each category, of torch's rule of results
+def _category(array: Any) -> int:
+    """Of bools, integers, floating-point and complex numbers: of different ones the higher one is the type of a result."""
+    return {"b": 0, "i": 1, "u": 1, "c": 3}.get(array.dtype.kind, 2)
 
 
-def _narrowed(made: Any, given: Sequence[Any]) -> Any:
-    """A result that NumPy has made wider than torch: of the arguments those of floating point count, and first those with dimensions."""
-    if getattr(made, "dtype", None) != numpy.float64:
+def _typed(name: str, made: Any, arguments: Sequence[Any]) -> Any:
+    """A result with torch's type for it: that of the arrays, whatever their shapes and the numbers are, or float32 for what is made of
+    integers. NumPy would rather have 64 bits."""
+    flat = [one for argument in arguments for one in (argument if isinstance(argument, list) else [argument])]
+    arrays = [one for one in flat if is_tensor(one)]
+    asked = any(isinstance(one, Dtype) or (isinstance(one, Options) and one.dtype is not None) for one in flat)
+    if asked or not arrays or not hasattr(made, "dtype"):
         return made
-    floats = [one for one in given if one.dtype.kind == "f"]
-    counted = [one.dtype for one in floats if one.ndim] or [one.dtype for one in floats]
-    return made.astype(numpy.result_type(*counted) if counted else FLOAT)
+    category = _category(made)
+    alike = [one for one in arrays if _category(one) == category]
+    types = [one.dtype for one in [one for one in alike if one.ndim] or alike]
+    if category == 2:
+        wanted = numpy.result_type(*types) if types else numpy.dtype(FLOAT)
+        return made.astype(wanted) if made.dtype.itemsize > wanted.itemsize or not types else made
+    if category == 1 and types and name in _BINARY:
+        return made.astype(numpy.result_type(*types))
+    return made.astype("int64") if made.dtype == "uint64" and made.dtype not in types else made
 
 
 def _array(value: Any) -> Any:

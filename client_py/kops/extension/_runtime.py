@@ -140,6 +140,9 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any,
         if len(made) > _abi.RESULTS:
             raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
         for i, one in enumerate(made):
+            if one is None:  # an undefined tensor
+                out[i].id = 0
+                continue
             real = not call.on_cpu and framework.on_cpu(one)
             describe(out[i], one, call, known.get(id(one), host or real))
         count[0] = len(made)
@@ -262,48 +265,50 @@ class _Arguments:
         value = _numpy.plain(value)
         if framework.is_tensor(value):
             into.tag, into.i = _abi.TENSOR, self._tensor(value)
-        elif isinstance(value, (list, tuple)) and not set(map(type, value)) <= {int, float}:
-            if all(framework.is_tensor(one) for one in value):
-                _abi.put_list(into, _abi.TENSORS, [self._tensor(one) for one in value], self.keep)
-            else:
-                for item, one in zip(_abi.put_tuple(into, len(value), self.keep), value):
-                    self._write(item, one)
-        elif value is None or isinstance(value, (int, float, str, complex, list, tuple)):
+        elif isinstance(value, (list, tuple, range)):
+            self._write_list(into, [_numpy.plain(one) for one in value])
+        elif value is None or isinstance(value, (int, float, str, complex)):
             _abi.write(into, value, self.keep)
         elif (dtype := next((d for d in (_torch.dtype_of(value), _numpy.dtype_of(value)) if d is not None), None)) is not None:
             _abi.write(into, dtype, self.keep)
         else:
             raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
 
+    def _write_list(self, into: Value, items: Sequence[Any]) -> None:
+        kinds = set(map(type, items))
+        if kinds <= {int} or kinds == {float}:
+            _abi.write(into, items, self.keep)
+        elif all(one is None or self.call.framework.is_tensor(one) for one in items):
+            _abi.put_list(into, _abi.TENSORS, [-1 if one is None else self._tensor(one) for one in items], self.keep)
+        else:
+            for item, one in zip(_abi.put_tuple(into, len(items), self.keep), items):
+                self._write(item, one)
 
-def _call_of(values: Sequence[Any], kernels: Kernels | SeveralKernels) -> Call:
-    framework = _framework_of(values)
-    return Call(kernels, framework, framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values)))
+
+def _counts_as_gpu(framework: Any, values: Sequence[Any], kernels: Kernels | SeveralKernels) -> bool:
+    """Whether tensors of the CPU are told to C++ as a GPU's."""
+    return framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values))
 
 
-_FOR_ALL = ("", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
-
-
-def dispatched(definitions: Sequence[Definition], values: Sequence[Any], kernels: Kernels | SeveralKernels) -> list[Definition]:
-    """A TORCH_LIBRARY's functions for the device of the arguments. Raises NotImplementedError where there is none."""
-    call = _call_of(values, kernels)
-    tensors = [
-        one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,)) if call.framework.is_tensor(one)
-    ]
-    if tensors and all(map(call.is_host, tensors)):
-        keys: tuple[str, ...] = ("CPU",)
-    else:
-        keys = ("CUDA", "CPU") if call.on_cpu or not tensors else ("CUDA",)
-    for wanted in (*((key,) for key in keys), _FOR_ALL):
-        found = [one for one in definitions if one.key in wanted and not one.is_declaration]
-        if found:
-            return found
-    raise NotImplementedError(f"Could not run '{definitions[0].name.partition('@')[0]}' with arguments from the '{keys[0]}' backend")
+def implementations(definitions: Sequence[Definition], given: Sequence[Any], kernels: Kernels | SeveralKernels) -> Sequence[Definition]:
+    """Those for the device of a call. Where tensors of the CPU count as a GPU's, implementations for the CPU come last."""
+    if not any(definition.key or definition.is_declaration for definition in definitions):
+        return definitions
+    framework = _framework_of(given)
+    counts = _counts_as_gpu(framework, given, kernels)
+    device = "CUDA" if counts or framework.on_gpu(given) else "CPU"
+    keys = (device, "CompositeExplicitAutograd", "CompositeImplicitAutograd", "", *(("CPU",) if counts else ()))
+    found = [definition for key in keys for definition in definitions if definition.key == key and not definition.is_declaration]
+    if not found:
+        name = definitions[0].name.partition("@")[0]
+        raise NotImplementedError(f"Could not run {name!r} with arguments from the {device!r} backend: it has no implementation for that")
+    return found
 
 
 def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels | SeveralKernels, strict: bool = False) -> Any:
     """Calls a function of C++. Raises its exception. `strict`: it takes only arguments of its parameters' own types."""
-    call = _call_of(values, kernels)
+    framework = _framework_of(values)
+    call = Call(kernels, framework, definition.key != "CPU" and _counts_as_gpu(framework, values, kernels))
     made = _Arguments(call, values)
     out, result = (Tensor * _abi.RESULTS)(), Value()
     before, _thread.call = getattr(_thread, "call", None), call
@@ -315,7 +320,7 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
         if call.refused is not None:
             raise call.refused
         call.cuda.check()
-        return list(value) if isinstance(value, tuple) and definition.returns_list else value
+        return definition.shaped(framework.returned(value))
     finally:
         made.drop()
         _thread.call = before

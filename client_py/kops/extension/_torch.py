@@ -34,9 +34,6 @@ def on_cpu(value: Any) -> bool:
     return bool(value.device.type == "cpu")
 
 
-is_on_cpu = on_cpu
-
-
 def on_gpu(values: Sequence[Any]) -> bool:
     """Whether a call with these arguments is one for a GPU."""
     flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,)) if is_tensor(one)]
@@ -183,6 +180,11 @@ def _converted(value: Any) -> Any:
     return tuple(map(_converted, value)) if isinstance(value, (list, tuple)) and not isinstance(value, (Slice, Options)) else value
 
 
+def returned(value: Any) -> Any:
+    """A result of C++: numbers of dtypes and devices are torch's objects."""
+    return _converted(value) if isinstance(value, (Dtype, Device)) else value
+
+
 def _of_options(options: Options) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if options.dtype is not None:
@@ -195,13 +197,17 @@ def _of_options(options: Options) -> dict[str, Any]:
 
 
 def _position(item: Any) -> Any:
-    return slice(*item) if isinstance(item, Slice) else Ellipsis if item == "..." else item
+    return slice(*item) if isinstance(item, Slice) else Ellipsis if isinstance(item, str) else item
 
 
 def _to(self: Any, *wanted: Any, options: Any = None, **named: Any) -> Any:
     keywords = {} if options is None else _of_options(options)
     keywords |= {key: _converted(value) for key, value in named.items() if value is not None}
-    return self.to(*(_converted(one) for one in wanted if one is not None), **keywords)
+    plain = [_converted(one) for one in wanted if one is not None and not isinstance(one, Format)]
+    for one in wanted:
+        if isinstance(one, Format):
+            keywords["memory_format"] = _converted(one)
+    return self.to(*plain, **keywords)
 
 
 def _index(self: Any, *items: Any) -> Any:
@@ -209,7 +215,9 @@ def _index(self: Any, *items: Any) -> Any:
 
 
 def _index_put(self: Any, *given: Any) -> Any:
-    value, *items = given
+    value, accumulate, *items = given
+    if accumulate:
+        return self.index_put_(tuple(items), value, accumulate)
     self[tuple(_position(item) for item in items)] = value
     return self
 
@@ -221,34 +229,45 @@ def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = Non
     steps = strides or [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     count = 1 + sum((size - 1) * step for size, step in zip(sizes, steps)) if math.prod(sizes) else 0
     size = count * dtype.itemsize
+    if not size:
+        return torch.empty(sizes, dtype=dtype)
     place = _memory.find(address, inside=True)
     if place is None:
-        flat = of_buffer((ctypes.c_uint8 * max(size, 1)).from_address(address))
+        flat = of_buffer((ctypes.c_uint8 * size).from_address(address))
     else:
         flat = bytes_of(place.held.value, place.offset, size)
     return flat[:size].view(dtype).as_strided(tuple(sizes), tuple(steps))
 
 
-def _new(data: Any, sizes: Any, options: Any = None) -> Any:
-    return _torch().tensor(list(data), **({} if options is None else _of_options(options))).reshape(tuple(sizes))
-
-
-def _set_grad_enabled(wanted: bool) -> bool:
+def _grad_mode(enabled: bool | None = None) -> bool:
+    """Whether torch recorded gradients. From now on it does as asked."""
     before = bool(_torch().is_grad_enabled())
-    _torch().set_grad_enabled(wanted)
+    if enabled is not None:
+        _torch().set_grad_enabled(enabled)
     return before
+
+
+@cache
+def _text() -> Any:
+    """A function with the text that torch prints for a tensor in C++."""
+    return _torch().jit.CompilationUnit("def text(x: Tensor) -> str:\n  return str(x)\n").text
+
+
+def _new(data: Any, sizes: Any, options: Any = None) -> Any:
+    made = _torch().tensor(list(data), **({} if options is None else _of_options(options))).reshape(tuple(sizes))
+    return made.requires_grad_(options is not None and options.requires_grad)
 
 
 # Functions that are none of ATen's, or are called in another way there.
 _OWN: dict[str, Callable[..., Any]] = {
     "to": _to, "index": _index, "index_put_": _index_put, "from_blob": _from_blob, "tensor": _new, "grad": lambda self: self.grad,
     "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))),
-    "storage_offset": lambda self: self.storage_offset(), "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
-    "is_grad_enabled": lambda: bool(_torch().is_grad_enabled()), "set_grad_enabled": _set_grad_enabled,
-    "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
+    "storage_offset": lambda self: self.storage_offset(), "storage_bytes": lambda self: storage(self)[1],
+    "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
+    "text": lambda self: _text()(self.detach()), "grad_mode": _grad_mode, "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip
-_MORE = ("bitwise_not", "detach", "item", "neg", "scalar_tensor")
+_MORE = ("bitwise_not", "contiguous", "detach", "item", "neg", "scalar_tensor")
 
 
 @cache

@@ -44,7 +44,6 @@ DEFAULTS = {
     "False": "false",
     "[]": "{}",
     "Mean": "Reduction::Mean",
-    "contiguous_format": "MemoryFormat::Contiguous",
     "long": "ScalarType::Long",
 }
 BRACES = str.maketrans({"[": "{", "]": "}", "'": '"'})

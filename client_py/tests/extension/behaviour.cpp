@@ -71,6 +71,17 @@ static void op(const char *name, const KopsValue *args, int n, KopsTensor *out, 
         calls += (i ? ", " : "") + text_of(args[i]);
     calls += ") ";
     bool pair = !strcmp(name, "max") || !strcmp(name, "topk");
+    *nout = 0;
+    if (!strcmp(name, "grad"))
+        return;
+    if (!strcmp(name, "grad_mode")) {
+        scalar->tag = KOPS_BOOL, scalar->i = 1;
+        return;
+    }
+    if (!strcmp(name, "text")) {
+        scalar->tag = KOPS_STRING, scalar->n = 2, scalar->p = "ab";
+        return;
+    }
     if (!strcmp(name, "item")) {
         scalar->tag = KOPS_FLOAT, scalar->d = 2.5;
         return;
@@ -136,6 +147,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
           py::arg("mode") = "mean", py::arg("n") = 1);
     m.def("plain", plain);
     m.def("pointer", [](const float *x) { return *x * 2; });
+    m.def("lists", [](std::vector<std::optional<at::Tensor>> list, std::tuple<int, double> pair, bool flag) {
+        return std::vector<bool>{list[0].has_value(), list[1].has_value(), flag && std::get<1>(pair) == 2};
+    });
+    m.def("thrown", [](int kind) {
+        if (kind == 0)
+            throw std::domain_error("no");
+        if (kind == 1)
+            throw std::overflow_error("no");
+        throw std::bad_alloc();
+    });
 }
 TORCH_LIBRARY(lib, m)
 {
@@ -151,11 +172,17 @@ static void tensors()
     at::Tensor x(described(1, {2, 3, 4}, {12, 4, 1})), t(described(2, {4, 3}, {1, 4}));
     EXPECT(x.dim() == 3 && x.size(-1) == 4 && x.stride(0) == 12 && x.numel() == 24 && x.nbytes() == 96);
     EXPECT(x.is_contiguous() && !t.is_contiguous() && x.is_cpu() && !x.is_cuda());
+    EXPECT(!at::Tensor(described(3, {0, 3, 2, 2}, {12, 4, 2, 1})).is_contiguous(at::MemoryFormat::ChannelsLast));
     EXPECT(at::Tensor(described(3, {2, 3, 4, 5}, {60, 1, 15, 3})).is_contiguous(at::MemoryFormat::ChannelsLast));
     EXPECT_ERROR(x.size(3), "Dimension out of range (expected to be in range of [-3, 2], but got 3)");
     EXPECT_ERROR(x.data_ptr<int>(), "expected scalar type Int but found Float");
     EXPECT_ERROR((x.packed_accessor32<float, 2>()), "TensorAccessor expected 2 dims but tensor has 3");
-    EXPECT_ERROR(at::Tensor().dim(), "tensor does not have a device: it is undefined");
+    at::Tensor none;
+    EXPECT(!none.is_cuda() && none.dim() == 1 && none.numel() == 0 && none.scalar_type() == at::ScalarType::Undefined);
+    EXPECT(none.is_contiguous() && !none.contiguous().defined());
+    EXPECT_ERROR(none.device(), "tensor does not have a device");
+    EXPECT_ERROR(none.data_ptr(), "Cannot access data pointer of Tensor that doesn't have storage");
+    EXPECT_ERROR(none.data_ptr<float>(), "expected scalar type Float but found UNKNOWN_SCALAR");
     for (int i = 0; i < 24; i++)
         elements[i] = (float)i;
     EXPECT((x.accessor<float, 3>()[1][2][3] == 23) && (t.accessor<float, 2>()[3][1] == 7));
@@ -176,12 +203,33 @@ static void tensors()
     EXPECT(called("zeros options([5], options 44 1 255 0)"));
     y = x.sum({0, -1}, true).view({-1});
     EXPECT(called("sum dtype(t1, [0,-1], 1, None) view(t100, [-1])"));
+    y = x.var(0);
+    EXPECT(called("var correction keepdim(t1, [0], None, 0)"));
+    y = torch::std(x, 1);
+    EXPECT(called("std correction keepdim(t1, [1], None, 0)"));
+    y = x.var(false);
+    EXPECT(called("var(t1, 0)"));
     y = torch::cat({x, t}, 1);
     EXPECT(called("cat([1,2], 1)"));
     auto [values, places] = x.max(1);
     EXPECT(called("max(t1, 1, 0)") && values.size(0) == 3 && places.described().id == 101);
     y = x.index({torch::indexing::Slice(1, torch::indexing::None), "...", t, 0});
     EXPECT(called("index(t1, [1,-9223372036854775808,-9223372036854775808], ..., t2, 0)"));
+    x.index_put_({t, 0}, 2);
+    EXPECT(called("index_put_(t1, 2, 0, t2, 0)"));
+    EXPECT(x.index_put_({t, t}, t, true).is_same(x) && called("index_put_(t1, t2, 1, t2, t2)"));
+    y = x.index(c10::List<std::optional<at::Tensor>>{std::nullopt, t});
+    EXPECT(called("index(t1, None, t2)"));
+    y = x.contiguous();
+    EXPECT(y.is_same(x) && called(""));
+    y = t.contiguous();
+    EXPECT(called("contiguous memory_format(t2, 0)"));
+    EXPECT(c10::str(x) == "ab" && called("text(t1)"));
+    {
+        at::NoGradGuard guard;
+    }
+    EXPECT(called("grad_mode(0) grad_mode(1)"));
+    EXPECT(!x.grad().defined() && called("grad(t1)"));
     EXPECT(x.item<int>() == 2 && called("item(t1)"));
     at::add_out(y, x, t);
     EXPECT(called("add alpha out(t1, t2, 1, t100)"));
@@ -203,6 +251,61 @@ static void tensors()
     calls.clear();
 }
 
+// Texts, errors and conversions of torch's small types are torch's own.
+static void types()
+{
+    EXPECT(c10::str(c10::scalarTypeToTypeMeta(at::kShort), ' ', c10::scalarTypeToTypeMeta(at::kComplexHalf), ' ',
+                    at::TypeMeta(), ' ', at::ScalarType::Undefined) ==
+           "short int c10::complex<c10::Half> nullptr (uninitialized) UNKNOWN_SCALAR");
+    EXPECT(c10::str(at::MemoryFormat::ChannelsLast, at::kStrided) == "ChannelsLastStrided");
+    EXPECT(c10::str(at::dtype(at::kHalf).device("cuda:1").memory_format(at::MemoryFormat::Preserve)) ==
+           "TensorOptions(dtype=c10::Half, device=cuda:1, layout=Strided (default), requires_grad=false (default), "
+           "pinned_memory=false (default), memory_format=Preserve)");
+    EXPECT(c10::str(at::requires_grad().layout(at::kStrided)) ==
+           "TensorOptions(dtype=float (default), device=cpu (default), layout=Strided, requires_grad=true, "
+           "pinned_memory=false (default), memory_format=(nullopt))");
+    EXPECT(c10::str(std::vector<int64_t>{1, 2}, "|", at::Scalar(true), at::Scalar(c10::complex<double>(1, 2))) ==
+           "1 2|true(1,2)");
+
+    EXPECT(at::Device("cuda:12") == at::Device(at::kCUDA, 12) && at::Device("cpu").index() == -1);
+    EXPECT_ERROR(at::Device(""), "Device string must not be empty");
+    for (const char *wrong : {"cuda:", "cuda:-1", "cuda:01", "cuda:x", "cuda:1:2"})
+        EXPECT_ERROR(at::Device(wrong), c10::str("Invalid device string: '", wrong, "'"));
+    EXPECT_ERROR(at::Device("gpu"), "Expected one of cpu, cuda, meta device type at start of device string: gpu");
+
+    EXPECT(at::Scalar(2.9).to<int>() == 2 && at::Scalar(-1).to<uint8_t>() == 255 && at::Scalar(0.5).toBool() &&
+           std::isinf(at::Scalar(INFINITY).toHalf()) && std::isnan(at::Scalar(NAN).toFloat()));
+    EXPECT_ERROR(at::Scalar(300).to<uint8_t>(), "value cannot be converted to type uint8_t without overflow");
+    EXPECT_ERROR(at::Scalar(3e9).toInt(), "value cannot be converted to type int without overflow");
+    EXPECT_ERROR(at::Scalar(NAN).toLong(), "value cannot be converted to type int64_t without overflow");
+    EXPECT_ERROR(at::Scalar(1e39).toFloat(), "value cannot be converted to type float without overflow");
+    EXPECT_ERROR(at::Scalar(70000).toHalf(), "value cannot be converted to type ::c10::Half without overflow");
+    EXPECT_ERROR(at::Scalar(UINT64_MAX), "value cannot be converted to type int64_t without overflow");
+    EXPECT_ERROR(at::Scalar(c10::complex<double>(1, 2)).toDouble(),
+                 "value cannot be converted to type double without overflow");
+
+    auto kind = [](std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+        at::Tensor x(described(1, sizes, strides));
+        return c10::str(x.suggest_memory_format(), x.is_non_overlapping_and_dense());
+    };
+    EXPECT(kind({2, 3, 4, 5}, {60, 1, 15, 3}) == "ChannelsLast1" &&
+           kind({2, 1, 4, 5}, {20, 20, 5, 1}) == "Contiguous1");
+    EXPECT(kind({2, 3, 1, 1}, {3, 1, 3, 3}) == "ChannelsLast1" && kind({3, 4, 5}, {5, 15, 1}) == "Contiguous1");
+    EXPECT(kind({4, 4}, {8, 2}) == "Contiguous0" && kind({1, 3, 4, 5, 6}, {360, 1, 90, 18, 3}) == "ChannelsLast3d1");
+
+    calls.clear();
+    at::Tensor x = torch::tensor({1, 2});
+    EXPECT(called("tensor sizes options([1,2], [2], options 4 255 255 0)"));
+    x = at::tensor({1, 2});
+    EXPECT(called("tensor sizes options([1,2], [2], options 3 255 255 0)"));
+    x = torch::tensor((uint8_t)3);
+    EXPECT(called("tensor sizes options([3], [], options 0 255 255 0)"));
+    x = at::tensor(3);
+    EXPECT(called("tensor sizes options([3], [1], options 3 255 255 0)"));
+    x = torch::zeros({1}, "cuda:1");
+    EXPECT(called("zeros options([1], options 44 1 1 0)"));
+}
+
 static void dispatch()
 {
     at::Tensor x(described(1, {2}, {1}));
@@ -214,8 +317,16 @@ static void dispatch()
                    AT_EXPAND(AT_ALL_TYPES), at::kBFloat16);
     EXPECT(size == 1);
     EXPECT_ERROR([] { TORCH_CHECK(1 > 2); }(),
-                 "Expected 1 > 2 to be true, but got false.  (Could this error message be improved? If so, "
+                 "Expected 1 > 2 to be true, but got false.  (Could this error message be improved?  If so, "
                  "please report an enhancement request to PyTorch.)");
+    std::string told;
+    try {
+        AT_ASSERTM(1 > 2, "no");
+    } catch (const c10::Error &error) {
+        told = error.msg();
+    }
+    EXPECT(told.find("1 > 2 INTERNAL ASSERT FAILED at ") == 0 && told.find("PyTorch. no") != std::string::npos);
+    EXPECT((!std::is_base_of_v<std::runtime_error, c10::Error>));
     EXPECT_ERROR([] { TORCH_CHECK_LT(2, 1); }(), "Check failed: 2 < 1 (2 vs. 1). ");
     EXPECT_ERROR([] { C10_CUDA_CHECK(cudaErrorInvalidValue); }(), "CUDA error: invalid argument");
 }
@@ -266,6 +377,14 @@ static void numbers()
         }
     EXPECT(wrong == 0);
     EXPECT(at::Half(0.1f).x == 0x2e66 && (float)(at::Half(1.5f) + 1) == 2.5f && sizeof(at::Half(1) * 2.0) == 8);
+    EXPECT((float)(at::Half(1) + 2049) == 2048 && (float)(257 + at::BFloat16(1)) == 256); // the int is rounded first
+    EXPECT(
+        (std::is_same_v<at::acc_type<at::Half, false>, float>)&&(std::is_same_v<at::acc_type<float, false>, double>)&&(
+            std::is_same_v<at::acc_type<float, true>,
+                           float>)&&(std::is_same_v<at::acc_type<int, true>,
+                                                    int64_t>)&&(std::is_same_v<at::acc_type<bool, true>, bool>));
+    EXPECT((std::is_same_v<at::acc_type<c10::complex<at::Half>, true>, c10::complex<float>>)&&(
+        std::is_same_v<at::opmath_type<at::BFloat16>, float>)&&(std::is_same_v<at::opmath_type<short>, short>));
     EXPECT((c10::complex<float>(1, 2) * c10::complex<float>(3, 4) == c10::complex<float>(-5, 10)));
     EXPECT(std::numeric_limits<at::Half>::max() == 65504.f &&
            (float)std::numeric_limits<at::BFloat16>::lowest() < -3e38f);
@@ -276,9 +395,9 @@ static void numbers()
 
 static void binding()
 {
-    EXPECT(kops_count() == 5 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
-    EXPECT(std::string(kops_def_name(3)) == "lib::f" && std::string(kops_def_signature(3)) == "f(Tensor x) -> Tensor");
-    EXPECT(std::string(kops_def_name(4)) == "lib::f@CPU");
+    EXPECT(kops_count() == 7 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
+    EXPECT(std::string(kops_def_name(5)) == "lib::f" && std::string(kops_def_signature(5)) == "f(Tensor x) -> Tensor");
+    EXPECT(std::string(kops_def_name(6)) == "lib::f@CPU");
     KopsValue value;
     EXPECT(kops_def_arguments(0) == 5 && std::string(kops_def_argument(0, 0, &value)) == "x" && value.tag == -1);
     EXPECT(std::string(kops_def_argument(0, 1, &value)) == "alpha" && value.tag == KOPS_FLOAT && value.d == 2);
@@ -310,11 +429,25 @@ static void binding()
     EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue number = {KOPS_FLOAT, 0, 0, 1.5, nullptr};
     EXPECT(!kops_call(2, &number, given, out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
+    int64_t tensors[] = {-1, 0}, numbers[] = {1, 2};
+    KopsValue lists[] = {{KOPS_TENSORS, 2, 0, 0, tensors}, {KOPS_INTS, 2, 0, 0, numbers}, {KOPS_INT, 0, 1, 0, nullptr}};
+    EXPECT(!kops_call(3, lists, given, out, &count, &value) && value.tag == KOPS_TUPLE && value.n == 3);
+    items = (const KopsValue *)value.p;
+    EXPECT(items[0].tag == KOPS_BOOL && !items[0].i && items[1].i && items[2].i);
+    for (auto [kind, expected] : {std::pair(0, "ValueError"), {1, "OverflowError"}, {2, "MemoryError"}}) {
+        KopsValue which = {KOPS_INT, 0, kind, 0, nullptr};
+        EXPECT(kops_call(4, &which, given, out, &count, &value) && std::string(kops_error_type()) == expected);
+    }
+    KopsValue tensor = {KOPS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
+    x.sizes[0] = 1;
+    EXPECT(!kops_call(2, &tensor, given, out, &count, &value) && value.d == 5);
+    args[0] = KopsValue{};
+    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "TypeError");
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
     EXPECT(!kops_call(1, &flag, given, out, &count, &value) && value.n == 3);
     items = (const KopsValue *)value.p;
     EXPECT(items[0].d == 1.5 && text_of(items[1]) == "text" && text_of(items[2]) == "[1,2,3]");
-    EXPECT(std::string(kops_call(3, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
+    EXPECT(std::string(kops_call(5, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
 }
 
 int main()
@@ -322,6 +455,7 @@ int main()
     KopsTable table = {op, release, launch, runtime, error};
     kops_open(&table);
     tensors();
+    types();
     dispatch();
     launches();
     numbers();

@@ -11,7 +11,7 @@
 
 enum {
     KOPS_DIMS = 16,    // the most dimensions of a tensor
-    KOPS_RESULTS = 16, // the most tensors that one call returns
+    KOPS_RESULTS = 64, // the most tensors that one call returns
 };
 
 // Kinds of values: members of KopsValue that are not named are 0.
@@ -67,7 +67,7 @@ struct KopsArg {
 struct KopsTable {
     // Computes on tensors. `name` is the function's in torch, then, each behind a space, the names of the last
     // arguments as far as torch takes them only by name: "add alpha" has the values self, other, alpha. The tensors of
-    // the result go to out; a number as result goes to `scalar`.
+    // the result go to out; a number or text as result goes to `scalar`.
     void (*op)(const char *name, const KopsValue *args, int n, KopsTensor *out, int *nout, KopsValue *scalar);
     void (*release)(int64_t id);
     // `kernel` is the stub's __PRETTY_FUNCTION__; dims: grid x y z, block x y z.

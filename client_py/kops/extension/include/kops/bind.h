@@ -124,7 +124,7 @@ template <> struct FromPython<Tensor> {
     {
         if (value.tag != KOPS_TENSOR)
             refuse("a Tensor");
-        return argument_tensor(value.i, tensors);
+        return Tensor(*tensors[value.i]);
     }
 };
 template <class T> struct FromPython<std::optional<T>> {
@@ -527,16 +527,13 @@ template <class F> F wrap_pybind_function(F function)
     return function;
 }
 
-enum class DispatchKey {
-    CPU,
-    CUDA,
-    Meta,
-    Autograd,
-    AutogradCPU,
-    AutogradCUDA,
-    CompositeImplicitAutograd,
-    CompositeExplicitAutograd
-};
+#define KOPS_DISPATCH_KEYS(_)                                                                                          \
+    _(CPU)                                                                                                             \
+    _(CUDA) _(Meta) _(Autograd) _(AutogradCPU) _(AutogradCUDA) _(CompositeImplicitAutograd)                            \
+        _(CompositeExplicitAutograd)
+#define _(KEY) KEY,
+enum class DispatchKey { KOPS_DISPATCH_KEYS(_) };
+#undef _
 
 // TORCH_LIBRARY: schemas by def(), implementations by def() and impl().
 class Library
@@ -581,14 +578,9 @@ class Library
     }
     template <class F> Library &impl(const char *op, DispatchKey dispatch, F &&function)
     {
-        static const char *const names[] = {"CPU",
-                                            "CUDA",
-                                            "Meta",
-                                            "Autograd",
-                                            "AutogradCPU",
-                                            "AutogradCUDA",
-                                            "CompositeImplicitAutograd",
-                                            "CompositeExplicitAutograd"};
+#define _(KEY) #KEY,
+        static const char *const names[] = {KOPS_DISPATCH_KEYS(_)};
+#undef _
         add(full(op) + "@" + names[(int)dispatch], nullptr, std::forward<F>(function));
         return *this;
     }
@@ -627,6 +619,21 @@ namespace kops
 inline thread_local std::string message;
 inline thread_local const char *error_type = "RuntimeError";
 inline thread_local std::unique_ptr<Returned> last_returned;
+
+// The exception of Python that pybind11 makes of one of C++.
+inline const char *python_type(const std::exception &error)
+{
+    auto is = [&](auto *type) { return dynamic_cast<decltype(type)>(&error) != nullptr; };
+    if (auto torch = dynamic_cast<const c10::Error *>(&error))
+        return torch->python();
+    if (is((const std::domain_error *)nullptr) || is((const std::invalid_argument *)nullptr) ||
+        is((const std::length_error *)nullptr) || is((const std::range_error *)nullptr))
+        return "ValueError";
+    return is((const std::out_of_range *)nullptr)     ? "IndexError"
+           : is((const std::overflow_error *)nullptr) ? "OverflowError"
+           : is((const std::bad_alloc *)nullptr)      ? "MemoryError"
+                                                      : "RuntimeError";
+}
 } // namespace kops
 
 #define KOPS_EXPORT extern "C" __attribute__((visibility("default"), used)) inline
@@ -683,25 +690,9 @@ KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *co
         *scalar = function.call(args, tensors, *kops::last_returned);
         kops::strict = false;
         return nullptr;
-    } catch (const c10::Error &error) {
-        kops::error_type = error.python();
+    } catch (const std::exception &error) {
+        kops::error_type = kops::python_type(error);
         kops::message = error.what();
-#define KOPS_CATCH(TYPE, PYTHON)                                                                                       \
-    }                                                                                                                  \
-    catch (const std::TYPE &error)                                                                                     \
-    {                                                                                                                  \
-        kops::error_type = PYTHON;                                                                                     \
-        kops::message = error.what();
-        // As pybind11 translates them.
-        KOPS_CATCH(out_of_range, "IndexError")
-        KOPS_CATCH(invalid_argument, "ValueError")
-        KOPS_CATCH(domain_error, "ValueError")
-        KOPS_CATCH(length_error, "ValueError")
-        KOPS_CATCH(range_error, "ValueError")
-        KOPS_CATCH(overflow_error, "OverflowError")
-        KOPS_CATCH(bad_alloc, "MemoryError")
-        KOPS_CATCH(exception, "RuntimeError")
-#undef KOPS_CATCH
     } catch (...) {
         kops::error_type = "RuntimeError";
         kops::message = "Caught an unknown exception!";

@@ -132,7 +132,7 @@ class Argument
         auto format = options.memory_format_opt();
         value_.tag = KOPS_OPTIONS;
         value_.n = options.pinned_memory() | (format ? (int)*format + 1 : 0) << 8;
-        value_.i = (int64_t)options.dtype_opt().value_or(c10::ScalarType::Undefined) |
+        value_.i = (int64_t)options.dtype_opt().value_or(c10::TypeMeta()).toScalarType() |
                    (device ? (int)device->type() : 255) << 8 | (device ? device->index() & 255 : 255) << 16;
         value_.d = options.requires_grad();
     }
@@ -192,6 +192,10 @@ class Result
     }
     // The tensor with this index, taken out of the result.
     Tensor tensor(int index = 0);
+    std::string text() const
+    {
+        return {(const char *)scalar.p, (size_t)scalar.n};
+    }
     c10::Scalar number() const
     {
         if (scalar.tag == KOPS_COMPLEX) {

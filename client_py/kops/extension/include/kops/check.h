@@ -4,13 +4,33 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+namespace std
+{
+// Lists in messages: torch writes the first 100 elements.
+template <class T> ostream &operator<<(ostream &out, const vector<T> &list)
+{
+    for (size_t i = 0; i < list.size() && i < 100; i++)
+        out << (i ? " " : "") << list[i];
+    return out << (list.size() > 100 ? " ..." : "");
+}
+} // namespace std
 
 namespace c10
 {
-class Error : public std::runtime_error
+class Error : public std::exception
 {
+    std::string text;
+
   public:
-    using runtime_error::runtime_error;
+    explicit Error(std::string text) : text(std::move(text))
+    {
+    }
+    const char *what() const noexcept override
+    {
+        return text.c_str();
+    }
     // The exception's name in Python.
     virtual const char *python() const
     {
@@ -22,7 +42,7 @@ class Error : public std::runtime_error
     }
     std::string msg() const
     {
-        return what();
+        return text;
     }
 };
 
@@ -72,7 +92,7 @@ template <class E> [[noreturn]] void fail(const std::string &message)
 inline std::string check_text(const char *condition)
 {
     return std::string("Expected ") + condition +
-           " to be true, but got false.  (Could this error message be improved? "
+           " to be true, but got false.  (Could this error message be improved?  "
            "If so, please report an enhancement request to PyTorch.)";
 }
 template <class... A> std::string check_text(const char *, const A &...parts)
@@ -100,8 +120,7 @@ inline std::string assert_text(const char *condition, const char *file, int line
 #define TORCH_CHECK_NOT_IMPLEMENTED(CONDITION, ...) KOPS_CHECK(::c10::NotImplementedError, CONDITION, ##__VA_ARGS__)
 #define TORCH_CHECK_WITH(ERROR, CONDITION, ...)     KOPS_CHECK(::c10::ERROR, CONDITION, ##__VA_ARGS__)
 #define TORCH_CHECK_IF_NOT_ON_CUDA(CONDITION, ...)
-#define AT_ASSERTM(CONDITION, ...) KOPS_CHECK(::c10::Error, CONDITION, ##__VA_ARGS__)
-#define AT_CHECK(CONDITION, ...)   KOPS_CHECK(::c10::Error, CONDITION, ##__VA_ARGS__)
+#define AT_CHECK(CONDITION, ...) KOPS_CHECK(::c10::Error, CONDITION, ##__VA_ARGS__)
 
 #define TORCH_INTERNAL_ASSERT(CONDITION, ...)                                                                          \
     if (!(CONDITION)) {                                                                                                \
@@ -110,6 +129,7 @@ inline std::string assert_text(const char *condition, const char *file, int line
     }
 #define TORCH_INTERNAL_ASSERT_DEBUG_ONLY(...) TORCH_INTERNAL_ASSERT(__VA_ARGS__)
 #define AT_ASSERT(...)                        TORCH_INTERNAL_ASSERT(__VA_ARGS__)
+#define AT_ASSERTM(...)                       TORCH_INTERNAL_ASSERT(__VA_ARGS__)
 
 #define KOPS_COMPARE(A, OPERATOR, B)                                                                                   \
     do {                                                                                                               \

@@ -54,6 +54,18 @@ typedef enum {
 } cublasComputeType_t;
 
 #define KOPS_FUNCTION(NAME, SYMBOL, ...) inline constexpr kops::LibraryFunction<__VA_ARGS__> NAME{"cublas", SYMBOL};
+// A function for several types T, by the letters of its names.
+#define KOPS_TYPED(LETTER, TYPE, NAME, VERSION)                                                                        \
+    KOPS_FUNCTION(cublas##LETTER##NAME, "cublas" #LETTER #NAME VERSION, KopsBlas_##NAME<TYPE>)
+#define KOPS_DECLARED(NAME, ...) template <class T> using KopsBlas_##NAME = cublasStatus_t(cublasHandle_t, __VA_ARGS__);
+#define KOPS_REAL(NAME, VERSION, ...)                                                                                  \
+    KOPS_DECLARED(NAME, __VA_ARGS__) KOPS_TYPED(S, float, NAME, VERSION) KOPS_TYPED(D, double, NAME, VERSION)
+#define KOPS_COMPLEX(NAME, VERSION, ...)                                                                               \
+    KOPS_DECLARED(NAME, __VA_ARGS__)                                                                                   \
+    KOPS_TYPED(C, cuComplex, NAME, VERSION) KOPS_TYPED(Z, cuDoubleComplex, NAME, VERSION)
+#define KOPS_ALL(NAME, VERSION, ...)                                                                                   \
+    KOPS_REAL(NAME, VERSION, __VA_ARGS__)                                                                              \
+    KOPS_TYPED(C, cuComplex, NAME, VERSION) KOPS_TYPED(Z, cuDoubleComplex, NAME, VERSION)
 KOPS_FUNCTION(cublasCreate, "cublasCreate_v2", cublasStatus_t(cublasHandle_t *))
 KOPS_FUNCTION(cublasDestroy, "cublasDestroy_v2", cublasStatus_t(cublasHandle_t))
 KOPS_FUNCTION(cublasSetStream, "cublasSetStream_v2", cublasStatus_t(cublasHandle_t, cudaStream_t))
@@ -69,270 +81,54 @@ KOPS_FUNCTION(cublasSetVector, "cublasSetVector", cublasStatus_t(int, int, const
 KOPS_FUNCTION(cublasGetVector, "cublasGetVector", cublasStatus_t(int, int, const void *, int, void *, int))
 KOPS_FUNCTION(cublasSetMatrix, "cublasSetMatrix", cublasStatus_t(int, int, int, const void *, int, void *, int))
 KOPS_FUNCTION(cublasGetMatrix, "cublasGetMatrix", cublasStatus_t(int, int, int, const void *, int, void *, int))
-KOPS_FUNCTION(cublasScopy, "cublasScopy_v2", cublasStatus_t(cublasHandle_t, int, const float *, int, float *, int))
-KOPS_FUNCTION(cublasSswap, "cublasSswap_v2", cublasStatus_t(cublasHandle_t, int, float *, int, float *, int))
-KOPS_FUNCTION(cublasSgemv, "cublasSgemv_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, int, int, const float *, const float *, int,
-                             const float *, int, const float *, float *, int))
-KOPS_FUNCTION(cublasSgemm, "cublasSgemm_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const float *,
-                             const float *, int, const float *, int, const float *, float *, int))
-KOPS_FUNCTION(cublasSgemmStridedBatched, "cublasSgemmStridedBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const float *,
-                             const float *, int, long long int, const float *, int, long long int, const float *,
-                             float *, int, long long int, int))
-KOPS_FUNCTION(cublasSgemmBatched, "cublasSgemmBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const float *,
-                             const float *const *, int, const float *const *, int, const float *, float *const *, int,
-                             int))
-KOPS_FUNCTION(cublasSsymm, "cublasSsymm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, int, int, const float *, const float *,
-                             int, const float *, int, const float *, float *, int))
-KOPS_FUNCTION(cublasStrsm, "cublasStrsm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const float *, const float *, int, float *, int))
-KOPS_FUNCTION(cublasStrmm, "cublasStrmm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const float *, const float *, int, const float *, int, float *, int))
-KOPS_FUNCTION(cublasSgeam, "cublasSgeam",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, const float *,
-                             const float *, int, const float *, const float *, int, float *, int))
-KOPS_FUNCTION(cublasSdgmm, "cublasSdgmm",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, int, int, const float *, int, const float *, int,
-                             float *, int))
-KOPS_FUNCTION(cublasSsyrk, "cublasSsyrk_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, int, int, const float *,
-                             const float *, int, const float *, float *, int))
-KOPS_FUNCTION(cublasStrsv, "cublasStrsv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, const float *,
-                             int, float *, int))
-KOPS_FUNCTION(cublasSaxpy, "cublasSaxpy_v2",
-              cublasStatus_t(cublasHandle_t, int, const float *, const float *, int, float *, int))
-KOPS_FUNCTION(cublasSsymv, "cublasSsymv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const float *, const float *, int, const float *,
-                             int, const float *, float *, int))
-KOPS_FUNCTION(cublasDcopy, "cublasDcopy_v2", cublasStatus_t(cublasHandle_t, int, const double *, int, double *, int))
-KOPS_FUNCTION(cublasDswap, "cublasDswap_v2", cublasStatus_t(cublasHandle_t, int, double *, int, double *, int))
-KOPS_FUNCTION(cublasDgemv, "cublasDgemv_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, int, int, const double *, const double *, int,
-                             const double *, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDgemm, "cublasDgemm_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const double *,
-                             const double *, int, const double *, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDgemmStridedBatched, "cublasDgemmStridedBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const double *,
-                             const double *, int, long long int, const double *, int, long long int, const double *,
-                             double *, int, long long int, int))
-KOPS_FUNCTION(cublasDgemmBatched, "cublasDgemmBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const double *,
-                             const double *const *, int, const double *const *, int, const double *, double *const *,
-                             int, int))
-KOPS_FUNCTION(cublasDsymm, "cublasDsymm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, int, int, const double *,
-                             const double *, int, const double *, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDtrsm, "cublasDtrsm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const double *, const double *, int, double *, int))
-KOPS_FUNCTION(cublasDtrmm, "cublasDtrmm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const double *, const double *, int, const double *, int, double *, int))
-KOPS_FUNCTION(cublasDgeam, "cublasDgeam",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, const double *,
-                             const double *, int, const double *, const double *, int, double *, int))
-KOPS_FUNCTION(cublasDdgmm, "cublasDdgmm",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, int, int, const double *, int, const double *, int,
-                             double *, int))
-KOPS_FUNCTION(cublasDsyrk, "cublasDsyrk_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, int, int, const double *,
-                             const double *, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDtrsv, "cublasDtrsv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, const double *,
-                             int, double *, int))
-KOPS_FUNCTION(cublasDaxpy, "cublasDaxpy_v2",
-              cublasStatus_t(cublasHandle_t, int, const double *, const double *, int, double *, int))
-KOPS_FUNCTION(cublasDsymv, "cublasDsymv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const double *, const double *, int, const double *,
-                             int, const double *, double *, int))
-KOPS_FUNCTION(cublasCcopy, "cublasCcopy_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuComplex *, int, cuComplex *, int))
-KOPS_FUNCTION(cublasCswap, "cublasCswap_v2", cublasStatus_t(cublasHandle_t, int, cuComplex *, int, cuComplex *, int))
-KOPS_FUNCTION(cublasCgemv, "cublasCgemv_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, int, int, const cuComplex *, const cuComplex *, int,
-                             const cuComplex *, int, const cuComplex *, cuComplex *, int))
-KOPS_FUNCTION(cublasCgemm, "cublasCgemm_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const cuComplex *,
-                             const cuComplex *, int, const cuComplex *, int, const cuComplex *, cuComplex *, int))
-KOPS_FUNCTION(cublasCgemmStridedBatched, "cublasCgemmStridedBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const cuComplex *,
-                             const cuComplex *, int, long long int, const cuComplex *, int, long long int,
-                             const cuComplex *, cuComplex *, int, long long int, int))
-KOPS_FUNCTION(cublasCgemmBatched, "cublasCgemmBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const cuComplex *,
-                             const cuComplex *const *, int, const cuComplex *const *, int, const cuComplex *,
-                             cuComplex *const *, int, int))
-KOPS_FUNCTION(cublasCsymm, "cublasCsymm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, int, int, const cuComplex *,
-                             const cuComplex *, int, const cuComplex *, int, const cuComplex *, cuComplex *, int))
-KOPS_FUNCTION(cublasCtrsm, "cublasCtrsm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const cuComplex *, const cuComplex *, int, cuComplex *, int))
-KOPS_FUNCTION(cublasCtrmm, "cublasCtrmm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const cuComplex *, const cuComplex *, int, const cuComplex *, int, cuComplex *,
-                             int))
-KOPS_FUNCTION(cublasCgeam, "cublasCgeam",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, const cuComplex *,
-                             const cuComplex *, int, const cuComplex *, const cuComplex *, int, cuComplex *, int))
-KOPS_FUNCTION(cublasCdgmm, "cublasCdgmm",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, int, int, const cuComplex *, int, const cuComplex *, int,
-                             cuComplex *, int))
-KOPS_FUNCTION(cublasCsyrk, "cublasCsyrk_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, int, int, const cuComplex *,
-                             const cuComplex *, int, const cuComplex *, cuComplex *, int))
-KOPS_FUNCTION(cublasCtrsv, "cublasCtrsv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int,
-                             const cuComplex *, int, cuComplex *, int))
-KOPS_FUNCTION(cublasCaxpy, "cublasCaxpy_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuComplex *, const cuComplex *, int, cuComplex *, int))
-KOPS_FUNCTION(cublasChemv, "cublasChemv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const cuComplex *, const cuComplex *, int,
-                             const cuComplex *, int, const cuComplex *, cuComplex *, int))
-KOPS_FUNCTION(cublasZcopy, "cublasZcopy_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuDoubleComplex *, int, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZswap, "cublasZswap_v2",
-              cublasStatus_t(cublasHandle_t, int, cuDoubleComplex *, int, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZgemv, "cublasZgemv_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, int, int, const cuDoubleComplex *,
-                             const cuDoubleComplex *, int, const cuDoubleComplex *, int, const cuDoubleComplex *,
-                             cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZgemm, "cublasZgemm_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                             const cuDoubleComplex *, const cuDoubleComplex *, int, const cuDoubleComplex *, int,
-                             const cuDoubleComplex *, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZgemmStridedBatched, "cublasZgemmStridedBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                             const cuDoubleComplex *, const cuDoubleComplex *, int, long long int,
-                             const cuDoubleComplex *, int, long long int, const cuDoubleComplex *, cuDoubleComplex *,
-                             int, long long int, int))
-KOPS_FUNCTION(cublasZgemmBatched, "cublasZgemmBatched",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                             const cuDoubleComplex *, const cuDoubleComplex *const *, int,
-                             const cuDoubleComplex *const *, int, const cuDoubleComplex *, cuDoubleComplex *const *,
-                             int, int))
-KOPS_FUNCTION(cublasZsymm, "cublasZsymm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, int, int, const cuDoubleComplex *,
-                             const cuDoubleComplex *, int, const cuDoubleComplex *, int, const cuDoubleComplex *,
-                             cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZtrsm, "cublasZtrsm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const cuDoubleComplex *, const cuDoubleComplex *, int, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZtrmm, "cublasZtrmm_v2",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const cuDoubleComplex *, const cuDoubleComplex *, int, const cuDoubleComplex *,
-                             int, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZgeam, "cublasZgeam",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, const cuDoubleComplex *,
-                             const cuDoubleComplex *, int, const cuDoubleComplex *, const cuDoubleComplex *, int,
-                             cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZdgmm, "cublasZdgmm",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, int, int, const cuDoubleComplex *, int,
-                             const cuDoubleComplex *, int, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZsyrk, "cublasZsyrk_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, int, int, const cuDoubleComplex *,
-                             const cuDoubleComplex *, int, const cuDoubleComplex *, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZtrsv, "cublasZtrsv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int,
-                             const cuDoubleComplex *, int, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZaxpy, "cublasZaxpy_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuDoubleComplex *, const cuDoubleComplex *, int,
-                             cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasZhemv, "cublasZhemv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const cuDoubleComplex *, const cuDoubleComplex *,
-                             int, const cuDoubleComplex *, int, const cuDoubleComplex *, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasSscal, "cublasSscal_v2", cublasStatus_t(cublasHandle_t, int, const float *, float *, int))
-KOPS_FUNCTION(cublasSdot, "cublasSdot_v2",
-              cublasStatus_t(cublasHandle_t, int, const float *, int, const float *, int, float *))
-KOPS_FUNCTION(cublasSasum, "cublasSasum_v2", cublasStatus_t(cublasHandle_t, int, const float *, int, float *))
-KOPS_FUNCTION(cublasSnrm2, "cublasSnrm2_v2", cublasStatus_t(cublasHandle_t, int, const float *, int, float *))
-KOPS_FUNCTION(cublasSger, "cublasSger_v2",
-              cublasStatus_t(cublasHandle_t, int, int, const float *, const float *, int, const float *, int, float *,
-                             int))
+KOPS_ALL(copy, "_v2", int, const T *, int, T *, int)
+KOPS_ALL(swap, "_v2", int, T *, int, T *, int)
+KOPS_ALL(gemv, "_v2", cublasOperation_t, int, int, const T *, const T *, int, const T *, int, const T *, T *, int)
+KOPS_ALL(gemm, "_v2", cublasOperation_t, cublasOperation_t, int, int, int, const T *, const T *, int, const T *, int,
+         const T *, T *, int)
+KOPS_ALL(gemmStridedBatched, "", cublasOperation_t, cublasOperation_t, int, int, int, const T *, const T *, int,
+         long long int, const T *, int, long long int, const T *, T *, int, long long int, int)
+KOPS_ALL(gemmBatched, "", cublasOperation_t, cublasOperation_t, int, int, int, const T *, const T *const *, int,
+         const T *const *, int, const T *, T *const *, int, int)
+KOPS_ALL(symm, "_v2", cublasSideMode_t, cublasFillMode_t, int, int, const T *, const T *, int, const T *, int,
+         const T *, T *, int)
+KOPS_ALL(trsm, "_v2", cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, int, const T *,
+         const T *, int, T *, int)
+KOPS_ALL(trmm, "_v2", cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, int, const T *,
+         const T *, int, const T *, int, T *, int)
+KOPS_ALL(geam, "", cublasOperation_t, cublasOperation_t, int, int, const T *, const T *, int, const T *, const T *, int,
+         T *, int)
+KOPS_ALL(dgmm, "", cublasSideMode_t, int, int, const T *, int, const T *, int, T *, int)
+KOPS_ALL(syrk, "_v2", cublasFillMode_t, cublasOperation_t, int, int, const T *, const T *, int, const T *, T *, int)
+KOPS_ALL(trsv, "_v2", cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, const T *, int, T *, int)
+KOPS_ALL(axpy, "_v2", int, const T *, const T *, int, T *, int)
+KOPS_REAL(symv, "_v2", cublasFillMode_t, int, const T *, const T *, int, const T *, int, const T *, T *, int)
+KOPS_COMPLEX(hemv, "_v2", cublasFillMode_t, int, const T *, const T *, int, const T *, int, const T *, T *, int)
+KOPS_ALL(scal, "_v2", int, const T *, T *, int)
+KOPS_REAL(dot, "_v2", int, const T *, int, const T *, int, T *)
+KOPS_REAL(asum, "_v2", int, const T *, int, T *)
+KOPS_REAL(nrm2, "_v2", int, const T *, int, T *)
+KOPS_REAL(ger, "_v2", int, int, const T *, const T *, int, const T *, int, T *, int)
 KOPS_FUNCTION(cublasIsamax, "cublasIsamax_v2", cublasStatus_t(cublasHandle_t, int, const float *, int, int *))
 KOPS_FUNCTION(cublasIsamin, "cublasIsamin_v2", cublasStatus_t(cublasHandle_t, int, const float *, int, int *))
-KOPS_FUNCTION(cublasSrot, "cublasSrot_v2",
-              cublasStatus_t(cublasHandle_t, int, float *, int, float *, int, const float *, const float *))
-KOPS_FUNCTION(cublasSsyr, "cublasSsyr_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const float *, const float *, int, float *, int))
-KOPS_FUNCTION(cublasStrsmBatched, "cublasStrsmBatched",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const float *, const float *const *, int, float *const *, int, int))
-KOPS_FUNCTION(cublasSgetrfBatched, "cublasSgetrfBatched",
-              cublasStatus_t(cublasHandle_t, int, float *const *, int, int *, int *, int))
-KOPS_FUNCTION(cublasSgetriBatched, "cublasSgetriBatched",
-              cublasStatus_t(cublasHandle_t, int, const float *const *, int, const int *, float *const *, int, int *,
-                             int))
-KOPS_FUNCTION(cublasSgbmv, "cublasSgbmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, int, int, int, int, const float *, const float *, int,
-                             const float *, int, const float *, float *, int))
-KOPS_FUNCTION(cublasSsbmv, "cublasSsbmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, int, const float *, const float *, int,
-                             const float *, int, const float *, float *, int))
-KOPS_FUNCTION(cublasStbmv, "cublasStbmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, int,
-                             const float *, int, float *, int))
-KOPS_FUNCTION(cublasSspmv, "cublasSspmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const float *, const float *, const float *, int,
-                             const float *, float *, int))
-KOPS_FUNCTION(cublasDscal, "cublasDscal_v2", cublasStatus_t(cublasHandle_t, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDdot, "cublasDdot_v2",
-              cublasStatus_t(cublasHandle_t, int, const double *, int, const double *, int, double *))
-KOPS_FUNCTION(cublasDasum, "cublasDasum_v2", cublasStatus_t(cublasHandle_t, int, const double *, int, double *))
-KOPS_FUNCTION(cublasDnrm2, "cublasDnrm2_v2", cublasStatus_t(cublasHandle_t, int, const double *, int, double *))
-KOPS_FUNCTION(cublasDger, "cublasDger_v2",
-              cublasStatus_t(cublasHandle_t, int, int, const double *, const double *, int, const double *, int,
-                             double *, int))
+KOPS_REAL(rot, "_v2", int, T *, int, T *, int, const T *, const T *)
+KOPS_REAL(syr, "_v2", cublasFillMode_t, int, const T *, const T *, int, T *, int)
+KOPS_REAL(trsmBatched, "", cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, int, const T *,
+          const T *const *, int, T *const *, int, int)
+KOPS_REAL(getrfBatched, "", int, T *const *, int, int *, int *, int)
+KOPS_REAL(getriBatched, "", int, const T *const *, int, const int *, T *const *, int, int *, int)
+KOPS_REAL(gbmv, "_v2", cublasOperation_t, int, int, int, int, const T *, const T *, int, const T *, int, const T *, T *,
+          int)
+KOPS_REAL(sbmv, "_v2", cublasFillMode_t, int, int, const T *, const T *, int, const T *, int, const T *, T *, int)
+KOPS_REAL(tbmv, "_v2", cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, int, const T *, int, T *, int)
+KOPS_REAL(spmv, "_v2", cublasFillMode_t, int, const T *, const T *, const T *, int, const T *, T *, int)
 KOPS_FUNCTION(cublasIdamax, "cublasIdamax_v2", cublasStatus_t(cublasHandle_t, int, const double *, int, int *))
 KOPS_FUNCTION(cublasIdamin, "cublasIdamin_v2", cublasStatus_t(cublasHandle_t, int, const double *, int, int *))
-KOPS_FUNCTION(cublasDrot, "cublasDrot_v2",
-              cublasStatus_t(cublasHandle_t, int, double *, int, double *, int, const double *, const double *))
-KOPS_FUNCTION(cublasDsyr, "cublasDsyr_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const double *, const double *, int, double *, int))
-KOPS_FUNCTION(cublasDtrsmBatched, "cublasDtrsmBatched",
-              cublasStatus_t(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t,
-                             int, int, const double *, const double *const *, int, double *const *, int, int))
-KOPS_FUNCTION(cublasDgetrfBatched, "cublasDgetrfBatched",
-              cublasStatus_t(cublasHandle_t, int, double *const *, int, int *, int *, int))
-KOPS_FUNCTION(cublasDgetriBatched, "cublasDgetriBatched",
-              cublasStatus_t(cublasHandle_t, int, const double *const *, int, const int *, double *const *, int, int *,
-                             int))
-KOPS_FUNCTION(cublasDgbmv, "cublasDgbmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasOperation_t, int, int, int, int, const double *, const double *, int,
-                             const double *, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDsbmv, "cublasDsbmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, int, const double *, const double *, int,
-                             const double *, int, const double *, double *, int))
-KOPS_FUNCTION(cublasDtbmv, "cublasDtbmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int, int,
-                             const double *, int, double *, int))
-KOPS_FUNCTION(cublasDspmv, "cublasDspmv_v2",
-              cublasStatus_t(cublasHandle_t, cublasFillMode_t, int, const double *, const double *, const double *, int,
-                             const double *, double *, int))
-KOPS_FUNCTION(cublasCscal, "cublasCscal_v2", cublasStatus_t(cublasHandle_t, int, const cuComplex *, cuComplex *, int))
 KOPS_FUNCTION(cublasCsscal, "cublasCsscal_v2", cublasStatus_t(cublasHandle_t, int, const float *, cuComplex *, int))
-KOPS_FUNCTION(cublasZscal, "cublasZscal_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuDoubleComplex *, cuDoubleComplex *, int))
 KOPS_FUNCTION(cublasZdscal, "cublasZdscal_v2",
               cublasStatus_t(cublasHandle_t, int, const double *, cuDoubleComplex *, int))
-KOPS_FUNCTION(cublasCdotc, "cublasCdotc_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuComplex *, int, const cuComplex *, int, cuComplex *))
-KOPS_FUNCTION(cublasCdotu, "cublasCdotu_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuComplex *, int, const cuComplex *, int, cuComplex *))
-KOPS_FUNCTION(cublasZdotc, "cublasZdotc_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuDoubleComplex *, int, const cuDoubleComplex *, int,
-                             cuDoubleComplex *))
-KOPS_FUNCTION(cublasZdotu, "cublasZdotu_v2",
-              cublasStatus_t(cublasHandle_t, int, const cuDoubleComplex *, int, const cuDoubleComplex *, int,
-                             cuDoubleComplex *))
+KOPS_COMPLEX(dotc, "_v2", int, const T *, int, const T *, int, T *)
+KOPS_COMPLEX(dotu, "_v2", int, const T *, int, const T *, int, T *)
 KOPS_FUNCTION(cublasCgeru, "cublasCgeru_v2",
               cublasStatus_t(cublasHandle_t, int, int, const cuComplex *, const cuComplex *, int, const cuComplex *,
                              int, cuComplex *, int))
@@ -391,6 +187,11 @@ KOPS_FUNCTION(cublasDotEx, "cublasDotEx",
 KOPS_FUNCTION(cublasNrm2Ex, "cublasNrm2Ex",
               cublasStatus_t(cublasHandle_t, int, const void *, cudaDataType, int, void *, cudaDataType, cudaDataType))
 #undef KOPS_FUNCTION
+#undef KOPS_TYPED
+#undef KOPS_DECLARED
+#undef KOPS_REAL
+#undef KOPS_COMPLEX
+#undef KOPS_ALL
 
 inline const char *cublasGetStatusName(cublasStatus_t status)
 {

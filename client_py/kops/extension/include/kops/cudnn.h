@@ -155,181 +155,132 @@ typedef struct {
     int reserved[3];
 } cudnnConvolutionBwdFilterAlgoPerf_t;
 
-#define KOPS_FUNCTION(NAME, SYMBOL, ...) inline constexpr kops::LibraryFunction<__VA_ARGS__> NAME{"cudnn", SYMBOL};
-KOPS_FUNCTION(cudnnCreate, "cudnnCreate", cudnnStatus_t(cudnnHandle_t *))
-KOPS_FUNCTION(cudnnDestroy, "cudnnDestroy", cudnnStatus_t(cudnnHandle_t))
-KOPS_FUNCTION(cudnnSetStream, "cudnnSetStream", cudnnStatus_t(cudnnHandle_t, cudaStream_t))
-KOPS_FUNCTION(cudnnGetStream, "cudnnGetStream", cudnnStatus_t(cudnnHandle_t, cudaStream_t *))
-KOPS_FUNCTION(cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyTensorDescriptor, "cudnnDestroyTensorDescriptor", cudnnStatus_t(cudnnTensorDescriptor_t))
-KOPS_FUNCTION(cudnnSetTensor4dDescriptor, "cudnnSetTensor4dDescriptor",
-              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, int, int, int))
-KOPS_FUNCTION(cudnnSetTensor4dDescriptorEx, "cudnnSetTensor4dDescriptorEx",
-              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnDataType_t, int, int, int, int, int, int, int, int))
-KOPS_FUNCTION(cudnnSetTensorNdDescriptor, "cudnnSetTensorNdDescriptor",
-              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnDataType_t, int, const int *, const int *))
-KOPS_FUNCTION(cudnnSetTensorNdDescriptorEx, "cudnnSetTensorNdDescriptorEx",
-              cudnnStatus_t(cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, const int *))
-KOPS_FUNCTION(cudnnCreateFilterDescriptor, "cudnnCreateFilterDescriptor", cudnnStatus_t(cudnnFilterDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyFilterDescriptor, "cudnnDestroyFilterDescriptor", cudnnStatus_t(cudnnFilterDescriptor_t))
-KOPS_FUNCTION(cudnnSetFilter4dDescriptor, "cudnnSetFilter4dDescriptor",
-              cudnnStatus_t(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, int, int, int))
-KOPS_FUNCTION(cudnnSetFilterNdDescriptor, "cudnnSetFilterNdDescriptor",
-              cudnnStatus_t(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, const int *))
-KOPS_FUNCTION(cudnnCreateConvolutionDescriptor, "cudnnCreateConvolutionDescriptor",
-              cudnnStatus_t(cudnnConvolutionDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyConvolutionDescriptor, "cudnnDestroyConvolutionDescriptor",
-              cudnnStatus_t(cudnnConvolutionDescriptor_t))
-KOPS_FUNCTION(cudnnSetConvolution2dDescriptor, "cudnnSetConvolution2dDescriptor",
-              cudnnStatus_t(cudnnConvolutionDescriptor_t, int, int, int, int, int, int, cudnnConvolutionMode_t,
-                            cudnnDataType_t))
-KOPS_FUNCTION(cudnnSetConvolutionNdDescriptor, "cudnnSetConvolutionNdDescriptor",
-              cudnnStatus_t(cudnnConvolutionDescriptor_t, int, const int *, const int *, const int *,
-                            cudnnConvolutionMode_t, cudnnDataType_t))
-KOPS_FUNCTION(cudnnSetConvolutionMathType, "cudnnSetConvolutionMathType",
-              cudnnStatus_t(cudnnConvolutionDescriptor_t, cudnnMathType_t))
-KOPS_FUNCTION(cudnnSetConvolutionGroupCount, "cudnnSetConvolutionGroupCount",
-              cudnnStatus_t(cudnnConvolutionDescriptor_t, int))
-KOPS_FUNCTION(cudnnGetConvolution2dForwardOutputDim, "cudnnGetConvolution2dForwardOutputDim",
-              cudnnStatus_t(const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnFilterDescriptor_t, int *, int *, int *, int *))
-KOPS_FUNCTION(cudnnGetConvolutionNdForwardOutputDim, "cudnnGetConvolutionNdForwardOutputDim",
-              cudnnStatus_t(const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnFilterDescriptor_t, int, int *))
-KOPS_FUNCTION(cudnnGetConvolutionForwardAlgorithm_v7, "cudnnGetConvolutionForwardAlgorithm_v7",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *,
-                            cudnnConvolutionFwdAlgoPerf_t *))
-KOPS_FUNCTION(cudnnFindConvolutionForwardAlgorithm, "cudnnFindConvolutionForwardAlgorithm",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *,
-                            cudnnConvolutionFwdAlgoPerf_t *))
-KOPS_FUNCTION(cudnnGetConvolutionForwardWorkspaceSize, "cudnnGetConvolutionForwardWorkspaceSize",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
-                            cudnnConvolutionFwdAlgo_t, size_t *))
-KOPS_FUNCTION(cudnnConvolutionForward, "cudnnConvolutionForward",
-              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
-                            const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
-                            cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t,
-                            void *))
-KOPS_FUNCTION(cudnnConvolutionBiasActivationForward, "cudnnConvolutionBiasActivationForward",
-              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
-                            const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
-                            cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const cudnnTensorDescriptor_t, const void *,
-                            const cudnnActivationDescriptor_t, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnConvolutionBackwardData, "cudnnConvolutionBackwardData",
-              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnFilterDescriptor_t, const void *,
-                            const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
-                            cudnnConvolutionBwdDataAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t,
-                            void *))
-KOPS_FUNCTION(cudnnConvolutionBackwardFilter, "cudnnConvolutionBackwardFilter",
-              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
-                            const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
-                            cudnnConvolutionBwdFilterAlgo_t, void *, size_t, const void *,
-                            const cudnnFilterDescriptor_t, void *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardDataWorkspaceSize, "cudnnGetConvolutionBackwardDataWorkspaceSize",
-              cudnnStatus_t(cudnnHandle_t, const cudnnFilterDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
-                            cudnnConvolutionBwdDataAlgo_t, size_t *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterWorkspaceSize, "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t,
-                            cudnnConvolutionBwdFilterAlgo_t, size_t *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardDataAlgorithm_v7, "cudnnGetConvolutionBackwardDataAlgorithm_v7",
-              cudnnStatus_t(cudnnHandle_t, const cudnnFilterDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t, const int, int *,
-                            cudnnConvolutionBwdDataAlgoPerf_t *))
-KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterAlgorithm_v7, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t, const int, int *,
-                            cudnnConvolutionBwdFilterAlgoPerf_t *))
-KOPS_FUNCTION(cudnnCreateActivationDescriptor, "cudnnCreateActivationDescriptor",
-              cudnnStatus_t(cudnnActivationDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyActivationDescriptor, "cudnnDestroyActivationDescriptor",
-              cudnnStatus_t(cudnnActivationDescriptor_t))
-KOPS_FUNCTION(cudnnSetActivationDescriptor, "cudnnSetActivationDescriptor",
-              cudnnStatus_t(cudnnActivationDescriptor_t, cudnnActivationMode_t, cudnnNanPropagation_t, double))
-KOPS_FUNCTION(cudnnActivationForward, "cudnnActivationForward",
-              cudnnStatus_t(cudnnHandle_t, cudnnActivationDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnActivationBackward, "cudnnActivationBackward",
-              cudnnStatus_t(cudnnHandle_t, cudnnActivationDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnAddTensor, "cudnnAddTensor",
-              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
-                            const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnOpTensor, "cudnnOpTensor",
-              cudnnStatus_t(cudnnHandle_t, const cudnnOpTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
-                            const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnCreateOpTensorDescriptor, "cudnnCreateOpTensorDescriptor",
-              cudnnStatus_t(cudnnOpTensorDescriptor_t *))
-KOPS_FUNCTION(cudnnSetOpTensorDescriptor, "cudnnSetOpTensorDescriptor",
-              cudnnStatus_t(cudnnOpTensorDescriptor_t, cudnnOpTensorOp_t, cudnnDataType_t, cudnnNanPropagation_t))
-KOPS_FUNCTION(cudnnDestroyOpTensorDescriptor, "cudnnDestroyOpTensorDescriptor",
-              cudnnStatus_t(cudnnOpTensorDescriptor_t))
-KOPS_FUNCTION(cudnnSoftmaxForward, "cudnnSoftmaxForward",
-              cudnnStatus_t(cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *,
-                            const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t,
-                            void *))
-KOPS_FUNCTION(cudnnSoftmaxBackward, "cudnnSoftmaxBackward",
-              cudnnStatus_t(cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *,
-                            const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *,
-                            const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnCreatePoolingDescriptor, "cudnnCreatePoolingDescriptor", cudnnStatus_t(cudnnPoolingDescriptor_t *))
-KOPS_FUNCTION(cudnnDestroyPoolingDescriptor, "cudnnDestroyPoolingDescriptor", cudnnStatus_t(cudnnPoolingDescriptor_t))
-KOPS_FUNCTION(cudnnSetPooling2dDescriptor, "cudnnSetPooling2dDescriptor",
-              cudnnStatus_t(cudnnPoolingDescriptor_t, cudnnPoolingMode_t, cudnnNanPropagation_t, int, int, int, int,
-                            int, int))
-KOPS_FUNCTION(cudnnSetPoolingNdDescriptor, "cudnnSetPoolingNdDescriptor",
-              cudnnStatus_t(cudnnPoolingDescriptor_t, const cudnnPoolingMode_t, const cudnnNanPropagation_t, int,
-                            const int *, const int *, const int *))
-KOPS_FUNCTION(cudnnPoolingForward, "cudnnPoolingForward",
-              cudnnStatus_t(cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnPoolingBackward, "cudnnPoolingBackward",
-              cudnnStatus_t(cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t,
-                            const void *, const void *, const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnGetPooling2dForwardOutputDim, "cudnnGetPooling2dForwardOutputDim",
-              cudnnStatus_t(const cudnnPoolingDescriptor_t, const cudnnTensorDescriptor_t, int *, int *, int *, int *))
-KOPS_FUNCTION(cudnnBatchNormalizationForwardInference, "cudnnBatchNormalizationForwardInference",
-              cudnnStatus_t(cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *,
-                            const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *,
-                            const cudnnTensorDescriptor_t, const void *, const void *, const void *, const void *,
-                            double))
-KOPS_FUNCTION(cudnnBatchNormalizationForwardTraining, "cudnnBatchNormalizationForwardTraining",
-              cudnnStatus_t(cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *,
-                            const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *,
-                            const cudnnTensorDescriptor_t, const void *, const void *, double, void *, void *, double,
-                            void *, void *))
-KOPS_FUNCTION(cudnnDeriveBNTensorDescriptor, "cudnnDeriveBNTensorDescriptor",
-              cudnnStatus_t(cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, cudnnBatchNormMode_t))
-KOPS_FUNCTION(cudnnReduceTensor, "cudnnReduceTensor",
-              cudnnStatus_t(cudnnHandle_t, const cudnnReduceTensorDescriptor_t, void *, size_t, void *, size_t,
-                            const void *, const cudnnTensorDescriptor_t, const void *, const void *,
-                            const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnCreateReduceTensorDescriptor, "cudnnCreateReduceTensorDescriptor",
-              cudnnStatus_t(cudnnReduceTensorDescriptor_t *))
-KOPS_FUNCTION(cudnnSetReduceTensorDescriptor, "cudnnSetReduceTensorDescriptor",
-              cudnnStatus_t(cudnnReduceTensorDescriptor_t, cudnnReduceTensorOp_t, cudnnDataType_t,
-                            cudnnNanPropagation_t, cudnnReduceTensorIndices_t, cudnnIndicesType_t))
-KOPS_FUNCTION(cudnnDestroyReduceTensorDescriptor, "cudnnDestroyReduceTensorDescriptor",
-              cudnnStatus_t(cudnnReduceTensorDescriptor_t))
-KOPS_FUNCTION(cudnnGetReductionWorkspaceSize, "cudnnGetReductionWorkspaceSize",
-              cudnnStatus_t(cudnnHandle_t, const cudnnReduceTensorDescriptor_t, const cudnnTensorDescriptor_t,
-                            const cudnnTensorDescriptor_t, size_t *))
-KOPS_FUNCTION(cudnnTransformTensor, "cudnnTransformTensor",
-              cudnnStatus_t(cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
-                            const cudnnTensorDescriptor_t, void *))
-KOPS_FUNCTION(cudnnScaleTensor, "cudnnScaleTensor",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *))
-KOPS_FUNCTION(cudnnSetTensor, "cudnnSetTensor",
-              cudnnStatus_t(cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *))
-KOPS_FUNCTION(cudnnGetErrorString, "cudnnGetErrorString", const char *(cudnnStatus_t))
+#define KOPS_FUNCTION(NAME, ...)                                                                                       \
+    inline constexpr kops::LibraryFunction<cudnnStatus_t(__VA_ARGS__)> NAME{"cudnn", #NAME};
+KOPS_FUNCTION(cudnnCreate, cudnnHandle_t *)
+KOPS_FUNCTION(cudnnDestroy, cudnnHandle_t)
+KOPS_FUNCTION(cudnnSetStream, cudnnHandle_t, cudaStream_t)
+KOPS_FUNCTION(cudnnGetStream, cudnnHandle_t, cudaStream_t *)
+KOPS_FUNCTION(cudnnCreateTensorDescriptor, cudnnTensorDescriptor_t *)
+KOPS_FUNCTION(cudnnDestroyTensorDescriptor, cudnnTensorDescriptor_t)
+KOPS_FUNCTION(cudnnSetTensor4dDescriptor, cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int, int, int,
+              int)
+KOPS_FUNCTION(cudnnSetTensor4dDescriptorEx, cudnnTensorDescriptor_t, cudnnDataType_t, int, int, int, int, int, int, int,
+              int)
+KOPS_FUNCTION(cudnnSetTensorNdDescriptor, cudnnTensorDescriptor_t, cudnnDataType_t, int, const int *, const int *)
+KOPS_FUNCTION(cudnnSetTensorNdDescriptorEx, cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, int,
+              const int *)
+KOPS_FUNCTION(cudnnCreateFilterDescriptor, cudnnFilterDescriptor_t *)
+KOPS_FUNCTION(cudnnDestroyFilterDescriptor, cudnnFilterDescriptor_t)
+KOPS_FUNCTION(cudnnSetFilter4dDescriptor, cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int, int, int,
+              int)
+KOPS_FUNCTION(cudnnSetFilterNdDescriptor, cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int,
+              const int *)
+KOPS_FUNCTION(cudnnCreateConvolutionDescriptor, cudnnConvolutionDescriptor_t *)
+KOPS_FUNCTION(cudnnDestroyConvolutionDescriptor, cudnnConvolutionDescriptor_t)
+KOPS_FUNCTION(cudnnSetConvolution2dDescriptor, cudnnConvolutionDescriptor_t, int, int, int, int, int, int,
+              cudnnConvolutionMode_t, cudnnDataType_t)
+KOPS_FUNCTION(cudnnSetConvolutionNdDescriptor, cudnnConvolutionDescriptor_t, int, const int *, const int *, const int *,
+              cudnnConvolutionMode_t, cudnnDataType_t)
+KOPS_FUNCTION(cudnnSetConvolutionMathType, cudnnConvolutionDescriptor_t, cudnnMathType_t)
+KOPS_FUNCTION(cudnnSetConvolutionGroupCount, cudnnConvolutionDescriptor_t, int)
+KOPS_FUNCTION(cudnnGetConvolution2dForwardOutputDim, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              const cudnnFilterDescriptor_t, int *, int *, int *, int *)
+KOPS_FUNCTION(cudnnGetConvolutionNdForwardOutputDim, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              const cudnnFilterDescriptor_t, int, int *)
+KOPS_FUNCTION(cudnnGetConvolutionForwardAlgorithm_v7, cudnnHandle_t, const cudnnTensorDescriptor_t,
+              const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              const int, int *, cudnnConvolutionFwdAlgoPerf_t *)
+KOPS_FUNCTION(cudnnFindConvolutionForwardAlgorithm, cudnnHandle_t, const cudnnTensorDescriptor_t,
+              const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              const int, int *, cudnnConvolutionFwdAlgoPerf_t *)
+KOPS_FUNCTION(cudnnGetConvolutionForwardWorkspaceSize, cudnnHandle_t, const cudnnTensorDescriptor_t,
+              const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              cudnnConvolutionFwdAlgo_t, size_t *)
+KOPS_FUNCTION(cudnnConvolutionForward, cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
+              const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+              cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnConvolutionBiasActivationForward, cudnnHandle_t, const void *, const cudnnTensorDescriptor_t,
+              const void *, const cudnnFilterDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+              cudnnConvolutionFwdAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnActivationDescriptor_t,
+              const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnConvolutionBackwardData, cudnnHandle_t, const void *, const cudnnFilterDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+              cudnnConvolutionBwdDataAlgo_t, void *, size_t, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnConvolutionBackwardFilter, cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnConvolutionDescriptor_t,
+              cudnnConvolutionBwdFilterAlgo_t, void *, size_t, const void *, const cudnnFilterDescriptor_t, void *)
+KOPS_FUNCTION(cudnnGetConvolutionBackwardDataWorkspaceSize, cudnnHandle_t, const cudnnFilterDescriptor_t,
+              const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              cudnnConvolutionBwdDataAlgo_t, size_t *)
+KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterWorkspaceSize, cudnnHandle_t, const cudnnTensorDescriptor_t,
+              const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t,
+              cudnnConvolutionBwdFilterAlgo_t, size_t *)
+KOPS_FUNCTION(cudnnGetConvolutionBackwardDataAlgorithm_v7, cudnnHandle_t, const cudnnFilterDescriptor_t,
+              const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
+              const int, int *, cudnnConvolutionBwdDataAlgoPerf_t *)
+KOPS_FUNCTION(cudnnGetConvolutionBackwardFilterAlgorithm_v7, cudnnHandle_t, const cudnnTensorDescriptor_t,
+              const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t, const cudnnFilterDescriptor_t,
+              const int, int *, cudnnConvolutionBwdFilterAlgoPerf_t *)
+KOPS_FUNCTION(cudnnCreateActivationDescriptor, cudnnActivationDescriptor_t *)
+KOPS_FUNCTION(cudnnDestroyActivationDescriptor, cudnnActivationDescriptor_t)
+KOPS_FUNCTION(cudnnSetActivationDescriptor, cudnnActivationDescriptor_t, cudnnActivationMode_t, cudnnNanPropagation_t,
+              double)
+KOPS_FUNCTION(cudnnActivationForward, cudnnHandle_t, cudnnActivationDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnActivationBackward, cudnnHandle_t, cudnnActivationDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnAddTensor, cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
+              const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnOpTensor, cudnnHandle_t, const cudnnOpTensorDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, const void *,
+              const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnCreateOpTensorDescriptor, cudnnOpTensorDescriptor_t *)
+KOPS_FUNCTION(cudnnSetOpTensorDescriptor, cudnnOpTensorDescriptor_t, cudnnOpTensorOp_t, cudnnDataType_t,
+              cudnnNanPropagation_t)
+KOPS_FUNCTION(cudnnDestroyOpTensorDescriptor, cudnnOpTensorDescriptor_t)
+KOPS_FUNCTION(cudnnSoftmaxForward, cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnSoftmaxBackward, cudnnHandle_t, cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *, const void *,
+              const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnCreatePoolingDescriptor, cudnnPoolingDescriptor_t *)
+KOPS_FUNCTION(cudnnDestroyPoolingDescriptor, cudnnPoolingDescriptor_t)
+KOPS_FUNCTION(cudnnSetPooling2dDescriptor, cudnnPoolingDescriptor_t, cudnnPoolingMode_t, cudnnNanPropagation_t, int,
+              int, int, int, int, int)
+KOPS_FUNCTION(cudnnSetPoolingNdDescriptor, cudnnPoolingDescriptor_t, const cudnnPoolingMode_t,
+              const cudnnNanPropagation_t, int, const int *, const int *, const int *)
+KOPS_FUNCTION(cudnnPoolingForward, cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnPoolingBackward, cudnnHandle_t, const cudnnPoolingDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, const void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnGetPooling2dForwardOutputDim, const cudnnPoolingDescriptor_t, const cudnnTensorDescriptor_t, int *,
+              int *, int *, int *)
+KOPS_FUNCTION(cudnnBatchNormalizationForwardInference, cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, const void *, const void *, double)
+KOPS_FUNCTION(cudnnBatchNormalizationForwardTraining, cudnnHandle_t, cudnnBatchNormMode_t, const void *, const void *,
+              const cudnnTensorDescriptor_t, const void *, const cudnnTensorDescriptor_t, void *,
+              const cudnnTensorDescriptor_t, const void *, const void *, double, void *, void *, double, void *, void *)
+KOPS_FUNCTION(cudnnDeriveBNTensorDescriptor, cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t,
+              cudnnBatchNormMode_t)
+KOPS_FUNCTION(cudnnReduceTensor, cudnnHandle_t, const cudnnReduceTensorDescriptor_t, void *, size_t, void *, size_t,
+              const void *, const cudnnTensorDescriptor_t, const void *, const void *, const cudnnTensorDescriptor_t,
+              void *)
+KOPS_FUNCTION(cudnnCreateReduceTensorDescriptor, cudnnReduceTensorDescriptor_t *)
+KOPS_FUNCTION(cudnnSetReduceTensorDescriptor, cudnnReduceTensorDescriptor_t, cudnnReduceTensorOp_t, cudnnDataType_t,
+              cudnnNanPropagation_t, cudnnReduceTensorIndices_t, cudnnIndicesType_t)
+KOPS_FUNCTION(cudnnDestroyReduceTensorDescriptor, cudnnReduceTensorDescriptor_t)
+KOPS_FUNCTION(cudnnGetReductionWorkspaceSize, cudnnHandle_t, const cudnnReduceTensorDescriptor_t,
+              const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, size_t *)
+KOPS_FUNCTION(cudnnTransformTensor, cudnnHandle_t, const void *, const cudnnTensorDescriptor_t, const void *,
+              const void *, const cudnnTensorDescriptor_t, void *)
+KOPS_FUNCTION(cudnnScaleTensor, cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *)
+KOPS_FUNCTION(cudnnSetTensor, cudnnHandle_t, const cudnnTensorDescriptor_t, void *, const void *)
+inline constexpr kops::LibraryFunction<const char *(cudnnStatus_t)> cudnnGetErrorString{"cudnn", "cudnnGetErrorString"};
 #undef KOPS_FUNCTION
 
 namespace at::native

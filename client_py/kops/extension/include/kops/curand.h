@@ -41,35 +41,24 @@ typedef enum {
     CURAND_ORDERING_QUASI_DEFAULT = 201
 } curandOrdering_t;
 
-#define KOPS_FUNCTION(NAME, SYMBOL, ...) inline constexpr kops::LibraryFunction<__VA_ARGS__> NAME{"curand", SYMBOL};
-KOPS_FUNCTION(curandCreateGenerator, "curandCreateGenerator", curandStatus_t(curandGenerator_t *, curandRngType_t))
-KOPS_FUNCTION(curandCreateGeneratorHost, "curandCreateGeneratorHost",
-              curandStatus_t(curandGenerator_t *, curandRngType_t))
-KOPS_FUNCTION(curandDestroyGenerator, "curandDestroyGenerator", curandStatus_t(curandGenerator_t))
-KOPS_FUNCTION(curandSetStream, "curandSetStream", curandStatus_t(curandGenerator_t, cudaStream_t))
-KOPS_FUNCTION(curandSetPseudoRandomGeneratorSeed, "curandSetPseudoRandomGeneratorSeed",
-              curandStatus_t(curandGenerator_t, unsigned long long))
-KOPS_FUNCTION(curandSetGeneratorOffset, "curandSetGeneratorOffset",
-              curandStatus_t(curandGenerator_t, unsigned long long))
-KOPS_FUNCTION(curandSetGeneratorOrdering, "curandSetGeneratorOrdering",
-              curandStatus_t(curandGenerator_t, curandOrdering_t))
-KOPS_FUNCTION(curandSetQuasiRandomGeneratorDimensions, "curandSetQuasiRandomGeneratorDimensions",
-              curandStatus_t(curandGenerator_t, unsigned int))
-KOPS_FUNCTION(curandGenerate, "curandGenerate", curandStatus_t(curandGenerator_t, unsigned int *, size_t))
-KOPS_FUNCTION(curandGenerateLongLong, "curandGenerateLongLong",
-              curandStatus_t(curandGenerator_t, unsigned long long *, size_t))
-KOPS_FUNCTION(curandGenerateUniform, "curandGenerateUniform", curandStatus_t(curandGenerator_t, float *, size_t))
-KOPS_FUNCTION(curandGenerateUniformDouble, "curandGenerateUniformDouble",
-              curandStatus_t(curandGenerator_t, double *, size_t))
-KOPS_FUNCTION(curandGenerateNormal, "curandGenerateNormal",
-              curandStatus_t(curandGenerator_t, float *, size_t, float, float))
-KOPS_FUNCTION(curandGenerateNormalDouble, "curandGenerateNormalDouble",
-              curandStatus_t(curandGenerator_t, double *, size_t, double, double))
-KOPS_FUNCTION(curandGenerateLogNormal, "curandGenerateLogNormal",
-              curandStatus_t(curandGenerator_t, float *, size_t, float, float))
-KOPS_FUNCTION(curandGenerateLogNormalDouble, "curandGenerateLogNormalDouble",
-              curandStatus_t(curandGenerator_t, double *, size_t, double, double))
-KOPS_FUNCTION(curandGeneratePoisson, "curandGeneratePoisson",
-              curandStatus_t(curandGenerator_t, unsigned int *, size_t, double))
-KOPS_FUNCTION(curandGenerateSeeds, "curandGenerateSeeds", curandStatus_t(curandGenerator_t))
+#define KOPS_FUNCTION(NAME, ...)                                                                                       \
+    inline constexpr kops::LibraryFunction<curandStatus_t(__VA_ARGS__)> NAME{"curand", #NAME};
+KOPS_FUNCTION(curandCreateGenerator, curandGenerator_t *, curandRngType_t)
+KOPS_FUNCTION(curandCreateGeneratorHost, curandGenerator_t *, curandRngType_t)
+KOPS_FUNCTION(curandDestroyGenerator, curandGenerator_t)
+KOPS_FUNCTION(curandSetStream, curandGenerator_t, cudaStream_t)
+KOPS_FUNCTION(curandSetPseudoRandomGeneratorSeed, curandGenerator_t, unsigned long long)
+KOPS_FUNCTION(curandSetGeneratorOffset, curandGenerator_t, unsigned long long)
+KOPS_FUNCTION(curandSetGeneratorOrdering, curandGenerator_t, curandOrdering_t)
+KOPS_FUNCTION(curandSetQuasiRandomGeneratorDimensions, curandGenerator_t, unsigned int)
+KOPS_FUNCTION(curandGenerate, curandGenerator_t, unsigned int *, size_t)
+KOPS_FUNCTION(curandGenerateLongLong, curandGenerator_t, unsigned long long *, size_t)
+KOPS_FUNCTION(curandGenerateUniform, curandGenerator_t, float *, size_t)
+KOPS_FUNCTION(curandGenerateUniformDouble, curandGenerator_t, double *, size_t)
+KOPS_FUNCTION(curandGenerateNormal, curandGenerator_t, float *, size_t, float, float)
+KOPS_FUNCTION(curandGenerateNormalDouble, curandGenerator_t, double *, size_t, double, double)
+KOPS_FUNCTION(curandGenerateLogNormal, curandGenerator_t, float *, size_t, float, float)
+KOPS_FUNCTION(curandGenerateLogNormalDouble, curandGenerator_t, double *, size_t, double, double)
+KOPS_FUNCTION(curandGeneratePoisson, curandGenerator_t, unsigned int *, size_t, double)
+KOPS_FUNCTION(curandGenerateSeeds, curandGenerator_t)
 #undef KOPS_FUNCTION

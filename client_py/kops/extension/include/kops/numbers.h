@@ -283,8 +283,8 @@ namespace c10
 #define KOPS_FLOAT_Float8_e4m3fn KOPS_FROM_CUDA(Float8_e4m3fn, __nv_fp8_e4m3)
 #define KOPS_FLOAT_Float8_e5m2   KOPS_FROM_CUDA(Float8_e5m2, __nv_fp8_e5m2)
 
-// Arithmetic as torch defines it: of two such numbers and of one and an integer in the type, with float and double in
-// those.
+// Arithmetic as torch defines it: in the type with another such number and with an integer, which is converted first;
+// in float and double with those.
 #define KOPS_OPERATOR(NAME, OP)                                                                                        \
     inline NAME operator OP(NAME a, NAME b)                                                                            \
     {                                                                                                                  \
@@ -297,13 +297,13 @@ namespace c10
     template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>                                              \
     std::conditional_t<std::is_integral_v<T>, NAME, T> operator OP(NAME a, T b)                                        \
     {                                                                                                                  \
-        using R = std::conditional_t<std::is_integral_v<T>, float, T>;                                                 \
+        using R = std::conditional_t<std::is_integral_v<T>, NAME, T>;                                                  \
         return (R)(float)a OP(R) b;                                                                                    \
     }                                                                                                                  \
     template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>                                              \
     std::conditional_t<std::is_integral_v<T>, NAME, T> operator OP(T a, NAME b)                                        \
     {                                                                                                                  \
-        using R = std::conditional_t<std::is_integral_v<T>, float, T>;                                                 \
+        using R = std::conditional_t<std::is_integral_v<T>, NAME, T>;                                                  \
         return (R)a OP(R)(float) b;                                                                                    \
     }
 #define KOPS_ARITHMETIC(NAME)                                                                                          \
@@ -402,6 +402,10 @@ template <> struct alignas(4) complex<Half> {
     {
         return imag_;
     }
+};
+template <class T> struct is_complex : std::false_type {
+};
+template <class T> struct is_complex<complex<T>> : std::true_type {
 };
 } // namespace c10
 

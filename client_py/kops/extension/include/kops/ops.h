@@ -44,6 +44,24 @@ KOPS_BINARY(==, x.eq(y), y.eq(x))
 KOPS_BINARY(!=, x.ne(y), y.ne(x))
 #undef KOPS_BINARY
 
+// As the methods: an int is a dimension, and no bool.
+inline Tensor var(const Tensor &self, int dim)
+{
+    return self.var(dim);
+}
+inline Tensor std(const Tensor &self, int dim)
+{
+    return self.std(dim);
+}
+inline std::tuple<Tensor, Tensor> var_mean(const Tensor &self, int dim)
+{
+    return var_mean(self, IntArrayRef(dim));
+}
+inline std::tuple<Tensor, Tensor> std_mean(const Tensor &self, int dim)
+{
+    return std_mean(self, IntArrayRef(dim));
+}
+
 // Memory of the caller as a tensor. There is none with a deleter: nothing could tell when torch's last view is gone.
 inline Tensor from_blob(void *data, IntArrayRef sizes, const TensorOptions &options = {})
 {
@@ -54,7 +72,7 @@ inline Tensor from_blob(void *data, IntArrayRef sizes, IntArrayRef strides, cons
     return kops::call<Tensor>("from_blob strides options", {(int64_t)data, sizes, strides, options});
 }
 
-// Nested lists of numbers as torch::tensor() takes them.
+// Nested lists of numbers as tensor() takes them.
 class TensorData
 {
     std::vector<int64_t> sizes_;
@@ -98,37 +116,42 @@ class TensorData
         if (list.size() > 0)
             sizes_.insert(sizes_.end(), list.begin()->sizes_.begin(), list.begin()->sizes_.end());
     }
-    // torch's default types for numbers of a C++ type.
+    // The type of the numbers in C++, and the one that torch::tensor() makes of it.
     ScalarType type() const
     {
-        return isIntegralType(type_) ? kLong : type_ == kDouble ? kFloat : type_;
+        return type_;
     }
-    kops::Argument values() const
+    ScalarType usual_type() const
     {
-        return isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers))
-                                     : kops::Argument(IntArrayRef(integers));
+        return type_ == kInt ? kLong : type_ == kDouble ? kFloat : type_;
     }
     IntArrayRef sizes() const
     {
         return sizes_;
     }
+    Tensor tensor(ScalarType type, IntArrayRef sizes, const TensorOptions &options) const
+    {
+        kops::Argument values =
+            isFloatingType(type_) ? kops::Argument(ArrayRef<double>(numbers)) : kops::Argument(IntArrayRef(integers));
+        return kops::call<Tensor>("tensor sizes options",
+                                  {values, sizes, options.has_dtype() ? options : options.dtype(type)});
+    }
 };
+// at::tensor() keeps the type of C++ and has one dimension for a number, too; torch::tensor() does neither.
 inline Tensor tensor(const TensorData &data, const TensorOptions &options = {})
 {
-    return kops::call<Tensor>("tensor sizes options", {data.values(), data.sizes(),
-                                                       options.has_dtype() ? options : options.dtype(data.type())});
+    return data.tensor(data.type(), data.sizes().empty() ? IntArrayRef(1) : data.sizes(), options);
 }
 
-// Whether torch records gradients, in this thread.
+// Whether torch records gradients. The guards put it back as it was.
 struct GradMode {
     static bool is_enabled()
     {
-        return kops::call<bool>("is_grad_enabled", {});
+        return kops::call<bool>("grad_mode", {});
     }
-    // Returns what was before.
-    static bool set_enabled(bool on)
+    static void set_enabled(bool enabled)
     {
-        return kops::call<bool>("set_grad_enabled", {on});
+        kops::call<bool>("grad_mode", {enabled});
     }
 };
 class AutoGradMode
@@ -136,7 +159,7 @@ class AutoGradMode
     bool before;
 
   public:
-    explicit AutoGradMode(bool on) : before(GradMode::set_enabled(on))
+    explicit AutoGradMode(bool enabled) : before(kops::call<bool>("grad_mode", {enabled}))
     {
     }
     AutoGradMode(const AutoGradMode &) = delete;
@@ -153,13 +176,13 @@ struct NoGradGuard : AutoGradMode {
     {
     }
 };
-using AutoDispatchBelowADInplaceOrView = NoGradGuard;
-using AutoNonVariableTypeMode = NoGradGuard;
 struct InferenceMode : AutoGradMode {
-    explicit InferenceMode(bool on = true) : AutoGradMode(!on)
+    explicit InferenceMode(bool enabled = true) : AutoGradMode(!enabled)
     {
     }
 };
+using AutoDispatchBelowADInplaceOrView = NoGradGuard;
+using AutoNonVariableTypeMode = NoGradGuard;
 
 inline std::optional<Device> device_of(const Tensor &tensor)
 {
@@ -179,27 +202,23 @@ inline void manual_seed(uint64_t seed)
 
 // The type in which arithmetic of a type is done.
 template <class T> struct OpMathType {
-    using type = T;
+    using type = std::conditional_t<std::is_class_v<T> && sizeof(T) <= 2, float, T>;
 };
-template <> struct OpMathType<Half> {
-    using type = float;
-};
-template <> struct OpMathType<BFloat16> {
-    using type = float;
-};
-template <> struct OpMathType<Float8_e5m2> {
-    using type = float;
-};
-template <> struct OpMathType<Float8_e4m3fn> {
-    using type = float;
+template <> struct OpMathType<c10::complex<Half>> {
+    using type = c10::complex<float>;
 };
 template <class T> using opmath_type = typename OpMathType<T>::type;
-// The type of sums, on a GPU (true) or a CPU: there float is summed as double, and integers as 64 bits on both.
-template <class T, bool gpu>
-using acc_type = std::conditional_t<std::is_same_v<T, bool>, bool,
-                                    std::conditional_t<std::is_integral_v<T>, int64_t,
-                                                       std::conditional_t<std::is_same_v<opmath_type<T>, float>,
-                                                                          std::conditional_t<gpu, float, double>, T>>>;
+// The type of sums, on a GPU (true) or a CPU: there float is summed as double. Integers have 64 bits on both.
+template <class T, bool gpu> struct AccumulateType {
+    using type = std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int64_t, opmath_type<T>>;
+};
+template <> struct AccumulateType<float, false> {
+    using type = double;
+};
+template <> struct AccumulateType<c10::complex<float>, false> {
+    using type = c10::complex<double>;
+};
+template <class T, bool gpu> using acc_type = typename AccumulateType<T, gpu>::type;
 
 template <class T, class U> constexpr T ceil_div(T a, U b)
 {
@@ -297,6 +316,10 @@ namespace torch
 {
 using namespace at;
 using at::Tensor;
+inline Tensor tensor(const at::TensorData &data, const TensorOptions &options = {})
+{
+    return data.tensor(data.usual_type(), data.sizes(), options);
+}
 namespace indexing = at::indexing;
 namespace headeronly
 {

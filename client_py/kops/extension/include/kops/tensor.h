@@ -239,6 +239,27 @@ class Tensor
         KOPS_CHECK(IndexError, this->dim() > 0, "Dimension specified as ", dim, " but tensor has no dimensions");
         return dim < 0 ? dim + n : dim;
     }
+    // Whether these are the dimensions from the smallest stride to the largest. Where more than one order fits, torch
+    // takes the tensor as contiguous.
+    bool strides_rise(std::initializer_list<int> order) const
+    {
+        if (dim() != (int64_t)order.size() || stride(1) == 0)
+            return false;
+        int64_t least = 0;
+        for (int d : order) {
+            if (size(d) == 0 || stride(d) < least || (d == 0 && least == stride(1)))
+                return false;
+            least = stride(d) * size(d);
+        }
+        return true;
+    }
+    // Calls a function with the indices behind its other arguments.
+    template <class L>
+    kops::Result indexed(const char *name, std::vector<kops::Argument> arguments, const L &indices) const
+    {
+        arguments.insert(arguments.end(), indices.begin(), indices.end());
+        return kops::Result(name, arguments.data(), arguments.size());
+    }
     template <class T> void check_type() const
     {
         constexpr ScalarType type = c10::CppTypeToScalarType<T>::value;
@@ -273,10 +294,15 @@ class Tensor
     {
         return fill_(value);
     }
+    // torch tells an undefined tensor as an empty one without a type and a device.
     KopsTensor &described() const
     {
-        TORCH_CHECK(handle, "tensor does not have a device: it is undefined");
-        return handle->tensor;
+        static KopsTensor undefined = [] {
+            KopsTensor tensor{};
+            tensor.dtype = (int)ScalarType::Undefined, tensor.device_type = -1, tensor.ndim = 1;
+            return tensor;
+        }();
+        return handle ? handle->tensor : undefined;
     }
 
     bool defined() const
@@ -340,7 +366,7 @@ class Tensor
         bool last = format == MemoryFormat::ChannelsLast, last_3d = format == MemoryFormat::ChannelsLast3d;
         if ((last && dim() != 4) || (last_3d && dim() != 5))
             return false;
-        if (numel() == 0)
+        if (numel() == 0 && !last && !last_3d)
             return true;
         int64_t expected = 1;
         for (int i = 0; i < dim(); i++) {
@@ -353,15 +379,24 @@ class Tensor
     }
     MemoryFormat suggest_memory_format() const
     {
-        if (!is_contiguous() && is_contiguous(MemoryFormat::ChannelsLast))
-            return MemoryFormat::ChannelsLast;
-        if (!is_contiguous() && is_contiguous(MemoryFormat::ChannelsLast3d))
-            return MemoryFormat::ChannelsLast3d;
-        return MemoryFormat::Contiguous;
+        return strides_rise({1, 3, 2, 0})      ? MemoryFormat::ChannelsLast
+               : strides_rise({1, 4, 3, 2, 0}) ? MemoryFormat::ChannelsLast3d
+                                               : MemoryFormat::Contiguous;
     }
     bool is_non_overlapping_and_dense() const
     {
-        return is_contiguous(suggest_memory_format());
+        std::vector<std::pair<int64_t, int64_t>> dims; // stride, size
+        for (int i = 0; i < dim(); i++)
+            if (size(i) != 1)
+                dims.push_back({stride(i), size(i)});
+        std::sort(dims.begin(), dims.end());
+        int64_t expected = 1;
+        for (auto [stride, size] : dims) {
+            if (numel() && stride != expected)
+                return false;
+            expected *= size;
+        }
+        return true;
     }
     ScalarType scalar_type() const
     {
@@ -373,6 +408,7 @@ class Tensor
     }
     Device device() const
     {
+        TORCH_CHECK(defined(), "tensor does not have a device");
         return {(DeviceType)described().device_type, (DeviceIndex)described().device_index};
     }
     int64_t get_device() const
@@ -381,15 +417,15 @@ class Tensor
     }
     bool is_cuda() const
     {
-        return device().is_cuda();
+        return defined() && device().is_cuda();
     }
     bool is_cpu() const
     {
-        return device().is_cpu();
+        return defined() && device().is_cpu();
     }
     bool is_meta() const
     {
-        return device().is_meta();
+        return defined() && device().is_meta();
     }
     // Only dense tensors reach an extension.
     bool is_sparse() const
@@ -451,10 +487,7 @@ class Tensor
     }
     Storage storage() const
     {
-        int64_t offset = storage_offset() * itemsize(), bytes = 0;
-        for (int i = 0; i < dim(); i++)
-            bytes += (size(i) - 1) * stride(i);
-        return Storage(described().data - offset, numel() ? offset + (bytes + 1) * itemsize() : offset);
+        return Storage(described().data - storage_offset() * itemsize(), kops::call<int64_t>("storage_bytes", {*this}));
     }
     bool has_storage() const
     {
@@ -467,6 +500,7 @@ class Tensor
 
     void *data_ptr() const
     {
+        TORCH_CHECK(defined(), "Cannot access data pointer of Tensor that doesn't have storage");
         return (void *)described().data;
     }
     const void *const_data_ptr() const
@@ -543,6 +577,10 @@ class Tensor
         return item().to<T>();
     }
 
+    Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) const
+    {
+        return is_contiguous(format) ? *this : kops::call<Tensor>("contiguous memory_format", {*this, format});
+    }
     Tensor cuda() const
     {
         return kops::call<Tensor>("cuda", {*this});
@@ -555,32 +593,34 @@ class Tensor
     {
         return kops::call<Tensor>("to", {*this, type});
     }
-    // A list of indices as Python's brackets take it: the values after the tensor (and, of index_put_, after the
-    // value).
+    // Lists of indices as Python's brackets take them, or of tensors.
     Tensor index(ArrayRef<indexing::TensorIndex> indices) const
     {
-        std::vector<kops::Argument> arguments{*this};
-        arguments.insert(arguments.end(), indices.begin(), indices.end());
-        return kops::Result("index", arguments.data(), arguments.size()).tensor();
+        return indexed("index", {*this}, indices).tensor();
     }
     Tensor index(std::initializer_list<indexing::TensorIndex> indices) const
     {
-        return index(ArrayRef<indexing::TensorIndex>(indices.begin(), indices.size()));
+        return indexed("index", {*this}, indices).tensor();
     }
-    const Tensor &index_put_(ArrayRef<indexing::TensorIndex> indices, const kops::Argument &value) const
+    Tensor index(const List<std::optional<Tensor>> &indices) const
     {
-        std::vector<kops::Argument> arguments{*this, value};
-        arguments.insert(arguments.end(), indices.begin(), indices.end());
-        kops::Result("index_put_", arguments.data(), arguments.size());
-        return *this;
+        return indexed("index", {*this}, indices).tensor();
     }
-    const Tensor &index_put_(std::initializer_list<indexing::TensorIndex> indices, const Tensor &value) const
-    {
-        return index_put_(ArrayRef<indexing::TensorIndex>(indices.begin(), indices.size()), value);
+#define KOPS_INDEX_PUT(INDICES, VALUE)                                                                                 \
+    Tensor &index_put_(INDICES indices, VALUE value) const                                                             \
+    {                                                                                                                  \
+        indexed("index_put_", {*this, value, false}, indices);                                                         \
+        return const_cast<Tensor &>(*this);                                                                            \
     }
-    const Tensor &index_put_(std::initializer_list<indexing::TensorIndex> indices, const Scalar &value) const
+    KOPS_INDEX_PUT(ArrayRef<indexing::TensorIndex>, const Tensor &)
+    KOPS_INDEX_PUT(ArrayRef<indexing::TensorIndex>, const Scalar &)
+    KOPS_INDEX_PUT(std::initializer_list<indexing::TensorIndex>, const Tensor &)
+    KOPS_INDEX_PUT(std::initializer_list<indexing::TensorIndex>, const Scalar &)
+#undef KOPS_INDEX_PUT
+    Tensor &index_put_(const List<std::optional<Tensor>> &indices, const Tensor &value, bool accumulate = false) const
     {
-        return index_put_(ArrayRef<indexing::TensorIndex>(indices.begin(), indices.size()), value);
+        indexed("index_put_", {*this, value, accumulate}, indices);
+        return const_cast<Tensor &>(*this);
     }
     Tensor operator[](int64_t index) const
     {
@@ -622,13 +662,22 @@ class Tensor
 #undef KOPS_ASSIGN
 
 #include <kops/methods.h> // generated of ops.txt
+    // An int would rather be the bool of var(bool unbiased) than a list of dimensions.
+    Tensor var(int dim) const
+    {
+        return var(IntArrayRef(dim));
+    }
+    Tensor std(int dim) const
+    {
+        return std(IntArrayRef(dim));
+    }
 };
 
 inline std::ostream &operator<<(std::ostream &out, const Tensor &tensor)
 {
     if (!tensor.defined())
         return out << "[ Tensor (undefined) ]";
-    return out << "[ " << tensor.toString() << tensor.sizes() << " ]";
+    return out << kops::call<std::string>("text", {tensor});
 }
 } // namespace at
 
@@ -672,6 +721,8 @@ inline Result::~Result()
 }
 inline Tensor Result::tensor(int index)
 {
+    if (count == 0) // None
+        return Tensor();
     TORCH_CHECK(index < count, "torch returned ", count, " tensors where ", index + 1, " are needed");
     Tensor tensor(tensors[index]);
     tensors[index].id = 0;
@@ -683,6 +734,8 @@ template <class R> struct Convert {
     {
         if constexpr (std::is_same_v<R, c10::Scalar>)
             return result.number();
+        else if constexpr (std::is_same_v<R, std::string>)
+            return result.text();
         else
             return result.number().to<R>();
     }

@@ -19,29 +19,29 @@
 
 namespace c10
 {
-// C++ type, name, number: all types whose tensors C++ code can read.
+// C++ type, name, number, and the name that TypeMeta prints: all types whose tensors C++ code can read.
 #define KOPS_SCALAR_TYPES(_)                                                                                           \
-    _(uint8_t, Byte, 0)                                                                                                \
-    _(int8_t, Char, 1)                                                                                                 \
-    _(int16_t, Short, 2)                                                                                               \
-    _(int, Int, 3)                                                                                                     \
-    _(int64_t, Long, 4)                                                                                                \
-    _(::c10::Half, Half, 5)                                                                                            \
-    _(float, Float, 6)                                                                                                 \
-    _(double, Double, 7)                                                                                               \
-    _(::c10::complex<::c10::Half>, ComplexHalf, 8)                                                                     \
-    _(::c10::complex<float>, ComplexFloat, 9)                                                                          \
-    _(::c10::complex<double>, ComplexDouble, 10)                                                                       \
-    _(bool, Bool, 11)                                                                                                  \
-    _(::c10::BFloat16, BFloat16, 15)                                                                                   \
-    _(::c10::Float8_e5m2, Float8_e5m2, 23)                                                                             \
-    _(::c10::Float8_e4m3fn, Float8_e4m3fn, 24)                                                                         \
-    _(uint16_t, UInt16, 27)                                                                                            \
-    _(uint32_t, UInt32, 28)                                                                                            \
-    _(uint64_t, UInt64, 29)
+    _(uint8_t, Byte, 0, "unsigned char")                                                                               \
+    _(int8_t, Char, 1, "signed char")                                                                                  \
+    _(int16_t, Short, 2, "short int")                                                                                  \
+    _(int, Int, 3, "int")                                                                                              \
+    _(int64_t, Long, 4, "long int")                                                                                    \
+    _(::c10::Half, Half, 5, "c10::Half")                                                                               \
+    _(float, Float, 6, "float")                                                                                        \
+    _(double, Double, 7, "double")                                                                                     \
+    _(::c10::complex<::c10::Half>, ComplexHalf, 8, "c10::complex<c10::Half>")                                          \
+    _(::c10::complex<float>, ComplexFloat, 9, "c10::complex<float>")                                                   \
+    _(::c10::complex<double>, ComplexDouble, 10, "c10::complex<double>")                                               \
+    _(bool, Bool, 11, "bool")                                                                                          \
+    _(::c10::BFloat16, BFloat16, 15, "c10::BFloat16")                                                                  \
+    _(::c10::Float8_e5m2, Float8_e5m2, 23, "c10::Float8_e5m2")                                                         \
+    _(::c10::Float8_e4m3fn, Float8_e4m3fn, 24, "c10::Float8_e4m3fn")                                                   \
+    _(uint16_t, UInt16, 27, "short unsigned int")                                                                      \
+    _(uint32_t, UInt32, 28, "unsigned int")                                                                            \
+    _(uint64_t, UInt64, 29, "long unsigned int")
 
 enum class ScalarType : int8_t {
-#define _(TYPE, NAME, NUMBER) NAME = NUMBER,
+#define _(TYPE, NAME, NUMBER, TEXT) NAME = NUMBER,
     KOPS_SCALAR_TYPES(_)
 #undef _
         Undefined = 44,
@@ -50,20 +50,20 @@ enum class ScalarType : int8_t {
 inline const char *toString(ScalarType type)
 {
     switch (type) {
-#define _(TYPE, NAME, NUMBER)                                                                                          \
+#define _(TYPE, NAME, NUMBER, TEXT)                                                                                    \
     case ScalarType::NAME:                                                                                             \
         return #NAME;
         KOPS_SCALAR_TYPES(_)
 #undef _
     default:
-        return "Undefined";
+        return "UNKNOWN_SCALAR";
     }
 }
 
 inline size_t elementSize(ScalarType type)
 {
     switch (type) {
-#define _(TYPE, NAME, NUMBER)                                                                                          \
+#define _(TYPE, NAME, NUMBER, TEXT)                                                                                    \
     case ScalarType::NAME:                                                                                             \
         return sizeof(TYPE);
         KOPS_SCALAR_TYPES(_)
@@ -103,7 +103,7 @@ namespace impl
 {
 template <ScalarType> struct ScalarTypeToCPPType;
 }
-#define _(TYPE, NAME, NUMBER)                                                                                          \
+#define _(TYPE, NAME, NUMBER, TEXT)                                                                                    \
     template <> struct CppTypeToScalarType<TYPE> : std::integral_constant<ScalarType, ScalarType::NAME> {              \
     };                                                                                                                 \
     template <> struct impl::ScalarTypeToCPPType<ScalarType::NAME> {                                                   \
@@ -115,7 +115,16 @@ KOPS_SCALAR_TYPES(_)
 namespace impl
 {
 template <ScalarType type> using ScalarTypeToCPPTypeT = typename ScalarTypeToCPPType<type>::type;
+template <class T> const char *type_text()
+{
+#define _(TYPE, NAME, NUMBER, TEXT)                                                                                    \
+    if (std::is_same_v<T, TYPE>)                                                                                       \
+        return #TYPE;
+    KOPS_SCALAR_TYPES(_)
+#undef _
+    return toString(CppTypeToScalarType<T>::value);
 }
+} // namespace impl
 // The kernel's types for tensors of Half and BFloat16 are CUDA's as often as torch's.
 template <> struct CppTypeToScalarType<__half> : std::integral_constant<ScalarType, ScalarType::Half> {
 };
@@ -158,28 +167,13 @@ class TypeMeta
     std::string_view name() const
     {
         switch (type) {
-        case kHalf:
-            return "c10::Half";
-        case kBFloat16:
-            return "c10::BFloat16";
-        case kFloat:
-            return "float";
-        case kDouble:
-            return "double";
-        case kBool:
-            return "bool";
-        case kByte:
-            return "unsigned char";
-        case kChar:
-            return "signed char";
-        case kShort:
-            return "short";
-        case kInt:
-            return "int";
-        case kLong:
-            return "long";
+#define _(TYPE, NAME, NUMBER, TEXT)                                                                                    \
+    case ScalarType::NAME:                                                                                             \
+        return TEXT;
+            KOPS_SCALAR_TYPES(_)
+#undef _
         default:
-            return toString(type);
+            return "nullptr (uninitialized)";
         }
     }
     size_t itemsize() const
@@ -252,16 +246,16 @@ class Device
     // "cpu", "cuda", "cuda:1", "meta".
     Device(const std::string &text) : type_(kCPU), index_(-1)
     {
-        size_t colon = text.find(':');
-        std::string name = text.substr(0, colon);
-        if (name == "cuda")
-            type_ = kCUDA;
-        else if (name == "meta")
-            type_ = kMeta;
-        else if (name != "cpu")
-            kops::fail<Error>(c10::str("Invalid device string: '", text, "'"));
-        if (colon != std::string::npos)
-            index_ = (DeviceIndex)std::stoi(text.substr(colon + 1));
+        size_t colon = std::min(text.find(':'), text.size());
+        std::string name = text.substr(0, colon), digits = text.substr(colon);
+        bool plain = digits.find_first_not_of("0123456789", 1) == std::string::npos;
+        KOPS_CHECK(Error, !text.empty(), "Device string must not be empty");
+        KOPS_CHECK(Error, plain && digits != ":" && (digits.size() < 3 || digits[1] != '0') && digits.size() < 5,
+                   "Invalid device string: '", text, "'");
+        KOPS_CHECK(Error, name == "cpu" || name == "cuda" || name == "meta",
+                   "Expected one of cpu, cuda, meta device type at start of device string: ", name);
+        type_ = name == "cuda" ? kCUDA : name == "meta" ? kMeta : kCPU;
+        index_ = (DeviceIndex)(digits.empty() ? -1 : std::stoi(digits.substr(1)));
     }
     Device(const char *text) : Device(std::string(text))
     {
@@ -315,8 +309,17 @@ inline std::ostream &operator<<(std::ostream &out, const Device &device)
 
 enum class Layout : int8_t { Strided };
 constexpr Layout kStrided = Layout::Strided;
+inline std::ostream &operator<<(std::ostream &out, Layout)
+{
+    return out << "Strided";
+}
 
 enum class MemoryFormat : int8_t { Contiguous, Preserve, ChannelsLast, ChannelsLast3d };
+inline std::ostream &operator<<(std::ostream &out, MemoryFormat format)
+{
+    static const char *const names[] = {"Contiguous", "Preserve", "ChannelsLast", "ChannelsLast3d"};
+    return out << names[(int)format];
+}
 
 using std::make_optional;
 using std::nullopt;
@@ -524,6 +527,8 @@ class Scalar
                                              : Kind::Int),
           integer((int64_t)value), number((double)value)
     {
+        KOPS_CHECK(Error, !(kind == Kind::Int && value > 0) || integer > 0,
+                   "value cannot be converted to type int64_t without overflow");
     }
     Scalar(Half value) : Scalar((float)value)
     {
@@ -534,12 +539,35 @@ class Scalar
     template <class T> Scalar(complex<T> value) : kind(Kind::Complex), number(value.real()), imaginary(value.imag())
     {
     }
+    // The number as a T. Raises torch's error for one that is beyond T's, and for a complex one as a real T.
     template <class T> T to() const
     {
-        if constexpr (std::is_same_v<T, complex<float>> || std::is_same_v<T, complex<double>>)
+        if constexpr (is_complex<T>::value) {
             return T((typename T::value_type)number, (typename T::value_type)imaginary);
-        else
-            return kind == Kind::Double || kind == Kind::Complex ? (T)number : (T)integer;
+        } else if constexpr (std::is_same_v<T, bool>) {
+            return kind == Kind::Double || isComplex() ? number != 0 : integer != 0;
+        } else {
+            using Limits = std::numeric_limits<T>;
+            bool fits = imaginary == 0;
+            if (kind == Kind::Double || isComplex()) {
+                fits &= (Limits::has_infinity && std::isinf(number)) || (Limits::has_quiet_NaN && number != number) ||
+                        (number >= (double)Limits::lowest() && number <= (double)Limits::max());
+                KOPS_CHECK(Error, fits, "value cannot be converted to type ", impl::type_text<T>(),
+                           " without overflow");
+                if constexpr (std::is_integral_v<T>)
+                    return (T)(std::conditional_t<sizeof(T) == 8, T, int64_t>)number;
+                else
+                    return (T)number;
+            }
+            if constexpr (std::is_integral_v<T>) // negative numbers wrap in an unsigned type
+                fits = sizeof(T) == 8 ||
+                       (integer <= (int64_t)Limits::max() &&
+                        integer >= (std::is_signed_v<T> ? (int64_t)Limits::lowest() : -(int64_t)Limits::max()));
+            else
+                fits = (double)integer >= (double)Limits::lowest() && (double)integer <= (double)Limits::max();
+            KOPS_CHECK(Error, fits, "value cannot be converted to type ", impl::type_text<T>(), " without overflow");
+            return (T)integer;
+        }
     }
     double toDouble() const
     {
@@ -559,11 +587,15 @@ class Scalar
     }
     bool toBool() const
     {
-        return to<double>() != 0;
+        return to<bool>();
+    }
+    Half toHalf() const
+    {
+        return to<Half>();
     }
     complex<double> toComplexDouble() const
     {
-        return {toDouble(), imaginary};
+        return {number, imaginary};
     }
     bool isFloatingPoint() const
     {
@@ -598,60 +630,75 @@ class Scalar
 };
 inline std::ostream &operator<<(std::ostream &out, const Scalar &value)
 {
+    if (value.isComplex())
+        return out << std::complex<double>(value.toComplexDouble());
+    if (value.isBoolean())
+        return out << (value.toBool() ? "true" : "false");
     return value.isFloatingPoint() ? out << value.toDouble() : out << value.toLong();
 }
 
 // What a new tensor is to be: members without a value are torch's defaults. Each setter returns a changed copy.
 class TensorOptions
 {
-    std::optional<ScalarType> dtype_;
-    std::optional<Device> device_;
-    std::optional<MemoryFormat> format_;
-    bool requires_grad_ = false, pinned_ = false;
+#define KOPS_OPTION(TYPE, NAME, USUAL)                                                                                 \
+  private:                                                                                                             \
+    std::optional<TYPE> NAME##_;                                                                                       \
+                                                                                                                       \
+  public:                                                                                                              \
+    TensorOptions NAME(std::optional<TYPE> value) const                                                                \
+    {                                                                                                                  \
+        TensorOptions options = *this;                                                                                 \
+        options.NAME##_ = value;                                                                                       \
+        return options;                                                                                                \
+    }                                                                                                                  \
+    TYPE NAME() const                                                                                                  \
+    {                                                                                                                  \
+        return NAME##_.value_or(USUAL);                                                                                \
+    }                                                                                                                  \
+    std::optional<TYPE> NAME##_opt() const                                                                             \
+    {                                                                                                                  \
+        return NAME##_;                                                                                                \
+    }                                                                                                                  \
+    bool has_##NAME() const                                                                                            \
+    {                                                                                                                  \
+        return NAME##_.has_value();                                                                                    \
+    }
+    KOPS_OPTION(TypeMeta, dtype, kFloat)
+    KOPS_OPTION(Device, device, kCPU)
+    KOPS_OPTION(Layout, layout, kStrided)
+    KOPS_OPTION(bool, requires_grad, false)
+    KOPS_OPTION(bool, pinned_memory, false)
+    KOPS_OPTION(MemoryFormat, memory_format, MemoryFormat::Contiguous)
+#undef KOPS_OPTION
 
-  public:
     TensorOptions() = default;
     TensorOptions(ScalarType dtype) : dtype_(dtype)
     {
     }
-    TensorOptions(TypeMeta dtype) : dtype_(dtype.toScalarType())
+    TensorOptions(TypeMeta dtype) : dtype_(dtype)
     {
     }
-    TensorOptions(Device device) : device_(device)
+    template <class T, class = std::enable_if_t<std::is_convertible_v<T, Device>>> // "cuda:1", too
+    TensorOptions(T &&device) : device_(std::forward<T>(device))
     {
     }
-    TensorOptions(DeviceType device) : device_(device)
+    TensorOptions(Layout layout) : layout_(layout)
     {
     }
-    TensorOptions(Layout)
+    TensorOptions(MemoryFormat format) : memory_format_(format)
     {
-    }
-    TensorOptions(MemoryFormat format) : format_(format)
-    {
-    }
-    TensorOptions dtype(std::optional<ScalarType> dtype) const
-    {
-        TensorOptions options = *this;
-        options.dtype_ = dtype;
-        return options;
-    }
-    TensorOptions dtype(TypeMeta type) const
-    {
-        return dtype(type.toScalarType());
     }
     TensorOptions dtype(ScalarType type) const
     {
-        return dtype(std::optional<ScalarType>(type));
+        return dtype(TypeMeta(type));
+    }
+    TensorOptions dtype(std::optional<ScalarType> type) const
+    {
+        return type ? dtype(*type) : dtype(std::optional<TypeMeta>());
     }
     template <class T> TensorOptions dtype() const
     {
         return dtype(CppTypeToScalarType<T>::value);
-    }
-    TensorOptions device(std::optional<Device> device) const
-    {
-        TensorOptions options = *this;
-        options.device_ = device;
-        return options;
     }
     TensorOptions device(DeviceType type, DeviceIndex index = -1) const
     {
@@ -669,82 +716,23 @@ class TensorOptions
     {
         return device(kCUDA, index);
     }
-    TensorOptions layout(std::optional<Layout>) const
-    {
-        return *this;
-    }
-    TensorOptions requires_grad(std::optional<bool> grad) const
-    {
-        TensorOptions options = *this;
-        options.requires_grad_ = grad.value_or(false);
-        return options;
-    }
-    TensorOptions pinned_memory(std::optional<bool> pinned) const
-    {
-        TensorOptions options = *this;
-        options.pinned_ = pinned.value_or(false);
-        return options;
-    }
-    TensorOptions memory_format(std::optional<MemoryFormat> format) const
-    {
-        TensorOptions options = *this;
-        options.format_ = format;
-        return options;
-    }
-    TypeMeta dtype() const
-    {
-        return dtype_.value_or(kFloat);
-    }
-    Device device() const
-    {
-        return device_.value_or(Device(kCPU));
-    }
     DeviceIndex device_index() const
     {
         return device().index();
     }
-    Layout layout() const
+    friend std::ostream &operator<<(std::ostream &out, const TensorOptions &options)
     {
-        return kStrided;
-    }
-    bool requires_grad() const
-    {
-        return requires_grad_;
-    }
-    bool pinned_memory() const
-    {
-        return pinned_;
-    }
-    bool has_dtype() const
-    {
-        return dtype_.has_value();
-    }
-    bool has_device() const
-    {
-        return device_.has_value();
-    }
-    std::optional<ScalarType> dtype_opt() const
-    {
-        return dtype_;
-    }
-    std::optional<Device> device_opt() const
-    {
-        return device_;
-    }
-    std::optional<MemoryFormat> memory_format_opt() const
-    {
-        return format_;
+        auto usual = [](bool given) { return given ? "" : " (default)"; };
+        auto flag = [&](std::optional<bool> value) {
+            return str(value.value_or(false) ? "true" : "false", usual(value.has_value()));
+        };
+        out << "TensorOptions(dtype=" << options.dtype() << usual(options.has_dtype())
+            << ", device=" << options.device() << usual(options.has_device()) << ", layout=Strided"
+            << usual(options.has_layout()) << ", requires_grad=" << flag(options.requires_grad_opt())
+            << ", pinned_memory=" << flag(options.pinned_memory_opt()) << ", memory_format=";
+        return (options.has_memory_format() ? out << options.memory_format() : out << "(nullopt)") << ')';
     }
 };
-inline std::ostream &operator<<(std::ostream &out, const TensorOptions &options)
-{
-    auto yes = [](bool value) { return value ? "true" : "false"; };
-    return out << "TensorOptions(dtype=" << options.dtype() << (options.has_dtype() ? "" : " (default)")
-               << ", device=" << options.device() << (options.has_device() ? "" : " (default)")
-               << ", layout=Strided (default), requires_grad=" << yes(options.requires_grad())
-               << ", pinned_memory=" << yes(options.pinned_memory()) << ")";
-}
-
 inline TensorOptions dtype(ScalarType type)
 {
     return TensorOptions(type);
