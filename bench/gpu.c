@@ -1,7 +1,7 @@
 /* The daemon's work on a GPU beside the same work in this process, on the same vectors. Prints JSON; exits with 77
  * without a GPU, or where the daemon lacks the feature.
  *
- *     --work tiny_add   a blocking add, and a launch of an equal kernel with timing events and a wait; both untimed
+ *     --work tiny_add   a blocking add, and a launch of an equal kernel with timing events and a wait
  *     --work ordered    ops as part of a CUDA stream, `--ops` in a row, then a wait: alone, in a batch, in a chain
  *                       with kernels of this process; against launches
  *     --work program    twenty adds as a program, against twenty launches and a CUDA graph, each with a wait
@@ -11,72 +11,55 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench.h"
 #include "kernel.h"
-#include "measure.h"
 
-enum { PROGRAM_OPS = 20, MODE_RELAXED = 2, SIDES_MAX = 5 };
+enum { MODE_RELAXED = 2, SIDES_MAX = 5, STEPS_MAX = 20 };
 
 struct bench {
     struct add_kernel kernel;
     kops_client *client;
     size_t ops;
-    cu_event from, to;
+    cu_handle from, to; /* events */
     kops_program *program;
-    cu_graph_exec graph; /* NULL: a driver without graphs */
+    cu_handle graph; /* executable; NULL: a driver without graphs */
     kops_kernel *user;
 };
 
-static int launch(struct bench *bench, unsigned a, unsigned b, unsigned out)
-{
-    return driver_check(&bench->kernel.driver, add_kernel_launch(&bench->kernel, a, b, out), "launch");
-}
-
 static int synchronize(struct bench *bench)
 {
-    return driver_check(&bench->kernel.driver, bench->kernel.driver.stream_synchronize(bench->kernel.stream),
-                        "synchronize");
+    const struct driver *driver = &bench->kernel.driver;
+
+    return driver_check(driver, driver->stream_synchronize(bench->kernel.stream), "synchronize");
 }
 
 /* ---- tiny_add ---- */
 
-static int add(struct bench *bench, bool timed)
+static int add(void *context, const void *how)
 {
-    const struct kops_options options = {.no_timing = !timed};
+    struct bench *bench = context;
     const struct kops_tensor *t = bench->kernel.tensors;
     struct kops_result result;
     struct kops_error error;
 
-    return check_kops(kops_add(bench->client, &t[0], &t[1], &t[2], &options, &result, &error), &error, "add");
+    (void)how;
+    return check_kops(kops_add(bench->client, &t[0], &t[1], &t[2], NULL, &result, &error), &error, "add");
 }
 
-static int add_timed(void *bench)
-{
-    return add(bench, true);
-}
-
-static int add_untimed(void *bench)
-{
-    return add(bench, false);
-}
-
-static int launch_timed(void *context)
+static int launch_and_wait(void *context, const void *how)
 {
     struct bench *bench = context;
     const struct driver *driver = &bench->kernel.driver;
     float milliseconds;
 
+    (void)how;
     return driver_check(driver, driver->event_record(bench->from, bench->kernel.stream), "record") ||
-                   launch(bench, 0, 1, 2) ||
+                   add_kernel_launch(&bench->kernel, 0, 1, 2) ||
                    driver_check(driver, driver->event_record(bench->to, bench->kernel.stream), "record") ||
                    synchronize(bench) ||
                    driver_check(driver, driver->event_elapsed(&milliseconds, bench->from, bench->to), "elapsed")
                ? -1
                : 0;
-}
-
-static int launch_untimed(void *bench)
-{
-    return launch(bench, 0, 1, 2) || synchronize(bench) ? -1 : 0;
 }
 
 static int make_events(struct bench *bench)
@@ -89,131 +72,102 @@ static int make_events(struct bench *bench)
                : 0;
 }
 
-/* ---- ordered ---- */
+/* ---- ordered, here, program ---- */
 
-static int enqueue(struct bench *bench, unsigned a, unsigned b, unsigned out)
+/* Steps that are done `--ops` times before a wait. */
+struct round {
+    bool batch;   /* ops of the daemon's are in one */
+    bool ordered; /* there are ops of the daemon's */
+    struct step {
+        enum { NOTHING, LAUNCH, ENQUEUE, HERE } how;
+        uint32_t in[2], out; /* vectors */
+    } steps[STEPS_MAX];
+};
+
+static const struct round OWN = {.ordered = true, .steps = {{ENQUEUE, {0, 1}, 2}}},
+                          BATCH = {.ordered = true, .batch = true, .steps = {{ENQUEUE, {0, 1}, 2}}},
+                          LAUNCHES = {.steps = {{LAUNCH, {0, 1}, 2}}},
+                          CHAIN = {.ordered = true,
+                                   .steps = {{LAUNCH, {0, 1}, 2}, {ENQUEUE, {2, 1}, 3}, {LAUNCH, {3, 1}, 0}}},
+                          CHAIN_HERE = {.steps = {{LAUNCH, {0, 1}, 2}, {LAUNCH, {2, 1}, 3}, {LAUNCH, {3, 1}, 0}}},
+                          OWN_HERE = {.steps = {{HERE, {0, 1}, 2}}};
+
+/* The steps of a program, each of which needs the one before; make_program() fills them in. */
+static struct round program_steps;
+
+static int enqueue(struct bench *bench, const struct step *step)
 {
-    const struct kops_tensor inputs[] = {bench->kernel.tensors[a], bench->kernel.tensors[b]};
+    const struct kops_tensor *t = bench->kernel.tensors, inputs[] = {t[step->in[0]], t[step->in[1]]};
     const struct kops_request request = {
-        .op = "add", .inputs = inputs, .n_inputs = 2, .outputs = &bench->kernel.tensors[out], .n_outputs = 1};
+        .op = "add", .inputs = inputs, .n_inputs = 2, .outputs = &t[step->out], .n_outputs = 1};
     struct kops_error error;
 
     return check_kops(kops_enqueue(bench->client, &request, bench->kernel.stream, &error), &error, "enqueue");
 }
 
-static int finish(struct bench *bench)
+static int launch_here(struct bench *bench, const struct step *step)
 {
+    const struct kops_tensor *t = bench->kernel.tensors;
+    const struct kops_argument args[] = {kops_arg_tensor(&t[step->out]), kops_arg_tensor(&t[step->in[0]]),
+                                         kops_arg_tensor(&t[step->in[1]]),
+                                         kops_arg_int((int64_t)bench->kernel.elements)};
+    const struct kops_launch_options how = {.options = {.where = KOPS_WHERE_HERE}};
     struct kops_error error;
 
-    return synchronize(bench) ||
-                   check_kops(kops_synchronize(bench->client, bench->kernel.stream, 0, &error), &error, "synchronize")
-               ? -1
-               : 0;
+    return check_kops(kops_kernel_enqueue(bench->user, args, 4, &how, bench->kernel.stream, &error), &error, "launch");
 }
 
-static int round_own(void *context)
+static int do_steps(struct bench *bench, const struct step *steps)
 {
-    struct bench *bench = context;
-
-    for (size_t i = 0; i < bench->ops; i++) {
-        if (enqueue(bench, 0, 1, 2))
-            return -1;
-    }
-    return finish(bench);
-}
-
-static int round_batch(void *context)
-{
-    struct bench *bench = context;
-    struct kops_error error;
-
-    if (check_kops(kops_batch_begin(bench->client, bench->kernel.stream, &error), &error, "begin a batch"))
-        return -1;
-    for (size_t i = 0; i < bench->ops; i++) {
-        if (enqueue(bench, 0, 1, 2))
-            return -1;
-    }
-    if (check_kops(kops_batch_end(bench->client, bench->kernel.stream, &error), &error, "end a batch"))
-        return -1;
-    return finish(bench);
-}
-
-static int round_launches(void *context)
-{
-    struct bench *bench = context;
-
-    for (size_t i = 0; i < bench->ops; i++) {
-        if (launch(bench, 0, 1, 2))
-            return -1;
-    }
-    return synchronize(bench);
-}
-
-/* 2 = 0 + 1 here, 3 = 2 + 1 in the daemon, 0 = 3 + 1 here. */
-static int round_chain(void *context)
-{
-    struct bench *bench = context;
-
-    for (size_t i = 0; i < bench->ops; i++) {
-        if (launch(bench, 0, 1, 2) || enqueue(bench, 2, 1, 3) || launch(bench, 3, 1, 0))
-            return -1;
-    }
-    return finish(bench);
-}
-
-static int round_chain_here(void *context)
-{
-    struct bench *bench = context;
-
-    for (size_t i = 0; i < bench->ops; i++) {
-        if (launch(bench, 0, 1, 2) || launch(bench, 2, 1, 3) || launch(bench, 3, 1, 0))
-            return -1;
-    }
-    return synchronize(bench);
-}
-
-/* ---- program ---- */
-
-/* 2 = 0 + 1, 3 = 2 + 1, 2 = 3 + 1, …: each op needs the one before. */
-static const uint32_t FIRST_IN[] = {0, 1}, ODD_IN[] = {2, 1}, EVEN_IN[] = {3, 1}, TWO[] = {2}, THREE[] = {3};
-
-static const uint32_t *inputs_of(size_t op)
-{
-    return op == 0 ? FIRST_IN : op % 2 ? ODD_IN : EVEN_IN;
-}
-
-static const uint32_t *output_of(size_t op)
-{
-    return op % 2 ? THREE : TWO;
-}
-
-static int launch_all(struct bench *bench)
-{
-    for (size_t i = 0; i < PROGRAM_OPS; i++) {
-        if (launch(bench, inputs_of(i)[0], inputs_of(i)[1], output_of(i)[0]))
+    for (const struct step *step = steps; step < steps + STEPS_MAX && step->how; step++) {
+        if (step->how == LAUNCH ? add_kernel_launch(&bench->kernel, step->in[0], step->in[1], step->out)
+            : step->how == HERE ? launch_here(bench, step)
+                                : enqueue(bench, step))
             return -1;
     }
     return 0;
 }
 
-static int call_program(void *bench)
+static int do_round(void *context, const void *how)
+{
+    struct bench *bench = context;
+    const struct round *round = how;
+    cu_handle stream = bench->kernel.stream;
+    struct kops_error error;
+
+    if (round->batch && check_kops(kops_batch_begin(bench->client, stream, &error), &error, "begin a batch"))
+        return -1;
+    for (size_t i = 0; i < bench->ops; i++) {
+        if (do_steps(bench, round->steps))
+            return -1;
+    }
+    if (round->batch && check_kops(kops_batch_end(bench->client, stream, &error), &error, "end a batch"))
+        return -1;
+    if (synchronize(bench))
+        return -1;
+    return round->ordered ? check_kops(kops_synchronize(bench->client, stream, 0, &error), &error, "synchronize") : 0;
+}
+
+static int make_user_kernel(struct bench *bench)
+{
+    return user_add_compile(bench->client, &bench->user);
+}
+
+static int call_program(void *bench, const void *how)
 {
     struct kops_error error;
 
+    (void)how;
     return check_kops(kops_program_run(((struct bench *)bench)->program, NULL, 0, NULL, NULL, &error), &error,
                       "run a program");
 }
 
-static int call_launches(void *bench)
-{
-    return launch_all(bench) || synchronize(bench) ? -1 : 0;
-}
-
-static int call_graph(void *context)
+static int call_graph(void *context, const void *how)
 {
     struct bench *bench = context;
     const struct driver *driver = &bench->kernel.driver;
 
+    (void)how;
     if (driver_check(driver, driver->graph_launch(bench->graph, bench->kernel.stream), "launch a graph"))
         return -1;
     return synchronize(bench);
@@ -222,47 +176,28 @@ static int call_graph(void *context)
 static int make_program(struct bench *bench)
 {
     const struct driver *driver = &bench->kernel.driver;
-    struct kops_step steps[PROGRAM_OPS];
-    const struct kops_sequence sequence = {bench->kernel.tensors, ADD_VECTORS, steps, PROGRAM_OPS};
+    struct kops_step steps[STEPS_MAX];
+    const struct kops_sequence sequence = {bench->kernel.tensors, ADD_VECTORS, steps, STEPS_MAX};
     struct kops_error error;
-    cu_graph graph;
+    cu_handle graph;
 
-    for (size_t i = 0; i < PROGRAM_OPS; i++)
-        steps[i] = (struct kops_step){
-            .op = "add", .inputs = inputs_of(i), .n_inputs = 2, .outputs = output_of(i), .n_outputs = 1};
+    for (size_t i = 0; i < STEPS_MAX; i++) {
+        struct step *step = &program_steps.steps[i];
+
+        *step = (struct step){LAUNCH, {i == 0 ? 0 : i % 2 ? 2 : 3, 1}, i % 2 ? 3 : 2};
+        steps[i] =
+            (struct kops_step){.op = "add", .inputs = step->in, .n_inputs = 2, .outputs = &step->out, .n_outputs = 1};
+    }
     if (check_kops(kops_program_define(bench->client, &sequence, NULL, &bench->program, &error), &error, "define"))
         return 1;
     if (!driver->capture_begin || !driver->capture_end || !driver->graph_instantiate || !driver->graph_launch)
         return 0;
     return driver_check(driver, driver->capture_begin(bench->kernel.stream, MODE_RELAXED), "begin a capture") ||
-                   launch_all(bench) ||
+                   do_steps(bench, program_steps.steps) ||
                    driver_check(driver, driver->capture_end(bench->kernel.stream, &graph), "end a capture") ||
                    driver_check(driver, driver->graph_instantiate(&bench->graph, graph, 0), "instantiate a graph")
                ? 1
                : 0;
-}
-
-/* ---- here ---- */
-
-static int round_here(void *context)
-{
-    struct bench *bench = context;
-    const struct kops_tensor *t = bench->kernel.tensors;
-    const struct kops_argument args[] = {kops_arg_tensor(&t[2]), kops_arg_tensor(&t[0]), kops_arg_tensor(&t[1]),
-                                         kops_arg_int((int64_t)bench->kernel.elements)};
-    const struct kops_launch_options how = {.options = {.where = KOPS_WHERE_HERE}};
-    struct kops_error error;
-
-    for (size_t i = 0; i < bench->ops; i++) {
-        if (check_kops(kops_kernel_enqueue(bench->user, args, 4, &how, bench->kernel.stream, &error), &error, "launch"))
-            return -1;
-    }
-    return synchronize(bench);
-}
-
-static int make_user_kernel(struct bench *bench)
-{
-    return user_add_compile(bench->client, &bench->user);
 }
 
 /* ---- all of them ---- */
@@ -272,23 +207,20 @@ static const struct work {
     int (*make)(struct bench *bench);
     struct side sides[SIDES_MAX];
 } WORKS[] = {
-    {"tiny_add",
-     NULL,
-     make_events,
-     {{"add", add_timed}, {"launch", launch_timed}, {"add_untimed", add_untimed}, {"launch_untimed", launch_untimed}}},
+    {"tiny_add", NULL, make_events, {{"add", add, NULL}, {"launch", launch_and_wait, NULL}}},
     {"ordered",
      "ordered",
      NULL,
-     {{"own", round_own},
-      {"batch", round_batch},
-      {"launches", round_launches},
-      {"chain", round_chain},
-      {"chain_here", round_chain_here}}},
+     {{"own", do_round, &OWN},
+      {"batch", do_round, &BATCH},
+      {"launches", do_round, &LAUNCHES},
+      {"chain", do_round, &CHAIN},
+      {"chain_here", do_round, &CHAIN_HERE}}},
     {"program",
      "program",
      make_program,
-     {{"program", call_program}, {"launches", call_launches}, {"graph", call_graph}}},
-    {"here", "code", make_user_kernel, {{"here", round_here}, {"launches", round_launches}}},
+     {{"program", call_program, NULL}, {"launches", do_round, &program_steps}, {"graph", call_graph, NULL}}},
+    {"here", "code", make_user_kernel, {{"here", do_round, &OWN_HERE}, {"launches", do_round, &LAUNCHES}}},
 };
 
 static const struct work *work_named(const char *name)
@@ -316,19 +248,14 @@ static int measure(struct bench *bench, const struct work *work, const struct tu
 int main(int argc, char **argv)
 {
     struct turns turns = {.blocks = 5, .calls = 200, .warmup = 100, .again = 10, .per = 1};
-    struct bench_connection connection = {0};
-    const char *name = "tiny_add";
+    const char *socket = NULL, *transport = NULL, *name = "tiny_add";
     size_t elements = 1024;
     const struct bench_option options[] = {
-        BENCH_CONNECTION_OPTIONS(connection),
-        {.name = "work", .text = &name},
-        {.name = "blocks", .count = &turns.blocks},
-        {.name = "calls", .count = &turns.calls},
-        {.name = "warmup", .count = &turns.warmup},
-        {.name = "again", .count = &turns.again},
-        {.name = "ops", .count = &turns.per},
-        {.name = "elements", .count = &elements},
-        {0},
+        {.name = "socket", .text = &socket},      {.name = "transport", .text = &transport},
+        {.name = "work", .text = &name},          {.name = "blocks", .count = &turns.blocks},
+        {.name = "calls", .count = &turns.calls}, {.name = "warmup", .count = &turns.warmup},
+        {.name = "again", .count = &turns.again}, {.name = "ops", .count = &turns.per},
+        {.name = "elements", .count = &elements}, {0},
     };
     const struct work *work;
     struct bench bench = {0};
@@ -340,7 +267,7 @@ int main(int argc, char **argv)
     if (r)
         return r;
     bench.ops = turns.per;
-    bench.client = connect_or_exit(&connection);
+    bench.client = connect_or_exit(socket, transport, NULL);
     if (work->feature)
         need_feature(bench.client, work->feature);
     r = add_kernel_register(&bench.kernel, bench.client) ? 1 : measure(&bench, work, &turns);

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -21,9 +20,8 @@ BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "client_py"), str(BENCH.parent / "tests")]
 
 from kopsbench import context, measures, runner, user_kernels  # noqa: E402
-from kopsbench.harm.bystander import Tally  # noqa: E402
-from kopsbench.harm.scene import Heard  # noqa: E402
-from kopsbench.measures import clients, judging, products  # noqa: E402
+from kopsbench.harm import Heard, Tally  # noqa: E402
+from kopsbench.measures import judging, many  # noqa: E402
 from kopsbench.measures.compile import versus  # noqa: E402
 from kopsbench.plots import PLOTS  # noqa: E402
 from kopsbench.record import Record, Summary, failure, merge, write  # noqa: E402
@@ -111,12 +109,8 @@ def test_a_measure_that_hangs_or_dies_costs_only_its_own_number() -> None:
     replies = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() + 600)]
     assert replies[0] == {"records": []} and replies[3] == {"records": []}
     assert "no answer" in replies[1]["error"] and "status 3" in replies[2]["error"]
-
-
-def test_no_measure_begins_after_the_budget() -> None:
-    chosen = [measures.Measure("good", False, lambda context: [])]
-    (reply,) = (reply for _, reply in runner._run_group(chosen, [sys.executable, "-c", WORKER], {}, time.monotonic() - 1))
-    assert "budget" in reply["skipped"]
+    late = [reply for _, reply in runner._run_group(chosen, command, {}, time.monotonic() - 1)]
+    assert all("budget" in reply["skipped"] for reply in late), "no measure begins after the budget"
 
 
 def test_targets_bound_what_they_say() -> None:
@@ -165,41 +159,11 @@ def test_a_peer_that_fails_costs_only_its_own_figure(monkeypatch: pytest.MonkeyP
     assert alone.ours is not None and alone.ours.p50 == 2.0 and "no module" in alone.detail["no_peer"]
 
 
-def test_processes_of_a_measure_import_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    environment = context.Context(BENCH.parent, 1, 1, None).of_children()
-    command = [sys.executable, "-c", "import kops, kopsbench.kernel_process, support"]
-    assert subprocess.run(command, env=environment, cwd="/").returncode == 0
-
-
-def test_every_kernel_of_the_tutorials_has_its_source_and_a_wrapper() -> None:
+def test_every_example_is_a_kernel_whose_source_can_be_made_anew() -> None:
     assert {kernel.name for kernel in user_kernels.KERNELS} == {path.stem for path in user_kernels.EXAMPLES.glob("*.cu")}
-    for kernel in user_kernels.KERNELS:
-        assert f"void {kernel.entry}(" in kernel.source
-        assert f"{kernel.entry}<<<" in kernel.inline and f"{kernel.name}_call(" in kernel.inline
+    assert all(f"void {kernel.entry}(" in kernel.source for kernel in user_kernels.KERNELS)
     source = user_kernels.VECTOR_ADD.source
     assert len({source, user_kernels.fresh(source), user_kernels.fresh(source)}) == 3
-
-
-@on_standin
-@pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
-def test_a_record_of_a_tutorial_s_kernel_names_its_compiler(tmp_path: Path) -> None:
-    records = smoke(tmp_path, "tutorial")
-    assert set(records) == {f"tutorial_{kernel.name}" for kernel in user_kernels.KERNELS}
-    for one in records.values():
-        assert re.fullmatch(r"NVRTC \d+\.\d+", one["detail"]["compiler"]) and one["detail"]["arch"].startswith("sm_")
-        assert "peer_compiler" not in one["detail"], "the smoke test has no peer"
-
-
-def test_shapes_of_tuned_products_are_chosen(tmp_path: Path) -> None:
-    def chosen(*names: str) -> list[tuple[int, int, int]]:
-        run = context.Context(build=tmp_path, calls=1, blocks=1, spin_us=None, shapes=names)
-        return [products.shape_of(shape) for shape in products.chosen_shapes(run)]
-
-    assert len(chosen()) == len(products.TUNED_SHAPES)
-    assert chosen("16x4096x4096", "64") == [(16, 4096, 4096), (64, 64, 64)]
-    with pytest.raises(context.Skipped, match="no shape 65; it has 64, 256"):
-        chosen("64", "65")
 
 
 # ---- harm, and what others notice of it ----
@@ -238,18 +202,12 @@ def test_everything_that_others_notice_is_trouble() -> None:
     assert heard.trouble == 0 and heard.stalled_percent() == 50
     heard.add("kernel", {**said, "errors": 2, "wrong": 1, "first_error": "timeout"})
     heard.reconnects = 1
-    assert heard.trouble == 4 and heard.first_errors == ["kernel: timeout"]
-    assert heard.waits_us == [1.0] and heard.kernel_waits_us == [1.0]
+    assert heard.trouble == 4 and heard.detail()["first_errors"] == ["kernel: timeout"]
+    assert heard.waits_us(of_kernels=False) == [1.0] and heard.waits_us(of_kernels=True) == [1.0]
 
 
-# ---- numbers out of numbers ----
-
-
-def test_jains_index() -> None:
-    jain = clients.jain
+def test_numbers_out_of_numbers() -> None:
+    jain = many.jain
     assert jain([1.0, 1.0, 1.0]) == pytest.approx(1) and jain([3.0, 0.0, 0.0]) == pytest.approx(1 / 3) and jain([0.0]) == 0
-
-
-def test_rounds_are_merged() -> None:
-    merged = merge([Summary(1.0, 5.0, 10, max=9.0), Summary(2.0, 6.0, 10, max=7.0), Summary(9.0, 7.0, 10, max=8.0)], "it")
-    assert merged == Summary(2.0, 6.0, 30, "it", 9.0)
+    merged = merge([Summary(1.0, 5.0, 10), Summary(2.0, 6.0, 10), Summary(9.0, 7.0, 10)], "it")
+    assert merged == Summary(2.0, 6.0, 30, "it")

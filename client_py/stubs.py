@@ -7,23 +7,18 @@ client_py/stubs.py --check    writes nothing; exit status 1 when one is out of d
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 PACKAGE = Path(__file__).resolve().parent / "kops"
+sys.path.insert(0, str(PACKAGE))  # without the package, which imports more than this needs
+
+from _base.declarations import ERRORS, OPS  # noqa: E402
+from _base.errors import MEMBERS  # noqa: E402
+
 NOTE = "# Written by client_py/stubs.py from the declarations; run that to change it.\n"
 TYPES = {"float": "float", "bool": "bool", "int": "int"}
-
-
-def declarations(name: str = "declarations") -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PACKAGE / "_base" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def docstring(indent: str, *paragraphs: str) -> list[str]:
@@ -155,8 +150,7 @@ def ops_stub(ops: dict[str, dict[str, object]]) -> str:
 
 
 def main() -> int:
-    declared, members = declarations(), declarations("error_members").MEMBERS
-    wanted = {PACKAGE / "_base/errors.pyi": errors_stub(declared.ERRORS, members), PACKAGE / "_calls/ops.pyi": ops_stub(declared.OPS)}
+    wanted = {PACKAGE / "_base/errors.pyi": errors_stub(ERRORS, MEMBERS), PACKAGE / "_calls/ops.pyi": ops_stub(OPS)}
     check = "--check" in sys.argv[1:]
     stale = [(path, text) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path, text in stale:

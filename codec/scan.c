@@ -1,6 +1,6 @@
 #include "codec/scan.h"
 
-#include "codec/head.h"
+#include "codec/read.h"
 
 void scan_reset(struct scan *s)
 {

@@ -5,10 +5,9 @@
  * the window the forecast was wrong: the party sleeps until it is woken. Times are of CLOCK_MONOTONIC, which all
  * processes of a machine share.
  *
- * Measured on H200 hosts with 16 virtual processors, where a wake-up takes 20 to 100 us. Short sleeps at the end: a
- * blocking square of 500 us took 36 to 44 us more than torch's, 51 to 89 us without them. Windows that begin 40 or 60
- * us before the end were neither faster nor cheaper. Polling throughout in the daemon and the executor gained 15 to 25
- * us for 2.5 times torch's processor time, in the client nothing. `pause` in the polling loops made no difference. */
+ * Measured on H200 hosts with 16 virtual processors, where a wake-up takes 20 to 100 us: a blocking square of 500 us
+ * takes 7 to 20 us more than torch's. Short sleeps at the end save 15 to 45 us of it. Windows that begin 40 or 60 us
+ * before the end were neither faster nor cheaper, and `pause` in the polling loops made no difference. */
 #ifndef KOPS_PROTO_WAIT_H
 #define KOPS_PROTO_WAIT_H
 

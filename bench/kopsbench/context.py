@@ -34,7 +34,6 @@ class Context:
     blocks: int
     spin_us: int | None
     mps: bool = False  # this process and its children share the GPU through MPS
-    shapes: tuple[str, ...] = ()  # of gemm_tuned; all without one
     smoke: bool = False  # tiny counts, a stand-in for the GPU: the numbers mean nothing
     _stack: ExitStack = field(default_factory=ExitStack)
     _gpu_daemon: Daemon | None = None
@@ -68,18 +67,17 @@ class Context:
         smoke = {"KOPS_BENCH_SMOKE": "1"} if self.smoke else {}
         return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), **smoke}
 
-    def daemon(self, *arguments: str, cuda: bool, environment: dict[str, str] | None = None) -> Daemon:
+    def daemon(self, *arguments: str, cuda: bool) -> Daemon:
         """A fresh daemon, with or without its CUDA backend."""
         extra = list(arguments)
         if not cuda:
             extra += ["--backend", "host"]
         if self.spin_us is not None and not any("server.spin_us" in argument for argument in arguments):
             extra += ["--set", f"server.spin_us={self.spin_us}"]
-        if cuda and self.mps and not any("executors.user" in argument for argument in arguments):
+        if cuda and self.mps:
             extra += ["--set", "executors.user=none"]  # an MPS server has clients of one user
         self.program("kopsd")
-        config = backends.config(backends.STANDIN) if cuda and self.smoke else None
-        return Daemon(*extra, config=config, env=environment, steady=False)
+        return Daemon(*extra, config=backends.config(backends.STANDIN) if cuda and self.smoke else None, steady=False)
 
     def close(self) -> None:
         """Ends what was kept for several measures."""
@@ -126,41 +124,31 @@ class Context:
             lacking = backends.missing(backends.STANDIN)
             if lacking:
                 raise Skipped(lacking)
-            from . import smoke_torch
-
-            return smoke_torch
-        if importlib.util.find_spec("torch") is None:
+        elif importlib.util.find_spec("torch") is None:
             raise Skipped("torch is not installed")
-        import torch
-
+        torch = torch_of_a_child(self.smoke)
         if not torch.cuda.is_available():
             raise Skipped("torch sees no CUDA device")
         return torch
 
     @cached_property
     def commit(self) -> str:
+        git = ["git", "-C", str(ROOT)]
         try:
-            name = _output("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD")
-            changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
-            return f"{name}-dirty" if changed else name
+            name = _output(*git, "rev-parse", "--short=12", "HEAD")
+            return f"{name}-dirty" if _output(*git, "status", "--porcelain", "--untracked-files=no") else name
         except (OSError, subprocess.CalledProcessError):
             return os.environ.get("KOPS_COMMIT", "unknown")
 
     @cached_property
     def cpu(self) -> str:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-        return "unknown processor"
-
-    def gpu(self) -> str:
-        torch = self.torch
-        return str(torch.cuda.get_device_name(0))
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
 
     def record_context(self, on_gpu: bool) -> dict[str, Any]:
         processors = len(os.sched_getaffinity(0))
         return {
-            "device": self.gpu() if on_gpu else f"{self.cpu}, {processors} threads",
+            "device": str(self.torch.cuda.get_device_name(0)) if on_gpu else f"{self.cpu}, {processors} threads",
             "commit": self.commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "command": os.environ.get("KOPS_BENCH_COMMAND") or shlex.join(["bench/run", *sys.argv[1:]]),
@@ -177,9 +165,9 @@ class Context:
         }
 
 
-def torch_of_a_child() -> Any:
+def torch_of_a_child(smoke: bool = "KOPS_BENCH_SMOKE" in os.environ) -> Any:
     """In a process that a measure started: torch, or the stand-in for it."""
-    if os.environ.get("KOPS_BENCH_SMOKE"):
+    if smoke:
         from . import smoke_torch
 
         return smoke_torch
@@ -190,8 +178,7 @@ def torch_of_a_child() -> Any:
 
 def mps_is_active() -> bool:
     """True when CUDA programs of this user go through an MPS server."""
-    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
-    return pipe.exists()
+    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
 
 
 def _output(*command: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 from concurrent import futures
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 METHOD = "/bench.Adder/Add"
@@ -23,58 +25,36 @@ def describe(driver: Any, tensor: Any) -> list[Any]:
     return [driver.ipc_handle(base), pointer - base, described["shape"][0]]
 
 
-class Vector:
-    """Memory that torch is to see as a tensor."""
-
-    def __init__(self, pointer: int, length: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (length,),
-            "typestr": "<f4",
-            "data": (pointer, False),
-            "strides": None,
-            "version": 2,
-        }
-
-
-class Adder:
-    def __init__(self, torch: Any, driver: Any) -> None:
-        self.torch, self.driver = torch, driver
-        self.opened: dict[bytes, int] = {}
-        self.tensors: dict[tuple[bytes, int, int], Any] = {}
-
-    def _tensor(self, handle: bytes, offset: int, length: int) -> Any:
-        key = (handle, offset, length)
-        found = self.tensors.get(key)
-        if found is None:
-            self.driver.make_current()
-            base = self.opened.get(handle)
-            if base is None:
-                base = self.opened[handle] = self.driver.ipc_open(handle)
-            found = self.tensors[key] = self.torch.as_tensor(Vector(base + offset, length), device="cuda")
-        return found
-
-    def add(self, request: bytes, _: Any) -> bytes:
-        import msgpack
-
-        a, b, out = (self._tensor(*one) for one in msgpack.unpackb(request))
-        self.torch.add(a, b, out=out)
-        self.torch.cuda.synchronize()
-        return b"ok"
-
-
 def main() -> None:
     import grpc
+    import msgpack
     from standin_cuda import Driver
 
     from .context import torch_of_a_child
 
     torch = torch_of_a_child()
     torch.full((1,), 1.0, device="cuda")
-    adder = Adder(torch, Driver())
+    driver = Driver()
+
+    @cache
+    def base_of(handle: bytes) -> int:
+        return int(driver.ipc_open(handle))
+
+    @cache
+    def tensor(handle: bytes, offset: int, length: int) -> Any:
+        driver.make_current()
+        described = {"shape": (length,), "typestr": "<f4", "data": (base_of(handle) + offset, False), "strides": None, "version": 2}
+        return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=described), device="cuda")
+
+    def add(request: bytes, _: Any) -> bytes:
+        a, b, out = (tensor(*one) for one in msgpack.unpackb(request))
+        torch.add(a, b, out=out)
+        torch.cuda.synchronize()
+        return b"ok"
 
     class Handler(grpc.GenericRpcHandler):
         def service(self, details: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(adder.add) if details.method == METHOD else None
+            return grpc.unary_unary_rpc_method_handler(add) if details.method == METHOD else None
 
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1), handlers=[Handler()])
     server.add_insecure_port(f"unix:{sys.argv[1]}")

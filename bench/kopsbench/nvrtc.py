@@ -19,11 +19,9 @@ def libraries() -> Iterator[str]:
     """Where NVRTC may be, the best first: named by KOPS_NVRTC, of the toolkit, of torch's wheels."""
     if os.environ.get("KOPS_NVRTC"):
         yield os.environ["KOPS_NVRTC"]
-    folders = list(TOOLKITS)
     found = importlib.util.find_spec("nvidia")
-    for place in found.submodule_search_locations or () if found else ():
-        folders += sorted(glob.glob(f"{place}/*/lib"))
-    for folder in folders:
+    wheels = found.submodule_search_locations or () if found else ()
+    for folder in (*TOOLKITS, *(folder for place in wheels for folder in sorted(glob.glob(f"{place}/*/lib")))):
         yield from sorted(glob.glob(f"{folder}/libnvrtc.so.[0-9]*"))
 
 
@@ -32,11 +30,10 @@ class Nvrtc:
         path = next((path for path in libraries() if Path(path).exists()), None)
         if path is None:
             raise Skipped("no libnvrtc.so is found; KOPS_NVRTC names one")
-        self.path = path
         self.lib = ctypes.CDLL(path)
         major, minor = ctypes.c_int(), ctypes.c_int()
         self.call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        self.version = f"{major.value}.{minor.value}"
+        self.name = f"NVRTC {major.value}.{minor.value}, {path}"
 
     def call(self, function: str, *arguments: Any) -> None:
         code = getattr(self.lib, function)(*arguments)

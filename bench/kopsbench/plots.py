@@ -1,81 +1,75 @@
-"""The figures that the records give: latencies beside their peers, ordered ops, many clients."""
+"""The figures that the records give, as SVG with nothing to install: latencies beside their peers, ordered ops, many clients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-from .svg import FAINT, INK, OURS, PEER, TARGET, Drawing, nice, ticks
+from xml.sax.saxutils import escape
 
 Records = Mapping[str, Mapping[str, Any]]
+INK, FAINT, GREY, PAPER = "#1f2328", "#d0d7de", "#57606a", "#ffffff"
+OURS, PEER, TARGET = "#0969da", "#9aa4af", "#cf222e"
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 920, 250, 60, 74, 15, 16
 
 
-@dataclass(frozen=True)
-class Row:
-    """Bars of one line: name, value and color of each; where the target is, if anywhere."""
+class Drawing:
+    """Origin at the upper left, y downwards, in pixels."""
 
-    label: str
-    bars: Sequence[tuple[str, float, str]]
-    target: float | None = None
+    def __init__(self, height: float, title: str, note: str, legend: Sequence[tuple[str, str]]) -> None:
+        self.height = height
+        self.parts: list[str] = []
+        self.box(0, 0, WIDTH, height, PAPER)
+        self.words(16, 26, title, size=16, weight="bold")
+        x = 16.0
+        for name, color in legend:
+            self.box(x, 48 - 9, 12, 10, color)
+            self.words(x + 17, 48, name)
+            x += 30 + 6.6 * len(name)
+        self.words(WIDTH - 16, 48, note, anchor="end", fill=GREY)
 
+    def box(self, x: float, y: float, width: float, height: float, fill: str) -> None:
+        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{height:.1f}" fill="{fill}"/>')
 
-def microseconds(record: Mapping[str, Any], side: str) -> float:
-    value = float(record[side]["p50"])
-    return 1e6 / value if record["unit"] == "calls/s" else value
+    def line(self, points: Sequence[tuple[float, float]], stroke: str, width: float = 1.0) -> None:
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width}"/>')
 
+    def dot(self, x: float, y: float, fill: str) -> None:
+        self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.0" fill="{fill}"/>')
 
-def row_of(label: str, record: Mapping[str, Any]) -> Row:
-    bars = [("kopsd", microseconds(record, "ours"), OURS)]
-    target = record["target"]
-    if record["peer"]:
-        peer = microseconds(record, "peer")
-        bars.append((record["peer"].get("name", "peer").replace("_", " "), peer, PEER))
-    if target is not None and not record["detail"].get("target_bounds"):
-        target = peer * target if record["better"] == "lower" else peer / target
-    elif "p99" in record["detail"].get("target_bounds", ""):
-        target = None
-    return Row(label, bars, target)
+    def words(
+        self, x: float, y: float, text: str, *, size: float = 12, anchor: str = "start", fill: str = INK, weight: str = "normal"
+    ) -> None:
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
+            f' font-weight="{weight}">{escape(text)}</text>'
+        )
 
-
-def bar_chart(title: str, note: str, rows: Sequence[Row], *, logarithmic: bool) -> str:
-    height = TOP + sum(len(row.bars) * BAR + GAP for row in rows) + 40
-    drawing = Drawing(WIDTH, height, title)
-    drawing.legend(16, 48, [("kopsd", OURS), ("peer", PEER), ("target", TARGET)])
-    drawing.words(WIDTH - 16, 48, note, anchor="end", fill="#57606a")
-    values = [value for row in rows for _, value, _ in row.bars] + [row.target for row in rows if row.target]
-    at, marks = scale(values, logarithmic)
-    for mark in marks:
-        drawing.line([(at(mark), TOP - 8), (at(mark), height - 30)], FAINT)
-        drawing.words(at(mark), height - 14, f"{nice(mark)} µs", anchor="middle", fill="#57606a")
-    y = float(TOP)
-    for row in rows:
-        drawing.words(16, y + len(row.bars) * BAR / 2 + 4, row.label)
-        for i, (name, value, color) in enumerate(row.bars):
-            top = y + i * BAR
-            drawing.box(LEFT, top, at(value) - LEFT, BAR - 2, color)
-            text = f"{nice(value)} µs" if i == 0 else f"{nice(value)} µs · {name}"
-            drawing.words(at(value) + 5, top + BAR - 4, text, size=11)
-        if row.target:
-            drawing.line([(at(row.target), y - 3), (at(row.target), y + len(row.bars) * BAR + 1)], TARGET, 2)
-        y += len(row.bars) * BAR + GAP
-    return drawing.text()
+    def text(self) -> str:
+        body = "\n".join(self.parts)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:.0f}" height="{self.height:.0f}"'
+            f' viewBox="0 0 {WIDTH:.0f} {self.height:.0f}" font-family="system-ui, sans-serif">\n{body}\n</svg>\n'
+        )
 
 
-def scale(values: Sequence[float], logarithmic: bool) -> tuple[Callable[[float], float], list[float]]:
-    """Where a value lies, and which ones to mark."""
-    room = WIDTH - LEFT - RIGHT - 210  # to the right of the longest bar there are words
-    if not logarithmic:
-        marks = ticks(max(values))
-        return (lambda value: LEFT + room * value / marks[-1]), marks
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return (
-        lambda value: LEFT + room * (math.log10(value) - low) / (high - low),
-        [10.0**power for power in range(low, high + 1)],
-    )
+def nice(value: float) -> str:
+    """Three digits, with k and M for thousands and millions."""
+    for unit, scale in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * scale:
+            return f"{value / scale:.3g}{unit}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
+
+def ticks(most: float, about: int = 5) -> list[float]:
+    """Round numbers from 0 to no less than `most`."""
+    step = 10.0 ** len(str(int(most)))
+    step *= next((part for part in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if most / (step * part) <= about), 1.0)
+    return [step * i for i in range(int(most / step) + 2)]
+
+
+# ---- bars: medians beside their peers ----
 
 LATENCIES = {
     "noop_rpc_shm": "no-op RPC, shared memory (C)",
@@ -99,26 +93,70 @@ ORDERED = {
 }
 
 
-def rows_of(records: Records, labels: Mapping[str, str]) -> list[Row]:
-    return [row_of(label, records[name]) for name, label in labels.items() if name in records]
+def microseconds(record: Mapping[str, Any], side: str) -> float:
+    value = float(record[side]["p50"])
+    return 1e6 / value if record["unit"] == "calls/s" else value
 
 
-def device(records: Records, labels: Mapping[str, str]) -> str:
-    """A GPU when one of them ran there."""
-    names = [str(records[name]["device"]) for name in labels if name in records]
-    return next((name for name in names if "threads" not in name), names[0])
+def row_of(label: str, record: Mapping[str, Any]) -> tuple[str, list[tuple[str, float, str]], float | None]:
+    """A line's label, its bars: name, value and color of each, and where the target is, if anywhere."""
+    bars = [("", microseconds(record, "ours"), OURS)]
+    target, bounds = record["target"], record["detail"].get("target_bounds", "")
+    if record["peer"]:
+        bars.append((" · " + record["peer"].get("name", "peer").replace("_", " "), microseconds(record, "peer"), PEER))
+    if target is not None and not bounds:
+        target = bars[-1][1] * target if record["better"] == "lower" else bars[-1][1] / target
+    return label, bars, None if "p99" in bounds else target
+
+
+def bar_chart(records: Records, labels: Mapping[str, str], title: str, *, logarithmic: bool) -> str | None:
+    rows = [row_of(label, records[name]) for name, label in labels.items() if name in records]
+    if not rows:
+        return None
+    devices = [str(records[name]["device"]) for name in labels if name in records]
+    device = next((name for name in devices if "threads" not in name), devices[0])  # a GPU when one of them ran there
+    height = TOP + sum(len(bars) * BAR + GAP for _, bars, _ in rows) + 40
+    drawing = Drawing(height, title, device, [("kopsd", OURS), ("peer", PEER), ("target", TARGET)])
+    values = [value for _, bars, _ in rows for _, value, _ in bars] + [target for _, _, target in rows if target]
+    at, marks = scale(values, logarithmic)
+    for mark in marks:
+        drawing.line([(at(mark), TOP - 8), (at(mark), height - 30)], FAINT)
+        drawing.words(at(mark), height - 14, f"{nice(mark)} µs", anchor="middle", fill=GREY)
+    y = float(TOP)
+    for label, bars, target in rows:
+        drawing.words(16, y + len(bars) * BAR / 2 + 4, label)
+        for i, (name, value, color) in enumerate(bars):
+            top = y + i * BAR
+            drawing.box(LEFT, top, at(value) - LEFT, BAR - 2, color)
+            drawing.words(at(value) + 5, top + BAR - 4, f"{nice(value)} µs{name}", size=11)
+        if target:
+            drawing.line([(at(target), y - 3), (at(target), y + len(bars) * BAR + 1)], TARGET, 2)
+        y += len(bars) * BAR + GAP
+    return drawing.text()
+
+
+def scale(values: Sequence[float], logarithmic: bool) -> tuple[Callable[[float], float], list[float]]:
+    """Where a value lies, and which ones to mark."""
+    room = WIDTH - LEFT - RIGHT - 210  # to the right of the longest bar there are words
+    if not logarithmic:
+        marks = ticks(max(values))
+        return (lambda value: LEFT + room * value / marks[-1]), marks
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return (
+        lambda value: LEFT + room * (math.log10(value) - low) / (high - low),
+        [10.0**power for power in range(low, high + 1)],
+    )
 
 
 def latency(records: Records) -> str | None:
-    rows = rows_of(records, LATENCIES)
-    title = "One blocking call: median latency (logarithmic scale)"
-    return bar_chart(title, device(records, LATENCIES), rows, logarithmic=True) if rows else None
+    return bar_chart(records, LATENCIES, "One blocking call: median latency (logarithmic scale)", logarithmic=True)
 
 
 def ordered(records: Records) -> str | None:
-    rows = rows_of(records, ORDERED)
-    title = "Asynchronous calls in a row: median time of each"
-    return bar_chart(title, device(records, ORDERED), rows, logarithmic=False) if rows else None
+    return bar_chart(records, ORDERED, "Asynchronous calls in a row: median time of each", logarithmic=False)
+
+
+# ---- many clients ----
 
 
 def clients(records: Records) -> str | None:
@@ -127,9 +165,8 @@ def clients(records: Records) -> str | None:
     if not found:
         return None
     by = found["detail"]["by_clients"]
-    drawing = Drawing(WIDTH, 380, "Tiny blocking adds of many clients: total rate and fairness")
-    drawing.legend(16, 48, [("calls a second, all clients", OURS), ("Jain's index", TARGET)])
-    drawing.words(WIDTH - 16, 48, str(found["device"]), anchor="end", fill="#57606a")
+    legend = [("calls a second, all clients", OURS), ("Jain's index", TARGET)]
+    drawing = Drawing(380, "Tiny blocking adds of many clients: total rate and fairness", str(found["device"]), legend)
     left, right, top, bottom = 80, WIDTH - 60, 76, 330
     marks = ticks(max(one["total_per_s"] for one in by.values()))
     for mark in marks:

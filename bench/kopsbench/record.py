@@ -40,10 +40,9 @@ def summarise(samples: Iterable[float], name: str | None = None) -> Summary:
 
 
 def merge(rounds: Sequence[Summary], name: str | None = None) -> Summary:
-    """Of the same measured in several rounds: medians of their percentiles, and the largest of all."""
-    most = [one.max for one in rounds if one.max is not None]
+    """Several rounds of one measure: medians of their percentiles."""
     p50, p99 = (median(getattr(one, which) for one in rounds) for which in ("p50", "p99"))
-    return Summary(p50, p99, sum(one.n for one in rounds), name, max(most) if most else None)
+    return Summary(p50, p99, sum(one.n for one in rounds), name)
 
 
 def summarise_rate(samples_us: Iterable[float], work: float, name: str | None = None) -> Summary:
@@ -70,18 +69,16 @@ class Record:
         return self.ours.p50 / self.peer.p50 if self.peer and self.peer.p50 else None
 
     @property
-    def difference(self) -> float | None:
-        """How much more ours is than the peer's, where they are to be the same."""
-        if self.better != "same" or self.peer is None:
-            return None
-        return float(getattr(self.ours, self.statistic) - getattr(self.peer, self.statistic))
+    def bounded(self) -> float | None:
+        """The target bounds our own number, the ratio, or how much more ours is than the peer's where they are to be the same."""
+        mine = getattr(self.ours, self.statistic)
+        if self.better != "same":
+            return float(mine) if self.absolute else self.ratio
+        return float(mine - getattr(self.peer, self.statistic)) if self.peer else None
 
     @property
     def met(self) -> bool | None:
-        if self.better == "same":
-            value = self.difference
-        else:
-            value = getattr(self.ours, self.statistic) if self.absolute else self.ratio
+        value = self.bounded
         if self.target is None or value is None or math.isnan(value):
             return None
         if self.better == "same":
@@ -91,7 +88,7 @@ class Record:
     @property
     def _bounds(self) -> dict[str, Any]:
         if self.better == "same":
-            return {"target_bounds": f"difference.{self.statistic}", "difference": self.difference}
+            return {"target_bounds": f"difference.{self.statistic}", "difference": self.bounded}
         return {"target_bounds": f"ours.{self.statistic}"} if self.absolute else {}
 
     def as_json(self, context: dict[str, Any]) -> dict[str, Any]:
@@ -133,3 +130,14 @@ def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     os.replace(fresh, path)
+
+
+def load(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Records by name, in the order of the files: of each measure the latest that has a number."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        for record in json.loads(path.read_text(encoding="utf-8")):
+            before = found.get(record["measure"])
+            if before is None or (not record.get("error"), record["date"]) >= (not before.get("error"), before["date"]):
+                found[record["measure"]] = record
+    return found

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -19,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from .children import Child, Gone
 from .context import Context, Skipped
 from .measures import Measure, everything
 from .mps import NoMps, mps, servers
@@ -26,64 +25,33 @@ from .mps import NoMps, mps, servers
 STARTING_SECONDS = 60.0  # more for the first measure of a worker: imports, contexts, a daemon
 
 
-class Gone(Exception):
-    """The worker ended or took too long; the message says which."""
-
-
-class Worker:
+class Worker(Child):
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self.replies, far_end = os.pipe()
-        self.rest = b""
-        self.fresh = True
-        self.process = subprocess.Popen(
-            [*command, "--worker", str(far_end)],
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            pass_fds=[far_end],
-            start_new_session=True,
-        )
+        answers, far_end = os.pipe()
+        how = {"pass_fds": [far_end], "start_new_session": True}
+        super().__init__([*command, "--worker", str(far_end)], "the measuring process", {**os.environ, **environment}, answers, **how)
         os.close(far_end)
-
-    def _line(self, seconds: float) -> bytes:
-        until = time.monotonic() + seconds
-        while b"\n" not in self.rest:
-            ready, _, _ = select.select([self.replies], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                raise Gone(f"no answer within {seconds:.0f} s")
-            got = os.read(self.replies, 1 << 16)
-            if not got:
-                raise Gone(f"the measuring process ended (status {self.process.wait()})")
-            self.rest += got
-        line, _, self.rest = self.rest.partition(b"\n")
-        return line
+        self.fresh = True
 
     def measure(self, name: str, seconds: float) -> dict[str, Any]:
-        assert self.process.stdin
-        try:
-            self.process.stdin.write(f"{name}\n".encode())
-            self.process.stdin.flush()
-        except OSError:
-            raise Gone(f"the measuring process ended (status {self.process.wait()})") from None
-        reply: dict[str, Any] = json.loads(self._line(seconds))
+        reply: dict[str, Any] = self.ask(name, seconds)
         self.fresh = False
         return reply
 
     def finish(self) -> str | None:
         """Lets it end what it started; what went wrong there."""
-        assert self.process.stdin
         try:
-            self.process.stdin.close()
-            said: str | None = json.loads(self._line(30.0)).get("error")
+            self.stdin.close()
+            said: str | None = self.hear(30.0).get("error")
         except (Gone, OSError) as error:
             said = str(error)
-        self.kill()
+        self.end()
         return said
 
-    def kill(self) -> None:
+    def end(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self.replies)
+        super().end()
 
 
 def _run_group(
@@ -101,7 +69,7 @@ def _run_group(
             try:
                 reply = worker.measure(measure.name, min(limit, left))
             except Gone as error:
-                worker.kill()
+                worker.end()
                 worker = None
                 reply = {"error": str(error)}
             yield measure, reply
@@ -112,16 +80,14 @@ def _run_group(
                 print(f"bench/run: at the end: {said}", file=sys.stderr)
     finally:
         if worker is not None:
-            worker.kill()
+            worker.end()
 
 
 def run_all(measures: Sequence[Measure], command: Sequence[str], *, budget: float, smoke: bool) -> Iterator[tuple[Measure, dict[str, Any]]]:
     """Each measure with its worker's answer, as it comes."""
     until = time.monotonic() + budget
-    alone = [measure for measure in measures if not measure.mps]
+    yield from _run_group([measure for measure in measures if not measure.mps], command, {}, until)
     shared = [measure for measure in measures if measure.mps]
-    if alone:
-        yield from _run_group(alone, command, {}, until)
     if not shared:
         return
     with ExitStack() as stack:
@@ -130,8 +96,7 @@ def run_all(measures: Sequence[Measure], command: Sequence[str], *, budget: floa
             try:
                 environment = stack.enter_context(mps())
             except NoMps as reason:
-                for measure in shared:
-                    yield measure, {"skipped": str(reason)}
+                yield from ((measure, {"skipped": str(reason)}) for measure in shared)
                 return
         checked = smoke
         for measure, reply in _run_group(shared, [*command, "--mps"], environment, until):
@@ -148,8 +113,7 @@ def work(context: Context, reply_fd: int) -> None:
     with os.fdopen(reply_fd, "w", encoding="utf-8") as replies:
 
         def answer(reply: dict[str, Any]) -> None:
-            replies.write(json.dumps(reply) + "\n")
-            replies.flush()
+            print(json.dumps(reply), file=replies, flush=True)
 
         for line in sys.stdin:
             try:

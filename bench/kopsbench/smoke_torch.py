@@ -22,13 +22,12 @@ import fake_torch  # noqa: E402
 
 sys.modules["torch"] = fake_torch
 _driver = fake_torch.cuda.driver = Driver()
-_here = fake_torch.device("cuda", 0)
 Tensor = fake_torch.Tensor
 Tensor.__cuda_array_interface__ = property(lambda tensor: tensor.array.__cuda_array_interface__)
 
 
 def _tensor(array: DeviceArray) -> Tensor:
-    return Tensor(array, fake_torch.float32, _here)
+    return Tensor(array, fake_torch.float32, fake_torch.device("cuda", 0))
 
 
 def full(shape: tuple[int, ...], value: float, device: str = "cuda") -> Tensor:
@@ -40,7 +39,8 @@ def add(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if out is None:
         return _tensor(_driver.array(total))
     _driver.write(out.array.address, total.tobytes())
-    _graph.record(lambda: add(a, b, out=out))
+    if _capturing is not None:
+        _capturing.append(lambda: add(a, b, out=out))
     return out
 
 
@@ -53,33 +53,28 @@ def equal(a: Tensor, b: Tensor) -> bool:
     return bool((a.array.numpy() == b.array.numpy()).all())
 
 
+_capturing: list[Callable[[], Any]] | None = None  # the calls of the graph that is open
+
+
 class _Graph:
     """Remembers calls while it is open, and repeats them."""
 
     def __init__(self) -> None:
-        self.open = False
         self.calls: list[Callable[[], Any]] = []
-
-    def record(self, call: Callable[[], Any]) -> None:
-        if self.open:
-            self.calls.append(call)
 
     def replay(self) -> None:
         for call in self.calls:
             call()
 
 
-_graph = _Graph()
-
-
 @contextmanager
 def _capture(graph: _Graph) -> Iterator[None]:
-    global _graph
-    _graph, graph.open = graph, True
+    global _capturing
+    _capturing = graph.calls
     try:
         yield
     finally:
-        graph.open = False
+        _capturing = None
 
 
 def _mem_get_info() -> tuple[int, int]:

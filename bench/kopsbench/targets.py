@@ -38,7 +38,6 @@ ROWS = {
     "program_20_c_vs_launches": "C program of 20 tiny ops, blocking",
     "program_20_c_vs_graph": "C program of 20 tiny ops, blocking",
     "arrays_20_ops_64MiB": "NumPy program without CUDA: 64 MiB uploaded once, 20 ops, downloaded once",
-    "arrays_20_ops_64MiB_vs_shared": "the same",
     "timing_off_add_tiny": "rate of timed tiny adds, against a daemon without CUPTI",
     "timing_off_add_50us": "the same of 50 µs",
     "timing_off_gemm_tiny": "of gemms of 256³, bf16",
@@ -63,7 +62,6 @@ ROWS = {
     "compile_second_process": "the same, of a kernel that another process had compiled",
     "compile_second_process_vs_torch_nvrtc": "the same",
     "compile_second_process_vs_load_inline": "the same",
-    "compile_second_process_with_imports_vs_load_inline": "the same, with the imports of each",
     "compile_after_restart": "the same, of a kernel on the disk of a restarted daemon",
     "compile_node_cpu": "8 processes that start at once and need the same 20 new kernels: processor time of all",
     "compile_node_compiles": "the same: compiles",
@@ -87,12 +85,6 @@ ROWS = {
     "judge_thousand_stalled": "the same: their time in waits of 5 ms and more",
     "judge_spread": "a solution judged 20 times beside others' work: spread of its time",
     "kernel_launch_blocking_python_vs_builtin": "blocking launch of a user's kernel from Python",
-    "kernel_launch_blocking_python_vs_torch_nvrtc": "blocking launch of a user's kernel from Python",
-    "tutorial_square_matrix": "`square_matrix_kernel` of 8192², GPU time",
-    "tutorial_add2": "`add2_kernel` of 2²⁶, GPU time",
-    "tutorial_gemm": "`gemm_kernel` of 2048³, GPU time",
-    "tutorial_custom": "`custom_kernel` of 2²⁶, GPU time",
-    "tutorial_vector_add": "`vector_add` of 2²⁶, GPU time",
     **{
         f"load_{kind}_{count}_connections": f"{what}, {count} connection{'s' * (count > 1)}, 2 processors"
         for kind, what in (("noop", "no-op"), ("add", "add of 16 f32, host"))
@@ -173,7 +165,7 @@ def rows_of(labels: Mapping[str, str], records: Records) -> list[tuple[str, ...]
         if (record := records.get(name)) is None:
             continue
         if failed(record):
-            rows.append((label, failed(record) or "", "", "", "", "", ""))
+            rows.append((label, failed(record) or "", *[""] * 5))
             continue
         peer, unit = record["peer"], record["unit"]
         against = (peer.get("name") or "").replace("_", " ") if peer else "–"
@@ -185,39 +177,30 @@ def rows_of(labels: Mapping[str, str], records: Records) -> list[tuple[str, ...]
 def markdown(records: Records, *, everything: bool = False) -> str:
     """The rows with a target; `everything`: all."""
     labels = {**ROWS, **{name: name for name in records if everything and name not in ROWS}}
-    missing = [name for name in ROWS if name not in records]
     rows = []
     for label, against, ours, peer, ratio, bound, met in rows_of(labels, records):
         if everything or met or not ours:
             wanted = f"{bound}: **no**" if met == MET[False] else bound
-            rows.append(
-                (
-                    label,
-                    ours or against,
-                    f"{against} {peer}" if peer else "",
-                    f"{ratio} ({wanted})" if ratio and wanted else ratio or wanted,
-                )
-            )
+            last = f"{ratio} ({wanted})" if ratio and wanted else ratio or wanted
+            rows.append((label, ours or against, f"{against} {peer}" if peer else "", last))
     table = lines(("measure", "kopsd p50 (p99)", "peer", "ratio (target)"), rows)
+    missing = [name for name in ROWS if name not in records]
     return table + (f"\n\nNot measured: {', '.join(missing)}." if missing else "")
 
 
 def waits(hosts: Sequence[Records]) -> str:
     """Blocking calls by how long the work takes, a column for each host, whose names are letters in the order of their records."""
+
+    def cell(record: Mapping[str, Any]) -> str:
+        if not record or record.get("error"):
+            return ""
+        detail = record["detail"]
+        processors = detail["processor_us_a_call"] / detail["processor_us_a_call_peer"]
+        missed = " and ".join(what for what, met in (("p50", record["met"]), ("p99", detail["p99_met"])) if not met)
+        return f"{record['ratio']:.3g} ×, {processors:.2g} ×" + (f", **{missed}**" if missed else "")
+
     names = [name for name in ROWS if any("processor_us_a_call" in found.get(name, {}).get("detail", {}) for found in hosts)]
-    rows = []
-    for name in names:
-        cells = []
-        for found in hosts:
-            record = found.get(name, {})
-            if not record or record.get("error"):
-                cells.append("")
-                continue
-            detail = record["detail"]
-            processors = detail["processor_us_a_call"] / detail["processor_us_a_call_peer"]
-            missed = " and ".join(what for what, met in (("p50", record["met"]), ("p99", detail["p99_met"])) if not met)
-            cells.append(f"{record['ratio']:.3g} ×, {processors:.2g} ×" + (f", **{missed}**" if missed else ""))
-        rows.append((ROWS[name], *cells))
+    rows = [(ROWS[name], *(cell(found.get(name, {})) for found in hosts)) for name in names]
     return lines(("measure", *"ABCDEFGH"[: len(hosts)]), rows)
 
 
@@ -234,23 +217,20 @@ def neighbours(records: Records, *, worst: bool = False) -> str:
     """The rows of `bench/run neighbours`, beside those of the user alone. `worst`: rows over half of the lowest target, others in a line"""
     rows: list[tuple[str, ...]] = []
     rest: list[float] = []
-    times = [record for name, record in records.items() if name.startswith("neighbours_") and record.get("unit") == "us"]
-    lowest = min((record["target"] for record in times if record["target"]), default=0)
-    for name, record in records.items():
-        if not name.startswith("neighbours_"):
-            continue
+    chosen = {name: record for name, record in records.items() if name.startswith("neighbours_")}
+    lowest = min((record["target"] for record in chosen.values() if record.get("unit") == "us" and record["target"]), default=0)
+    for name, record in chosen.items():
         if failed(record):
             rows.append((name, "", failed(record) or "", ""))
             continue
         detail, met = record["detail"], MET[record["met"]]
         if record["unit"] == "share":
             rows.append(("adds on 64 connections: share of the user with 1", "", f"{record['ours']['p50']:.2g}", met))
-            continue
-        if worst and record["met"] and record["ours"]["p99"] <= lowest / 2:
+        elif worst and record["met"] and record["ours"]["p99"] <= lowest / 2:
             rest.append(record["ours"]["p99"])
-            continue
-        now = beside(record["ours"], detail["failures"], detail["daemon_ended"])
-        rows.append((detail["measured"].split(": ", 1)[1], beside(record["peer"], None, None), now, met))
+        else:
+            now = beside(record["ours"], detail["failures"], detail["daemon_ended"])
+            rows.append((detail["measured"].split(": ", 1)[1], beside(record["peer"], None, None), now, met))
     if rest:
         rows.append((f"each of {len(rest)} other attacks", "", f"p99 {duration(max(rest))} at most", MET[True]))
     return lines(("while the other user does", "alone: p50, p99", "now: p50, p99", "met"), rows)
@@ -280,8 +260,7 @@ def isolation(records: Records) -> str:
             if record and not record.get("error"):
                 ours = record["ours"]
                 numbers = [ours["p50"], ours["p99"], ours.get("max", ours["p99"])]
-                shown = numbers[:1] if len(set(numbers)) == 1 else numbers
-                text = ", ".join(amount(number, record["unit"]) for number in shown)
+                text = ", ".join(amount(number, record["unit"]) for number in (numbers if len(set(numbers)) > 1 else numbers[:1]))
                 rows.append((what, felt, text, target(record), MET[record["met"]]))
                 what = ""
     return lines(("another user's kernel", "measured", "p50, p99, largest", "target", "met"), rows)
@@ -293,11 +272,10 @@ def isolation(records: Records) -> str:
 def tuned(records: Records) -> str:
     """The records of `bench/run gemm_tuned`: a line a shape (m × n × k), a column a type, in each cell the ratio to torch.mm and what
     the tuning chose."""
-    prefix = "gemm_tuned_"
     cells: dict[str, dict[str, str]] = {}
     for name, record in records.items():
-        dtype, _, shape = name.removeprefix(prefix).partition("_")
-        if name.startswith(prefix) and shape != "tuning" and not record.get("error"):
+        dtype, _, shape = name.removeprefix("gemm_tuned_").partition("_")
+        if name.startswith("gemm_tuned_") and shape != "tuning" and not record.get("error"):
             cells.setdefault(shape, {})[dtype] = f"{record['ratio']:.2f} × ({record['detail']['chosen'].split(',')[0]})"
     dtypes = list(dict.fromkeys(dtype for row in cells.values() for dtype in row))
     rows = [[shape if "x" in shape else f"{shape}³", *(row.get(dtype, "") for dtype in dtypes)] for shape, row in cells.items()]

@@ -20,14 +20,12 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class UserKernel:
-    """A kernel as kopsd is told of it, and as a function that load_inline makes launches it."""
+    """A kernel as kopsd is told of it."""
 
     name: str  # of its file
     entry: str
     signature: str
     grid: str | tuple[str, ...]
-    wrapper: str  # the body of `void NAME(…tensors…)` in C++
-    tensors: tuple[str, ...]
     block: int = BLOCK
 
     @property
@@ -37,50 +35,25 @@ class UserKernel:
     def declare(self, client: Any, source: str | None = None) -> Any:
         return client.kernel(source or self.source, self.entry, self.signature, grid=self.grid, block=self.block)
 
-    @property
-    def prototype(self) -> str:
-        return f"void {self.name}_call({', '.join(f'torch::Tensor {name}' for name in self.tensors)})"
 
-    @property
-    def inline(self) -> str:
-        """A source for load_inline."""
-        return f"{self.source}\n{self.prototype}\n{{\n{self.wrapper}\n}}\n"
-
-
-def _of_vectors(
-    name: str, entry: str, tensors: tuple[str, ...], grid: str = "ceil_div(n, 256)", blocks: str = "(n + 255) / 256"
-) -> UserKernel:
-    out, *inputs = tensors
-    signature = ", ".join([f"out float {out}[n]", *(f"const float {one}[n]" for one in inputs), "int n"])
-    pointers = ", ".join(f"{one}.data_ptr<float>()" for one in tensors)
-    wrapper = f"    int n = {out}.numel();\n    {entry}<<<{blocks}, {BLOCK}>>>({pointers}, n);"
-    return UserKernel(name, entry, signature, grid, wrapper, tensors)
-
-
-VECTOR_ADD = _of_vectors("vector_add", "vector_add", ("c", "a", "b"))
+SUM = "out float c[n], const float a[n], const float b[n], int n"
+OF_N = "ceil_div(n, 256)"
+VECTOR_ADD = UserKernel("vector_add", "vector_add", SUM, OF_N)
 KERNELS = (
     UserKernel(
         "square_matrix",
         "square_matrix_kernel",
         "const float in[height][width], out float out[height][width], int width, int height",
         ("ceil_div(width, 256)", "min(height, 65535)"),
-        "    int width = in.size(1), height = in.size(0);\n"
-        "    dim3 grid((width + 255) / 256, std::min(height, 65535));\n"
-        "    square_matrix_kernel<<<grid, 256>>>(in.data_ptr<float>(), out.data_ptr<float>(), width, height);",
-        ("in", "out"),
     ),
-    _of_vectors("add2", "add2_kernel", ("c", "a", "b"), "min(ceil_div(n, 256), 2112)", "std::min((n + 255) / 256, 2112)"),
+    UserKernel("add2", "add2_kernel", SUM, f"min({OF_N}, 2112)"),
     UserKernel(
         "gemm",
         "gemm_kernel",
         "out float c[n][m], const float a[n][k], const float b[k][m], int n, int m, int k",
         "ceil_div(n, 64) * ceil_div(m, 64)",
-        "    int n = c.size(0), m = c.size(1), k = a.size(1);\n"
-        "    gemm_kernel<<<((n + 63) / 64) * ((m + 63) / 64), 256>>>(c.data_ptr<float>(), a.data_ptr<float>(),\n"
-        "                                                            b.data_ptr<float>(), n, m, k);",
-        ("c", "a", "b"),
     ),
-    _of_vectors("custom", "custom_kernel", ("out", "in")),
+    UserKernel("custom", "custom_kernel", "out float out[n], const float in[n], int n", OF_N),
     VECTOR_ADD,
 )
 
@@ -107,27 +80,23 @@ def load_inline_missing() -> str | None:
     return None
 
 
-def load_inline(kernels: tuple[UserKernel, ...], name: str, folder: Path) -> Any:
-    """An extension module of torch with a function NAME_call for each kernel, compiled or loaded from its folder."""
+def load_inline(folder: Path) -> Any:
+    """An extension module of torch with a function vector_add_call, compiled or loaded from its folder."""
+    import torch
     from torch.utils import cpp_extension
 
-    os.environ["TORCH_CUDA_ARCH_LIST"] = device_arch()
+    major, minor = torch.cuda.get_device_capability()
+    os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major == 9 else ''}"  # this device's alone: what it compiles the fastest
+    prototype = "void vector_add_call(torch::Tensor c, torch::Tensor a, torch::Tensor b)"
+    launch = "vector_add<<<(n + 255) / 256, 256>>>(c.data_ptr<float>(), a.data_ptr<float>(), b.data_ptr<float>(), n);"
     folder.mkdir(parents=True, exist_ok=True)
     return cpp_extension.load_inline(
-        name,
-        cpp_sources="".join(f"{kernel.prototype};\n" for kernel in kernels),
-        cuda_sources="\n".join(kernel.inline for kernel in kernels),
-        functions=[f"{kernel.name}_call" for kernel in kernels],
+        "kops_bench_inline",
+        cpp_sources=f"{prototype};\n",
+        cuda_sources=f"{VECTOR_ADD.source}\n{prototype}\n{{\n    int n = c.numel();\n    {launch}\n}}\n",
+        functions=["vector_add_call"],
         build_directory=str(folder),
     )
-
-
-def device_arch() -> str:
-    """Only this device's: what load_inline compiles the fastest."""
-    import torch
-
-    major, minor = torch.cuda.get_device_capability()
-    return f"{major}.{minor}{'a' if major == 9 else ''}"
 
 
 def torch_kernel(torch: Any, source: str, entry: str) -> Any:

@@ -16,7 +16,6 @@ from ._base.compiled import native as _native_module
 from ._base.compiled import why_not as why_not_compiled
 from ._base.errors import *  # noqa: F403
 from ._base.errors import __all__ as _errors
-from ._base.log import TurnsWarning
 from ._base.records import (
     Attr,
     Candidate,
@@ -35,19 +34,18 @@ from ._base.records import (
 )  # fmt: skip
 from ._base.results import Comparison, Conditions, Counters, Info, Op, Profile, Reading, Timings, Tuned
 from ._base.stats import Stats
+from ._base.texts import TurnsWarning
 from ._calls.calls import Batch
 from ._calls.contexts import Place
 from ._calls.pending import Pending
 from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
-from ._clients.admin import Clients, DeviceLoad
 from ._clients.aio import AsyncClient, connect_async
+from ._clients.base import Clients, DeviceLoad
 from ._clients.client import Client, connect
-from ._clients.inline import cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
-from ._clients.raw import RawKernel, RawModule
-from ._kernels.elementwise import AsyncElementwise, Elementwise
+from ._clients.inline import RawKernel, RawModule, cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
+from ._kernels.formulas import AsyncElementwise, AsyncReduction, Elementwise, Reduction
 from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module
-from ._kernels.reduction import AsyncReduction, Reduction
 from ._source.maps import TensorMap
 from ._source.signature import Param
 from ._tensors.device_array import Array

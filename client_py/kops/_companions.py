@@ -1,5 +1,5 @@
 """The private names of the package that its companions may use. `kops.interpret`, `kops.extension`, `kops.judge`, `kops.profiler` and
-`kops.ray` import public names, `from .. import Client`, and names listed here, `from .._companions import table`. The lint refuses all
+`kops.ray` import public names, `from .. import Client`, and names listed here, `from .._companions import texts`. The lint refuses all
 others.
 
 Names that need NumPy are imported when they are first asked for: a profile, say, does without NumPy.
@@ -12,29 +12,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # Tables, texts, numbers, messages
-from ._base import intervals, table
+from ._base import intervals, texts
 from ._base import stats as stats_table
 from ._base.compiled import compiled_part, native
 from ._base.declarations import DTYPES, KERNEL_STANDARDS, OPS
 from ._base.dtypes import NAMES
 from ._base.errors import BY_CODE
-from ._base.log import OURS, log, warn
-from ._base.stopwatch import Stopwatch
-from ._base.texts import closest_first, counted
-from ._base.timeouts import DEFAULT_TIMEOUT
-from ._base.views import plain_view
+from ._base.intervals import Stopwatch
+from ._base.texts import OURS, closest_first, counted, log, warn
+from ._base.twins import DEFAULT_TIMEOUT
 
 # Clients and their calls, which `kops.profiler` wraps while it records
 from ._calls.calls import Calls
 from ._calls.contexts import on_device
+from ._calls.launch import image, plain_view
 from ._calls.ops import OpMethods
 from ._calls.plans import truest
 from ._clients import inline
 from ._clients.client import Client
-from ._kernels.code import Code
 from ._kernels.formulas import Formula
-from ._kernels.here import image
-from ._kernels.kernels import BaseKernel, Bound
+from ._kernels.kernels import BaseKernel, Bound, Code
 from ._kernels.untyped import Form, on_stream
 from ._memory.exports import allocations
 from ._session.link import Call
@@ -57,17 +54,14 @@ from ._tensors.device_array import Array, find_device, row_major
 from ._version import VERSION
 
 if TYPE_CHECKING:
-    from ._base.needs_numpy import numpy
-    from ._tensors.bits import BITS, bits_of, numbers_of
-    from ._tensors.numpy import empty
+    from ._tensors.numpy import BITS, bits_of, empty, numbers_of, numpy
 else:
-    _WITH_NUMPY = {"numpy": "_base.needs_numpy", "empty": "_tensors.numpy"}
-    _WITH_NUMPY |= dict.fromkeys(("BITS", "bits_of", "numbers_of"), "_tensors.bits")
+    _WITH_NUMPY = ("BITS", "bits_of", "empty", "numbers_of", "numpy")
 
     def __getattr__(name: str) -> Any:
         if name not in _WITH_NUMPY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{_WITH_NUMPY[name]}", __package__), name)
+        return getattr(import_module("._tensors.numpy", __package__), name)
 
 
 # Private members of clients and arrays
@@ -106,6 +100,6 @@ __all__ = [
     "Token", "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement",
     "drive", "empty", "fault", "find_device", "image", "inline", "intervals", "kernel_names", "log", "macros", "native",
     "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view", "reach_of", "scan", "standard",
-    "stats_table", "structure", "table", "template_of", "to_bytes", "tokens", "truest_timing", "type_of", "view_of", "warn",
+    "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing", "type_of", "view_of", "warn",
     "wire_dtype",
 ]  # fmt: skip

@@ -6,7 +6,7 @@
 static PyObject *set_errors(PyObject *module, PyObject *function)
 {
     (void)module;
-    native_raise_by(function);
+    native_replace(&native_make_error, function);
     Py_RETURN_NONE;
 }
 

@@ -2,8 +2,8 @@
  * process goes from here to the launch without Python in between. All other calls, and calls that fail here, go to the
  * Python function, which takes everything and names errors. So this file must check or compare everything that the
  * Python function checks. */
-#include "fast.h"
-#include "ops.h"
+#include "here/op.h"
+#include "python_native.h"
 
 /* Needs Python.h before it. */
 #include <structmember.h>
@@ -46,18 +46,12 @@ static PyObject *name_ops, *name_where, *name_out, *name_here, *name_auto, *name
 
 static bool intern_names(void)
 {
-    static const struct {
-        PyObject **at;
-        const char *text;
-    } names[] = {
+    static const struct native_name names[] = {
         {&name_ops, "_ops_here"}, {&name_where, "where"}, {&name_out, "out"},
         {&name_here, "here"},     {&name_auto, "auto"},   {&name_tell, "_tell_ops"},
     };
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (!*names[i].at && !(*names[i].at = PyUnicode_InternFromString(names[i].text)))
-            return false;
-    return true;
+    return native_intern(names, sizeof(names) / sizeof(names[0]));
 }
 
 /* ---- keywords ---- */

@@ -1,5 +1,5 @@
 /* kops._native: the Python client's connection in C. One kops_client carries every request of a link: MessagePack that
- * Python made (link.c), and ops and kernels on torch CUDA tensors, straight from the tensors (fast.c, launch.c,
+ * Python made (link.c), and ops and kernels on torch CUDA tensors, straight from the tensors (fast.c,
  * tensor.c).
  *
  * Built against Python's stable ABI, so one file serves every version from 3.10 on. All state is guarded by the GIL,
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "api/native.h"
-#include "here/read.h"
+#include "here/code.h"
 
 enum {
     FAST_OPERANDS = 16,
@@ -76,32 +76,37 @@ static inline void native_replace(PyObject **at, PyObject *value)
     Py_XDECREF(before);
 }
 
-/* ---- link.c ---- */
+/* ---- module.c ---- */
 
-extern PyType_Spec link_spec;
-
-/* ---- shared.c ---- */
-
-extern bool native_leaving; /* the interpreter is ending */
+extern bool native_leaving;         /* the interpreter is ending */
+extern PyObject *native_make_error; /* (code, message, detail) → exception; NULL: not set yet */
 
 /* Raises the package's exception for an error. Returns NULL. */
 PyObject *native_raise(const struct kops_error *e);
 /* Returns None, or raises. */
 PyObject *native_outcome(enum kops_code r, const struct kops_error *e);
+/* Returns the result of a short way that cannot be taken: NotImplemented, or NULL with the exception that is set. */
+PyObject *native_decline(void);
 /* Frees an object of a type of this module: the end of its tp_dealloc. */
 void native_free(PyObject *self);
-/* Sets the function (code, message, detail) → exception that native_raise() calls. */
-void native_raise_by(PyObject *function);
+
+/* Names of attributes, as interned texts. */
+struct native_name {
+    PyObject **at;
+    const char *text;
+};
+/* Makes those that are not there yet. False with an exception set. */
+bool native_intern(const struct native_name *names, size_t n);
 
 /* Converts seconds, or None, to milliseconds for libkops. False with an exception set. */
 bool native_milliseconds(PyObject *seconds, int64_t *ret_ms);
 
-/* link_enter() and link_leave() bracket every use of the client. False with an exception set: the client is closed. */
-bool link_enter(struct link *link);
-void link_leave(struct link *link);
+/* ---- link.c ---- */
 
-/* Closes the client and drops the kept references. No thread uses the link any more. */
-void link_end(struct link *link);
+extern PyType_Spec link_spec;
+
+/* Ends a use of the client, which began with users++. */
+void link_leave(struct link *link);
 
 /* Waits for a ticket with the GIL released, and handles signals. `reply` NULL: the ticket of a run. 1: it has ended,
  * with *e; 0: the time is over; -1: an exception is set. The ticket stays valid after 0 and -1. */
@@ -114,12 +119,14 @@ void link_abandon(struct link *link, kops_ticket ticket, bool cancel, PyObject *
 /* Keeps references until the op that was enqueued last has ended. */
 int link_keep(struct link *link, PyObject *references);
 
-/* Drops the references of ended ops. Returns how many are left. */
-size_t link_collect(struct link *link);
-
 /* ---- fast.c ---- */
 
+extern PyType_Spec kernel_spec;
+
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *link_remember(PyObject *self, PyObject *arguments);
+PyObject *link_forget(PyObject *self, PyObject *arguments);
 
 /* ---- compare.c ---- */
 
@@ -133,33 +140,37 @@ PyObject *source_host_cxx(PyObject *module, PyObject *bytes);
 PyObject *source_expression(PyObject *module, PyObject *arguments);
 PyObject *source_check_declaration(PyObject *module, PyObject *params);
 
-/* ---- launch.c ---- */
-
-extern PyType_Spec kernel_spec;
-
-PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
-
 /* ---- here.c ---- */
 
-extern PyType_Spec here_spec;
+extern PyType_Spec here_spec, ops_spec;
 
 PyObject *here_kept(PyObject *module, PyObject *key);
-
-/* ---- here_op.c ---- */
-
-extern PyType_Spec ops_spec;
-
 PyObject *here_check_layout(PyObject *module, PyObject *number);
 PyObject *here_keep_image(PyObject *module, PyObject *arguments);
+
+/* kops._native.Ops: launches of built-in ops in this process, for one client. op_method.c launches without Python in
+ * between. */
+enum { OPS_MOST = 128, OPS_DEVICES = 16 };
+
+/* Places where calls run. */
+enum place { PLACE_DAEMON, PLACE_HERE, PLACE_AUTO };
+
+/* Decisions of "auto". */
+enum decision { DECISION_NONE, DECISION_DAEMON, DECISION_HERE };
+
+struct ops {
+    PyObject ob_base;
+    struct here_ops *counts;
+    PyObject *scopes, *batches, *submitted;       /* the client's dicts: see Calls; NULL: not attached */
+    enum place place;                             /* place of a call that names none */
+    unsigned char decided[OPS_MOST][OPS_DEVICES]; /* enum decision; by an op's number and a device's */
+};
+
+extern PyTypeObject *ops_type; /* the module's, for checks */
 
 /* ---- op_method.c ---- */
 
 extern PyType_Spec op_method_spec;
-
-/* ---- fast.c ---- */
-
-PyObject *link_remember(PyObject *self, PyObject *arguments);
-PyObject *link_forget(PyObject *self, PyObject *arguments);
 
 /* ---- shortcut.c ---- */
 
@@ -188,6 +199,12 @@ bool tensor_stream(int device, void **ret_stream);
 /* Make tensors; NULL with an exception set. */
 PyObject *tensor_like(PyObject *value);
 PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank);
+
+/* ---- fast.c: results of ops ---- */
+
+/* Makes a tensor for an op's result, where its shape and dtype follow simply from the inputs by a rule of FAST_RULES.
+ * NULL: they do not, or an exception is set. */
+PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned n_inputs, int rule);
 
 /* ---- tensor.c: device arrays of launches in this process's own contexts ---- */
 

@@ -27,11 +27,14 @@ static PyObject *name_is_cuda, *name_is_cpu, *name_requires_grad, *name_current_
 
 static bool intern_names(void)
 {
-    return (name_is_cuda || (name_is_cuda = PyUnicode_InternFromString("is_cuda"))) &&
-           (name_is_cpu || (name_is_cpu = PyUnicode_InternFromString("is_cpu"))) &&
-           (name_requires_grad || (name_requires_grad = PyUnicode_InternFromString("requires_grad"))) &&
-           (name_current_level || (name_current_level = PyUnicode_InternFromString("_current_level"))) &&
-           (no_arguments || (no_arguments = PyTuple_New(0)));
+    static const struct native_name names[] = {
+        {&name_is_cuda, "is_cuda"},
+        {&name_is_cpu, "is_cpu"},
+        {&name_requires_grad, "requires_grad"},
+        {&name_current_level, "_current_level"},
+    };
+
+    return native_intern(names, sizeof(names) / sizeof(names[0])) && (no_arguments || (no_arguments = PyTuple_New(0)));
 }
 
 /* Tells whether an answer of torch is true, and drops it. -1 with an exception set. */

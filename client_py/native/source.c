@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/expr_program.h"
+#include "core/expr.h"
 #include "here/kernel.h"
 #include "python_native.h"
 #include "source/hostcode.h"
@@ -69,8 +69,8 @@ enum {
     NAMES_SHOWN = 8, /* names that are listed, used or not, where an expression uses an unknown one */
 };
 
-/* The names of an expression, with their values. What is wrong with one that the expression does not use does no harm.
- */
+/* The names of an expression, with their values. A value that cannot be used is an error only where the expression
+ * names it. */
 struct values {
     struct expr_name names[NAMES_MAX];
     PyObject *given[NAMES_MAX]; /* borrowed */

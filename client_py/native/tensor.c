@@ -45,20 +45,14 @@ static PyObject *name_data_ptr, *name_shape, *name_stride, *name_is_contiguous, 
 
 static bool intern_names(void)
 {
-    static const struct {
-        PyObject **at;
-        const char *text;
-    } names[] = {
+    static const struct native_name names[] = {
         {&name_data_ptr, "data_ptr"}, {&name_shape, "shape"},
         {&name_stride, "stride"},     {&name_is_contiguous, "is_contiguous"},
         {&name_dtype, "dtype"},       {&name_get_device, "get_device"},
         {&name_is_neg, "is_neg"},
     };
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (!*names[i].at && !(*names[i].at = PyUnicode_InternFromString(names[i].text)))
-            return false;
-    return true;
+    return native_intern(names, sizeof(names) / sizeof(names[0]));
 }
 
 PyObject *tensor_configure(PyObject *module, PyObject *arguments)
@@ -170,14 +164,17 @@ static bool get_number(PyObject *value, PyObject *method, int64_t *ret)
     return !PyErr_Occurred();
 }
 
-static bool get_numbers(PyObject *tuple, int64_t *ret, unsigned *ret_n)
+/* `tuple` may be NULL, with an exception set. */
+static bool read_numbers(PyObject *tuple, int64_t *into, unsigned *ret_n)
 {
-    Py_ssize_t n = tuple && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : FAST_RANK + 1;
+    const Py_ssize_t n = tuple && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : FAST_RANK + 1;
 
-    if (n > FAST_RANK)
+    if (n > FAST_RANK) {
+        PyErr_SetString(PyExc_ValueError, "an array of at most 8 dimensions is expected");
         return false;
+    }
     for (Py_ssize_t i = 0; i < n; i++)
-        ret[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        into[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
     *ret_n = (unsigned)n;
     return !PyErr_Occurred();
 }
@@ -205,7 +202,7 @@ static bool read_methods(PyObject *value, struct operand *o)
     if (!read_dtype(value, o) || !get_number(value, name_get_device, &device) || device < 0)
         return false;
     tuple = PyObject_GetAttr(value, name_shape);
-    ok = get_numbers(tuple, o->shape, &o->rank);
+    ok = read_numbers(tuple, o->shape, &o->rank);
     Py_XDECREF(tuple);
     if (!ok || !get_number(value, name_data_ptr, &pointer) || !get_number(value, name_is_contiguous, &contiguous))
         return false;
@@ -215,7 +212,7 @@ static bool read_methods(PyObject *value, struct operand *o)
     if (o->contiguous)
         return true;
     tuple = PyObject_CallMethodObjArgs(value, name_stride, NULL);
-    ok = get_numbers(tuple, o->strides, &n) && n == o->rank;
+    ok = read_numbers(tuple, o->strides, &n) && n == o->rank;
     Py_XDECREF(tuple);
     return ok;
 }
@@ -274,20 +271,6 @@ PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank)
 }
 
 /* ---- arrays of launches here ---- */
-
-static bool read_numbers(PyObject *tuple, int64_t *into, unsigned *ret_n)
-{
-    const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : FAST_RANK + 1;
-
-    if (n > FAST_RANK) {
-        PyErr_SetString(PyExc_ValueError, "an array of at most 8 dimensions is expected");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < n; i++)
-        into[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-    *ret_n = (unsigned)n;
-    return !PyErr_Occurred();
-}
 
 static bool read_array(PyObject *value, struct operand *o)
 {

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import kops
@@ -21,9 +22,18 @@ from support import backends  # noqa: E402
 from support.daemon import Daemon  # noqa: E402
 
 
+@contextmanager
+def daemon_of(backend: str, more: str = "") -> Iterator[Daemon]:
+    """With `more` lines in its configuration. Skips the test where the backend cannot be had."""
+    if (why := backends.missing(backend)) is not None:
+        pytest.skip(why)
+    with Daemon(config=backends.config(backend) + more) as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
+    with daemon_of(backends.HOST) as running:
         yield running
 
 

@@ -3,14 +3,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import fake_torch  # noqa: E402
 import kops  # noqa: E402
 from fake_daemon import FakeDaemon  # noqa: E402
 from kops._base.compiled import native  # noqa: E402
@@ -27,6 +31,37 @@ def daemon() -> Iterator[FakeDaemon]:
 def k(daemon: FakeDaemon) -> Iterator[kops.Client]:
     with kops.connect(daemon.path, timeout=20) as client:
         yield client
+
+
+@pytest.fixture
+def a(k: kops.Client) -> Any:
+    return k.array(numpy.arange(16, dtype="float32"))
+
+
+@pytest.fixture
+def held(daemon: FakeDaemon) -> Iterator[threading.Event]:
+    """`run` is not answered until the gate is set."""
+    daemon.gate.clear()
+    yield daemon.gate
+    daemon.gate.set()
+
+
+@pytest.fixture
+def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small torch is the one that is imported."""
+    monkeypatch.setitem(sys.modules, "torch", fake_torch)
+
+
+@pytest.fixture
+def torch_gpu(daemon: FakeDaemon, with_torch: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Its CUDA tensors lie in the stand-in driver's memory; the daemon says yes to whatever it is asked to run."""
+    cuda = pytest.importorskip("standin_driver", reason="the stand-in driver is not built")
+    monkeypatch.setenv("KOPS_CUDA_DRIVER", str(cuda.library()))
+    driver = cuda.standin.Driver()
+    for name, value in (("driver", driver), ("synchronized", []), ("fills", []), ("awaited", 0), ("handle", 0)):
+        monkeypatch.setattr(fake_torch.cuda, name, value)
+    daemon.script["run"] = lambda peer, params, fds: {"timings": {"gpu_us": 1.0}, "device": "GPU-x", "variant": "v"}
+    return driver
 
 
 @pytest.hookimpl(tryfirst=True)

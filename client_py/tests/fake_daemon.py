@@ -2,24 +2,25 @@
 test.
 
 It shares no code with the client. `requests` has every message received; `gate` holds back the answers of `run` while
-cleared; `script` may answer a method in its own way.
+cleared; `script` may answer a method in its own way. Kernels that it does not know by name it runs in the interpreter.
 """
 
 from __future__ import annotations
 
-import array
 import fcntl
+import itertools
 import mmap
 import os
+import queue
 import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import numpy
-from fake_kernels import KERNELS, KernelMethods
 
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "i64": "int64", "u8": "uint8", "bool": "bool"}
 HELLO = {
@@ -28,36 +29,30 @@ HELLO = {
     "protocol_min": 1,
     "pid": 1,
     "devices": [
-        {
-            "index": 0,
-            "name": "fake",
-            "uuid": "host",
-            "backend": "host",
-            "memory_bytes": 1,
-            "compute_units": 1,
-            "arch": "x",
-            "default": True,
-        }
+        {"index": 0, "name": "fake", "uuid": "host", "backend": "host", "memory_bytes": 1, "compute_units": 1, "arch": "x", "default": True}
     ],
     "ops": [
-        {
-            "name": name,
-            "inputs": inputs,
-            "outputs": ["out"],
-            "dtypes": ["f32"],
-            "attrs": [],
-            "variants": {"host": ["v"]},
-        }
+        {"name": name, "inputs": inputs, "outputs": ["out"], "dtypes": ["f32"], "attrs": [], "variants": {"host": ["v"]}}
         for name, inputs in (("add", ["a", "b"]), ("square", ["a"]), ("gemm", ["a", "b"]))
     ],
     "limits": {"message_bytes": 65536, "depth": 32, "nfds": 16, "inflight": 8, "rank": 16},
     "features": ["memfd", "sequence", "program", "priority", "cuda_ipc", "cuda_vmm", "cuda_pool", "compile", "kernels"],
-    "kernels": KERNELS,
+    "kernels": {"compiler": "NVRTC 0.0", "arch": ["sm_90a"], "policy": "owner", "allowed": True, "multiprocessors": [4]},
     "of_a_later_version": [1, 2, 3],
 }
-
-
 RUNS = ("run", "launch", "sequence", "run_program")
+
+
+def add2(c: Any, a: Any, b: Any, n: int) -> None:
+    c.reshape(-1)[:n] = a.reshape(-1)[:n] + b.reshape(-1)[:n]
+
+
+def scale(y: Any, x: Any, a: float, n: int) -> None:
+    if y is not None:
+        y[:n] = a * x[:n]
+
+
+KERNELS = {"add2_kernel": add2, "scale": scale, "scale<float>": scale, "ns::scale": scale}
 
 
 class Refused(Exception):
@@ -66,56 +61,52 @@ class Refused(Exception):
         self.error = {"code": code, "message": message, "detail": detail}
 
 
-class Buffer:
-    def __init__(self, fd: int | None, size: int, params: dict[str, Any]) -> None:
-        self.params = params
-        self.size = size
-        self.data = mmap.mmap(fd, size) if fd is not None else None
-        if fd is not None:
-            os.close(fd)
+def refuser(code: str, message: str = "refused", **detail: Any) -> Callable[..., Any]:
+    """A script that refuses."""
+
+    def refuse(*_: Any) -> Any:
+        raise Refused(code, message, **detail)
+
+    return refuse
 
 
-class Peer(KernelMethods):
+class Peer:
     """One connection."""
 
     def __init__(self, daemon: FakeDaemon, sock: socket.socket) -> None:
-        super().__init__()
         self.daemon = daemon
         self.socket = sock
-        self.buffers: dict[int, Buffer] = {}
+        self.buffers: dict[int, SimpleNamespace] = {}
+        self.modules: dict[int, dict[str, Any]] = {}
+        self.kernels: dict[int, dict[str, Any]] = {}
+        self.programs: dict[int, dict[str, Any]] = {}
         self.ended = threading.Event()
         self.leaves = False  # it hangs up a moment after its next answer
         self.ends = False  # it hangs up behind its next answer, before another request is read
         self.write_lock = threading.Lock()
         self.msgid: int | None = None  # the last request's
         self.running: dict[int, threading.Event] = {}  # msgid -> set when cancelled
-        self.runners: dict[int, threading.Thread] = {}  # by stream
-        self.queues: dict[int, list[tuple[int, str, dict[str, Any]]]] = {}
-        self.queued = threading.Condition()
-        self.programs: dict[int, dict[str, Any]] = {}
+        self.streams: dict[int, tuple[queue.SimpleQueue[Any], threading.Thread]] = {}
         self.page: Any = None  # words of ready, then of done
         self.thread = threading.Thread(target=self.serve, daemon=True)
 
-    def hang_up(self) -> None:
+    def hang_up(self) -> Any:
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+        return NotImplemented
 
     def serve(self) -> None:
-        # No limits here: what the client sends is the test's business.
-        unpacker = msgpack.Unpacker(raw=False)
+        unpacker = msgpack.Unpacker(raw=False)  # no limits: what the client sends is the test's business
         fds: list[int] = []
         while True:
             try:
-                data, control, flags, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
+                data, got, flags, _ = socket.recv_fds(self.socket, 65536, 16, socket.MSG_CMSG_CLOEXEC)
             except OSError:
                 break
             assert not flags & socket.MSG_CTRUNC
-            for _, _, payload in control:
-                got = array.array("i")
-                got.frombytes(payload)
-                fds.extend(got)
+            fds.extend(got)
             if not data:
                 break
             unpacker.feed(data)
@@ -123,8 +114,8 @@ class Peer(KernelMethods):
                 self.handle(message, fds)
         self.ended.set()
         self.buffers.clear()
-        with self.queued:
-            self.queued.notify_all()
+        for waiting, _ in self.streams.values():
+            waiting.put(None)
 
     def handle(self, message: list[Any], fds: list[int]) -> None:
         params = message[-1][0]
@@ -132,33 +123,24 @@ class Peer(KernelMethods):
         method = message[1] if message[0] == 2 else message[2]
         msgid = self.msgid = None if message[0] == 2 else message[1]
         self.daemon.requests.append((method, params))
-        if method in RUNS and (method not in self.daemon.script or "done" in params or "ready" in params):
-            self.running[msgid] = threading.Event()
-            stream = params.get("stream", 0)
-            with self.queued:
-                self.queues.setdefault(stream, []).append((msgid, method, params))
-                if stream not in self.runners:
-                    self.runners[stream] = threading.Thread(target=self.run_queue, args=(stream,), daemon=True)
-                    self.runners[stream].start()
-                self.queued.notify_all()
+        if method not in RUNS or (method in self.daemon.script and not {"done", "ready"} & params.keys()):
+            self.answer(msgid, method, params, own)
             return
-        self.answer(msgid, method, params, own)
+        self.running[msgid] = threading.Event()
+        stream = params.get("stream", 0)
+        if stream not in self.streams:
+            waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            self.streams[stream] = waiting, threading.Thread(target=self.run_stream, args=(waiting, stream), daemon=True)
+            self.streams[stream][1].start()
+        self.streams[stream][0].put((msgid, method, params))
 
-    def run_queue(self, stream: int) -> None:
-        queue = self.queues[stream]
-        while True:
-            with self.queued:
-                self.queued.wait_for(lambda: queue or self.ended.is_set())
-                if self.ended.is_set():
-                    return
-                msgid, method, params = queue.pop(0)
+    def run_stream(self, waiting: queue.SimpleQueue[Any], stream: int) -> None:
+        while (request := waiting.get()) is not None:
+            msgid, method, params = request
             cancelled = self.running[msgid]
-
-            def ready() -> bool:
-                return "ready" not in params or self.page[stream] >= params["ready"]  # noqa: B023
-
-            while not (ready() and self.daemon.gate.wait(0.005)) and not cancelled.is_set() and not self.ended.wait(0.001):
-                pass
+            while ("ready" in params and self.page[stream] < params["ready"]) or not self.daemon.gate.wait(0.005):
+                if cancelled.is_set() or self.ended.wait(0.001):
+                    break
             if self.ended.is_set():
                 return
             self.running.pop(msgid)
@@ -204,14 +186,11 @@ class Peer(KernelMethods):
         return params
 
     def do_register(self, params: dict[str, Any], fds: list[int]) -> Any:
-        if params["kind"] != "memfd":
-            for fd in fds:
-                os.close(fd)
-        if "extend" in params:
-            return {"buffer": params["extend"], "size": params["size"]}
-        fd = fds[params["fd"]] if params["kind"] == "memfd" else None
-        buffer = self.daemon.next_buffer()
-        self.buffers[buffer] = Buffer(fd, params["size"], params)
+        data = mmap.mmap(fds[params["fd"]], params["size"]) if params["kind"] == "memfd" else None
+        for fd in fds:
+            os.close(fd)
+        buffer = params.get("extend") or next(self.daemon.ids)
+        self.buffers.setdefault(buffer, SimpleNamespace(data=data, params=params))
         return {"buffer": buffer, "size": params["size"]}
 
     def do_timelines(self, params: dict[str, Any], fds: list[int]) -> Any:
@@ -222,15 +201,9 @@ class Peer(KernelMethods):
         return {"nfds": 1, "fd": 0, "size": 4096, "streams": 256, "_fd": fd}
 
     def do_release(self, params: dict[str, Any], fds: list[int]) -> Any:
-        if self.release_kernel(params):
-            return {}
-        if "program" in params:
-            if self.programs.pop(params["program"], None) is None:
-                raise Refused("unknown_program")
-            return {}
-        if params["buffer"] not in self.buffers:
-            raise Refused("unknown_buffer")
-        del self.buffers[params["buffer"]]
+        ((kind, number),) = params.items()
+        if getattr(self, kind + "s").pop(number, None) is None:
+            raise Refused("unknown_kernel" if kind == "module" else "unknown_" + kind)
         return {}
 
     def do_cancel(self, params: dict[str, Any], fds: list[int]) -> Any:
@@ -282,19 +255,18 @@ class Peer(KernelMethods):
 
     def do_sequence(self, params: dict[str, Any], fds: list[int]) -> Any:
         tensors = params["tensors"]
-        for i, step in enumerate(params["ops"]):
-            try:
-                if "kernel" in step:
-                    self.step(step, tensors)
-                    continue
-                run = {"in": [tensors[t] for t in step["in"]], "out": [tensors[t] for t in step["out"]]}
-                self.do_run({"op": step["op"], "attrs": step.get("attrs", {}), **run}, fds)
-            except Refused as refused:
-                raise Refused(refused.error["code"], key=f"ops[{i}]") from refused
+        for step in params["ops"]:
+            if "kernel" in step:
+                kinds = [param["kind"] for param in self.kernels[step["kernel"]]["params"]]
+                places = zip(kinds, step["args"], strict=True)
+                self.compute(step, [arg if kind == "scalar" or arg is None else tensors[arg] for kind, arg in places])
+                continue
+            run = {"in": [tensors[t] for t in step["in"]], "out": [tensors[t] for t in step["out"]]}
+            self.do_run({"op": step["op"], "attrs": step.get("attrs", {}), **run}, fds)
         return {**self.measured(params), "variants": ["fake"] * len(params["ops"])}
 
     def do_program(self, params: dict[str, Any], fds: list[int]) -> Any:
-        program = self.daemon.next_buffer()
+        program = next(self.daemon.ids)
         self.programs[program] = params
         return {"program": program, "device": "host", "variants": ["fake"] * len(params["ops"])}
 
@@ -307,10 +279,47 @@ class Peer(KernelMethods):
             tensors[bound["index"]] |= {"buffer": bound["buffer"], "offset": bound["offset"]}
         return self.do_sequence({**kept, **params, "tensors": tensors}, fds)
 
+    def do_compile(self, params: dict[str, Any], fds: list[int]) -> Any:
+        module = next(self.daemon.ids)
+        self.modules[module] = params
+        entries = [
+            {"name": name, "lowered": f"_Z{name}", "registers": 16, "shared_bytes": 0, "local_bytes": 0, "const_bytes": 0,
+             "max_threads": 1024, "params": [8, 8, 8, 4], "of_a_later_version": 1}
+            for name in params["entries"]
+        ]  # fmt: skip
+        return {
+            "module": module, "key": "ab" * 32, "arch": params.get("arch", "sm_90a"), "compiler": "NVRTC 0.0", "cached": "memory",
+            "compile_us": 25000.0, "log": "a warning", "image_bytes": 5000, "entries": entries,
+        }  # fmt: skip
+
+    def do_kernel(self, params: dict[str, Any], fds: list[int]) -> Any:
+        if params["module"] not in self.modules:
+            raise Refused("unknown_kernel")
+        kernel = next(self.daemon.ids)
+        self.kernels[kernel] = params
+        return {"kernel": kernel}
+
+    def do_launch(self, params: dict[str, Any], fds: list[int]) -> Any:
+        self.compute(params, params["args"])
+        return {**self.measured(params), "variant": "user"}
+
+    def compute(self, step: dict[str, Any], args: list[Any]) -> None:
+        declared = self.kernels.get(step["kernel"])
+        if declared is None:
+            raise Refused("unknown_kernel")
+        assert len(args) == len(declared["params"])
+        values = [self.view(arg) if isinstance(arg, dict) else arg for arg in args]
+        if declared["entry"] in KERNELS:
+            KERNELS[declared["entry"]](*values)
+            return
+        from kops import interpret
+
+        module = self.modules[declared["module"]]
+        sizes = {name: step.get(name, declared.get(name)) for name in ("grid", "block")}
+        interpret.run(module["source"], declared["entry"], declared["params"], values, **sizes, check=())
+
 
 class FakeDaemon:
-    refused = Refused
-
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="kops-fake-")
         self.path = os.path.join(self.folder.name, "kopsd.sock")
@@ -320,8 +329,7 @@ class FakeDaemon:
         self.gate = threading.Event()
         self.gate.set()
         self.peers: list[Peer] = []
-        self._buffers = 0
-        self._lock = threading.Lock()
+        self.ids = itertools.count(1)
         self.start()
 
     def start(self) -> None:
@@ -334,10 +342,13 @@ class FakeDaemon:
     def stop(self) -> None:
         """As if it had died, and its socket with it. start() is a new one."""
         os.unlink(self.path)
+        self._listen_no_more()
+        self.hang_up()
+
+    def _listen_no_more(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
-        self.hang_up()
 
     def hang_up(self) -> None:
         """Ends the connections; what they had asked is not answered."""
@@ -354,29 +365,23 @@ class FakeDaemon:
             self.peers.append(peer)
             peer.thread.start()
 
-    def next_buffer(self) -> int:
-        with self._lock:
-            self._buffers += 1
-            return self._buffers
-
-    def methods(self) -> list[str]:
-        return [method for method, _ in list(self.requests)]
+    def sent(self, *methods: str) -> list[dict[str, Any]]:
+        """The params of the requests of those methods."""
+        return [params for method, params in list(self.requests) if method in methods]
 
     def count(self, method: str) -> int:
-        return self.methods().count(method)
+        return len(self.sent(method))
 
     def runs(self) -> list[dict[str, Any]]:
-        return [params for method, params in list(self.requests) if method == "run"]
+        return self.sent("run")
 
     def close(self) -> None:
         self.gate.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
+        self._listen_no_more()
         for peer in self.peers:
             peer.hang_up()
             peer.thread.join()
-            for runner in list(peer.runners.values()):
+            for _, runner in list(peer.streams.values()):
                 runner.join()
             peer.socket.close()
         self.folder.cleanup()

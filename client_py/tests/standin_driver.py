@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kops._memory.exports import allocations
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,12 +25,15 @@ sys.path.insert(0, str(ROOT / "tests"))
 standin = pytest.importorskip("standin_cuda")
 
 
-@contextmanager
-def in_use() -> Iterator[Any]:
-    """The environment names the driver meanwhile. Gives its control page."""
-    made = standin.Control()
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    """The environment names it meanwhile. `control` is its control page."""
     before = dict(os.environ)
-    os.environ.update({"KOPS_CUDA_DRIVER": str(library()), **made.env})
+    control = standin.Control()
+    os.environ.update({"KOPS_CUDA_DRIVER": str(library()), **control.env})
+    allocations.after_fork()  # another module's driver may be loaded already
+    made = standin.Driver()
+    made.control = control
     yield made
     os.environ.clear()
     os.environ.update(before)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from typing import Any
 
 import kops
 import pytest
-from fake_daemon import FakeDaemon, Refused
-from kops._clients.admin import drain_patience
+from fake_daemon import FakeDaemon, refuser
+from kops._clients.base import drain_patience
 from which import compiled_only
 
 ONE = {"count": 3, "p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 3.5, "max": 4.0}
@@ -58,14 +56,10 @@ def test_admin(k: kops.Client, daemon: FakeDaemon) -> None:
     assert daemon.requests[-1] == ("drain", {"resume": True})
 
 
-@compiled_only
-def test_admin_aio(daemon: FakeDaemon) -> None:
-    async def main() -> None:
-        async with kops.connect_async(daemon.path) as k:
-            check(await k.clients(), await k.metrics(), await k.drain())
-            assert daemon.requests[-1] == ("drain", {})
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+async def test_admin_aio(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path) as k:
+        check(await k.clients(), await k.metrics(), await k.drain())
+        assert daemon.requests[-1] == ("drain", {})
 
 
 def test_drain_waits_longer_than_other_calls() -> None:
@@ -74,48 +68,32 @@ def test_drain_waits_longer_than_other_calls() -> None:
     assert drain_patience(None, 20) is None and drain_patience(3600, None) is None
 
 
-def test_drain_is_for_administrators(k: kops.Client, daemon: FakeDaemon) -> None:
-    def drain(*_: Any) -> Any:
-        raise Refused("permission_denied", "for administrators")
-
-    daemon.script["drain"] = drain
+@pytest.mark.parametrize("method", ANSWERS)
+def test_who_is_refused(k: kops.Client, daemon: FakeDaemon, method: str) -> None:
+    daemon.script[method] = refuser("unknown_method", "no such method")
+    with pytest.raises(kops.Unsupported, match=f"older than the method `{method}`"):
+        getattr(k, method)()
+    daemon.script[method] = refuser("permission_denied", "for administrators")
     with pytest.raises(kops.PermissionDenied, match="administrators"):
-        k.drain()
+        getattr(k, method)()
 
 
 @pytest.mark.parametrize("wrong", [{"stop": True, "resume": True}, {"wait": 0}, {"wait": -1}, {"wait": 1e9}])
 def test_drain_refuses(k: kops.Client, daemon: FakeDaemon, wrong: Any) -> None:
     with pytest.raises(kops.BadArgument):
         k.drain(**wrong)
-    assert "drain" not in [method for method, _ in daemon.requests]
-
-
-@pytest.mark.parametrize("method", ANSWERS)
-def test_an_older_daemon(k: kops.Client, daemon: FakeDaemon, method: str) -> None:
-    def unknown(*_: Any) -> Any:
-        raise Refused("unknown_method", "no such method")
-
-    daemon.script[method] = unknown
-    with pytest.raises(kops.Unsupported, match=f"older than the method `{method}`"):
-        getattr(k, method)()
+    assert not daemon.count("drain")
 
 
 @compiled_only
-def test_drain_is_not_repeated(daemon: FakeDaemon) -> None:
+def test_drain_is_not_repeated(k: kops.Client, daemon: FakeDaemon) -> None:
     """The daemon that follows is not the one that was to end; what can be asked twice is asked again."""
-    seen: list[str] = []
 
-    def lose(peer: Any, params: Any, fds: Any) -> Any:
-        seen.append("lost")
-        if len(seen) == 1:
-            peer.socket.shutdown(socket.SHUT_RDWR)
-            return NotImplemented
-        return ANSWERS["clients"] if daemon.requests[-1][0] == "clients" else ANSWERS["drain"]
+    def lose(peer: Any, *_: Any) -> Any:
+        return peer.hang_up() if daemon.count(daemon.requests[-1][0]) == 1 else CLIENTS
 
     daemon.script["drain"] = daemon.script["clients"] = lose
-    with kops.connect(daemon.path, timeout=20) as k:
-        with pytest.raises(kops.ConnectionLost, match="not the one that was to drain"):
-            k.drain(stop=True)
-        assert len(seen) == 1
-        seen.clear()
-        assert k.clients().state == "draining" and len(seen) == 2
+    with pytest.raises(kops.ConnectionLost, match="not the one that was to drain"):
+        k.drain(stop=True)
+    assert daemon.count("drain") == 1
+    assert k.clients().state == "draining" and daemon.count("clients") == 2

@@ -8,11 +8,9 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon
-from test_client import wait_for
+from fake_daemon import FakeDaemon, Peer, Refused
+from test_recovery import always, hang_up, lose_device, once, refuse
 from which import compiled_only, unanswered
-
-pytestmark = compiled_only
 
 
 async def until(condition: Any) -> None:
@@ -37,18 +35,6 @@ async def test_calls(daemon: FakeDaemon) -> None:
         await k.ping()
 
 
-async def test_tasks_are_pipelined_and_the_limit_holds(daemon: FakeDaemon) -> None:
-    k = await kops.connect_async(daemon.path)
-    daemon.gate.clear()
-    a = k.array(numpy.arange(16, dtype="float32"))
-    tasks = [asyncio.create_task(k.add(a, float(i))) for i in range(40)]
-    await until(lambda: daemon.count("run") == 7)
-    daemon.gate.set()
-    for i, task in enumerate(tasks):
-        assert (await task == a + i).all()
-    await k.close()
-
-
 async def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
     async with kops.connect_async(daemon.path, timeout=20) as k:
         with pytest.raises(kops.UnknownOp):
@@ -60,19 +46,6 @@ async def test_errors_and_timeouts(daemon: FakeDaemon) -> None:
         assert (await k.square([3.0])).tolist() == [9]
         assert await k.ping({"still": "here"}) == {"still": "here"}
     assert daemon.count("cancel") == 1 and len(daemon.peers) == 1
-
-
-async def test_a_timeout_also_ends_the_wait_for_room(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        daemon.gate.clear()
-        a = k.array([2.0])
-        await k.ping()
-        tasks = [asyncio.create_task(k.square(a)) for _ in range(7)]
-        await until(lambda: daemon.count("run") == 7)
-        with pytest.raises(kops.Timeout):
-            await k.ping(timeout=0.05)
-        daemon.gate.set()
-        assert [(await task).item() for task in tasks] == [4] * 7 and await k.ping() == {}
 
 
 async def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None:
@@ -89,50 +62,132 @@ async def test_cancelling_a_task_cancels_the_request(daemon: FakeDaemon) -> None
         assert (await k.square([2.0])).tolist() == [4]
 
 
-async def test_a_lost_connection(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        a = k.array([2.0])
-        await k.square(a)
-        daemon.gate.clear()
-        tasks = [asyncio.create_task(k.square(a)) for _ in range(3)]
-        await until(lambda: daemon.count("run") == 4)
-        daemon.peers[0].socket.shutdown(2)
-        daemon.gate.set()
-        assert [float((await task)[0]) for task in tasks] == [4, 4, 4]
-        assert len(daemon.peers) == 2 and daemon.count("run") == 7
-
-
+@compiled_only
 def test_a_client_outlives_its_loop(daemon: FakeDaemon) -> None:
     k = kops.AsyncClient(daemon.path)
-    assert asyncio.run(k.ping({"a": 1})) == {"a": 1}
-    assert asyncio.run(k.ping({"a": 2})) == {"a": 2}
+    for i in range(2):
+        assert asyncio.run(k.ping({"a": i})) == {"a": i}
     asyncio.run(k.close())
-
-
-async def test_connect_failed(tmp_path: Any) -> None:
-    with pytest.raises(kops.ConnectFailed):
-        await kops.connect_async(tmp_path / "nothing")
-
-
-async def test_the_end_of_a_client_is_the_end_of_its_connection(daemon: FakeDaemon) -> None:
-    async with kops.connect_async(daemon.path) as k:
-        await k.ping()
-    wait_for(lambda: daemon.peers[0].ended.is_set())
 
 
 async def test_no_more_are_under_way_than_the_daemon_takes(daemon: FakeDaemon) -> None:
     async with kops.connect_async(daemon.path, timeout=20) as k:
         a = k.array([1.0, 2.0])
         await k.square(a)
-        before, limit = daemon.count("run"), k.info.limits["inflight"] - 1
+        limit = k.info.limits["inflight"] - 1
         daemon.gate.clear()
-        tasks = [asyncio.create_task(k.square(a)) for _ in range(4 * limit)]
+        tasks = [asyncio.create_task(k.add(a, float(i))) for i in range(4 * limit)]
         with pytest.raises(kops.Timeout, match="no reply to run within 0.2"):
             await k.square(a, timeout=0.2)
-        assert daemon.count("run") == before + limit
+        assert daemon.count("run") == 1 + limit
+        with pytest.raises(kops.Timeout):
+            await k.ping(timeout=0.05)
         tasks[-1].cancel()
         daemon.gate.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(list(result) == [1, 4] for result in results[:-1])
+        assert [list(result) for result in results[:-1]] == [[1 + i, 2 + i] for i in range(4 * limit - 1)]
         assert isinstance(results[-1], asyncio.CancelledError)
         assert list(await k.square(a)) == [1, 4]
+
+
+# When the daemon goes away: the same rules, and the order of calls that were under way
+
+@pytest.mark.parametrize("how", [hang_up, lose_device])
+async def test_async_calls_are_repeated_as_well(how: Any, daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        a = k.array([1.0, 2.0, 3.0])
+        asked = once(daemon, "run", how)
+        assert list(await k.square(a)) == [1, 4, 9] and asked == [2]
+        async with k.sequence() as s:
+            b = s.square(s.add(a, a))
+        assert list(b) == [4, 16, 36]
+        asked = once(daemon, "run", how)
+        with pytest.raises(kops.ConnectionLost if how is hang_up else kops.DeviceLost, match="memory that it reads"):
+            await k.square(a, out=a)
+        assert asked == [1]
+        asked = always(daemon, "run", how)
+        with pytest.raises((kops.ConnectionLost, kops.DeviceLost)):
+            await k.square(a)
+        assert asked == [2]
+
+
+async def test_async_calls_are_repeated_in_order(daemon: FakeDaemon) -> None:
+    """Each reads what the one before it writes."""
+
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        chain = [k.array([2.0])] + [k.zeros(1) for _ in range(5)]
+        for one in chain:
+            await k.square(one)
+        before = daemon.count("run")
+        daemon.gate.clear()
+        tasks = [asyncio.create_task(k.add(chain[i], chain[i], out=chain[i + 1])) for i in range(5)]
+        await until(lambda: daemon.count("run") == before + 5)
+        daemon.hang_up()
+        daemon.gate.set()
+        await asyncio.gather(*tasks)
+        assert [float(one[0]) for one in chain] == [2, 4, 8, 16, 32, 64]
+
+
+async def test_async_clients_give_up(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=0.3) as k:
+        daemon.stop()
+        with pytest.raises(kops.ConnectFailed, match=r"within 0\.3 s"):
+            await k.ping()
+        daemon.start()
+        assert await k.ping({"x": 1}) == {"x": 1}
+        asked = always(daemon, "run", refuse)
+        with pytest.raises(kops.ShuttingDown, match="Nothing ran"):
+            await k.square([1.0])
+        assert asked[0] > 2
+
+
+async def test_a_call_that_is_cancelled_leaves_the_new_connection_to_others(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        await k.ping()
+        daemon.stop()
+        first, second = (asyncio.create_task(k.ping({"x": i})) for i in range(2))
+        await until(lambda: k._making is not None or k._connection is None or not k._connection.alive)
+        first.cancel()
+        await asyncio.wait([first])
+        daemon.start()
+        assert await second == {"x": 1} and await k.ping({"x": 2}) == {"x": 2}
+
+
+async def test_a_repeated_run_holds_up_no_other_call(daemon: FakeDaemon) -> None:
+    async with kops.connect_async(daemon.path, timeout=20) as k:
+        a = k.array([1.0, 2.0])
+        await k.square(a)
+        daemon.gate.clear()
+        daemon.script["ping"] = lambda *_: NotImplemented
+        long, quick = asyncio.create_task(k.square(a)), asyncio.create_task(k.ping({"x": 1}))
+        await until(lambda: daemon.count("run") == 2 and daemon.count("ping") == 1)
+        del daemon.script["ping"]
+        daemon.hang_up()
+        assert await asyncio.wait_for(quick, 20) == {"x": 1} and not long.done()
+        daemon.gate.set()
+        assert list(await long) == [1, 4]
+
+
+async def test_a_daemon_that_lost_its_device_still_answers(daemon: FakeDaemon) -> None:
+    slow_ones: list[tuple[Peer, int | None]] = []
+
+    def ping(peer: Peer, params: Any, fds: Any) -> Any:
+        if "slow" in params:
+            slow_ones.append((peer, peer.msgid))
+            return NotImplemented
+        raise Refused("device_lost", "the device is lost", daemon="ends")
+
+    async with kops.connect_async(daemon.path, timeout=20, reconnect_timeout=20) as k:
+        daemon.script["ping"] = ping
+        slow = asyncio.create_task(k.ping({"slow": 1}))
+        await until(lambda: slow_ones)
+        lost = asyncio.create_task(k.ping())
+        connection = k._connection
+        await until(lambda: connection.doomed and k._connecting.locked())  # the lost call looks for the next daemon
+        peer, msgid = slow_ones[0]
+        peer.send([1, msgid, None, {"slow": 1}])
+        assert await asyncio.wait_for(slow, 20) == {"slow": 1} and not lost.done()
+        assert connection.failure is None  # it is read as it comes, not at the connection's end
+        daemon.script.clear()
+        daemon.hang_up()
+        assert await lost == {}

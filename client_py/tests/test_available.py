@@ -13,7 +13,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, refuser
 from kops._base.compiled import native
 from kops._memory.pool import pool
 from which import compiled_only, plain_only
@@ -51,27 +51,18 @@ def test_in_plain_python_the_machine_is_the_limit(k: kops.Client) -> None:
 def test_what_there_is_not_is_a_memory_error(k: kops.Client, daemon: FakeDaemon) -> None:
     wide = numpy.broadcast_to(numpy.float32(1), (HUGE,))
     before = pool.usage()["segments"]
+    with pytest.raises(kops.OutOfMemory, match=r"4\.0 TiB of shared memory were asked for, and .* has .* left for this process"):
+        k.empty((HUGE,))
     for call in (
-        lambda: k.add(wide, numpy.float32(1)),
-        lambda: k.submit("add", wide, numpy.float32(1)),
-        lambda: k.empty((HUGE,)),
-        lambda: k.empty((HUGE, HUGE)),
-        lambda: k.zeros(HUGE, "f64"),
-        lambda: k.array(wide),
-        lambda: k.array(numpy.broadcast_to(numpy.int16(1), (HUGE,)), "f64"),
-    ):
+        lambda: k.add(wide, numpy.float32(1)), lambda: k.submit("add", wide, numpy.float32(1)), lambda: k.empty((HUGE, HUGE)),
+        lambda: k.zeros(HUGE, "f64"), lambda: k.array(wide), lambda: k.array(numpy.broadcast_to(numpy.int16(1), (HUGE,)), "f64"),
+    ):  # fmt: skip
         with pytest.raises(MemoryError, match=r"TiB|EiB") as caught:
             call()
         assert isinstance(caught.value, kops.OutOfMemory)
         assert caught.value.detail["asked"] > caught.value.detail["available"] > 0
     assert pool.usage()["segments"] <= before + 1 and not daemon.count("run")
     assert k.add(numpy.float32([1, 2]), 1.0).tolist() == [2, 3]
-
-
-@compiled_only
-def test_the_message_says_asked_and_available(k: kops.Client) -> None:
-    with pytest.raises(kops.OutOfMemory, match=r"4\.0 TiB of shared memory were asked for, and .* has .* left for this process"):
-        k.empty((HUGE,))
 
 
 def test_what_is_kept_for_reuse_is_given_up_first(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +83,10 @@ def allocated(fd: int) -> int:
     return os.fstat(fd).st_blocks * 512
 
 
-def test_pages_are_taken_by_this_process(k: kops.Client) -> None:
+@pytest.mark.parametrize("populate", [True, False])
+def test_pages_are_taken_by_this_process(k: kops.Client, monkeypatch: pytest.MonkeyPatch, populate: bool) -> None:
+    if not populate:
+        monkeypatch.setattr("kops._memory.pool.MADV_POPULATE_WRITE", 9999)  # as on a kernel that cannot
     pool.trim()
     big = k.empty(4 << 20)
     segment = pool.find(big.__array_interface__["data"][0])
@@ -105,26 +99,8 @@ def test_pages_are_taken_by_this_process(k: kops.Client) -> None:
     assert all(place.touched >= place.size // 4 for place in places if place is not None)
 
 
-def test_kernels_that_cannot_populate(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kops._memory.pool.MADV_POPULATE_WRITE", 9999)
-    pool.trim()
-    big = k.empty(4 << 20)
-    segment = pool.find(big.__array_interface__["data"][0])
-    assert segment is not None and allocated(segment.fd) >= big.nbytes
-
-
-def limited(code: str, what: int, size: int) -> str:
-    """What a process prints that has a limit."""
-    def limit() -> None:
-        resource.setrlimit(what, (size, size))
-
-    done = subprocess.run([sys.executable, "-c", code], preexec_fn=limit, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True)  # fmt: skip
-    return done.stdout.strip()
-
-
 ASK = """
-from kops._tensors import arrays as _arrays
+from kops._tensors import adapters as _arrays
 import kops
 try:
     _arrays.empty({}, "f32")
@@ -134,21 +110,22 @@ except kops.OutOfMemory as error:
 
 
 @compiled_only
-def test_limits_of_the_process() -> None:
-    assert limited(ASK.format(1 << 26), resource.RLIMIT_FSIZE, 64 << 20) == "RLIMIT_FSIZE"
-    assert limited(ASK.format(1 << 29), resource.RLIMIT_AS, 2 << 30) == "RLIMIT_AS"
+@pytest.mark.parametrize("name, size, limit", [("RLIMIT_FSIZE", 1 << 26, 64 << 20), ("RLIMIT_AS", 1 << 29, 2 << 30)])
+def test_limits_of_the_process(name: str, size: int, limit: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK.format(size)], preexec_fn=lambda: resource.setrlimit(getattr(resource, name), (limit, limit)),
+        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == name
 
 
 def test_what_failed_for_memory_is_not_asked_again(k: kops.Client, daemon: FakeDaemon) -> None:
-    def refuse(*_: Any) -> Any:
-        raise daemon.refused("out_of_memory", "the device has too little")
-
     a = k.array([1.0])
-    for method in ("run", "register", "stats"):
-        daemon.script[method] = refuse
+    for method, call in (("run", lambda: k.add(a, 1.0)), ("register", lambda: k.add(k.empty((1 << 18,)), 1.0)), ("stats", k.stats)):
+        daemon.script[method] = refuser("out_of_memory", "the device has too little")
         before = daemon.count(method)
         with pytest.raises(kops.OutOfMemory):
-            k.stats() if method == "stats" else k.add(k.empty((1 << 18,)) if method == "register" else a, 1.0)
+            call()
         assert daemon.count(method) == before + 1
         del daemon.script[method]
     assert k.square(a).tolist() == [1]

@@ -14,7 +14,7 @@ from built import Daemon
 from kops._base.results import Conditions, Reading
 
 from support import raw  # isort: skip
-from support.nvml import FAKE_GPU, Nvml  # isort: skip
+from support.nvml import GPU, Nvml  # isort: skip
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def nvml(tmp_path: Path) -> Nvml:
 
 @pytest.fixture
 def real(nvml: Nvml) -> Iterator[Daemon]:
-    with Daemon(env=nvml.env, program="kopsd_fake_gpu") as running:
+    with nvml.daemon() as running:
         yield running
 
 
@@ -34,13 +34,11 @@ def k(real: Daemon) -> Iterator[kops.Client]:
         yield client
 
 
-# ---- what a line says ----
-
-CALM = Reading(FAKE_GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
+CALM = Reading(GPU, "", 1980, 1980, 3201, 3201, 36, 79.2, 700, 0, 0)
 
 
 def told(**after: Any) -> Conditions:
-    return Conditions(CALM, Reading.of({**vars(CALM), **after}, FAKE_GPU))
+    return Conditions(CALM, Reading.of({**vars(CALM), **after}, GPU))
 
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests/vectors/conditions.json").read_text(encoding="utf-8"))
@@ -48,7 +46,7 @@ VECTORS = json.loads((Path(__file__).resolve().parents[2] / "tests/vectors/condi
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
 def test_the_same_line_as_kopsctl_prints(vector: dict[str, Any]) -> None:
-    before, after = (Reading.of(vector[when], FAKE_GPU) for when in ("before", "after"))
+    before, after = (Reading.of(vector[when], GPU) for when in ("before", "after"))
     assert str(Conditions(before, after)) == vector["line"]
 
 
@@ -66,11 +64,8 @@ def test_the_same_line_as_kopsctl_prints(vector: dict[str, Any]) -> None:
 def test_what_a_device_did(after: dict[str, Any], changed: bool, slowed: bool, throttled: tuple[str, ...]) -> None:
     made = told(**after)
     assert (made.changed, made.slowed, made.throttled) == (changed, slowed, throttled)
-    rose = Conditions(Reading(FAKE_GPU, clock_mhz=345), Reading(FAKE_GPU, clock_mhz=1980))
+    rose = Conditions(Reading(GPU, clock_mhz=345), Reading(GPU, clock_mhz=1980))
     assert rose.changed and not rose.slowed
-
-
-def test_what_is_not_known() -> None:
     unknown = Conditions(CALM, Reading(missing="no libnvidia-ml.so.1"))
     assert str(unknown) == "clocks and temperature are not known: no libnvidia-ml.so.1"
     assert unknown.missing == "no libnvidia-ml.so.1" and not unknown.changed and not unknown.slowed
@@ -78,21 +73,24 @@ def test_what_is_not_known() -> None:
     assert half.missing == "it ran elsewhere" and str(half) == str(told())
 
 
-# ---- beside a profile ----
-
-
 def test_profiles(k: kops.Client, nvml: Nvml) -> None:
     a = numpy.ones(8, "float32")
     calm = k.profile("square", a).conditions
-    assert calm == Conditions(calm.before, calm.after) and calm.after.device == FAKE_GPU and calm.after.clock_mhz == 1980
+    assert calm == Conditions(calm.before, calm.after) and calm.after.device == GPU and calm.after.clock_mhz == 1980
     assert nvml.readings == 2, "one before, one after"
     assert str(k.profile("square", a)).splitlines()[-1] == str(calm)
     read = nvml.readings
     assert k.profile("square", a, conditions=False).conditions is None and nvml.readings == read
+    host = k.profile("square", a, device="host").conditions
+    assert host.before.device == host.after.device == "host"
     nvml.answer(reasons=0x4)
     assert str(k.profile("square", a)).endswith("WARNING: the clocks were kept down by power_cap")
     assert k.conditions().reasons == ("power_cap",) and k.conditions("host").device == "host"
     assert "power_cap" not in str(k.conditions("host"))
+    assert all(device.conditions is not None for device in k.clients().devices)
+    nvml.answer(block=1)
+    assert k.profile("square", a).conditions.missing == "the driver does not answer"
+    nvml.answer()
 
 
 def test_the_reading_before_comes_before(k: kops.Client, nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +109,6 @@ def test_the_reading_before_comes_before(k: kops.Client, nvml: Nvml, monkeypatch
     assert (found.before.clock_mhz, found.after.clock_mhz, found.power_slowed_us, found.throttled) == (1980, 1590, 3500, ("power_cap",))
 
 
-def test_a_profile_elsewhere(k: kops.Client) -> None:
-    host = k.profile("square", numpy.ones(8, "float32"), device="host").conditions
-    assert host.before.device == host.after.device == "host"
-
-
 async def test_the_asynchronous_client(real: Daemon) -> None:
     async with await kops.connect_async(real.socket_path, timeout=raw.PATIENCE) as k:
         profile = await k.profile("square", numpy.ones(8, "float32"))
@@ -125,15 +118,3 @@ async def test_the_asynchronous_client(real: Daemon) -> None:
 def test_comparisons_read_once(k: kops.Client, nvml: Nvml) -> None:
     found = k.compare("square", "square", numpy.ones(8, "float32"), rounds=6)
     assert nvml.readings == 2 and found.conditions.after.clock_mhz == 1980 and "1980 of 1980 MHz" in str(found)
-
-
-def test_a_driver_that_hangs_costs_no_profile(k: kops.Client, nvml: Nvml) -> None:
-    nvml.answer(block=1)
-    profile = k.profile("square", numpy.ones(8, "float32"))
-    nvml.answer()
-    assert profile.samples and profile.conditions.missing == "the driver does not answer"
-
-
-def test_the_load_of_devices(k: kops.Client) -> None:
-    load = {device.uuid: device for device in k.clients().devices}
-    assert load[FAKE_GPU].conditions is not None and load["host"].conditions is not None

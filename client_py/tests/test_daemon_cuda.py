@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -15,32 +14,21 @@ import kops
 import numpy
 import pytest
 from built import Daemon, backends
-from kops._memory import exports as _cuda
-from kops._tensors import numbers as cached_numbers
+from kops._tensors import operands as cached_numbers
+from standin_driver import driver
 from which import compiled_only
 
-import standin_cuda as standin  # isort: skip
+__all__ = ["driver"]
 
 if (why := backends.missing(backends.STANDIN)) is not None:
     pytest.skip(why, allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    control = standin.Control()
-    before = dict(os.environ)
-    os.environ.update({"KOPS_CUDA_DRIVER": str(backends.standin_driver()), **control.env})
-    _cuda.allocations.after_fork()  # another module's driver may be loaded already
-    yield standin.Driver()
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture
 def real(driver: Any) -> Iterator[Daemon]:
     running = Daemon(config=backends.config(backends.STANDIN))
     yield running
-    running.cleanup()
+    running.cleanup()  # some tests kill it
 
 
 @pytest.fixture

@@ -1,94 +1,61 @@
-"""Kernels of the user's own that fault and hang, on a fake GPU with executors: what the client raises, and that it goes on."""
+"""Kernels of the user's own that fault and hang, on the stand-in GPU with executors: what the client raises, and that it goes on."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import kops
 import pytest
 from built import Daemon, backends
 
-from support.daemon import binary  # isort: skip
+from support.kernels import HOSTILE, OTHERS  # isort: skip
 
 if backends.nvrtc() is None:
     pytest.skip("there is no NVRTC here", allow_module_level=True)
-if not binary("kopsd_fake_gpu").exists():
-    pytest.skip("there is no fake GPU in this build", allow_module_level=True)
+if (why := backends.missing(backends.STANDIN)) is not None:
+    pytest.skip(why, allow_module_level=True)
 
-SOURCE = """
-extern "C" __global__ void good_kernel(float* p) { p[0] = 1; }
-extern "C" __global__ void fault_kernel(float* p) { p[1ull << 40] = 1; }
-extern "C" __global__ void spin_forever(float* p) { while (atomicAdd(p, 0.0f) == 0) { } }
-"""
+
+def standin(config: str) -> Daemon:
+    return Daemon(config=backends.config(backends.STANDIN) + config)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str], Daemon]]:
-    running: list[Daemon] = []
-
-    def new(config: str) -> Daemon:
-        running.append(Daemon(config=config, program="kopsd_fake_gpu"))
-        return running[-1]
-
-    yield new
-    for daemon in running:
-        daemon.stop()
-
-
-@pytest.fixture
-def daemon(start: Callable[[str], Daemon]) -> Daemon:
-    return start("[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n")
+def daemon() -> Iterator[Daemon]:
+    with standin("[server]\njob_timeout_s = 1\n[executors]\nisolate = user\n") as running:
+        yield running
 
 
 def kernel(k: kops.Client, entry: str) -> kops.Kernel:
-    return k.kernel(SOURCE, entry, "float* p[1]", grid=1, block=1)
+    return k.kernel(OTHERS, entry, "float* p[1]", grid=1, block=1)
 
 
-def test_a_fault_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
+def good(k: kops.Client) -> None:
+    """A kernel that ends."""
+    k.kernel(HOSTILE, "run_for", "unsigned* runs[1], int us", grid=1, block=1)(k.zeros(1, "u32"), 1)
+
+
+def test_what_a_kernel_does_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
     with kops.connect(daemon.socket_path, timeout=60) as k:
         p, before = k.zeros(1), k.info
-        with pytest.raises(kops.DeviceFault) as caught:
-            kernel(k, "fault_kernel")(p)
-        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", None)
-        assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
-        good, bad = kernel(k, "good_kernel"), kernel(k, "fault_kernel")
+        bad, spin = (kernel(k, entry) for entry in ("fault_kernel", "spin_forever"))
         with k.program() as program:
-            good(p)
+            k.square(p)
             bad(p)
-        with pytest.raises(kops.DeviceFault) as caught:
-            program.run()
-        assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", 1)
-        good(p)
-        assert k.info is before  # it is the same connection
-
-
-def test_a_kernel_that_hangs_is_told_and_the_client_goes_on(daemon: Daemon) -> None:
-    with kops.connect(daemon.socket_path, timeout=60) as k:
-        p, before = k.zeros(1), k.info
-        spin = kernel(k, "spin_forever")
-        with pytest.raises(kops.JobTimeout) as caught:
+        for call, index in ((lambda: bad(p), None), (program.run, 1)):
+            with pytest.raises(kops.DeviceFault) as caught:
+                call()
+            assert (caught.value.kernel, caught.value.op_index) == ("fault_kernel", index)
+            assert caught.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS" and isinstance(caught.value, RuntimeError)
+        with pytest.raises(kops.JobTimeout) as hung:
             spin(p)
-        assert caught.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
-        with pytest.raises(kops.DeadlineExceeded) as late:
-            spin(p, deadline_ms=100)
-        assert late.value.ended
-        kernel(k, "good_kernel")(p)
-        assert k.info is before
-
-
-def test_too_many_faults(daemon: Daemon) -> None:
-    with kops.connect(daemon.socket_path, timeout=60) as k:
-        p = k.zeros(1)
-        bad = kernel(k, "fault_kernel")
-        for _ in range(3):
-            with pytest.raises(kops.DeviceFault):
-                bad(p)
-        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as caught:
-            kernel(k, "good_kernel")(p)
-        assert caught.value.detail["quota"] == "faults" and caught.value.detail["retry_after_ms"] <= 60000
+        assert hung.value.detail == {"timeout_s": 1, "daemon": "goes_on"}
+        with pytest.raises(kops.QuotaExceeded, match="faulted or hung 3 times") as refused:
+            good(k)
+        assert refused.value.detail["quota"] == "faults" and refused.value.detail["retry_after_ms"] <= 60000
         k.square(p)
+        assert k.info is before  # it is the same connection
 
 
 async def test_isolation_is_asked_for(daemon: Daemon) -> None:
@@ -102,9 +69,9 @@ async def test_isolation_is_asked_for(daemon: Daemon) -> None:
         kops.connect(daemon.socket_path, isolate="none")
 
 
-def test_a_daemon_without_executors_for_users(start: Any) -> None:
-    daemon = start("[executors]\nisolate = none\n")
-    with kops.connect(daemon.socket_path) as k:
-        assert k.info.isolation == "none" and "isolation: none" in str(k.info)
-    with pytest.raises(kops.Unsupported, match="executors.isolate is none"):
-        kops.connect(daemon.socket_path, isolate="connection")
+def test_a_daemon_without_executors_for_users() -> None:
+    with standin("[executors]\nisolate = none\n") as daemon:
+        with kops.connect(daemon.socket_path) as k:
+            assert k.info.isolation == "none" and "isolation: none" in str(k.info)
+        with pytest.raises(kops.Unsupported, match="executors.isolate is none"):
+            kops.connect(daemon.socket_path, isolate="connection")

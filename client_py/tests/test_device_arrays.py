@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 from collections.abc import Iterator
 
 import kops
 import numpy
 import pytest
-from built import Daemon, backends
+from built import Daemon, backends, daemon_of
 from kops._memory import device_pool
-from which import compiled_only
+from which import compiled_only, in_child
 
 DTYPES = ("f32", "f64", "f16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool")
 
 
 @pytest.fixture(scope="module", params=[backends.HOST, backends.STANDIN])
 def real(request: pytest.FixtureRequest) -> Iterator[Daemon]:
-    if (why := backends.missing(request.param)) is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(request.param)) as running:
+    with daemon_of(request.param) as running:
         running.backend = request.param
         yield running
 
 
-@pytest.fixture
-def k(real: Daemon) -> Iterator[kops.Client]:
-    with kops.connect(real.socket_path, timeout=120) as client:
-        yield client
-    gc.collect()
-
-
 @pytest.fixture(scope="module")
 def standin() -> Iterator[Daemon]:
-    if (why := backends.missing(backends.STANDIN)) is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(backends.STANDIN)) as running:
+    with daemon_of(backends.STANDIN) as running:
         yield running
 
 
@@ -49,11 +37,15 @@ def gpu(standin: Daemon) -> Iterator[kops.Client]:
     gc.collect()
 
 
+@pytest.fixture
+def k(real: Daemon) -> Iterator[kops.Client]:
+    with kops.connect(real.socket_path, timeout=120) as client:
+        yield client
+    gc.collect()
+
+
 def numbers(*shape: int, dtype: str = "float32") -> numpy.ndarray:
     return (numpy.random.default_rng().standard_normal(shape) * 50).astype(dtype)
-
-
-# Copies
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -69,6 +61,11 @@ def test_what_is_set_is_what_is_got(k: kops.Client, dtype: str) -> None:
     a.set(1)
     assert (a.get() == 1).all()
     assert numpy.array_equal(k.copy(a).get(), a.get()) and type(k.copy(a)) is kops.Array
+    sent, got = a.set(value, blocking=False, stream=3), a.get(blocking=False, stream=3)
+    assert isinstance(sent, kops.Pending) and sent.result() is a and numpy.array_equal(got.result(), value)
+    nothing = k.empty((0, 5), dtype, device=0)
+    nothing.set(numpy.empty((0, 5), value.dtype))
+    assert nothing.get().shape == (0, 5) and nothing[:, 2:4].shape == (0, 2)
 
 
 def test_the_device_is_named_as_elsewhere(k: kops.Client, real: Daemon) -> None:
@@ -80,56 +77,23 @@ def test_the_device_is_named_as_elsewhere(k: kops.Client, real: Daemon) -> None:
     assert not k.zeros((3, 4), "i32", device=0).get().any()
     assert k.array([1, 2], device=0).dtype == numpy.float32, "lists are f32, as without a device"
     assert k.array(numpy.arange(3), "f64", device=0).get().tolist() == [0, 1, 2]
-    for wrong in (-1, (3, -2)):
-        with pytest.raises(kops.BadArgument, match="negative"):
-            k.empty(wrong, device=0)
-    with pytest.raises(kops.WrongType, match="a shape is"):
-        k.empty("three", device=0)
     if real.backend == backends.STANDIN:
         assert k.array([1.0], device="host").device.backend == "host"
 
 
-def test_arrays_without_elements(k: kops.Client) -> None:
-    a = k.empty((0, 5), device=0)
-    assert a.get().shape == (0, 5) and k.square(a).shape == (0, 5) and a[:, 2:4].shape == (0, 2)
-    a.set(numpy.empty((0, 5), "float32"))
-
-
-def test_without_waiting(k: kops.Client) -> None:
-    value = numbers(1000, 100)
-    a = k.empty(value.shape, device=0)
-    sent = a.set(value, blocking=False, stream=3)
-    got = a.get(blocking=False, stream=3)
-    assert isinstance(sent, kops.Pending) and sent.result() is a
-    assert numpy.array_equal(got.result(), value)
-
-
 def test_wrong_copies_say_what_to_do(k: kops.Client) -> None:
-    a = k.zeros((2, 3), device=0)
-    with pytest.raises(kops.ShapeMismatch, match="does not broadcast"):
-        a.set(numpy.zeros(4))
-    with pytest.raises(kops.ShapeMismatch):
-        a.get(numpy.zeros(6, "float32"))
-    with pytest.raises(kops.DtypeMismatch):
-        a.get(numpy.zeros((2, 3)))
-    frozen = numpy.zeros((2, 3), "float32")
+    a, frozen = k.zeros((2, 3), device=0), numpy.zeros((2, 3), "float32")
     frozen.flags.writeable = False
-    with pytest.raises(kops.ReadOnly):
-        a.get(frozen)
-    with pytest.raises(TypeError):
-        numpy.ones((2, 3)) + a  # it would copy each time
-    with pytest.raises(ValueError, match="copy"):
-        numpy.asarray(a, copy=False) if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else a.__array__(copy=False)
-
-
-# Views
-
-
-def test_other_processes_are_sent_the_contents(k: kops.Client) -> None:
-    a = k.zeros(3, device=0)
-    for take in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match=r"a.get\(\)"):
-            take(a)
+    for call, error, why in (
+        (lambda: a.set(numpy.zeros(4)), kops.ShapeMismatch, "does not broadcast"), (lambda: a.__array__(copy=False), ValueError, "copy"),
+        (lambda: a.get(numpy.zeros(6, "float32")), kops.ShapeMismatch, ""), (lambda: a.get(numpy.zeros((2, 3))), kops.DtypeMismatch, ""),
+        (lambda: a.get(frozen), kops.ReadOnly, ""), (lambda: numpy.ones((2, 3)) + a, TypeError, ""),  # it would copy each time
+        (lambda: k.empty(-1, device=0), kops.BadArgument, "negative"), (lambda: k.empty((3, -2), device=0), kops.BadArgument, "negative"),
+        (lambda: k.empty("three", device=0), kops.WrongType, "a shape is"), (lambda: len(k.zeros((), device=0)), TypeError, ""),
+        *((lambda take=take: take(a), TypeError, r"a.get\(\)") for take in (pickle.dumps, copy.copy, copy.deepcopy)),
+    ):  # fmt: skip
+        with pytest.raises(error, match=why):
+            call()
 
 
 def test_views_are_numpys(k: kops.Client) -> None:
@@ -168,11 +132,6 @@ def test_what_is_no_view(k: kops.Client) -> None:
     assert k.copy(a.T).reshape(24).shape == (24,)
     with pytest.raises(kops.BadArgument, match="once"):
         a.transpose(0, 0)
-    with pytest.raises(TypeError):
-        len(k.zeros((), device=0))
-
-
-# Ops
 
 
 def test_ops_take_them_in_place(k: kops.Client) -> None:
@@ -180,14 +139,15 @@ def test_ops_take_them_in_place(k: kops.Client) -> None:
     a, b = k.array(x, device=0), k.array(y, device=0)
     c, timings = k.add(a, b, timing=True)
     assert type(c) is kops.Array and timings.h2d_us is None and timings.device == k.devices[0].uuid
-    assert numpy.array_equal(c.get(), x + y)
+    assert numpy.array_equal(c.get(), x + y) and k.square(k.empty((0, 5), device=0)).shape == (0, 5)
     assert numpy.array_equal(k.add(a, 2.5).get(), x + numpy.float32(2.5))
     assert numpy.array_equal(k.add(2.5, a).get(), k.add(a, 2.5).get())
     assert k.square(a, out=a) is a and numpy.array_equal(a.get(), x * x)
     assert numpy.allclose(k.gemm(b, c, alpha=0.5).get(), 0.5 * y @ (x + y), rtol=1e-4, atol=1e-2)
     assert k.gemm(b, c[0]).shape == (64,)
     assert k.submit("square", b).result().get()[0, 0] == y[0, 0] * y[0, 0]
-    assert len(k.profile("square", b, repeat=3).samples) == 3
+    for cache in ("warm", "cold"):
+        assert len(k.profile("square", k.array(numbers(1 << 20), device=0), repeat=3, cache=cache).samples) == 3
 
 
 def test_several_at_once(k: kops.Client) -> None:
@@ -215,45 +175,32 @@ KERNEL = """extern "C" __global__ void scale(float* y, const float* x, float f, 
 
 
 @compiled_only
-def test_the_interpreter_takes_those_of_the_host(real: Daemon) -> None:
+def test_the_interpreter_takes_those_of_the_host(k: kops.Client, real: Daemon) -> None:
     pytest.importorskip("kops.interpret")
-    with kops.connect(real.socket_path, timeout=120) as k:
-        kern = k.kernel(KERNEL, "scale", "out float* y[n], const float* x[n], float f, int n", grid="ceil_div(n, 256)", block=256,
-                        fallback="interpret") if real.backend == backends.HOST else kops.kernel(KERNEL, "scale")  # fmt: skip
-        x, y = k.array(numpy.arange(10), "f32", device=0), k.zeros(10, device=0)
-        if real.backend != backends.HOST:
-            with pytest.raises(kops.WrongType, match=r"a.get\(\)"):
-                kern.interpret(y, x, 2.0, 10, grid=1, block=32)
-            return
-        assert kern(y, x, 2.0, 10) is y and y.get().tolist() == [2 * i for i in range(10)]
-        made = k.elementwise("x * y + 1", fallback="interpret")(x, x[:1])
-        assert type(made) is kops.Array and made.get().tolist() == [1] * 10
-        assert k.reduce("x", "a + b", identity=0, fallback="interpret")(x).get() == 45
+    x, y = k.array(numpy.arange(10), "f32", device=0), k.zeros(10, device=0)
+    if real.backend != backends.HOST:
+        with pytest.raises(kops.WrongType, match=r"a.get\(\)"):
+            kops.kernel(KERNEL, "scale").interpret(y, x, 2.0, 10, grid=1, block=32)
+        return
+    signature = "out float* y[n], const float* x[n], float f, int n"
+    kern = k.kernel(KERNEL, "scale", signature, grid="ceil_div(n, 256)", block=256, fallback="interpret")
+    assert kern(y, x, 2.0, 10) is y and y.get().tolist() == [2 * i for i in range(10)]
+    made = k.elementwise("x * y + 1", fallback="interpret")(x, x[:1])
+    assert type(made) is kops.Array and made.get().tolist() == [1] * 10
+    assert k.reduce("x", "a + b", identity=0, fallback="interpret")(x).get() == 45
 
 
-def test_profiles_with_cold_caches(k: kops.Client) -> None:
-    a = k.array(numbers(1 << 20), device=0)
-    profile = k.profile("square", a, repeat=4, cache="cold")
-    assert len(profile.samples) == 4
-
-
-def test_many_numbers_share_memory(gpu: kops.Client) -> None:
+def test_numbers_share_memory_and_host_arrays_are_not_mixed(gpu: kops.Client) -> None:
     a = gpu.zeros(4, device=0)
     gpu.add(a, -1.0)
     before = device_pool.pool_of(gpu.devices[0].uuid).bytes
     for i in range(300):
         assert gpu.add(a, float(i)).get()[3] == i
     assert device_pool.pool_of(gpu.devices[0].uuid).bytes == before
-
-
-def test_host_arrays_are_not_mixed_with_them(gpu: kops.Client) -> None:
     with pytest.raises(kops.DeviceMismatch, match="k.array"):
-        gpu.add(gpu.zeros(4, device=0), numpy.zeros(4, "float32"))
+        gpu.add(a, numpy.zeros(4, "float32"))
     with pytest.raises(kops.UnknownDtype):
         gpu.square(gpu.zeros(4, "bool", device=0))
-
-
-# Memory
 
 
 def test_results_reuse_memory(gpu: kops.Client) -> None:
@@ -274,21 +221,18 @@ def test_results_reuse_memory(gpu: kops.Client) -> None:
     assert sum(user.allocated_bytes for user in gpu.clients().users) <= allocated - 2 * (4 << 20)
 
 
-def test_memory_runs_out_with_a_clear_error(standin: Daemon) -> None:
-    if (why := backends.missing(backends.STANDIN)) is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(backends.STANDIN) + "[quota]\nallocated_mib = 24\n") as small:
-        with kops.connect(small.socket_path, timeout=120) as k:
-            k.trim()
-            first = k.array(numbers(2 << 20), device=0)  # 8 MiB
-            second = k.square(first)
-            with pytest.raises(kops.QuotaExceeded, match="allocated"):
-                k.empty(3 << 20, device=0)
-            with pytest.raises(kops.QuotaExceeded, match="allocated"):
-                k.gemm(first.reshape(2048, 1024), second.reshape(1024, 2048))  # 16 MiB
-            del second
-            third = k.empty(3 << 20, device=0)  # what was kept for reuse is given back first
-            assert third.nbytes == 12 << 20
+def test_memory_runs_out_with_a_clear_error() -> None:
+    with daemon_of(backends.STANDIN, "[quota]\nallocated_mib = 24\n") as small, kops.connect(small.socket_path, timeout=120) as k:
+        k.trim()
+        first = k.array(numbers(2 << 20), device=0)  # 8 MiB
+        second = k.square(first)
+        with pytest.raises(kops.QuotaExceeded, match="allocated"):
+            k.empty(3 << 20, device=0)
+        with pytest.raises(kops.QuotaExceeded, match="allocated"):
+            k.gemm(first.reshape(2048, 1024), second.reshape(1024, 2048))  # 16 MiB
+        del second
+        third = k.empty(3 << 20, device=0)  # what was kept for reuse is given back first
+        assert third.nbytes == 12 << 20
 
 
 def test_arrays_outlive_their_client(standin: Daemon, gpu: kops.Client) -> None:
@@ -301,19 +245,14 @@ def test_arrays_outlive_their_client(standin: Daemon, gpu: kops.Client) -> None:
 
 
 def test_a_forked_child_has_them_too(gpu: kops.Client) -> None:
-    a = gpu.array([1.0, 2.0], device=0)
-    kept = gpu.array([7.0], device=0)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            made = gpu.add(a, a)
-            status = 0 if made.get().tolist() == [2, 4] and kept.get().tolist() == [7] else 2
-            del made, kept, a
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    del kept
+    a, kept = gpu.array([1.0, 2.0], device=0), [gpu.array([7.0], device=0)]
+
+    def child() -> bool:
+        made = gpu.add(a, a)
+        return made.get().tolist() == [2, 4] and kept.pop().get().tolist() == [7]
+
+    in_child(child)
+    kept.clear()
     assert gpu.array([5.0], device=0).get().tolist() == [5] and a.get().tolist() == [1, 2]
 
 
@@ -338,9 +277,6 @@ def test_there_is_no_pointer_without_cuda(k: kops.Client) -> None:
         for ask in (a.__dlpack__, a.__dlpack_device__):
             with pytest.raises(BufferError, match="no CUDA context"):
                 ask()
-
-
-# asyncio
 
 
 async def test_asyncio(real: Daemon) -> None:

@@ -10,7 +10,9 @@ import fake_torch as torch
 import kops
 import numpy
 import pytest
-from test_daemon_cuda import driver, k, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, real, tensor
+
+__all__ = ["driver", "k", "real"]
 
 
 class View:
@@ -34,7 +36,7 @@ class Capsules:
         return self.array.__dlpack_device__()
 
 
-def test_it_is_the_same_memory(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_it_is_the_same_memory(k: kops.Client, driver: Any) -> None:
     a = k.array([1.0, 2.0, 3.0, 4.0], device=0)
     interface = a.__cuda_array_interface__
     address, read_only = interface["data"]
@@ -49,7 +51,7 @@ def test_it_is_the_same_memory(k: kops.Client, driver: Any) -> None:  # noqa: F8
     assert k.empty((0, 3), device=0).__cuda_array_interface__["data"][0] == 0
 
 
-def test_ops_know_their_memory_again(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_ops_know_their_memory_again(k: kops.Client, driver: Any) -> None:
     a = k.array(numpy.arange(8, dtype="float32"), device=0)
     for other in (View(a), Capsules(a)):
         out = k.empty(8, device=0)
@@ -60,7 +62,7 @@ def test_ops_know_their_memory_again(k: kops.Client, driver: Any) -> None:  # no
             k.square(View(a[1:]), out=a[:-1])
 
 
-def test_torch_tensors_and_arrays_together(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_torch_tensors_and_arrays_together(k: kops.Client, driver: Any) -> None:
     a, t = k.array([1.0, 2.0], device=0), tensor(driver, 3, 4)
     made = k.add(t, a)
     k.synchronize()
@@ -71,7 +73,7 @@ def test_torch_tensors_and_arrays_together(k: kops.Client, driver: Any) -> None:
     assert a.get().tolist() == [3, 4] and k.array(t, device=0).get().tolist() == [3, 4]
 
 
-def test_who_looks_keeps_the_memory(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_who_looks_keeps_the_memory(k: kops.Client, driver: Any) -> None:
     a = k.array(numpy.full(1 << 20, 7, "float32"), device=0)
     capsule, address = a.__dlpack__(), a.__cuda_array_interface__["data"][0]
     del a
@@ -85,7 +87,7 @@ def test_who_looks_keeps_the_memory(k: kops.Client, driver: Any) -> None:  # noq
         driver.read(address, 8)
 
 
-def test_dlpack_says_what_it_cannot(k: kops.Client) -> None:  # noqa: F811
+def test_dlpack_says_what_it_cannot(k: kops.Client) -> None:
     a = k.array([1.0], device=0)
     for wrong in ({"copy": True}, {"dl_device": (1, 0)}):
         with pytest.raises(BufferError, match="where it is"):

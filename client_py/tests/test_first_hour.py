@@ -19,14 +19,12 @@ from typing import Annotated, Any
 import fake_torch
 import kops
 import pytest
-from fake_daemon import FakeDaemon
+from fake_daemon import FakeDaemon, refuser
+from kops._tensors import adapters
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCE = 'extern "C" __global__ void f(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }'
-
-
-# Texts
 
 
 def test_texts_are_readable(k: kops.Client) -> None:
@@ -53,9 +51,6 @@ def test_texts_are_readable(k: kops.Client) -> None:
     assert repr(k.compile(SOURCE).entries).startswith("<kops.Entries f (")
 
 
-# Messages
-
-
 def test_without_numpy(daemon: FakeDaemon) -> None:
     """An installation brings msgpack alone."""
     program = f"""
@@ -78,9 +73,10 @@ with kops.connect({daemon.path!r}) as k:
 
 def test_an_op_that_there_is_not_is_answered_with_those_that_there_are(k: kops.Client) -> None:
     a = k.array([1.0])
-    for call in (lambda: k.submit("mul", a, a), lambda: k.run("mul", a, a), lambda: k.sequence([("mul", a, a)]),
-                 lambda: k.profile("mul", a, a)):  # fmt: skip
-        known = "add, add_square, copy, gemm, linear, scaled_gemm, square, sub_square"
+    known = "add, add_square, copy, gemm, linear, scaled_gemm, square, sub_square"
+    for call in (
+        lambda: k.submit("mul", a, a), lambda: k.run("mul", a, a), lambda: k.sequence([("mul", a, a)]), lambda: k.profile("mul", a, a),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=f"no op 'mul' is known here; there are {known}") as caught:
             call()
         assert isinstance(caught.value, kops.UnknownOp)
@@ -91,29 +87,22 @@ def host_only(daemon: FakeDaemon) -> None:
 
 
 async def test_without_a_gpu_the_first_message_says_how_to_go_on(daemon: FakeDaemon) -> None:
-    host_only(daemon)
-    says = r"no GPU, so it launches no kernels\. Without a GPU a kernel runs on the CPU, with checks, by kops\.kernel\(…\)\.interpret"
+    says = r"Without a GPU a kernel runs on the CPU, with checks, by kops\.kernel\(…\)\.interpret"
+    how = {"grid": 1, "block": 32}
     with kops.connect(daemon.path) as k:
-        with pytest.raises(kops.Unsupported, match=says):
-            k.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
-        with pytest.raises(kops.Unsupported, match=says):
-            k.cuda_kernel(_scale, grid=1, block=32)(k.zeros(3), 3)
-        assert not daemon.count("compile")
+        daemon.script["compile"] = refuser("missing_key", "arch: there is no GPU here: say what to compile for, such as sm_90a", key="arch")
+        with pytest.raises(kops.MissingKey, match=rf"such as sm_90a\. {says}"):
+            k.compile(SOURCE)
+    host_only(daemon)
+    before = daemon.count("compile")
+    with kops.connect(daemon.path) as k:
+        for call in (lambda: k.kernel(SOURCE, "f", "float* y, int n", **how), lambda: k.cuda_kernel(_scale, **how)(k.zeros(3), 3)):
+            with pytest.raises(kops.Unsupported, match=rf"no GPU, so it launches no kernels\. {says}"):
+                call()
     async with kops.connect_async(daemon.path) as a:
         with pytest.raises(kops.Unsupported, match=says):
-            await a.kernel(SOURCE, "f", "float* y, int n", grid=1, block=32)
-
-
-def test_compiling_without_a_gpu_says_it_too(k: kops.Client, daemon: FakeDaemon) -> None:
-    def compile(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
-        raise daemon.refused("missing_key", "arch: there is no GPU here: say what to compile for, such as sm_90a", key="arch")
-
-    daemon.script["compile"] = compile
-    with pytest.raises(kops.MissingKey, match=r"such as sm_90a\. Without a GPU .* kops\.kernel\(…\)\.interpret\(…\)"):
-        k.load_inline("f", cuda_sources=SOURCE) if hasattr(k, "load_inline") else k.compile(SOURCE)
-
-
-# Annotations
+            await a.kernel(SOURCE, "f", "float* y, int n", **how)
+    assert daemon.count("compile") == before
 
 
 def _scale(y: Annotated[Any, "out float*[n]"], n: Annotated[int, "int"]) -> None:
@@ -188,25 +177,19 @@ def checker(name: str) -> str:
     pytest.skip(f"no {name} (pip install {name}, or set KOPS_{name.upper()})")
 
 
-def test_a_program_with_a_kernel_is_strictly_typed(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(TYPED)
-    command = [checker("mypy"), "--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")]
-    done = subprocess.run(command, env={**os.environ, "MYPYPATH": str(HERE.parent)}, cwd=tmp_path, capture_output=True, text=True)
-    mine = [line for line in done.stdout.splitlines() if line.startswith("program.py")]
-    assert not mine and done.returncode in (0, 1), done.stdout + done.stderr
-
-
-def test_pyright_says_the_same(tmp_path: Path) -> None:
-    """basedpyright is pyright with all that it needs in one package."""
-    (tmp_path / "program.py").write_text(TYPED)
-    settings = {"include": ["program.py"], "typeCheckingMode": "strict", "extraPaths": [str(HERE.parent)]}
+@pytest.mark.parametrize("name", ["mypy", "basedpyright"])  # which is pyright with all that it needs in one package
+def test_a_program_with_a_kernel_is_strictly_typed(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TYPED)
+    settings = {"include": [program.name], "typeCheckingMode": "strict", "extraPaths": [str(HERE.parent)]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [checker("basedpyright"), "--pythonpath", sys.executable]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
-
-
-# Warnings and the log
+    how = ["--strict", "--cache-dir", tmp_path / "cache", program] if name == "mypy" else ["--pythonpath", sys.executable]
+    env = {**os.environ, "MYPYPATH": str(HERE.parent)}
+    done = subprocess.run([checker(name), *map(str, how)], env=env, cwd=tmp_path, capture_output=True, text=True)
+    if name == "mypy":
+        assert "program.py" not in done.stdout and done.returncode in (0, 1), done.stdout + done.stderr
+    else:
+        assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_client_that_is_left_open_is_told_of(daemon: FakeDaemon) -> None:
@@ -214,6 +197,13 @@ def test_a_client_that_is_left_open_is_told_of(daemon: FakeDaemon) -> None:
         kops.connect(daemon.path)
         gc.collect()
     assert caught[0].filename == __file__
+
+    async def ask() -> None:
+        await kops.connect_async(daemon.path)
+
+    with pytest.warns(ResourceWarning, match="a client was left open"):
+        asyncio.run(ask())
+        gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with kops.connect(daemon.path) as k:
@@ -225,33 +215,16 @@ def test_a_client_that_is_left_open_is_told_of(daemon: FakeDaemon) -> None:
         gc.collect()
 
 
-def test_an_asyncio_client_that_is_left_open(daemon: FakeDaemon) -> None:
-    async def ask() -> None:
-        await kops.connect_async(daemon.path)
-
-    with pytest.warns(ResourceWarning, match="a client was left open"):
-        asyncio.run(ask())
-        gc.collect()
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from kops._tensors import adapters as _adapters
-
-    monkeypatch.setitem(sys.modules, "torch", fake_torch)
-    monkeypatch.setattr(_adapters, "_by_type", {})
-    return fake_torch
-
-
-def test_gradients_are_warned_about(k: kops.Client, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.empty((3,), dtype=torch.float32)
+def test_gradients_are_warned_about(k: kops.Client, with_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "_by_type", {})
+    x = fake_torch.empty((3,), dtype=fake_torch.float32)
     x.array[:] = 1
     k.square(x)
     x.requires_grad = True
     with pytest.warns(UserWarning, match="autograd does not see what kops computes: pass x.detach()") as caught:
         k.square(x)
     assert caught[0].filename == __file__
-    monkeypatch.setattr(torch, "grad_enabled", False)
+    monkeypatch.setattr(fake_torch, "grad_enabled", False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         k.square(x)
@@ -267,9 +240,6 @@ def test_reconnections_are_in_the_log(daemon: FakeDaemon, caplog: pytest.LogCapt
             k.ping()
     assert f"the connection to kopsd at {daemon.path} is over" in caplog.text
     assert f"connected to kopsd at {daemon.path} again" in caplog.text
-
-
-# Names
 
 
 def test_nothing_foreign_is_exported() -> None:

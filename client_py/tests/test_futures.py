@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import gc
 import logging
@@ -12,9 +11,8 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon, Refused
-from test_client import wait_for
-from which import compiled_only
+from fake_daemon import FakeDaemon, refuser
+from which import compiled_only, wait_for
 
 
 @pytest.fixture
@@ -27,32 +25,30 @@ def test_is_a_future(k: kops.Client, a: Any) -> None:
     assert isinstance(pending, concurrent.futures.Future)
     assert pending.result().tolist() == [1, 4, 9]
     assert pending.done() and not pending.running() and not pending.cancelled() and pending.exception() is None
+    assert repr(pending) == "<kops.Pending square: returned ndarray>"
+    failed, other = (k.submit("newer", a, out=k.empty(3)) for _ in range(2))
+    with pytest.raises(kops.UnknownOp):
+        failed.result()
+    assert isinstance(failed.exception(), kops.UnknownOp) and not failed.cancelled()
+    assert repr(failed) == "<kops.Pending newer: raised UnknownOp>"
+    (ended,) = concurrent.futures.wait([other], timeout=20).done
+    assert isinstance(ended.exception(), kops.UnknownOp)
 
 
 @compiled_only
 def test_callbacks_without_anybody_who_asks(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+    """They may use the client."""
     daemon.gate.clear()
     told: list[Any] = []
     here = threading.Event()
-    pending = k.submit("square", a)
-    pending.add_done_callback(lambda future: (told.append(future.result().tolist()), here.set()))
-    assert not here.is_set() and pending.running()
+    out = numpy.zeros(3, "float32")
+    pending = k.submit("square", numpy.float32([1, 2, 3]), out=out)
+    pending.add_done_callback(lambda future: (told.append(out.tolist()), told.append(k.square(future.result())), here.set()))
+    assert not here.is_set() and pending.running() and repr(pending) == "<kops.Pending square: running>"
     daemon.gate.set()
-    assert here.wait(20) and told == [[1, 4, 9]]
+    assert here.wait(20) and told[0] == [1, 4, 9] and told[1].tolist() == [1, 16, 81]
     pending.add_done_callback(lambda future: told.append("late"))
-    assert told[1:] == ["late"]
-
-
-def test_a_callback_may_use_the_client(k: kops.Client, a: Any) -> None:
-    made: list[Any] = []
-    here = threading.Event()
-
-    def go_on(future: concurrent.futures.Future[Any]) -> None:
-        made.append(k.square(future.result()))
-        here.set()
-
-    k.submit("square", a).add_done_callback(go_on)
-    assert here.wait(20) and made[0].tolist() == [1, 16, 81]
+    assert told[2:] == ["late"]
 
 
 @compiled_only
@@ -62,38 +58,9 @@ def test_as_completed_and_wait(k: kops.Client, daemon: FakeDaemon, a: Any) -> No
     assert sorted(p.result()[0] for p in ended) == [1.0 + i for i in range(20)]
     daemon.gate.clear()
     pendings = [k.submit("add", a, float(i)) for i in range(3)]
-    done, left = concurrent.futures.wait(pendings, timeout=0.05)
-    assert not done and left == set(pendings)
+    assert concurrent.futures.wait(pendings, timeout=0.05) == (set(), set(pendings))
     daemon.gate.set()
-    done, left = concurrent.futures.wait(pendings, timeout=20)
-    assert done == set(pendings) and not left
-
-
-@compiled_only
-def test_the_first_of_several_streams(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    def run(peer: Any, params: dict[str, Any], fds: list[int]) -> Any:
-        return NotImplemented if params.get("stream") == 1 else peer.do_run(params, fds)  # which is never answered
-
-    daemon.script["run"] = run
-    slow, fast = k.submit("square", a, stream=1), k.submit("square", a, stream=2)
-    done, left = concurrent.futures.wait([slow, fast], timeout=20, return_when=concurrent.futures.FIRST_COMPLETED)
-    assert done == {fast} and left == {slow}
-
-
-def test_asyncio_waits_for_it(k: kops.Client, a: Any) -> None:
-    async def both() -> list[Any]:
-        return list(await asyncio.gather(*(asyncio.wrap_future(k.submit("add", a, float(i))) for i in range(2))))
-
-    assert [made.tolist() for made in asyncio.run(both())] == [[1, 2, 3], [2, 3, 4]]
-
-
-def test_errors_are_the_same_however_they_are_asked_for(k: kops.Client, a: Any) -> None:
-    pending = k.submit("newer", a, out=k.empty(3))
-    with pytest.raises(kops.UnknownOp):
-        pending.result()
-    assert isinstance(pending.exception(), kops.UnknownOp) and not pending.cancelled()
-    (ended,) = concurrent.futures.wait([k.submit("newer", a, out=k.empty(3))], timeout=20).done
-    assert isinstance(ended.exception(), kops.UnknownOp)
+    assert concurrent.futures.wait(pendings, timeout=20) == (set(pendings), set())
 
 
 @compiled_only
@@ -126,12 +93,11 @@ def test_timeouts(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
 
 
 @compiled_only
-def test_many_threads_wait_for_one(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    daemon.gate.clear()
+def test_many_threads_wait_for_one(k: kops.Client, held: threading.Event, a: Any) -> None:
     pending = k.submit("square", a)
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(pending.result) for _ in range(8)]
-        daemon.gate.set()
+        held.set()
         assert len({id(one.result(20)) for one in asked}) == 1
 
 
@@ -146,34 +112,18 @@ def test_threads_that_wait_for_different_ones(k: kops.Client, a: Any) -> None:
         list(threads.map(work, (0.0, 10.0, 20.0, 30.0)))
 
 
-def test_a_copy_back_happens_for_callbacks_too(k: kops.Client) -> None:
-    out = numpy.zeros(3, "float32")
-    here = threading.Event()
-    k.submit("square", numpy.float32([1, 2, 3]), out=out).add_done_callback(lambda _: here.set())
-    assert here.wait(20) and out.tolist() == [1, 4, 9]
-
-
 @compiled_only
-def test_a_lost_daemon_ends_them(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    daemon.gate.clear()
-    pending = k.submit("square", a)
-    here = threading.Event()
-    pending.add_done_callback(lambda _: here.set())
-    wait_for(lambda: daemon.count("run") == 1)
-    daemon.hang_up()
-    assert here.wait(20) and isinstance(pending.exception(), kops.ConnectionLost)
-    daemon.gate.set()
-
-
-@compiled_only
-def test_closing_the_client_ends_them(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_lost_connection_ends_them(daemon: FakeDaemon, held: Any, closed: bool) -> None:
     with kops.connect(daemon.path, timeout=20) as k:
-        daemon.gate.clear()
         pending = k.submit("square", k.array([1.0]))
         here = threading.Event()
         pending.add_done_callback(lambda _: here.set())
+        wait_for(lambda: daemon.count("run") == 1)
+        if not closed:
+            daemon.hang_up()
+            assert here.wait(20)
     assert here.wait(20) and isinstance(pending.exception(), kops.ConnectionLost)
-    daemon.gate.set()
 
 
 def test_errors_that_nobody_asked_for_are_told(k: kops.Client, daemon: FakeDaemon, a: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,24 +141,10 @@ def test_errors_that_nobody_asked_for_are_told(k: kops.Client, daemon: FakeDaemo
 
 
 @compiled_only
-def test_repr_says_what_it_is(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    daemon.gate.clear()
-    pending = k.submit("square", a)
-    assert repr(pending) == "<kops.Pending square: running>"
-    daemon.gate.set()
-    pending.result()
-    assert repr(pending) == "<kops.Pending square: returned ndarray>"
-    failed = k.submit("newer", a, out=k.empty(3))
-    assert isinstance(failed.exception(), kops.UnknownOp) and repr(failed) == "<kops.Pending newer: raised UnknownOp>"
-
-
-@compiled_only
 def test_a_deadline_passes_while_the_work_goes_on(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    def refuse(*_: Any) -> Any:
-        raise Refused("deadline_exceeded", "the deadline passed, and the work goes on", ended=False)
-
     k.square(a)
-    daemon.script["run"], daemon.script["trim"] = refuse, lambda *_: NotImplemented
+    daemon.script["run"] = refuser("deadline_exceeded", "the deadline passed, and the work goes on", ended=False)
+    daemon.script["trim"] = lambda *_: NotImplemented
     for _ in range(2):
         with pytest.raises(kops.DeadlineExceeded):
             k.submit("square", a, deadline_ms=1).result()

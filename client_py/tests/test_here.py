@@ -16,26 +16,27 @@ import pytest
 from kops._base import compiled
 from kops._base.compiled import native
 from kops._base.declarations import DTYPES
-from kops._calls import contexts
-from kops._kernels import here
+from kops._calls import contexts, launch
 from kops._tensors import adapters
-from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_daemon_kernels import OTHERS, SIGNATURE, add2, vectors
 from test_kernels import ADD2
 from which import compiled_only
 
 from support.daemon import Daemon  # isort: skip
 
+__all__ = ["driver", "k", "real"]
+
 if native is None:
     pytest.skip("the compiled part is not there", allow_module_level=True)
 
 
-def launches(k: kops.Client) -> int:  # noqa: F811
+def launches(k: kops.Client) -> int:
     count: int = k.stats()["kernels"]["launches"]
     return count
 
 
-def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     before = launches(k)
@@ -51,7 +52,7 @@ def test_a_launch_is_this_process_s_own(k: kops.Client, driver: Any) -> None:  #
     assert launches(k) == before + 1
 
 
-def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
     kern(c, a, b, 4, where="here")
@@ -59,24 +60,24 @@ def test_a_batch_keeps_its_order(k: kops.Client, driver: Any) -> None:  # noqa: 
         k.add(a, b, out=c)
         kern(c, c, c, 4, where="here")
         k.add(c, c, out=c)
-    assert numbers(driver, c) == [44, 88, 132, 176]
+        k.square(c, out=c, where="here")
+        k.add(c, c, out=c)
+    assert numbers(driver, c) == [2 * n * n for n in (44, 88, 132, 176)]
 
 
-def test_the_first_launch_is_the_compiled_part_s(
-    k: kops.Client, driver: Any, real: Daemon, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
+def test_the_first_launch_is_the_compiled_part_s(k: kops.Client, driver: Any, real: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch is imported before the connection is made, no launch goes by Python."""
     native.configure((), (None,) * len(DTYPES), None, None, None, None)  # as in a process that has seen no tensor yet
     monkeypatch.setattr(compiled, "_configured", None)
     monkeypatch.setattr(adapters, "_by_type", {})
-    monkeypatch.setattr(here, "_array", None)  # what Python describes arrays by
+    monkeypatch.setattr(launch, "_array", None)  # what Python describes arrays by
     c, a, b = vectors(driver)
     with kops.connect(real.socket_path) as fresh:
         add2(fresh)(c, a, b, 4, where="here")
         assert numbers(driver, c) == [11, 22, 33, 44]
 
 
-def test_the_same_checks(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_the_same_checks(k: kops.Client, driver: Any) -> None:
     """Every wrong call gets the same error here as in the daemon."""
     c, a, b = vectors(driver)
     kern = add2(k)
@@ -111,40 +112,36 @@ extern "C" __global__ void square_by_maps(const __grid_constant__ CUtensorMap ou
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
-def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+def test_tensor_maps(k: kops.Client, driver: Any, where: str) -> None:
     kern = k.kernel(MAPS, "square_by_maps", "tma out float* out[][] box[2][4], tma const float* in_[][] box[2][4]", grid=1, block=32)
     numpys = [numpy.arange(n, n + 64, dtype="float32").reshape(8, 8) for n in (0, 3)]
     out, *ins = (driver.array(value) for value in (numpys[0], *numpys))
-    for _ in range(2):  # each call has maps of its own
-        for given, value in zip(ins, numpys):
-            kern(out, given, where=where)
-            k.synchronize()
-            driver.synchronize()
-            assert numpy.array_equal(out.numpy(), value**2)
+    for given, value in [*zip(ins, numpys)] * 2:  # each call has maps of its own
+        kern(out, given, where=where)
+        k.synchronize()
+        driver.synchronize()
+        assert numpy.array_equal(out.numpy(), value**2)
     with pytest.raises(kops.Misaligned, match="a tensor map takes multiples of 16 bytes"):
         kern(driver.array(numpy.zeros((8, 7), "float32")), ins[0], where=where, **({} if where == "here" else {"blocking": True}))
 
 
-@pytest.mark.parametrize("where", ["here", "daemon"])
-def test_structures(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+def test_structures(k: kops.Client, driver: Any) -> None:
     """By value: each launch has its own. The same kernel for the stand-in driver, which knows it by its name and sizes."""
     source = ADD2.replace("int n", "Pair n").replace("n;", "n.low;").replace('extern "C"', 'struct Pair { short low, high; }; extern "C"')
     kern = k.kernel(source, "add2_kernel", SIGNATURE.replace("int n", "bytes<4> n").replace("[n]", ""), grid=1, block=32)
-    c, a, b = vectors(driver)
     pair = numpy.zeros((), "i2,i2")
     for n in (1, 3, 2):
         for call in (kern, kern[1, 32]):
-            c = tensor(driver, 0, 0, 0, 0)
+            c, a, b = vectors(driver)
             pair["f0"] = n
-            call(c, a, b, pair, where=where)
-            k.synchronize()
+            call(c, a, b, pair, where="here")
             assert numbers(driver, c) == [*[11, 22, 33][:n], *[0] * (4 - n)]
     with pytest.raises(kops.WrongType, match="structure of 4 bytes"):
-        kern(c, a, b, numpy.zeros((), "i2,i2,i2"), where=where)
+        kern(c, a, b, numpy.zeros((), "i2,i2,i2"), where="here")
 
 
 @pytest.mark.parametrize("where", ["here", "daemon"])
-def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None:  # noqa: F811
+def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None:
     c, a, b = vectors(driver)
     kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, block=256, cooperative=True)
     how = {"where": where, **({} if where == "here" else {"blocking": True})}
@@ -156,7 +153,7 @@ def test_cooperative_launches(k: kops.Client, driver: Any, where: str) -> None: 
         assert failure.value.detail["key"] == "grid" and failure.value.detail["max"] == 32
 
 
-def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
     for keywords in ({"stream": 1}, {"deadline_ms": 5}, {"priority": "high"}, {"blocking": True}, {"timing": "exact"}):
@@ -171,7 +168,7 @@ def test_what_a_launch_here_does_not_take(k: kops.Client, driver: Any) -> None: 
         kern(c, a, b, 4, where="here")
 
 
-def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa: F811
+def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:
     a, b, c = (driver.array(numpy.arange(8, dtype="float32")) for _ in range(3))
     kern = add2(k)
     kern(c, a, b, 8, where="here")
@@ -188,7 +185,7 @@ def test_other_arrays_than_torch_s(k: kops.Client, driver: Any) -> None:  # noqa
 class Graph:
     """A graph of what is put on a stream of its own meanwhile."""
 
-    def __init__(self, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def __init__(self, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.driver, self.stream, self.graph, self.ready = driver, ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         driver.call("cuStreamCreate", ctypes.byref(self.stream), ctypes.c_uint(1))
         monkeypatch.setattr(torch.cuda, "handle", self.stream.value)
@@ -206,23 +203,34 @@ class Graph:
         self.driver.call("cuGraphLaunch", self.ready, self.stream)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize("kind", ["new", "known", "raw"])
 def test_a_captured_launch_is_a_part_of_the_graph(
-    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, known: bool  # noqa: F811
+    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    """A raw kernel asks for "auto", and nothing is measured while a stream is captured."""
+    monkeypatch.setattr(contexts, "measure", None)
     c, a, b = vectors(driver)
-    kern = add2(k, alias=True)
-    if known:
+    if kind == "raw":
+        kern = kops.RawKernel(ADD2, "add2_kernel", client=k)
+    else:
+        kern = add2(k, alias=True)
+    if kind == "known":
         kern(c, a, b, 4)
         k.synchronize()
+    before = launches(k)
     graph = Graph(driver, monkeypatch)
     with graph:
-        kern(c, a, b, 4)
-        kern[1, 64](c, c, a, 3)
-    assert numbers(driver, c) == ([11, 22, 33, 44] if known else [0, 0, 0, 0]), "captured, and not run"
+        if kind == "raw":
+            kern((1,), (32,), (c, a, b, 4))
+            kern((1,), (32,), (c, c, a, 3))
+        else:
+            kern(c, a, b, 4)
+            kern[1, 64](c, c, a, 3)
+    assert numbers(driver, c) == ([11, 22, 33, 44] if kind == "known" else [0, 0, 0, 0]), "captured, and not run"
     for _ in range(2):
         graph.replay()
         assert numbers(driver, c) == [12, 24, 36, 44]
+    assert launches(k) == before and not k._places
     k.close()
     os.kill(real.pid, signal.SIGKILL)
     driver.write(a.array.__cuda_array_interface__["data"][0], bytes(16))
@@ -230,7 +238,7 @@ def test_a_captured_launch_is_a_part_of_the_graph(
     assert numbers(driver, c) == [10, 20, 30, 40], "neither the client nor the daemon is needed"
 
 
-def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
     with Graph(driver, monkeypatch) as graph:
@@ -244,26 +252,8 @@ def test_a_capture_that_is_to_be_the_daemon_s_is_refused(k: kops.Client, driver:
     assert numbers(driver, c) == [11, 22, 33, 44], "the refused calls spoilt nothing"
 
 
-def test_a_captured_raw_kernel_is_a_part_of_the_graph(
-    k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:
-    """It asks for "auto", and nothing is measured while a stream is captured."""
-    monkeypatch.setattr(contexts, "measure", None)
-    c, a, b = vectors(driver)
-    raw = kops.RawKernel(ADD2, "add2_kernel", client=k)
-    before = launches(k)
-    with Graph(driver, monkeypatch) as graph:
-        raw((1,), (32,), (c, a, b, 4))
-        raw((1,), (32,), (c, c, a, 3))
-    assert numbers(driver, c) == [0, 0, 0, 0], "captured, and not run"
-    for _ in range(2):
-        graph.replay()
-        assert numbers(driver, c) == [12, 24, 36, 44]
-    assert launches(k) == before and not k._places
-
-
 @compiled_only
-def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     c, a, b = vectors(driver)
     kern = add2(k)
 
@@ -284,7 +274,7 @@ def test_an_earlier_error_is_the_caller_s(k: kops.Client, driver: Any, monkeypat
         k.synchronize()
 
 
-def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     c, a, b = vectors(driver)
     kern, measured = add2(k), []
 
@@ -306,7 +296,7 @@ def test_a_measurement_that_failed_is_made_again(k: kops.Client, driver: Any, mo
     assert kern.place(c, a, b, 4).where == "daemon" and measured == [0, 0]
 
 
-def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kern = add2(k)
     host = [numpy.ones(4, "float32") for _ in range(3)]
     assert kern.place(*host, 4).where == "daemon" and "copies" in kern.place(*host, 4).why
@@ -317,39 +307,24 @@ def test_auto_tells_why_only_one_is_possible(k: kops.Client, driver: Any, monkey
     assert kern.place(*arrays, 4).where == "daemon" and "hand_out" in kern.place(*arrays, 4).why
 
 
-def test_code_for_another_architecture(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """As a client has it whose GPU is another one than the daemon's, which declares no such kernel on its own."""
-    c, a, b = vectors(driver)
-    with pytest.raises(kops.Unsupported, match="the module is for sm_80"):
-        k.kernel(ADD2, "add2_kernel", SIGNATURE, arch="sm_80")
-    monkeypatch.setattr(kops.Kernel, "_declare", lambda self, timeout: self)
-    kern = k.kernel(ADD2, "add2_kernel", SIGNATURE, grid=1, block=256, arch="sm_80")
-    for _ in range(2):
-        with pytest.raises(kops.Unsupported, match="the code is for another architecture than this context's GPU: compile it"):
-            kern(c, a, b, 4, where="here")
-    add2(k)(c, a, b, 4, where="here")
-    assert numbers(driver, c) == [11, 22, 33, 44], "the context goes on"
+def test_the_daemon_s_statistics_have_launches_here(real: Daemon, k: kops.Client, driver: Any) -> None:
+    def told() -> int:
+        return sum(row["count"] for row in k.stats()["ops"] if row["variant"] == "here")
 
-
-def told(k: kops.Client) -> list[dict[str, Any]]:  # noqa: F811
-    return [row for row in k.stats()["ops"] if row["variant"] == "here"]
-
-
-def test_the_daemon_s_statistics_have_launches_here(real: Daemon, k: kops.Client, driver: Any) -> None:  # noqa: F811
     c, a, b = vectors(driver)
     kern = add2(k, alias=True)
-    before = sum(row["count"] for row in told(k))
+    before = told()
     for _ in range(100):
         kern(c, a, b, 4, where="here")
     assert kern(c, a, b, 4, where="here", timing=True).gpu_us >= 0
-    (row,) = [row for row in told(k) if row["shapes"] == [[4], [4], [4]]]
+    stats = k.stats()
+    (row,) = [row for row in stats["ops"] if row["variant"] == "here" and row["shapes"] == [[4], [4], [4]]]
     assert row["count"] == before + 101 and row["op"] == "add2_kernel" and row["dtype"] == "f32" and row["device"] == driver.uuid()
-    assert row["exec_us"]["max"] >= row["exec_us"]["p50"] >= 0
+    assert row["exec_us"]["max"] >= row["exec_us"]["p50"] >= 0 and "here" in str(stats)
     assert sum(info.here for info in k.clients().clients) >= 101
-    assert "here" in str(k.stats())
     kern(c, a, b, 4, where="here")
     del kern  # its last launch is told with the next request
-    assert sum(row["count"] for row in told(k)) == before + 102
+    assert told() == before + 102
     with kops.connect(real.socket_path) as other:
         add2(other)(c, a, b, 4, where="here")
-    assert sum(row["count"] for row in told(k)) == before + 103, "close() has told of the last one"
+    assert told() == before + 103, "close() has told of the last one"

@@ -12,7 +12,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._clients import inline as _inline
-from test_kernels import ADD2, sent, vectors
+from test_kernels import ADD2, vectors
 from which import compiled_only
 
 
@@ -42,7 +42,7 @@ def test_a_file(k: kops.Client, daemon: FakeDaemon, tmp_path: Path, default: kop
     path = tmp_path / "add.cu"
     path.write_text('#include "inc/n.cuh"\n#include <cuda_fp16.h>\n' + ADD2)
     module = k.load(path, grid="ceil_div(n, 256)", block=256, options=["--use_fast_math"])
-    (params,) = sent(daemon, "compile")
+    (params,) = daemon.sent("compile")
     assert params["name"] == "add.cu" and params["files"] == {"inc/n.cuh": "#define N 3\n"} and params["options"] == ["--use_fast_math"]
     c, a, b = vectors(k)
     module.add2_kernel(c, a, b, 100)
@@ -62,14 +62,14 @@ def test_a_decorated_function(k: kops.Client, daemon: FakeDaemon) -> None:
             y[i] = a * x[i];
         """
 
-    assert isinstance(scale, kops.Kernel) and not sent(daemon, "compile"), "it is compiled at its first call"
+    assert isinstance(scale, kops.Kernel) and not daemon.sent("compile"), "it is compiled at its first call"
     y, x, _ = vectors(k)
     assert scale(y, x, 2, 100) is y and (y == 2 * x).all()
-    source = sent(daemon, "compile")[0]["source"]
+    source = daemon.sent("compile")[0]["source"]
     assert source.startswith("#include <cuda_fp16.h>\n")
     assert 'extern "C" __global__ void scale(float * y, const float * x, float a, int n)\n{\nint i = ' in source
     assert "    y[i] = a * x[i];\n}" in source
-    assert sent(daemon, "kernel")[0]["params"][0] == {"name": "y", "kind": "out", "dtype": "f32", "elements": "n"}
+    assert daemon.sent("kernel")[0]["params"][0] == {"name": "y", "kind": "out", "dtype": "f32", "elements": "n"}
     assert "blockIdx" in (scale.__doc__ or "") and scale.attributes.registers == 16
 
 
@@ -119,7 +119,7 @@ def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.Ca
         functions=["add2_kernel"], with_cuda=True, extra_cuda_cflags=["-O2", "--use_fast_math"], build_directory="./load_inline_cuda",
         verbose=True, grid=4, block=256,
     )  # fmt: skip
-    (params,) = sent(daemon, "compile")
+    (params,) = daemon.sent("compile")
     assert params["name"] == "tutorial.cu" and params["options"] == ["--use_fast_math"] and params["entries"] == ["add2_kernel"]
     assert capsys.readouterr().out == "a warning\n"
     c, a, b = vectors(default)
@@ -127,7 +127,7 @@ def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.Ca
     assert (c == a + b).all()
     (tmp_path / "x.h").write_text("int x;\n")
     kops.load_inline("x", cuda_sources='#include "x.h"\n' + ADD2, extra_include_paths=[tmp_path], client=default)
-    assert sent(daemon, "compile")[1]["files"] == {"x.h": "int x;\n"}
+    assert daemon.sent("compile")[1]["files"] == {"x.h": "int x;\n"}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_load_inline_cannot_do(default: kops.Client, daemon: FakeDaemon, ar
 def test_load_inline_of_kernels_leaves_host_code_out(default: kops.Client, daemon: FakeDaemon) -> None:
     source = "#include <torch/extension.h>\n" + HOST
     mod = kops.load_inline("name", "torch::Tensor add2(torch::Tensor a);", source, "add2_kernel", grid=1, block=128)
-    (params,) = sent(daemon, "compile")
+    (params,) = daemon.sent("compile")
     assert "torch" not in params["source"] and params["source"].count("\n") == source.count("\n"), "lines keep their numbers"
     c, a, b = vectors(default)
     mod.add2_kernel(c, a, b, 100)
@@ -163,13 +163,8 @@ def test_load_inline_of_kernels_leaves_host_code_out(default: kops.Client, daemo
 def test_load_inline_compiles_kernels_before_the_host_code_runs(default: kops.Client, daemon: FakeDaemon) -> None:
     source = "#include <torch/extension.h>\n" + HOST
     assert kops.load_inline("name", "", source, ["add2"], ["-O3", "--use_fast_math"]).add2
-    (params,) = sent(daemon, "compile")
+    (params,) = daemon.sent("compile")
     assert params["entries"] == ["add2_kernel"] and params["options"] == ["--use_fast_math"] and "#include" not in params["source"]
-
-
-def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:
-    with pytest.raises(TypeError, match="nonsense"):
-        kops.load_inline("name", cuda_sources=ADD2, nonsense=1)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="there is no C++ compiler")
@@ -184,3 +179,8 @@ def test_the_same_kernel_on_the_cpu(default: kops.Client, daemon: FakeDaemon) ->
     with pytest.raises(kops.interpret.InterpretError, match=r"\[100\]"):
         kern.interpret(c, a, a, 101)
     assert not daemon.peers, "no daemon is asked"
+
+
+def test_load_inline_takes_no_unknown_arguments(default: kops.Client) -> None:
+    with pytest.raises(TypeError, match="nonsense"):
+        kops.load_inline("name", cuda_sources=ADD2, nonsense=1)

@@ -11,9 +11,8 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon, Peer, Refused
-from test_client import wait_for
-from which import compiled_only
+from fake_daemon import FakeDaemon, refuser
+from which import compiled_only, wait_for
 
 ADD2 = """
 extern "C" __global__ void add2_kernel(float* c, const float* a, const float* b, int n)
@@ -28,10 +27,6 @@ def add2(k: kops.Client, **more: Any) -> kops.Kernel:
     return k.kernel(ADD2, "add2_kernel", grid="ceil_div(n, 256)", block=256, **more)
 
 
-def sent(daemon: FakeDaemon, method: str) -> list[dict[str, Any]]:
-    return [params for name, params in list(daemon.requests) if name == method]
-
-
 def vectors(k: kops.Client, n: int = 100) -> tuple[Any, Any, Any]:
     a, b = k.array(numpy.arange(n, dtype="float32")), k.array(numpy.ones(n, "float32"))
     return k.zeros(n), a, b
@@ -39,31 +34,41 @@ def vectors(k: kops.Client, n: int = 100) -> tuple[Any, Any, Any]:
 
 def test_a_kernel_is_compiled_declared_and_launched(k: kops.Client, daemon: FakeDaemon) -> None:
     kern = add2(k)
-    (compile,) = sent(daemon, "compile")
+    (compile,) = daemon.sent("compile")
     assert compile == {"source": ADD2, "name": "kernel.cu", "entries": ["add2_kernel"]}
-    (declared,) = sent(daemon, "kernel")
+    (declared,) = daemon.sent("kernel")
     assert [(p["name"], p["kind"], p["dtype"]) for p in declared["params"]] == [
         ("c", "inout", "f32"), ("a", "in", "f32"), ("b", "in", "f32"), ("n", "scalar", "i32"),
     ]  # fmt: skip
     assert (declared["grid"], declared["block"]) == (["ceil_div(n, 256)"], [256])
-    assert "shared" not in declared and "cluster" not in declared and "alias" not in declared
+    assert not declared.keys() & {"shared", "cluster", "alias", "cooperative", "pdl"}
     c, a, b = vectors(k)
     assert kern(c, a, b, 100) is None
     assert (c == a + b).all()
     kern(n=3, b=b, a=a, c=c)
-    (first, second) = sent(daemon, "launch")
+    (first, second) = daemon.sent("launch")
     assert first["kernel"] == second["kernel"] and first["args"][3] == 100 and second["args"][3] == 3
     assert first["timing"] is False and "grid" not in first
     assert daemon.count("compile") == daemon.count("kernel") == 1
     assert kern.attributes.registers == 16 and kern.attributes.params == (8, 8, 8, 4)
     assert "add2_kernel(inout f32 c" in repr(kern)
-
-
-def test_ordinary_arrays_are_copied_and_written_back(k: kops.Client) -> None:
-    kern = add2(k)
     c = numpy.full(10, 7, "float32")
     kern(c, numpy.arange(10, dtype="float32"), [1.0] * 10, 8)
     assert c.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 7, 7], "what the kernel leaves alone stays"
+
+
+def test_what_is_declared(k: kops.Client, daemon: FakeDaemon) -> None:
+    how = {"grid": lambda c, a, b, n: (n, 1), "block": ("min(n, 64)", 2), "shared": "4 * n", "cluster": (2, 1), "alias": True}
+    kern, module = k.kernel(ADD2, "add2_kernel", **how), k.compile(ADD2, grid=1, block=1)
+    (sizes,) = daemon.sent("kernel")
+    assert sizes["block"] == ["min(n, 64)", 2] and sizes["shared"] == "4 * n" and sizes["cluster"] == [2, 1]
+    assert sizes["alias"] is True and "grid" not in sizes
+    for way in ("cooperative", "pdl"):
+        add2(k, **{way: True})
+        module.kernel("add2_kernel", **{way: True})
+        assert [{"cooperative", "pdl"} & declared.keys() for declared in daemon.sent("kernel")[-2:]] == [{way}] * 2
+    kern(*vectors(k), 100)
+    assert daemon.sent("launch")[0]["grid"] == [100, 1]
 
 
 def test_out_arguments_are_returned(k: kops.Client) -> None:
@@ -83,83 +88,47 @@ def test_out_arguments_are_returned(k: kops.Client) -> None:
 def test_geometry_of_one_launch(k: kops.Client, daemon: FakeDaemon) -> None:
     c, a, b = vectors(k)
     kern = k.kernel(ADD2, "add2_kernel")
-    with pytest.raises(kops.BadArgument, match="no grid"):
-        kern(c, a, b, 100)
-    with pytest.raises(kops.BadArgument, match="no block"):
-        kern(c, a, b, 100, grid=1)
-    assert not sent(daemon, "launch")
+    for sizes, error, key in (
+        ({}, kops.BadArgument, "no grid"), ({"grid": 1}, kops.BadArgument, "no block"), ({"grid": "n", "block": 1}, kops.WrongType, "grid"),
+        ({"grid": -1, "block": 1}, kops.OutOfRange, "grid"), ({"grid": 2**63, "block": 1}, kops.OutOfRange, "grid"),
+        ({"grid": (1, 1, 1, 1), "block": 1}, kops.BadArgument, "grid"), ({"grid": 1.5, "block": 1}, kops.WrongType, "grid"),
+        ({"grid": True, "block": 1}, kops.WrongType, "grid"), ({"grid": 1, "block": 1, "shared": "n"}, kops.WrongType, "shared"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=key) as caught:
+            kern(c, a, b, 100, **sizes)
+        assert caught.value.detail["key"] == key.split()[-1]
+    assert not daemon.sent("launch")
     kern(c, a, b, 100, grid=numpy.int64(4), block=(16, 2), shared=1024, cluster=2)
     kern[(1, 2), 32](c, a, b, 100)
     kern[1, 32, 64](c, a, b, 100, grid=lambda c, a, b, n: -(-n // 32))
-    first, second, third = sent(daemon, "launch")
+    first, second, third = daemon.sent("launch")
     assert (first["grid"], first["block"], first["shared"], first["cluster"]) == ([4], [16, 2], 1024, [2])
     assert (second["grid"], second["block"]) == ([1, 2], [32]) and "shared" not in second
     assert (third["grid"], third["block"], third["shared"]) == ([4], [32], 64)
-    for wrong, kind in (({"grid": "n"}, kops.WrongType), ({"grid": -1}, kops.OutOfRange), ({"grid": 2**63}, kops.OutOfRange),
-                        ({"grid": (1, 1, 1, 1)}, kops.BadArgument),
-                        ({"grid": 1.5}, kops.WrongType), ({"grid": True}, kops.WrongType), ({"shared": "n"}, kops.WrongType)):  # fmt: skip
-        with pytest.raises(kind) as error:
-            kern(c, a, b, 100, **{"grid": 1, "block": 1, **wrong})
-        assert error.value.detail["key"] == next(iter(wrong))
-
-
-def test_ways_to_launch_are_declared(k: kops.Client, daemon: FakeDaemon) -> None:
-    add2(k, cooperative=True)
-    add2(k, pdl=True)
-    k.compile(ADD2).kernel("add2_kernel", grid=1, block=1, cooperative=True)
-    together, early, of_module = sent(daemon, "kernel")
-    assert together["cooperative"] is True and "pdl" not in together
-    assert early["pdl"] is True and "cooperative" not in early
-    assert of_module["cooperative"] is True
-
-
-def test_geometry_of_the_declaration(k: kops.Client, daemon: FakeDaemon) -> None:
-    c, a, b = vectors(k)
-    kern = k.kernel(
-        ADD2, "add2_kernel", grid=lambda c, a, b, n: (n, 1), block=("min(n, 64)", 2), shared="4 * n", cluster=(2, 1), alias=True
-    )
-    (declared,) = sent(daemon, "kernel")
-    assert declared["block"] == ["min(n, 64)", 2] and declared["shared"] == "4 * n" and declared["cluster"] == [2, 1]
-    assert declared["alias"] is True and "grid" not in declared
-    kern(c, a, b, 100)
-    assert sent(daemon, "launch")[0]["grid"] == [100, 1]
 
 
 @pytest.mark.parametrize(
     "change, kind, key",
     [
-        ({"n": 2**31}, kops.OutOfRange, "args[3]"),
-        ({"n": -(2**31) - 1}, kops.OutOfRange, "args[3]"),
-        ({"n": 1.5}, kops.WrongType, "args[3]"),
-        ({"n": "1"}, kops.WrongType, "args[3]"),
-        ({"n": None}, kops.WrongType, "args[3]"),
-        ({"a": 1.0}, kops.WrongType, "args[1]"),
-        ({"c": [1.0]}, kops.WrongType, "args[0]"),
-        ({"a": numpy.zeros(4)}, kops.DtypeMismatch, "args[1]"),
-        ({"b": numpy.zeros(4, "int32")}, kops.DtypeMismatch, "args[2]"),
-        ({"a": "text"}, kops.WrongType, "args[1]"),
+        ({"n": 2**31}, kops.OutOfRange, "args[3]"), ({"n": -(2**31) - 1}, kops.OutOfRange, "args[3]"),
+        ({"n": 1.5}, kops.WrongType, "args[3]"), ({"n": "1"}, kops.WrongType, "args[3]"), ({"n": None}, kops.WrongType, "args[3]"),
+        ({"a": 1.0}, kops.WrongType, "args[1]"), ({"a": "text"}, kops.WrongType, "args[1]"), ({"c": [1.0]}, kops.WrongType, "args[0]"),
+        ({"a": numpy.zeros(4)}, kops.DtypeMismatch, "args[1]"), ({"b": numpy.zeros(4, "int32")}, kops.DtypeMismatch, "args[2]"),
     ],
-)
+)  # fmt: skip
 def test_wrong_arguments(k: kops.Client, daemon: FakeDaemon, change: dict[str, Any], kind: type[Exception], key: str) -> None:
     c, a, b = vectors(k)
     kern = add2(k)
     with pytest.raises(kind) as error:
         kern(**{"c": c, "a": a, "b": b, "n": 100, **change})
     assert error.value.detail["key"] == key and "add2_kernel" in str(error.value)  # type: ignore[attr-defined]
-    assert not sent(daemon, "launch")
-
-
-def test_wrong_calls(k: kops.Client) -> None:
-    c, a, b = vectors(k)
-    kern = add2(k)
     for arguments, named, why in (
-        ((c, a, b), {}, "needs n"),
-        ((c, a, b, 1, 2), {}, "takes 4"),
-        ((c, a, b, 1), {"n": 2}, "two values for n"),
+        ((c, a, b), {}, "needs n"), ((c, a, b, 1, 2), {}, "takes 4"), ((c, a, b, 1), {"n": 2}, "two values for n"),
         ((c, a, b), {"m": 2}, "no parameter 'm'"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(kops.BadArgument, match=why):
             kern(*arguments, **named)
+    assert not daemon.sent("launch")
 
 
 def test_layouts_and_ranks(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -171,9 +140,9 @@ def test_layouts_and_ranks(k: kops.Client, daemon: FakeDaemon) -> None:
     kern(matrix[2:4], a, b, 3)
     params = [kops.Param("c", "out", "f32", strided=True), *kern.params[1:]]
     k.kernel(ADD2, "add2_kernel", params, grid=1, block=1)(k.zeros((4, 4)).T, a, b, 0)
-    assert "strides" in sent(daemon, "launch")[-1]["args"][0]
+    assert "strides" in daemon.sent("launch")[-1]["args"][0]
     exact = k.kernel(ADD2, "add2_kernel", "out float* c[2][n], const float* a[n], const float* b, int n", grid=1, block=1)
-    assert sent(daemon, "kernel")[-1]["params"][0]["shape"] == [2, "n"]
+    assert daemon.sent("kernel")[-1]["params"][0]["shape"] == [2, "n"]
     with pytest.raises(kops.ShapeMismatch, match="2 dimensions"):
         exact(a, a, b, 50)
 
@@ -182,10 +151,10 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
     x = k.array(numpy.arange(4, dtype="float32"))
     kern = k.kernel(SCALE, grid=1, block=32)
     kern(None, x, numpy.float64(2), numpy.int16(4))
-    args = sent(daemon, "launch")[0]["args"]
+    args = daemon.sent("launch")[0]["args"]
     assert args[0] is None and args[2:] == [2.0, 4] and isinstance(args[2], float)
     kern(None, x, 3, True)
-    assert sent(daemon, "launch")[1]["args"][2:] == [3.0, 1]
+    assert daemon.sent("launch")[1]["args"][2:] == [3.0, 1]
     with pytest.raises(kops.OutOfRange):
         kern(None, x, 1e39, 4)
     kern(None, x, float("inf"), 4)
@@ -193,7 +162,7 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
     flags = k.kernel(source, grid=1, block=1)
     daemon.script["launch"] = lambda peer, params, fds: peer.measured(params)
     flags(k.array(numpy.ones(3, "uint8")), k.array(numpy.ones(3, "bool")), True, 2**64 - 1)
-    args = sent(daemon, "launch")[-1]["args"]
+    args = daemon.sent("launch")[-1]["args"]
     assert [args[0]["dtype"], args[1]["dtype"], args[2], args[3]] == ["u8", "bool", True, 2**64 - 1]
     with pytest.raises(kops.OutOfRange):
         flags(None, None, 2, 0)
@@ -203,11 +172,7 @@ def test_null_pointers_numbers_and_other_dtypes(k: kops.Client, daemon: FakeDaem
 
 def test_compile_errors(k: kops.Client, daemon: FakeDaemon) -> None:
     log = "add.cu(2): warning: x\nadd.cu(3): error: identifier \"q\" is undefined\nadd.cu(7): error: y\n"
-
-    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
-        raise Refused("compile_failed", "add.cu(3): error: identifier", reason="source", log=log)
-
-    daemon.script["compile"] = refuse
+    daemon.script["compile"] = refuser("compile_failed", "add.cu(3): error: identifier", reason="source", log=log)
     with pytest.raises(kops.CompileFailed) as error:
         add2(k)
     assert (error.value.reason, error.value.log, error.value.file, error.value.line) == ("source", log, "add.cu", 3)
@@ -226,7 +191,7 @@ def test_a_module(k: kops.Client, daemon: FakeDaemon) -> None:
         ADD2 + SCALE + "namespace ns { __global__ void scale2(int n) {} }", options=["-DN=3"], files={"a.h": "int a;"}, name="x.cu",
         arch="sm_80", device=k.devices[0], grid=1, block=64, signatures={"scale": "out float* y, const float* x, float a, int n"},
     )  # fmt: skip
-    (params,) = sent(daemon, "compile")
+    (params,) = daemon.sent("compile")
     assert params["entries"] == ["add2_kernel", "scale", "ns::scale2"] and params["options"] == ["-DN=3"]
     assert params["files"] == {"a.h": "int a;"} and params["name"] == "x.cu" and params["arch"] == "sm_80" and params["device"] == "host"
     assert module.key == "ab" * 32 and module.arch == "sm_80" and module.cached == "memory" and module.compile_us == 25000.0
@@ -235,19 +200,17 @@ def test_a_module(k: kops.Client, daemon: FakeDaemon) -> None:
     c, a, b = vectors(k)
     module.add2_kernel(c, a, b, 100)
     assert (c == a + b).all() and module.add2_kernel is module["add2_kernel"]
-    assert module.scale(c, a, 2, 100) is c
-    assert module.scale2.name == "ns::scale2"
+    assert module.scale(c, a, 2, 100) is c and module.scale2.name == "ns::scale2"
     assert module.kernel("scale", grid=3, block=32)._geometry.declared["grid"] == [3]
     assert "scale2" in dir(module) and "add2_kernel" in repr(module)
     assert daemon.count("compile") == 1
-    with pytest.raises(AttributeError, match="scale2"):
-        module.absent  # noqa: B018
-    with pytest.raises(KeyError):
-        module["absent"]
-    with pytest.raises(kops.BadArgument, match="which kernel"):
-        module.kernel()
-    with pytest.raises(kops.BadArgument, match="no kernel 'scael' was compiled; there are scale, ns::scale2, add2_kernel"):
-        module.kernel("scael")
+    for call, error, why in (
+        (lambda: module.absent, AttributeError, "scale2"), (lambda: module["absent"], KeyError, ""),
+        (module.kernel, kops.BadArgument, "which kernel"),
+        (lambda: module.kernel("scael"), kops.BadArgument, "no kernel 'scael' was compiled; there are scale, ns::scale2, add2_kernel"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=why):
+            call()
 
 
 def test_templates_by_name(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -256,7 +219,7 @@ def test_templates_by_name(k: kops.Client, daemon: FakeDaemon) -> None:
         k.kernel(source, "scale<Unknown>", grid=1, block=1)
     with pytest.raises(kops.SignatureMismatch, match=r"in the source it is `float \* y`"):
         k.kernel(source, "scale<float>", "double* y, const double* x, float a, int n", grid=1, block=1)
-    assert not sent(daemon, "compile")
+    assert not daemon.sent("compile")
     kern = k.kernel(source, "scale<float>", "float* y, const f32* x, float a, int n", grid=1, block=1)
     assert kern.params == k.kernel(source, "scale<float>", grid=1, block=1).params
     x = k.array(numpy.arange(4, dtype="float32"))
@@ -273,8 +236,8 @@ def test_sequences_and_programs(k: kops.Client, daemon: FakeDaemon) -> None:
         kern(c, a, b, 100)
         d = k.square(c)
         s.launch(kern, d, d, a, n=100, grid=7)
-    assert not sent(daemon, "launch")
-    (params,) = sent(daemon, "sequence")
+    assert not daemon.sent("launch")
+    (params,) = daemon.sent("sequence")
     first, second, third = params["ops"]
     assert first["args"] == [0, 1, 2, 100] and second["op"] == "square" and third["args"] == [3, 3, 1, 100]
     assert third["grid"] == [7] and first["kernel"] == third["kernel"]
@@ -339,14 +302,10 @@ def test_a_daemon_without_kernels(daemon: FakeDaemon) -> None:
         assert k.info.kernels == {}
         with pytest.raises(kops.Unsupported, match="newer"):
             add2(k)
-        assert not sent(daemon, "compile")
+        assert not daemon.sent("compile")
     # One that could, but may not: it says so itself.
     daemon.hello["kernels"] = {**kernels, "policy": "off", "allowed": False}
-
-    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
-        raise Refused("permission_denied", "user_kernels is off")
-
-    daemon.script["compile"] = refuse
+    daemon.script["compile"] = refuser("permission_denied", "user_kernels is off")
     with kops.connect(daemon.path) as k:
         assert k.info.kernels["policy"] == "off"
         with pytest.raises(kops.PermissionDenied, match="user_kernels"):
@@ -362,7 +321,7 @@ async def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
         assert (await kern(c, a, b, n=100, timing=True)).variant == "user"
         assert len((await kern.profile(c, a, b, 100, repeat=4)).samples) == 4
         await kern[2, 128](c, a, a, 100)
-        assert sent(daemon, "launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
+        assert daemon.sent("launch")[-1]["grid"] == [2] and kern.attributes.registers == 16
         async with k.sequence() as s:
             s.launch(kern, c, a, b, 100)
         async with k.program() as p:
@@ -372,7 +331,7 @@ async def test_asyncio(daemon: FakeDaemon, tmp_path: Path) -> None:
         module = await k.load(tmp_path / "add.cu", grid=1, block=32)
         await asyncio.gather(*(module.add2_kernel(c, a, b, 100) for _ in range(5)))
         assert (c == a + b).all()
-        daemon.peers[0].socket.shutdown(2)
+        daemon.hang_up()
         assert await kern(c, a, b, 100) is c
 
         @k.cuda_kernel(grid=1, block=32)

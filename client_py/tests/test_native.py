@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,11 +15,16 @@ import pytest
 from fake_daemon import FakeDaemon
 from kops._base import compiled as _compiled
 from kops._calls import plans as _plans
+from kops._kernels import kernels as _kernels
 from kops._tensors.torch import current_stream
-from test_ordered import control, driver, gpu, requests, stream, tensor  # noqa: F401
-from test_recovery import hang_up, lose_device
+from test_kernels import ADD2
+from test_ordered import driver, gpu, say_yes, stream, tensor
+from test_recovery import hang_up, lose_device, once
+from which import wait_for
 
 from standin_cuda import dlpack  # isort: skip
+
+__all__ = ["driver", "gpu", "stream"]
 
 if _compiled.native is None:
     pytest.skip("the extension is not built, or switched off", allow_module_level=True)
@@ -29,13 +36,9 @@ class Exchange(ctypes.Structure):
     READ = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
     STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
     _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_void_p),
-        ("unused", ctypes.c_void_p * 3),
-        ("read", READ),
-        ("stream", STREAM),
-    ]
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p), ("unused", ctypes.c_void_p * 3),
+        ("read", READ), ("stream", STREAM),
+    ]  # fmt: skip
 
 
 kept: list[Any] = []
@@ -67,7 +70,7 @@ _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_
 
 
 @pytest.fixture(params=["methods", "exchange"])
-def torch_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, gpu: Any) -> Iterator[None]:  # noqa: F811
+def torch_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, gpu: Any) -> Iterator[None]:
     """Both ways in which tensors can be read."""
     if request.param == "exchange":
         capsule = _new(ctypes.addressof(API), b"dlpack_exchange_api", None)
@@ -83,22 +86,25 @@ def torch_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, gp
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ops that went the long way."""
+    """The ops and kernels that went the long way."""
     seen: list[str] = []
-    made = _plans.Request
 
-    class Seen(made):  # type: ignore[misc, valid-type]
-        def __init__(self, op: str, *rest: Any) -> None:
-            seen.append(op)
-            super().__init__(op, *rest)
+    def noting(made: Any) -> Any:
+        class Seen(made):  # type: ignore[misc, valid-type]
+            def __init__(self, what: Any, *rest: Any) -> None:
+                seen.append(what if isinstance(what, str) else what.name)
+                super().__init__(what, *rest)
 
-    monkeypatch.setattr(_plans, "Request", Seen)
+        return Seen
+
+    monkeypatch.setattr(_plans, "Request", noting(_plans.Request))
+    monkeypatch.setattr(_kernels, "Launch", noting(_kernels.Launch))
     return seen
 
 
 @pytest.mark.parametrize("blocking", [False, True])
 def test_it_sends_what_python_sends(
-    k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str], blocking: bool  # noqa: F811
+    k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str], blocking: bool
 ) -> None:
     a, b, out = tensor(6, 8), tensor(6, 8), tensor(6, 8)
     square, vector = tensor(6, 6), tensor(20)
@@ -114,29 +120,27 @@ def test_it_sends_what_python_sends(
     ]
     for call in calls:  # makes the memory known
         call()
-    before = len(requests(daemon))
+    before = len(daemon.runs())
     for call in calls:
         call()
     k.synchronize()
-    fast, went_slow = requests(daemon)[before:], len(slow)
+    fast, went_slow = daemon.runs()[before:], len(slow)
     link = k._live()
     link.run = lambda *_: NotImplemented
     for call in calls:
         call()
     k.synchronize()
     assert went_slow <= len(calls) and len(slow) == went_slow + len(calls)
-    plain = requests(daemon)[before + len(calls) :]
+    plain = daemon.runs()[before + len(calls) :]
 
     def meaning(run: dict[str, Any]) -> Any:
-        tensors = [
-            {"offset": 0, "strides": None, **t, "shape": list(t["shape"])} for t in [*run["in"], *run["out"]]
-        ]
+        tensors = [{"offset": 0, "strides": None, **t, "shape": list(t["shape"])} for t in [*run["in"], *run["out"]]]
         return run["op"], tensors, run.get("attrs", {}), run["timing"], "ready" in run
 
     assert [meaning(run) for run in fast] == [meaning(run) for run in plain]
 
 
-def test_the_output_is_made(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:  # noqa: F811
+def test_the_output_is_made(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:
     a, b = tensor(3, 4), tensor(4, 5)
     for _ in range(3):
         c = k.add(a, a)
@@ -147,9 +151,7 @@ def test_the_output_is_made(k: kops.Client, daemon: FakeDaemon, stream: Any, tor
     k.synchronize()
 
 
-def test_what_is_something_else_goes_the_long_way(
-    k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str]  # noqa: F811
-) -> None:
+def test_what_is_something_else_goes_the_long_way(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str]) -> None:
     a = tensor(3)
     k.square(a, out=a)
     slow.clear()
@@ -170,9 +172,7 @@ def test_what_is_something_else_goes_the_long_way(
     k.synchronize()
 
 
-def test_freed_memory_is_not_believed(
-    k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any, torch_of: None  # noqa: F811
-) -> None:
+def test_freed_memory_is_not_believed(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:
     a, out = tensor(1000), tensor(1000)
     for _ in range(2):
         k.square(a, out=out)
@@ -183,39 +183,30 @@ def test_freed_memory_is_not_believed(
     assert again.data_ptr() == address, "this test is about a reused address"
     k.square(again, out=out)
     k.synchronize()
-    first, *_, last = requests(daemon)
+    first, *_, last = daemon.runs()
     assert first["in"][0]["buffer"] != last["in"][0]["buffer"]
 
 
 @pytest.mark.parametrize("how", [hang_up, lose_device])
 def test_the_short_way_is_repeated_as_the_long_one(
-    how: Any, k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str]  # noqa: F811
+    how: Any, k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None, slow: list[str]
 ) -> None:
     a, b = tensor(4), tensor(4)
     k.square(a, out=b, blocking=True)
-    answer = daemon.script["run"]
     k.square(a, out=b, blocking=True)
     assert slow == ["square"]
-    for safe in (True, False):
-        daemon.script["run"] = answer
-        for _ in range(2):  # so that the connection knows the memory
-            k.square(a, out=b, blocking=True)
-        asked = [0]
-
-        def script(peer: Any, *rest: Any) -> Any:
-            asked[0] += 1  # noqa: B023
-            return how(peer) if asked[0] == 1 else answer(peer, *rest)  # noqa: B023
-
-        daemon.script["run"] = script
-        if safe:
-            k.square(a, out=b, blocking=True)
-        else:
-            with pytest.raises((kops.ConnectionLost, kops.DeviceLost), match="memory that it reads"):
-                k.square(a, out=a, blocking=True)
-        assert asked == [2 if safe else 1]
+    asked = once(daemon, "run", how, then=say_yes)
+    k.square(a, out=b, blocking=True)
+    assert asked == [2]
+    for _ in range(2):  # so that the connection knows the memory
+        k.square(a, out=b, blocking=True)
+    asked = once(daemon, "run", how, then=say_yes)
+    with pytest.raises((kops.ConnectionLost, kops.DeviceLost), match="memory that it reads"):
+        k.square(a, out=a, blocking=True)
+    assert asked == [1]
 
 
-def test_a_timeout_of_the_short_way(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:  # noqa: F811
+def test_a_timeout_of_the_short_way(k: kops.Client, daemon: FakeDaemon, stream: Any, torch_of: None) -> None:
     a = tensor(4)
     k.square(a, out=a, blocking=True)
     del daemon.script["run"]
@@ -225,3 +216,140 @@ def test_a_timeout_of_the_short_way(k: kops.Client, daemon: FakeDaemon, stream: 
     daemon.gate.set()
     assert k.ping({"x": 1}) == {"x": 1}
     assert daemon.count("cancel") == 1  # which was read before the ping
+
+
+SIGNATURE = "out float* c, const float* a, const float* b, int n"
+
+
+@pytest.fixture(autouse=True)
+def yes(daemon: FakeDaemon, gpu: Any) -> None:
+    daemon.script["launch"] = say_yes
+
+
+def of_dtype(kind: Any, *shape: int) -> Any:
+    return torch.empty(shape, dtype=kind, device=torch.device("cuda", 0))
+
+
+def add2(k: kops.Client, **more: Any) -> kops.Kernel:
+    return k.kernel(ADD2, "add2_kernel", SIGNATURE, **{"grid": "ceil_div(n, 256)", "block": 256, **more})
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_it_sends_of_kernels_what_python_sends(k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str], blocking: bool) -> None:
+    c, a, b = tensor(6, 8), tensor(6, 8), tensor(6, 8)
+    kern = add2(k)
+    mixed = k.kernel(
+        "#include <cuda_fp16.h>\nextern \"C\" __global__ void mixed(float* c, const __half* a, const long long* b, double x, "
+        "unsigned char y, bool z, unsigned long long w) {}", "mixed",
+        [kops.Param("c", "out", "f32", strided=True), kops.Param("a", "in", "f16", rank=2), kops.Param("b", "in", "i64"),
+         kops.Param("x", "scalar", "f64"), kops.Param("y", "scalar", "u8"), kops.Param("z", "scalar", "bool"),
+         kops.Param("w", "scalar", "u64")],
+        block=32, shared="4 * y",
+    )  # fmt: skip
+    half, long = of_dtype(torch.float16, 2, 3), of_dtype(torch.int64, 5)
+    calls = [
+        lambda: kern(c, a, b, 48, blocking=blocking),
+        lambda: kern(c[2:4], a[1:2], None, -1, blocking=blocking),
+        lambda: kern(n=3, c=c, a=a, b=c, blocking=blocking),
+        lambda: kern[(2, 1), 64, 128](c, a, b, 5, blocking=blocking),
+        lambda: kern(c, a, b, 5, grid=lambda c, a, b, n: n, cluster=1, blocking=blocking),
+        lambda: mixed(c.t(), half, long, 1.5, 255, True, 7, grid=3, blocking=blocking),
+        lambda: mixed(None, half, long, 2, 0, False, 2**63 - 1, grid=3, blocking=blocking),
+        lambda: mixed(c[1:3, ::2], half, long, -1e300, 1, True, 0, grid=3, blocking=blocking),
+    ]
+    for call in calls:  # makes the memory and the kernels known
+        call()
+    k.synchronize()
+    slow.clear()
+    before = len(daemon.sent("launch"))
+    for call in calls:
+        call()
+    assert not slow
+    k.synchronize()
+    fast = daemon.sent("launch")[before:]
+    link = k._live()
+    link.launch = lambda *_: NotImplemented
+    for call in calls:
+        call()
+    k.synchronize()
+    plain = daemon.sent("launch")[before + len(calls) :]
+    assert len(slow) == len(calls) == len(plain)
+
+    def meaning(launch: dict[str, Any]) -> Any:
+        args = [
+            {"offset": 0, "strides": None, **arg, "shape": list(arg["shape"])} if isinstance(arg, dict) else (type(arg), arg)
+            for arg in launch["args"]
+        ]
+        rest = {key: value for key, value in launch.items() if key not in ("args", "ready", "done", "stream")}
+        return args, rest, "ready" in launch
+
+    assert [meaning(launch) for launch in fast] == [meaning(launch) for launch in plain]
+
+
+def test_what_is_something_else_of_a_kernel_goes_the_long_way(k: kops.Client, daemon: FakeDaemon, stream: Any, slow: list[str]) -> None:
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    slow.clear()
+    kern(c, a, a, 4)
+    kern(c, a, a, True)
+    assert not slow
+    kern(c, a, a, numpy.int32(4))
+    kern(tensor(0), tensor(0), tensor(0), 0)
+    assert len(slow) == 2
+    for arguments, kind in (
+        ((c, of_dtype(torch.int64, 4), a, 4), kops.DtypeMismatch),
+        ((c, tensor(4, 4).t(), a, 4), kops.BadArgument),
+        ((c, numpy.ones(4, "float32"), a, 4), kops.DeviceMismatch),
+        ((c, a, a, 2**31), kops.OutOfRange),
+        ((c, a, a, 2**64), kops.OutOfRange),
+        ((c, a, a, 1.0), kops.WrongType),
+        ((c, 1.0, a, 4), kops.WrongType),
+        ((c, a, a), kops.BadArgument),
+    ):
+        with pytest.raises(kind):
+            kern(*arguments)
+    k.synchronize()
+    assert len(daemon.sent("launch")) == 5
+
+
+def test_in_a_batch(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.square(a, out=a)
+    k.synchronize()
+    before = len(daemon.requests)
+    with k.batch():
+        kern(c, a, a, 4)
+        k.square(c, out=c)
+        kern[2, 32](c, c, a, 3)
+    k.synchronize()
+    methods = [method for method, _ in daemon.requests[before:]]
+    assert methods == ["sequence"]
+    params = daemon.requests[-1][1]
+    first, second, third = params["ops"]
+    assert second["op"] == "square" and first["kernel"] == third["kernel"]
+    assert [first["args"][3], third["args"][3]] == [4, 3] and third["grid"] == [2] and third["block"] == [32]
+    places = [params["tensors"][i] for i in (*first["args"][:3], *third["args"][:3])]
+    assert places[1] == places[2] and places[0] == places[3] == places[4] and places[5] == places[1]
+
+
+def test_arguments_live_until_the_launch_has_ended(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
+    c, a = tensor(4), tensor(4)
+    kern = add2(k)
+    kern(c, a, a, 4)
+    k.synchronize()
+    daemon.gate.clear()
+    temporary = tensor(4)
+    kern(c, temporary, a, 4)
+    kern(c, temporary, a, 4)
+    gone = weakref.ref(temporary)
+    del temporary
+    gc.collect()
+    assert gone() is not None
+    daemon.gate.set()
+    k.synchronize()
+    kern(c, a, a, 4)
+    k.synchronize()
+    wait_for(lambda: (gc.collect(), gone() is None)[1])  # perhaps the tidier's turn

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +12,7 @@ import kops
 import numpy
 import pytest
 from fake_daemon import FakeDaemon
-from kops._tensors import numbers as _numbers
+from kops._tensors import operands as _numbers
 from which import compiled_only
 
 
@@ -21,8 +20,8 @@ def normal(*shape: int, dtype: str = "float32") -> Any:
     return numpy.random.default_rng().standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("number", [2, -1.5, True, 0.1, float("inf"), Fraction(1, 3), numpy.float64(0.3), numpy.int8(-3), numpy.bool_(1)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("number", [2, True, 0.1, float("inf"), Fraction(1, 3), numpy.float64(0.3), numpy.int8(-3), numpy.bool_(1)])
 def test_a_number_takes_the_dtype_of_the_array(k: kops.Client, dtype: str, number: Any) -> None:
     a = normal(7, 5, dtype=dtype)
     want = a + numpy.asarray(float(number), dtype)
@@ -87,11 +86,6 @@ def test_in_sequences_programs_and_pending_calls(k: kops.Client, daemon: FakeDae
     assert numpy.array_equal(three, a + 3) and numpy.array_equal(four, a + 4)
 
 
-@pytest.fixture
-def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
-
-
 def test_the_result_is_of_the_arrays_framework(k: kops.Client, with_torch: None) -> None:
     a = torch.tensor(normal(4))
     for number in (2, numpy.float64(2)):
@@ -116,58 +110,50 @@ def test_bfloat16(k: kops.Client, daemon: FakeDaemon, with_torch: None) -> None:
     assert seen == [b"\x80\x3f", b"\x82\x3f"], "ties to even"
 
 
-class TestOnCuda:
-    @pytest.fixture(autouse=True)
-    def gpu(self, k: kops.Client, daemon: FakeDaemon, with_torch: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-        cuda = pytest.importorskip("standin_driver", reason="the stand-in driver is not built")
-        monkeypatch.setenv("KOPS_CUDA_DRIVER", str(cuda.library()))
-        driver = cuda.standin.Driver()
-        for name, value in (("driver", driver), ("synchronized", []), ("fills", []), ("awaited", 0), ("handle", 0)):
-            monkeypatch.setattr(torch.cuda, name, value)
-        daemon.script["run"] = lambda peer, params, fds: {"timings": {"gpu_us": 1.0}, "device": "GPU-x", "variant": "v"}
-        return driver
+def on_gpu(dtype: Any) -> Any:
+    return torch.empty((4,), dtype=dtype, device=torch.device("cuda", 0))
 
-    @staticmethod
-    def number(daemon: FakeDaemon) -> dict[str, Any]:
+
+def test_a_number_is_made_once(k: kops.Client, daemon: FakeDaemon, torch_gpu: Any) -> None:
+    def number() -> dict[str, Any]:
         (found,) = [t for t in daemon.runs()[-1]["in"] if t["shape"] == []]
         return found
 
-    def test_a_number_is_made_once(self, k: kops.Client, daemon: FakeDaemon) -> None:
-        where = torch.device("cuda", 0)
-        a = torch.empty((4,), dtype=torch.float32, device=where)
-        value = float(numpy.random.default_rng().standard_normal())
-        c = k.add(a, value)
-        assert c.device is where and c.shape == (4,)
-        first = self.number(daemon)
-        assert torch.cuda.fills == [numpy.float64(value)] and torch.cuda.awaited == 1
-        for _ in range(3):
-            assert k.add(value, a).shape == (4,)
-            assert self.number(daemon) == first
-        assert len(torch.cuda.fills) == torch.cuda.awaited == 1, "neither made nor waited for again"
-        k.add(a, value + 1)
-        assert len(torch.cuda.fills) == 2 and self.number(daemon) != first
-        k.add(torch.empty((4,), dtype=torch.float16, device=where), value)
-        assert len(torch.cuda.fills) == 3 and self.number(daemon)["dtype"] == "f16"
+    a = on_gpu(torch.float32)
+    value = float(numpy.random.default_rng().standard_normal())
+    c = k.add(a, value)
+    assert c.device is a.device and c.shape == (4,)
+    first = number()
+    assert torch.cuda.fills == [numpy.float64(value)] and torch.cuda.awaited == 1
+    for _ in range(3):
+        assert k.add(value, a).shape == (4,)
+        assert number() == first
+    assert len(torch.cuda.fills) == torch.cuda.awaited == 1, "neither made nor waited for again"
+    k.add(a, value + 1)
+    assert len(torch.cuda.fills) == 2 and number() != first
+    k.add(on_gpu(torch.float16), value)
+    assert len(torch.cuda.fills) == 3 and number()["dtype"] == "f16"
 
-    def test_the_cache_is_bounded(self, k: kops.Client) -> None:
-        where = torch.device("cuda", 0)
-        a = torch.empty((4,), dtype=torch.float64, device=where)
-        with k.program() as p:
-            k.add(a, -1.0)
-        for i in range(_numbers.CACHED + 1):
-            k.add(a, i)
-        made = len(torch.cuda.fills)
-        k.add(a, _numbers.CACHED)
-        assert len(torch.cuda.fills) == made
+
+def test_the_cache_is_bounded(k: kops.Client, torch_gpu: Any) -> None:
+    a = on_gpu(torch.float64)
+    with k.program() as p:
         k.add(a, -1.0)
-        assert len(torch.cuda.fills) == made + 1, "the oldest was dropped"
-        kept = [value for value in p.operands.keep if getattr(value, "shape", None) == ()]
-        assert kept and kept[0].array.numpy() == -1.0, "by the cache, and not by the program"
+    for i in range(_numbers.CACHED + 1):
+        k.add(a, i)
+    made = len(torch.cuda.fills)
+    k.add(a, _numbers.CACHED)
+    assert len(torch.cuda.fills) == made
+    k.add(a, -1.0)
+    assert len(torch.cuda.fills) == made + 1, "the oldest was dropped"
+    kept = [value for value in p.operands.keep if getattr(value, "shape", None) == ()]
+    assert kept and kept[0].array.numpy() == -1.0, "by the cache, and not by the program"
 
-    def test_arrays_of_other_frameworks(self, k: kops.Client, gpu: Any) -> None:
-        a = gpu.array(numpy.zeros(4, "float16"))
-        with k.program() as p:
-            c = k.add(2.5, a)
-        assert type(c) is type(a) and c.shape == (4,)
-        (number,) = [operand for operand in p._tensors if operand.shape == ()]
-        assert number.dtype == "f16" and number.value.numpy() == 2.5
+
+def test_arrays_of_other_frameworks(k: kops.Client, torch_gpu: Any) -> None:
+    a = torch_gpu.array(numpy.zeros(4, "float16"))
+    with k.program() as p:
+        c = k.add(2.5, a)
+    assert type(c) is type(a) and c.shape == (4,)
+    (number,) = [operand for operand in p._tensors if operand.shape == ()]
+    assert number.dtype == "f16" and number.value.numpy() == 2.5

@@ -12,15 +12,7 @@ from kops._memory.pool import pool
 
 
 def normal(*shape: int, dtype: str = "float32") -> numpy.ndarray:
-    return numpy.random.default_rng(1).standard_normal(shape).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_dtypes(k: kops.Client, dtype: str) -> None:
-    a = normal(33, 7, dtype=dtype)
-    c = k.square(a)
-    assert c.dtype == dtype
-    assert numpy.array_equal(c, a * a)
+    return numpy.random.default_rng().standard_normal(shape).astype(dtype)
 
 
 def test_shared_arrays_are_used_where_they_are(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -59,26 +51,22 @@ def test_views_of_shared_arrays_are_not_copied(k: kops.Client, daemon: FakeDaemo
 
 
 def test_views_of_ordinary_arrays(k: kops.Client) -> None:
-    a = normal(50, 40)
-    for x in (
-        a.T,
-        a[::2, 1::3],
-        a[::-1],
-        a[:, ::-1],
-        numpy.broadcast_to(a[3], (7, 40)),
-        a[0:0],
-        a[1, 1],
-        a.astype(">f4"),
-    ):
+    a, row = normal(50, 40), normal(40)
+    for x in (a.T, a[::2, 1::3], a[::-1], a[:, ::-1], numpy.broadcast_to(row, (7, 40)), a[0:0], a[1, 1], a.astype(">f4")):
         assert numpy.array_equal(k.square(x), numpy.asarray(x * x, dtype="float32"))
-
-
-def test_negative_strides_of_shared_arrays_are_copied(k: kops.Client) -> None:
-    a = k.array(normal(9, 5))
-    assert numpy.array_equal(k.square(a[::-1, ::-1]), (a * a)[::-1, ::-1])
-    out = k.zeros((9, 5))
+    a, out = k.array(a), k.zeros((50, 40))
+    assert numpy.array_equal(k.square(a[::-1, ::-1]), (a * a)[::-1, ::-1]), "negative strides of shared ones are copied"
     k.square(a, out=out[::-1])
     assert numpy.array_equal(out[::-1], a * a)
+
+    class Tensor:
+        def __dlpack__(self, **options: object) -> object:
+            return a.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return a.__dlpack_device__()
+
+    assert numpy.array_equal(k.square(Tensor()), a * a)
 
 
 def test_a_broadcast_ordinary_array_is_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -107,22 +95,9 @@ def test_in_place(k: kops.Client, daemon: FakeDaemon) -> None:
         assert numpy.array_equal(a, expected)
         run = daemon.runs()[-1]
         assert run["in"][0] == run["out"][0], "in place must be one tensor for the daemon"
-
-
-def test_one_array_given_twice_is_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
-    a = normal(100)
     k.add(a, a[:])
     first, second = daemon.runs()[-1]["in"]
-    assert first == second
-
-
-def test_beta_reads_out(k: kops.Client) -> None:
-    a, b, c = normal(4, 5), normal(5, 6), normal(4, 6)
-    expected = 2 * (a @ b) + 0.5 * c
-    k.gemm(a, b, alpha=2, beta=numpy.float32(0.5), out=c)
-    assert numpy.allclose(c, expected)
-    with pytest.raises(kops.BadArgument, match="out="):
-        k.gemm(a, b, beta=1.0)
+    assert first == second, "one array is copied once"
 
 
 def test_gemm_shapes(k: kops.Client) -> None:
@@ -130,10 +105,35 @@ def test_gemm_shapes(k: kops.Client) -> None:
     assert numpy.allclose(k.gemm(a, b), a @ b, atol=1e-5)
     assert numpy.allclose(k.gemm(a[0, 0], b[0].T, trans_b=True), a[0, 0] @ b[0], atol=1e-5)
     assert numpy.array_equal(k.gemm(normal(3, 0), normal(0, 4)), numpy.zeros((3, 4)))
-    with pytest.raises(kops.ShapeMismatch):
-        k.gemm(normal(3, 4), normal(3, 4))
-    with pytest.raises(ValueError):
-        k.gemm(normal(4), normal(5))
+    c = normal(4, 6)
+    expected = 2 * (a[0, 0] @ b[0]) + 0.5 * c
+    assert numpy.allclose(k.gemm(a[0, 0], b[0], alpha=2, beta=numpy.float32(0.5), out=c), expected, atol=1e-5)
+
+
+def test_refused_before_anything_is_sent(k: kops.Client, daemon: FakeDaemon) -> None:
+    x, read_only = normal(4), normal(4)
+    read_only.flags.writeable = False
+    assert numpy.array_equal(k.square(read_only), read_only * read_only)
+    sent = len(daemon.requests)
+    for error, why, call in (
+        (kops.UnknownDtype, "bool", lambda: k.square(numpy.ones(4, "bool"))),
+        (kops.DtypeMismatch, "", lambda: k.add(x, normal(4, dtype="float64"))),
+        (kops.ShapeMismatch, "", lambda: k.add(x, normal(5))),
+        (kops.ShapeMismatch, "", lambda: k.gemm(normal(3, 4), normal(3, 4))),
+        (ValueError, "", lambda: k.gemm(x, normal(5))),
+        (kops.WrongType, "", lambda: k.add(x, object())),
+        (TypeError, "", lambda: k.add(x)),
+        (TypeError, "", lambda: k.add(x, x, no_such_option=1)),
+        (TypeError, "", lambda: k.gemm(normal(4, 4), normal(4, 4), alpha="1")),
+        (ValueError, "", lambda: k.gemm(normal(4, 4), normal(4, 4), precision="low")),
+        (kops.BadArgument, "out=", lambda: k.gemm(normal(4, 4), normal(4, 4), beta=1.0)),
+        (kops.WrongType, "mask", lambda: k.square(numpy.ma.masked_array([1.0, 2.0], [0, 1]))),
+        (kops.ReadOnly, "", lambda: k.square(x, out=read_only)),
+        (PermissionError, "", lambda: k.square(x, out=numpy.broadcast_to(numpy.float32(0), (4,)))),
+    ):
+        with pytest.raises(error, match=why):
+            call()
+    assert len(daemon.requests) == sent
 
 
 def test_empty_tensors_need_no_buffer(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -141,39 +141,6 @@ def test_empty_tensors_need_no_buffer(k: kops.Client, daemon: FakeDaemon) -> Non
     assert c.shape == (0, 3)
     run = daemon.runs()[-1]
     assert "buffer" not in run["out"][0] and "buffer" not in run["in"][0]
-
-
-def test_read_only_arrays(k: kops.Client) -> None:
-    a = normal(10)
-    a.flags.writeable = False
-    assert numpy.array_equal(k.square(a), a * a)
-    with pytest.raises(kops.ReadOnly):
-        k.square(normal(10), out=a)
-    with pytest.raises(PermissionError):
-        k.square(normal(10), out=numpy.broadcast_to(numpy.float32(0), (10,)))
-
-
-def test_refused_before_anything_is_sent(k: kops.Client, daemon: FakeDaemon) -> None:
-    sent = len(daemon.requests)
-    with pytest.raises(kops.UnknownDtype, match="bool"):
-        k.square(numpy.ones(4, "bool"))
-    with pytest.raises(kops.DtypeMismatch):
-        k.add(normal(4), normal(4, dtype="float64"))
-    with pytest.raises(kops.ShapeMismatch):
-        k.add(normal(4), normal(5))
-    with pytest.raises(kops.WrongType):
-        k.add(normal(4), object())
-    with pytest.raises(TypeError):
-        k.add(normal(4))
-    with pytest.raises(TypeError):
-        k.add(normal(4), normal(4), no_such_option=1)
-    with pytest.raises(TypeError):
-        k.gemm(normal(4, 4), normal(4, 4), alpha="1")
-    with pytest.raises(ValueError):
-        k.gemm(normal(4, 4), normal(4, 4), precision="low")
-    with pytest.raises(kops.WrongType, match="mask"):
-        k.square(numpy.ma.masked_array([1.0, 2.0], [0, 1]))
-    assert len(daemon.requests) == sent
 
 
 def test_nothing_is_registered_in_a_steady_state(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -274,16 +241,66 @@ def test_bfloat16_by_ml_dtypes(k: kops.Client, daemon: FakeDaemon) -> None:
     assert daemon.runs()[-1]["in"][0]["dtype"] == "bf16" and k.empty(2, "bf16").dtype == ml_dtypes.bfloat16
 
 
-def test_dlpack_on_the_host(k: kops.Client) -> None:
-    class Tensor:
-        def __init__(self, array: numpy.ndarray) -> None:
-            self.array = array
+# Matrices times vectors
 
-        def __dlpack__(self, **options: object) -> object:
-            return self.array.__dlpack__(**options)
+CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((3, 4), (4,)), ((3,), (3, 4)), ((5,), (5,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((0, 4), (4,)), ((3, 0), (0,)), ((1,), (1, 1)),
+    ((7, 2, 3, 4), (4,)),
+]  # fmt: skip
 
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return self.array.__dlpack_device__()
 
-    a = normal(6, 7)
-    assert numpy.array_equal(k.square(Tensor(a)), a * a)
+@pytest.mark.parametrize("shapes", CASES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_result_is_numpys(k: kops.Client, shapes: tuple[tuple[int, ...], tuple[int, ...]], shared: bool) -> None:
+    a, b = (k.array(normal(*shape)) if shared else normal(*shape) for shape in shapes)
+    want = numpy.matmul(a, b)
+    result = k.gemm(a, b)
+    assert result.shape == want.shape and numpy.allclose(result, want, rtol=1e-5, atol=1e-5)
+    out = k.zeros(want.shape)
+    assert k.gemm(a, b, out=out, alpha=2.0) is out and numpy.allclose(out, 2 * want, rtol=1e-5, atol=1e-5)
+
+
+def test_views_and_transposed_matrices_are_not_copied(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, v, out = k.array(normal(6, 4)), k.array(normal(6, 4, 3)), k.zeros((4, 5))
+    copied = k.gemm(a, v[:, 1, 2], trans_a=True, out=out[:, 2])
+    assert numpy.allclose(copied, a.T @ v[:, 1, 2], atol=1e-5) and (out[:, :2] == 0).all() and (out[:, 3:] == 0).all()
+    run = daemon.runs()[-1]
+    assert run["in"][1]["shape"] == [6, 1] and run["in"][1]["strides"] == [12, 1] and run["out"][0]["shape"] == [4, 1]
+    assert numpy.allclose(k.gemm(v[0, ::2, 0], a[::3]), v[0, ::2, 0] @ a[::3], atol=1e-5)
+    assert run["out"][0]["buffer"] == daemon.runs()[-2]["out"][0]["buffer"]
+    y = k.array(normal(6))
+    want = a @ v[0, :, 0] + 2 * y
+    k.gemm(a, v[0, :, 0], beta=2.0, out=y)
+    assert numpy.allclose(y, want, atol=1e-5)
+
+
+def test_what_is_refused(k: kops.Client, daemon: FakeDaemon) -> None:
+    a, v = normal(3, 4), normal(4)
+    for call, kind, message in (
+        (lambda: k.gemm(a, v[:3]), kops.ShapeMismatch, "inner sizes differ"),
+        (lambda: k.gemm(a, v, trans_b=True), kops.BadArgument, "trans_b swaps the dimensions of a matrix, and b is a vector"),
+        (lambda: k.gemm(v, a, trans_a=True), kops.BadArgument, "trans_a"),
+        (lambda: k.gemm(a, v, out=normal(3, 1)), kops.ShapeMismatch, r"has shape \(3,\), but out= \(3, 1\)"),
+        (lambda: k.gemm(a, normal(1)[0]), kops.WrongType, "no numbers"),
+        (lambda: k.gemm(a, k.zeros(())), kops.ShapeMismatch, "matrices and vectors"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=message):
+            call()
+    assert not daemon.runs()
+
+
+def test_programs_bind_vectors(k: kops.Client) -> None:
+    a, v, w = k.array(normal(4, 4)), k.array(normal(4)), k.array(normal(4))
+    with k.program() as p:
+        y = k.gemm(a, k.add(v, v))
+        z = k.gemm(v, a)
+        dot = k.gemm(v, w)
+    p.run()
+    assert y.shape == z.shape == (4,) and dot.shape == ()
+    assert numpy.allclose(z, v @ a, atol=1e-5) and numpy.allclose(dot, v @ w, atol=1e-5)
+    other, there, sums = k.array(normal(4)), k.zeros(4), k.zeros(())
+    p.run([(v, other), (z, there), (dot, sums)])
+    assert numpy.allclose(y, a @ (2 * other), atol=1e-5) and numpy.allclose(there, other @ a, atol=1e-5)
+    assert numpy.allclose(sums, other @ w, atol=1e-5)
+    assert numpy.allclose(k.sequence([("gemm", a, v)])[0], a @ v, atol=1e-5)
+    assert k.profile("gemm", a, v, repeat=8).operations == 2 * 4 * 4

@@ -9,32 +9,18 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fake_torch as torch
 import kops
 import pytest
-from fake_daemon import FakeDaemon, Peer, Refused
-from kops._memory import exports as _cuda
-from standin_driver import ROOT, in_use, standin
-from test_client import wait_for
-from which import compiled_only
+from fake_daemon import FakeDaemon, Peer, refuser
+from standin_driver import ROOT, driver
+from which import compiled_only, wait_for
 
+__all__ = ["driver"]
 pytestmark = compiled_only
 NOT_READY = 600
-
-
-@pytest.fixture(scope="module")
-def control() -> Iterator[Any]:
-    with in_use() as made:
-        _cuda.allocations.after_fork()  # another module's driver may be loaded already
-        yield made
-
-
-@pytest.fixture(scope="module")
-def driver(control: Any) -> Any:
-    return standin.Driver()
 
 
 def say_yes(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
@@ -75,10 +61,6 @@ def drained(driver: Any, stream: ctypes.c_void_p) -> bool:
     return int(driver.lib.cuStreamQuery(stream)) != NOT_READY
 
 
-def requests(daemon: FakeDaemon, *methods: str) -> list[dict[str, Any]]:
-    return [params for name, params in list(daemon.requests) if name in (methods or ("run",))]
-
-
 def test_a_call_returns_before_its_op_has_run(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a, b = tensor(4, 5), tensor(4, 5)
     daemon.gate.clear()
@@ -88,29 +70,43 @@ def test_a_call_returns_before_its_op_has_run(k: kops.Client, gpu: Any, daemon: 
     daemon.gate.set()
     k.synchronize()
     gpu.call("cuStreamSynchronize", stream)
-    (run,) = requests(daemon)
+    (run,) = daemon.runs()
     assert run["ready"] == run["done"] == 1 and run["timing"] is False
+
+
+class Held:
+    """A stream whose next work waits until `go`."""
+
+    def __init__(self, gpu: Any, stream: Any) -> None:
+        self._gpu = gpu
+        self._flag = (ctypes.c_uint64 * 512)()
+        there = ctypes.c_uint64()
+        gpu.call("cuMemHostRegister_v2", self._flag, ctypes.c_size_t(4096), ctypes.c_uint(2))
+        gpu.call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), self._flag, ctypes.c_uint(0))
+        gpu.call("cuStreamWaitValue64_v2", stream, there, ctypes.c_uint64(1), ctypes.c_uint(0))
+
+    def go(self) -> None:
+        self._flag[0] = 1
+
+    def close(self) -> None:
+        self._gpu.call("cuMemHostUnregister", self._flag)
 
 
 def test_an_op_waits_for_what_is_on_the_stream(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a = tensor(4)
     k.square(a, out=a)
     k.synchronize()
-    flag = (ctypes.c_uint64 * 512)()
-    gpu.call("cuMemHostRegister_v2", flag, ctypes.c_size_t(4096), ctypes.c_uint(2))
-    there = ctypes.c_uint64()
-    gpu.call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), flag, ctypes.c_uint(0))
-    gpu.call("cuStreamWaitValue64_v2", stream, there, ctypes.c_uint64(1), ctypes.c_uint(0))
+    held = Held(gpu, stream)
     k.square(a, out=a)
     k.square(a, out=a)
-    wait_for(lambda: len(requests(daemon)) == 3)
+    wait_for(lambda: len(daemon.runs()) == 3)
     with pytest.raises(kops.Timeout):
         k.synchronize(timeout=0.05)
-    flag[0] = 1
+    held.go()
     k.synchronize()
-    assert [(run["ready"], run["done"], run["stream"]) for run in requests(daemon)] == [(i, i, 255) for i in (1, 2, 3)]
+    assert [(run["ready"], run["done"], run["stream"]) for run in daemon.runs()] == [(i, i, 255) for i in (1, 2, 3)]
     gpu.call("cuStreamSynchronize", stream)
-    gpu.call("cuMemHostUnregister", flag)
+    held.close()
 
 
 def test_the_blocking_forms(k: kops.Client, daemon: FakeDaemon, stream: Any) -> None:
@@ -123,7 +119,7 @@ def test_the_blocking_forms(k: kops.Client, daemon: FakeDaemon, stream: Any) -> 
         blocking.square(a, out=a)
         blocking.square(a, out=a, blocking=False)
     assert torch.cuda.synchronized == [0] * 3, "by torch; the timed call waits in the extension"
-    assert ["done" in run for run in requests(daemon)] == [False] * 4 + [True]
+    assert ["done" in run for run in daemon.runs()] == [False] * 4 + [True]
 
 
 def test_other_arrays_and_other_daemons_block(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
@@ -134,39 +130,36 @@ def test_other_arrays_and_other_daemons_block(k: kops.Client, gpu: Any, daemon: 
         other.square(tensor(4))
         with other.batch():
             other.square(tensor(4))
-    assert not any("done" in run for run in requests(daemon))
+    assert not any("done" in run for run in daemon.runs())
 
 
 def test_an_error_comes_later_and_names_its_op(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
     a = tensor(4)
-
-    def refuse(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
-        if params["op"] == "add":
-            raise Refused("device_error", "the driver says no", driver="CUDA_ERROR_X")
-        return say_yes(peer, params, fds)
-
-    daemon.script["run"] = refuse
-    daemon.gate.clear()
+    with pytest.raises(kops.ShapeMismatch):
+        k.add(a, tensor(3))
+    with pytest.raises(kops.BadArgument):
+        k.square(a, deadline_ms=object())
     k.square(a, out=a)
+    k.synchronize()
+    refuse = refuser("device_error", "the driver says no", driver="CUDA_ERROR_X", op_index=1)
+    daemon.script["run"] = lambda peer, params, fds: (refuse if params["op"] == "add" else say_yes)(peer, params, fds)
+    daemon.script["sequence"] = refuse
     k.add(a, a, out=a)
     k.square(a, out=a)
-    daemon.gate.set()
     with pytest.raises(kops.DeviceError, match=r"call 2 \(add\).*: the driver says no") as caught:
         k.synchronize()
     assert caught.value.detail["driver"] == "CUDA_ERROR_X" and caught.value.detail["call"] == 2
     k.synchronize()
-    k.square(a, out=a)
-    k.synchronize()
-    gpu.call("cuStreamSynchronize", stream)
-
-
-def test_what_is_wrong_at_once_is_said_at_once(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    with pytest.raises(kops.ShapeMismatch):
-        k.add(tensor(3), tensor(4))
-    with pytest.raises(kops.BadArgument):
-        k.square(tensor(3), deadline_ms=object())
-    k.square(tensor(3))
-    k.synchronize()
+    with k.batch():
+        k.square(a, out=a)
+        k.add(a, a, out=a)
+    with pytest.raises(kops.DeviceError, match=r"^call 5 \(add\)"):
+        k.synchronize()
+    with pytest.raises(ZeroDivisionError), k.batch():
+        k.square(a, out=a)
+        raise ZeroDivisionError
+    with pytest.raises(kops.BadArgument, match="open already"), k.batch(), k.batch():
+        pass
     gpu.call("cuStreamSynchronize", stream)
 
 
@@ -176,35 +169,17 @@ def test_tensors_are_kept_until_the_reply_and_no_longer(k: kops.Client, gpu: Any
     gone = weakref.ref(k.square(a))
     del a
     gc.collect()
-    wait_for(lambda: len(requests(daemon)) == 1)
+    wait_for(lambda: len(daemon.runs()) == 1)
     assert gone() is not None
     daemon.gate.set()
     wait_for(lambda: gone() is None)  # though nobody calls the client any more
-
-
-def test_the_daemons_death_lets_the_streams_go(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    a = tensor(4)
-    daemon.gate.clear()
-    for _ in range(7):
-        k.square(a, out=a)
-    assert not drained(gpu, stream)
-    daemon.peers[0].socket.shutdown(2)
-    gpu.call("cuStreamSynchronize", stream)  # as torch.cuda.synchronize() does: no call of the client's
-    daemon.gate.set()
-    with pytest.raises(kops.ConnectionLost, match=r"call \d \(square\)"):
-        k.square(a, out=a)
-        k.synchronize()
-    k.square(a, out=a)
-    k.synchronize()
-    assert len(daemon.peers) == 2
-    gpu.call("cuStreamSynchronize", stream)
 
 
 def test_closing_waits_for_the_calls(daemon: FakeDaemon, gpu: Any, stream: Any) -> None:
     with kops.connect(daemon.path) as k:
         for _ in range(5):
             k.square(tensor(4))
-    assert len(requests(daemon)) == 5
+    assert len(daemon.runs()) == 5
     gpu.call("cuStreamSynchronize", stream)
     k = kops.connect(daemon.path)
     k.square(tensor(4))
@@ -222,9 +197,9 @@ def test_a_batch_travels_together(k: kops.Client, gpu: Any, daemon: FakeDaemon, 
             k.square(c, out=b)
     k.synchronize()
     gpu.call("cuStreamSynchronize", stream)
-    parts = requests(daemon, "sequence")
+    parts = daemon.sent("sequence")
     assert [op["op"] for part in parts for op in part["ops"]] == ["add", "square"] * 35
-    assert len(parts) <= 5 and not requests(daemon)
+    assert len(parts) <= 5 and not daemon.runs()
     assert ["ready" in part for part in parts] == [True] + [False] * (len(parts) - 1) and "done" in parts[-1]
 
 
@@ -235,28 +210,11 @@ def test_what_blocks_in_a_batch_comes_after_its_ops(k: kops.Client, gpu: Any, da
         k.add(a, a, out=a, blocking=True)
         k.square(a, out=a)
         k.synchronize()
-        assert sum(len(part["ops"]) for part in requests(daemon, "sequence")) == 2
+        assert sum(len(part["ops"]) for part in daemon.sent("sequence")) == 2
         k.square(a, out=a, priority="high")
     k.synchronize()
     assert [name for name, params in daemon.requests if name in ("run", "sequence")] == ["sequence", "run", "sequence", "run"]
-    assert requests(daemon)[-1]["priority"] == "high"
-
-
-def test_an_error_in_a_batch_names_its_op(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    daemon.script["sequence"] = lambda *_: (_ for _ in ()).throw(Refused("device_error", "no", op_index=1))
-    a = tensor(4)
-    with k.batch():
-        k.square(a, out=a)
-        k.add(a, a, out=a)
-    with pytest.raises(kops.DeviceError, match=r"^call 2 \(add\)"):
-        k.synchronize()
-    with pytest.raises(ZeroDivisionError):
-        with k.batch():
-            k.square(a, out=a)
-            raise ZeroDivisionError
-    with pytest.raises(kops.BadArgument, match="open already"):
-        with k.batch(), k.batch():
-            pass
+    assert daemon.runs()[-1]["priority"] == "high"
 
 
 def test_sequences_and_programs_are_ordered_too(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
@@ -271,45 +229,25 @@ def test_sequences_and_programs_are_ordered_too(k: kops.Client, gpu: Any, daemon
     assert not drained(gpu, stream)
     daemon.gate.set()
     p.run(timing=True)
-    assert [r.get("done") for r in requests(daemon, "sequence", "run_program")] == [1, 2, 3, None]
+    assert [r.get("done") for r in daemon.sent("sequence", "run_program")] == [1, 2, 3, None]
     gpu.call("cuStreamSynchronize", stream)
 
 
-def test_a_thread_without_a_context(k: kops.Client, gpu: Any, daemon: FakeDaemon, stream: Any) -> None:
-    a = tensor(4)
-    k.square(a, out=a)
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(k.square, a, out=a).result()
-    k.synchronize()
-
-
-IMPORTS = """
-import os, sys, threading, time
+LEAVE = """
+import sys
 import fake_torch as torch, kops, standin_cuda
 sys.modules["torch"] = torch
 torch.cuda.driver = standin_cuda.Driver()
 tensor = torch.empty((4,), dtype=torch.float32, device=torch.device("cuda", 0))
-"""
-LEAVE = """
 k = kops.connect(sys.argv[1])
 kept = k.square(tensor)
 print("called", flush=True)
 """
 
 
-def in_a_process(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT / "client_py"), str(ROOT / "client_py" / "tests"), str(ROOT / "tests")])
-    return subprocess.run(
-        [sys.executable, "-c", IMPORTS + script, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_interpreters_end_waits_for_nothing(daemon: FakeDaemon) -> None:
     daemon.gate.clear()
-    done = in_a_process(LEAVE, daemon.path)
+    path = os.pathsep.join(str(ROOT / name) for name in ("client_py", "client_py/tests", "tests"))
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", LEAVE, daemon.path], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "called\n", "")

@@ -15,7 +15,7 @@ from typing import Any
 import kops
 import pytest
 from fake_daemon import FakeDaemon
-from kops._session import native_link, places, plain
+from kops._session import native_link, plain
 from which import compiled_only
 
 FILE = Path(__file__).resolve().parents[2] / "tests/vectors/places.json"
@@ -44,14 +44,14 @@ clients = pytest.mark.parametrize("client", [synchronous, pytest.param(asynchron
 
 @pytest.mark.parametrize("row", VECTORS["lists"], ids=lambda row: "{runtime} {uid}".format(**row))
 def test_sockets(row: dict[str, Any]) -> None:
-    assert places.listed(row["runtime"], row["uid"], lambda folder: folder in row["private"]) == row["paths"]
+    assert plain.listed(row["runtime"], row["uid"], lambda folder: folder in row["private"]) == row["paths"]
 
 
 @pytest.mark.parametrize("row", VECTORS["trust"], ids=lambda row: row["about"])
 def test_trust(row: dict[str, Any]) -> None:
     users = {key: row.get(key) for key in ("uid", "self", "kops", "unmapped", "folder")}
     flags = {key: row.get(key, False) for key in ("folder_shared", "parent_shared", "system", "named")}
-    assert places.Server(**users, **flags).trusted == row["trusted"]
+    assert plain.Server(**users, **flags).trusted == row["trusted"]
 
 
 @contextlib.contextmanager
@@ -100,9 +100,9 @@ def test_the_next_place_after_a_strangers(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     (tmp_path / "kopsd.sock").symlink_to(strangers.path)
-    if Path(places.SYSTEM).exists():
+    if Path(plain.SYSTEM).exists():
         pytest.skip("a daemon of the system is there")
-    with pytest.raises(kops.ConnectFailed, match=rf"{tmp_path}/kopsd.sock.*server is user.*{places.SYSTEM}.*No such file") as caught:
+    with pytest.raises(kops.ConnectFailed, match=rf"{tmp_path}/kopsd.sock.*server is user.*{plain.SYSTEM}.*No such file") as caught:
         client(autostart=False)
     assert len(caught.value.detail["tried"]) == 2
 

@@ -9,13 +9,15 @@ import kops
 import pytest
 from kops.profiler import Event, profile
 from kops.profiler._chrome import Trace
-from kops.profiler._spans import Launched, Span
-from test_daemon_cuda import driver, k, real, tensor  # noqa: F401
+from kops.profiler._recorder import Launched, Span
+from test_daemon_cuda import driver, k, real, tensor
 from test_kernels import ADD2
 
 from support import backends  # isort: skip
 from support.daemon import Daemon  # isort: skip
 from which import compiled_only
+
+__all__ = ["driver", "k", "real"]
 
 SIZES = ("grid", "block", "registers per thread", "shared memory")
 EVENT = Event(
@@ -30,30 +32,29 @@ def launch(grid: Any, block: Any = 32, **values: int | None) -> Launched:
     return Launched("mine", {"grid": grid, "block": block}, ("x", "y"), values)
 
 
+ONE = launch("multiprocessors", "x.numel")
+
+
 @pytest.mark.parametrize(
-    ("of", "want"),
+    ("of", "event", "multiprocessors", "want"),
     [
-        (launch([4, 2], [16]), {"grid": [4, 2, 1], "block": [16, 1, 1]}),
-        (launch(["ceil_div(n, 256)", "x.shape[1]"], ["y.numel"], n=1000), {"grid": [4, 3, 1], "block": [5, 1, 1]}),
-        (launch("multiprocessors * 2"), {"grid": [264, 1, 1], "block": [32, 1, 1]}),
-        (launch("multiprocessors", multiprocessors=3), {"grid": [3, 1, 1], "block": [32, 1, 1]}),
-        (launch("y.numel", y=None), {"block": [32, 1, 1]}),
-        (launch("m"), {"block": [32, 1, 1]}),
-        (Launched("mine", {"block": 32}), {"block": [32, 1, 1]}),
+        (launch([4, 2], [16]), EVENT, 132, {"grid": [4, 2, 1], "block": [16, 1, 1]}),
+        (launch(["ceil_div(n, 256)", "x.shape[1]"], ["y.numel"], n=1000), EVENT, 132, {"grid": [4, 3, 1], "block": [5, 1, 1]}),
+        (launch("multiprocessors * 2"), EVENT, 132, {"grid": [264, 1, 1], "block": [32, 1, 1]}),
+        (launch("multiprocessors", multiprocessors=3), EVENT, 132, {"grid": [3, 1, 1], "block": [32, 1, 1]}),
+        (launch("y.numel", y=None), EVENT, 132, {"block": [32, 1, 1]}),
+        (launch("m"), EVENT, 132, {"block": [32, 1, 1]}),
+        (Launched("mine", {"block": 32}), EVENT, 132, {"block": [32, 1, 1]}),
+        (ONE, EVENT, 0, {"block": [6, 1, 1]}),  # an unknown device
+        (ONE, replace(EVENT, shapes=()), 132, {"grid": [132, 1, 1]}),  # a kind of work that the daemon did not tell
+        (ONE, replace(EVENT, op="another"), 132, {}),
+        (ONE, replace(EVENT, ops=2), 132, {}),
+        (ONE, replace(EVENT, what="compile"), 132, {}),
     ],
 )
 @compiled_only
-def test_sizes_that_are_not_known_are_left_out(of: Launched, want: dict[str, Any]) -> None:
-    assert of.arguments(EVENT, 132) == want
-
-
-@compiled_only
-def test_of_what_was_launched_alone() -> None:
-    one = launch("multiprocessors", "x.numel")
-    assert one.arguments(EVENT, 0) == {"block": [6, 1, 1]}, "an unknown device"
-    assert one.arguments(replace(EVENT, shapes=()), 132) == {"grid": [132, 1, 1]}, "a kind of work that the daemon did not tell"
-    for other in (replace(EVENT, op="another"), replace(EVENT, ops=2), replace(EVENT, what="compile")):
-        assert one.arguments(other, 132) == {}
+def test_sizes_that_are_not_known_are_left_out(of: Launched, event: Event, multiprocessors: int, want: dict[str, Any]) -> None:
+    assert of.arguments(event, multiprocessors) == want
 
 
 def test_devices_by_torchs_names() -> None:
@@ -79,7 +80,7 @@ def test_devices_by_torchs_names() -> None:
 
 @pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 @compiled_only
-def test_kernels_of_ones_own(k: kops.Client, driver: Any, real: Daemon) -> None:  # noqa: F811
+def test_kernels_of_ones_own(k: kops.Client, driver: Any, real: Daemon) -> None:
     asked: list[int] = []
 
     def grid(_c: Any, _a: Any, _b: Any, n: int) -> int:

@@ -41,7 +41,7 @@ def work(path: str, calls: int, failures: list[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_trace_of_threads(real: Daemon, tmp_path: Path, name: str) -> None:  # noqa: F811
+def test_a_trace_of_threads(real: Daemon, tmp_path: Path, name: str) -> None:
     failures: list[BaseException] = []
     with profile(socket=real.socket_path) as p:
         with record_function("all of it"):

@@ -13,7 +13,7 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from built import Daemon, backends
+from built import backends, daemon_of
 from kops._kernels import untyped
 from kops._source.options import of_nvcc
 from test_kernels import ADD2
@@ -44,16 +44,15 @@ interpreted = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[kops.Client]:
-    with Daemon(config=backends.config(backends.HOST)) as running, kops.connect(running.socket_path, timeout=120) as client:
+    with daemon_of(backends.HOST) as running, kops.connect(running.socket_path, timeout=120) as client:
         yield client
 
 
 @pytest.fixture
 def standin() -> Iterator[kops.Client]:
-    why = backends.missing(backends.STANDIN) or (None if backends.nvrtc() is not None else "there is no NVRTC here")
-    if why is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(backends.STANDIN)) as running, kops.connect(running.socket_path, timeout=120) as client:
+    if backends.nvrtc() is None:
+        pytest.skip("there is no NVRTC here")
+    with daemon_of(backends.STANDIN) as running, kops.connect(running.socket_path, timeout=120) as client:
         yield client
 
 
@@ -129,34 +128,36 @@ def test_memory_with_gaps_is_the_kernels_own_business(host: kops.Client) -> None
 
 
 @interpreted
-@pytest.mark.parametrize(
-    "arguments, error, why",
-    [
-        (lambda x: (x, x, x, 1.0), kops.SignatureMismatch, "takes 5 arguments, got 4"),
-        (lambda x: (x, x, x, x, 1), kops.WrongType, r"argument 4 \(`float a`\) is a number, not ndarray"),
-        (lambda x: (x, x, 4096, 1.0, 1), kops.WrongType, "an address means nothing to another process: pass the array itself"),
-        (lambda x: (x, x, x, 1.0, None), kops.WrongType, "is a number, not None"),
-        (lambda x: (x, x, x, 1.0, 1.5), kops.WrongType, "must be a whole number"),
-        (lambda x: (x, x, x, 1e300, 1), kops.OutOfRange, "too large for f32"),
-        (lambda x: (x, x, x, 1.0, numpy.int64(2**31)), kops.OutOfRange, "does not fit i32"),
-        (lambda x: (x, x, x, 1 + 1j, 1), kops.WrongType, "must be a number"),
-    ],
-)
-def test_arguments_that_do_not_fit(host: kops.Client, arguments: Any, error: Any, why: str) -> None:
+def test_arguments_that_do_not_fit(host: kops.Client) -> None:
     axpy = kops.RawKernel(SOURCE, "axpy", client=host, fallback="interpret")
-    with pytest.raises(error, match=why):
-        axpy((1,), (32,), arguments(numpy.zeros(32, "float32")))
+    x = numpy.zeros(32, "float32")
+    for arguments, error, why in (
+        ((x, x, x, 1.0), kops.SignatureMismatch, "takes 5 arguments, got 4"),
+        ((x, x, x, x, 1), kops.WrongType, r"argument 4 \(`float a`\) is a number, not ndarray"),
+        ((x, x, 4096, 1.0, 1), kops.WrongType, "an address means nothing to another process: pass the array itself"),
+        ((x, x, x, 1.0, None), kops.WrongType, "is a number, not None"),
+        ((x, x, x, 1.0, 1.5), kops.WrongType, "must be a whole number"),
+        ((x, x, x, 1e300, 1), kops.OutOfRange, "too large for f32"),
+        ((x, x, x, 1.0, numpy.int64(2**31)), kops.OutOfRange, "does not fit i32"),
+        ((x, x, x, 1 + 1j, 1), kops.WrongType, "must be a number"),
+    ):
+        with pytest.raises(error, match=why):
+            axpy((1,), (32,), arguments)
 
 
 def test_what_cannot_be(host: kops.Client, tmp_path: Path) -> None:
-    module = kops.RawModule(code=SOURCE, client=host)
-    (tmp_path / "x.cubin").write_bytes(b"\x7fELF")
+    path, binary = tmp_path / "axpy.cu", tmp_path / "x.cubin"
+    path.write_text(SOURCE)
+    binary.write_bytes(b"\x7fELF")
+    module = kops.RawModule(path=path, client=host, fallback="interpret")
+    assert module.file_path == module["axpy"].file_path == str(path)
+    assert kops.RawModule(SOURCE, client=host).file_path is kops.RawKernel(SOURCE, "axpy", client=host).file_path is None
     for refused, why in (
         (lambda: module.get_global("table"), "no address in this process"),
         (lambda: module.get_texref("t"), "texture"),
         (lambda: kops.RawKernel(SOURCE, "axpy", translate_cucomplex=True, client=host), "cuda::std::complex"),
         (lambda: kops.RawModule(code=SOURCE, enable_cooperative_groups=True, client=host), "whole grid"),
-        (lambda: kops.RawModule(path=tmp_path / "x.cubin", client=host), "compiled already"),
+        (lambda: kops.RawModule(path=binary, client=host), "compiled already"),
     ):
         with pytest.raises(kops.Unsupported, match=why):
             refused()
@@ -169,6 +170,11 @@ def test_what_cannot_be(host: kops.Client, tmp_path: Path) -> None:
     ):
         with pytest.raises(kops.BadArgument, match=why):
             wrong()
+    for how, why in (({"jitify": True}, "stand-ins"), ({"backend": "nvcc"}, "NVRTC")):
+        for make in (lambda: kops.RawKernel(SOURCE, "axpy", client=host, **how), lambda: kops.RawModule(SOURCE, client=host, **how)):  # noqa: B023
+            with pytest.warns(UserWarning, match=f"{next(iter(how))}=.*changes nothing: .*{why}") as told:
+                make()
+            assert told[0].filename == __file__
     # There is nothing to compile for, or nothing to compile with.
     refusal, why = (kops.MissingKey, 'fallback="interpret"') if backends.nvrtc() is not None else (kops.Unsupported, "NVRTC was not found")
     with pytest.raises(refusal, match=why):
@@ -200,7 +206,7 @@ def test_compiled_by_the_daemon(standin: kops.Client, tmp_path: Path) -> None:
         kops.RawKernel('extern "C" __global__ void f() { nonsense; }', "f", client=standin).compile()
 
 
-def test_types_that_the_source_does_not_say(standin: kops.Client) -> None:
+def test_types_that_the_source_does_not_say(standin: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come from the arguments, and their sizes are those of the compiled parameters."""
     source = r"""
     struct pair { float a, b; };
@@ -211,16 +217,6 @@ def test_types_that_the_source_does_not_say(standin: kops.Client) -> None:
     y = numpy.zeros(4, "float32")
     made = kops.RawKernel(source, "made", client=standin)
     pairs = kops.RawKernel(source, "pairs", client=standin)
-    for kernel, arguments, params in (
-        (made, (y, 1.5, 7), ["f32 p0", "f32 p1", "i64 p2"]),
-        (made, (y, numpy.float32(1), numpy.uint64(7)), ["f32 p0", "f32 p1", "u64 p2"]),
-        (pairs, (numpy.complex64(1 + 2j), 3, y), ["u64 p0", "u8 c", "f32 y"]),
-    ):
-        declared = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(untyped, "launch", lambda kernel, *arguments: declared.append(kernel.params))  # noqa: B023
-            kernel((1,), (1,), arguments)
-        assert [f"{param.dtype} {param.name}" for param in declared[0]] == params
     for kernel, arguments, why in (
         (made, (y, numpy.float64(1), 7), "float64 of 8 bytes, and the compiled parameter has 4"),
         (made, (y, y, 7), "has 4 bytes, so it is no pointer"),
@@ -229,6 +225,12 @@ def test_types_that_the_source_does_not_say(standin: kops.Client) -> None:
     ):
         with pytest.raises(kops.WrongType, match=why):
             kernel((1,), (1,), arguments)
+    declared = []
+    monkeypatch.setattr(untyped, "launch", lambda kernel, *_: declared.append([f"{param.dtype} {param.name}" for param in kernel.params]))
+    made((1,), (1,), (y, 1.5, 7))
+    made((1,), (1,), (y, numpy.float32(1), numpy.uint64(7)))
+    pairs((1,), (1,), (numpy.complex64(1 + 2j), 3, y))
+    assert declared == [["f32 p0", "f32 p1", "i64 p2"], ["f32 p0", "f32 p1", "u64 p2"], ["u64 p0", "u8 c", "f32 y"]]
 
 
 def test_options_of_nvcc() -> None:
@@ -236,24 +238,6 @@ def test_options_of_nvcc() -> None:
              "-Xcompiler", "-I/d", "-ccbin", "g++"]  # fmt: skip
     assert of_nvcc(given) == (["-DN=1", "-lineinfo"], ["/a", "/b", "/c"])
 
-
-@pytest.mark.parametrize("how, why", [({"jitify": True}, "stand-ins"), ({"backend": "nvcc"}, "NVRTC")])
-def test_what_changes_nothing_is_said(host: kops.Client, how: dict[str, Any], why: str) -> None:
-    for make in (lambda: kops.RawKernel(SOURCE, "axpy", client=host, **how), lambda: kops.RawModule(SOURCE, client=host, **how)):
-        with pytest.warns(UserWarning, match=f"{next(iter(how))}=.*changes nothing: .*{why}") as told:
-            make()
-        assert told[0].filename == __file__
-
-
-def test_a_module_of_a_file(host: kops.Client, tmp_path: Path) -> None:
-    path = tmp_path / "axpy.cu"
-    path.write_text(SOURCE)
-    module = kops.RawModule(path=path, client=host, fallback="interpret")
-    assert module.file_path == module["axpy"].file_path == str(path)
-    assert kops.RawModule(SOURCE, client=host).file_path is kops.RawKernel(SOURCE, "axpy", client=host).file_path is None
-
-
-# ---- Structures, vectors and complex numbers ----
 
 STRUCTURES = r"""
 typedef float2 cuFloatComplex;
@@ -332,27 +316,18 @@ def test_arrays_of_structures_and_complex_numbers_are_written(host: kops.Client,
 
 
 @interpreted
-@pytest.mark.parametrize(
-    "change, why",
-    [
-        ({"p": numpy.zeros((), POINT)}, "p.* is a structure of 16 bytes: .*not 12 bytes"),
-        ({"p": 1.0}, "structure of 16 bytes"),
-        ({"p": numpy.zeros(2, PARAMS)}, "not 32 bytes"),
-        ({"p": numpy.zeros((), PARAMS.newbyteorder())}, "structure of 16 bytes"),
-        ({"v": (1, 2, 3)}, "4 numbers of f32"),
-        ({"v": 1.0}, "4 numbers of f32"),
-        ({"v": (1, 2, 3, "x")}, r"v\):?\[3\] must be a number|v:\[3\] must be a number"),
-        ({"wide": 1 << 127}, "structure of 16 bytes"),
-        ({"wide": True}, "structure of 16 bytes"),
-        ({"n": b"abcd"}, "whole number"),
-    ],
-)
 @compiled_only
-def test_what_is_no_such_structure(host: kops.Client, change: dict[str, Any], why: str) -> None:
+def test_what_is_no_such_structure(host: kops.Client) -> None:
     kernel = host.kernel(STRUCTURES, "structured", DECLARED, grid=1, block=32, fallback="interpret")
-    given = {"p": numpy.zeros((), PARAMS), "points": numpy.zeros(1, POINT), "v": (1, 2, 3, 4), "c": 1j, "wide": 0, "n": 1, **change}
-    with pytest.raises(kops.KopsError, match=why):
-        kernel(y=numpy.zeros(5), **given)
+    for change, why in (
+        ({"p": numpy.zeros((), POINT)}, "p.* is a structure of 16 bytes: .*not 12 bytes"), ({"p": 1.0}, "structure of 16 bytes"),
+        ({"p": numpy.zeros(2, PARAMS)}, "not 32 bytes"), ({"p": numpy.zeros((), PARAMS.newbyteorder())}, "structure of 16 bytes"),
+        ({"v": (1, 2, 3)}, "4 numbers of f32"), ({"v": 1.0}, "4 numbers of f32"), ({"v": (1, 2, 3, "x")}, r"v\):?\[3\] must be a number"),
+        ({"wide": 1 << 127}, "structure of 16 bytes"), ({"wide": True}, "structure of 16 bytes"), ({"n": b"abcd"}, "whole number"),
+    ):  # fmt: skip
+        given = {"p": numpy.zeros((), PARAMS), "points": numpy.zeros(1, POINT), "v": (1, 2, 3, 4), "c": 1j, "wide": 0, "n": 1, **change}
+        with pytest.raises(kops.KopsError, match=why):
+            kernel(y=numpy.zeros(5), **given)
 
 
 # The stand-in driver knows the kernel by its name and by its parameters' sizes: its `n` as two halves.

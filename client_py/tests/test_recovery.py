@@ -12,11 +12,9 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from fake_daemon import FakeDaemon, Peer, Refused
-from test_client import wait_for
-from test_forks import in_child
+from fake_daemon import FakeDaemon, Peer, Refused, refuser
 from test_kernels import add2
-from which import compiled_only
+from which import compiled_only, wait_for
 
 pytestmark = compiled_only
 
@@ -26,48 +24,31 @@ def a(k: kops.Client) -> Any:
     return k.array(numpy.arange(1, 7, dtype="float32").reshape(2, 3))
 
 
-def once(daemon: FakeDaemon, method: str, act: Callable[[Peer], Any]) -> list[int]:
-    """The next request of that method meets `act` in place of being carried out. Counts the requests."""
+def once(daemon: FakeDaemon, method: str, act: Callable[[Peer], Any], times: float = 1, then: Any = None) -> list[int]:
+    """The next requests of that method meet `act` in place of being carried out, or of the script `then`. Counts the requests."""
     asked = [0]
+    then = then or (lambda peer, params, fds: getattr(peer, "do_" + method)(params, fds))
 
     def script(peer: Peer, params: dict[str, Any], fds: list[int]) -> Any:
         asked[0] += 1
-        if asked[0] == 1:
-            return act(peer)
-        return getattr(peer, "do_" + method)(params, fds)
+        return act(peer) if asked[0] <= times else then(peer, params, fds)
 
     daemon.script[method] = script
     return asked
 
 
 def always(daemon: FakeDaemon, method: str, act: Callable[[Peer], Any]) -> list[int]:
-    asked = [0]
-
-    def script(peer: Peer, *_: Any) -> Any:
-        asked[0] += 1
-        return act(peer)
-
-    daemon.script[method] = script
-    return asked
+    return once(daemon, method, act, numpy.inf)
 
 
-def hang_up(peer: Peer) -> Any:
-    """The daemon has read the request, and dies."""
-    peer.hang_up()
-    return NotImplemented
+hang_up = Peer.hang_up  # it has read the request, and dies
+refuse = refuser("shutting_down", "the daemon is ending; connect again")
 
 
 def lose_device(peer: Peer) -> Any:
     """It says that its device is lost, and dies a moment later."""
     peer.leaves = True
     raise Refused("device_lost", "an illegal address was accessed")
-
-
-def refuse(peer: Peer) -> Any:
-    raise Refused("shutting_down", "the daemon is ending; connect again")
-
-
-# What may run twice
 
 
 def sequence(k: kops.Client, a: Any) -> Any:
@@ -133,14 +114,11 @@ def test_what_breaks_the_device_twice_is_told_so(k: kops.Client, daemon: FakeDae
 
 
 @pytest.mark.parametrize("code", ["device_lost", "job_timeout"])
-@pytest.mark.parametrize("name", SAFE)
+@pytest.mark.parametrize("name", ["op", "sequence", "program", "ping"])
 def test_the_error_of_a_daemon_that_goes_on_is_the_callers(name: str, code: str, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    def refuse_once(peer: Peer) -> Any:
-        raise Refused(code, "a kernel beside it faulted", daemon="goes_on")
-
     method, call, expected = SAFE[name]
     k.square(a)
-    asked = once(daemon, method, refuse_once)
+    asked = once(daemon, method, refuser(code, "a kernel beside it faulted", daemon="goes_on"))
     with pytest.raises((kops.DeviceLost, kops.JobTimeout), match="^a kernel beside it faulted$") as caught:
         call(k, a)
     assert caught.value.detail == {"daemon": "goes_on"}
@@ -154,7 +132,7 @@ def test_the_next_call_is_the_next_daemons(code: str, k: kops.Client, daemon: Fa
 
     def end(peer: Peer) -> Any:
         peer.leaves = True
-        raise Refused(code, "it hangs")
+        refuser(code, "it hangs")()
 
     kern, c = add2(k), k.zeros(3)
     kern(c, a[0], a[1], 3)
@@ -165,9 +143,6 @@ def test_the_next_call_is_the_next_daemons(code: str, k: kops.Client, daemon: Fa
     before = a.copy()
     k.square(a, out=a)
     assert (a == before * before).all()
-
-
-# What must not
 
 
 def in_sequence(k: kops.Client, a: Any) -> Any:
@@ -205,26 +180,20 @@ UNSAFE: dict[str, tuple[str, Callable[[kops.Client, Any], Any], str]] = {
 }
 
 
+@pytest.mark.parametrize("how", [hang_up, lose_device])
 @pytest.mark.parametrize("name", UNSAFE)
-def test_what_must_not_run_twice_is_not_repeated(name: str, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
+def test_what_must_not_run_twice_is_not_repeated(name: str, how: Any, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     method, call, why = UNSAFE[name]
     k.square(a)
-    asked = once(daemon, method, hang_up)
-    with pytest.raises(kops.ConnectionLost, match=f"may or may not have run.*{why}.*connects anew"):
+    asked = once(daemon, method, how)
+    error, text = (kops.ConnectionLost, f"may or may not have run.*{why}.*connects anew")
+    if how is lose_device:
+        error, text = (kops.DeviceLost, f"illegal address.*{why}.*undefined")
+    with pytest.raises(error, match=text):
         call(k, a)
     assert asked == [1]
     call(k, a)
     assert asked == [2]
-
-
-@pytest.mark.parametrize("name", UNSAFE)
-def test_of_a_lost_device_the_error_says_so(name: str, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    method, call, why = UNSAFE[name]
-    k.square(a)
-    asked = once(daemon, method, lose_device)
-    with pytest.raises(kops.DeviceLost, match=f"illegal address.*{why}.*undefined"):
-        call(k, a)
-    assert asked == [1]
 
 
 def test_what_was_never_written_is_made_again_whatever_it_does(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
@@ -241,9 +210,6 @@ def test_what_was_never_written_is_made_again_whatever_it_does(k: kops.Client, d
     assert daemon.count("run") == 3 and daemon.count("launch") == 4
 
 
-# What was refused because the daemon is ending
-
-
 @pytest.mark.parametrize("call", [lambda k, a: k.square(a, out=a), lambda k, a: add2(k)(a[0], a[0], a[1], 3)])
 def test_a_daemon_that_is_ending_is_asked_again(call: Any, k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     """Nothing ran, so that this holds for whatever it is; at first on the same connection, which ends behind the fourth answer."""
@@ -256,29 +222,19 @@ def test_a_daemon_that_is_ending_is_asked_again(call: Any, k: kops.Client, daemo
             refuse(peer)
         return getattr(peer, "do_" + ("run" if "op" in params else "launch"))(params, fds)
 
-    k.ping()
-    daemon.hang_up()  # so that the client below is the second
     daemon.script["run"] = daemon.script["launch"] = script
     first = numpy.array(a)
     call(k, a)
-    assert asked[0] == 5 and len(daemon.peers) == 3 and not (first == a).all()
+    assert asked[0] == 5 and len(daemon.peers) == 2 and not (first == a).all()
 
 
-def test_it_is_asked_no_longer_than_the_time_allows(daemon: FakeDaemon) -> None:
-    with kops.connect(daemon.path, timeout=20, reconnect_timeout=0.3) as k:
+@pytest.mark.parametrize("reconnect, own, said", [(0.3, None, "is ending.*Nothing ran"), (20, 0.5, r"for 0\.5 s")])
+def test_it_is_asked_no_longer_than_the_time_allows(daemon: FakeDaemon, reconnect: float, own: float | None, said: str) -> None:
+    with kops.connect(daemon.path, timeout=20, reconnect_timeout=reconnect) as k:
         asked = always(daemon, "run", refuse)
-        with pytest.raises(kops.ShuttingDown, match="is ending.*Nothing ran"):
-            k.square(k.zeros(4))
+        with pytest.raises(kops.ShuttingDown, match=said):
+            k.square(k.zeros(4), **({} if own is None else {"timeout": own}))
         assert asked[0] > 2
-
-
-def test_a_calls_own_time_is_the_limit(k: kops.Client, daemon: FakeDaemon) -> None:
-    always(daemon, "run", refuse)
-    with pytest.raises(kops.ShuttingDown, match=r"for 0\.5 s"):  # in which at least one answer comes
-        k.square(k.zeros(4), timeout=0.5)
-
-
-# Finding the daemon that follows
 
 
 def test_a_socket_that_is_absent_for_a_while(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
@@ -296,13 +252,7 @@ def test_a_socket_that_is_absent_for_a_while(k: kops.Client, daemon: FakeDaemon,
 
 
 def test_a_daemon_that_accepts_and_dies_again(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    tries = [0]
-
-    def hello(peer: Peer, *_: Any) -> Any:
-        tries[0] += 1
-        return daemon.hello if tries[0] > 3 else hang_up(peer)
-
-    daemon.script["hello"] = hello
+    tries = once(daemon, "hello", hang_up, 3)
     daemon.hang_up()
     assert (k.square(a) == a * a).all() and tries[0] == 4
     tries[0] = 0
@@ -321,97 +271,50 @@ def test_nobody_comes(daemon: FakeDaemon) -> None:
         assert k.ping({"x": 1}) == {"x": 1}
 
 
-def test_one_that_accepts_and_says_nothing(daemon: FakeDaemon) -> None:
-    with kops.connect(daemon.path, reconnect_timeout=0.3) as k:
-        daemon.script["hello"] = lambda *_: NotImplemented
-        daemon.hang_up()
-        k._connection.poll()  # type: ignore[union-attr]
-        with pytest.raises(kops.ConnectFailed, match="does not answer"):
-            k.ping(timeout=0.3)
-        k.reconnect_timeout = 20
-        del daemon.script["hello"]
+@pytest.mark.parametrize("error", [KeyboardInterrupt, kops.ConnectionLost])
+def test_ctrl_c_and_close_end_the_waiting(error: Any, k: kops.Client, daemon: FakeDaemon) -> None:
+    k.ping()
+    daemon.stop()
+    timer = threading.Timer(0.2, *((k.close,) if error is kops.ConnectionLost else (os.kill, (os.getpid(), signal.SIGINT))))
+    timer.start()
+    with pytest.raises(error, match="the client was closed" if error is kops.ConnectionLost else ""):
+        k.ping()
+    timer.join()
+    daemon.start()
+    if error is KeyboardInterrupt:
         assert k.ping({"x": 1}) == {"x": 1}
 
 
-def test_ctrl_c_ends_the_waiting(k: kops.Client, daemon: FakeDaemon) -> None:
-    k.ping()
-    daemon.stop()
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        k.ping()
-    timer.join()
-    daemon.start()
-    assert k.ping({"x": 1}) == {"x": 1}
-
-
-def test_another_threads_close_ends_the_waiting(k: kops.Client, daemon: FakeDaemon) -> None:
-    k.ping()
-    daemon.stop()
-    timer = threading.Timer(0.2, k.close)
-    timer.start()
-    with pytest.raises(kops.ConnectionLost, match="the client was closed"):
-        k.ping()
-    timer.join()
-    daemon.start()
-
-
-def test_a_forked_child_waits_as_well(k: kops.Client, daemon: FakeDaemon) -> None:
-    k.ping()
-    daemon.stop()
-    timer = threading.Timer(0.3, daemon.start)
-    timer.start()
-    in_child(lambda: k.ping({"x": 1}) == {"x": 1})
-    timer.join()
-
-
 def test_how_long_is_said_by_the_environment(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kops.connect(daemon.path) as k:
+        assert k.reconnect_timeout == 10
     monkeypatch.setenv("KOPS_RECONNECT_TIMEOUT", "0.1")
     with kops.connect(daemon.path) as k, kops.connect(daemon.path, reconnect_timeout=3) as longer:
         assert (k.reconnect_timeout, longer.reconnect_timeout) == (0.1, 3)
+    with pytest.raises(kops.BadArgument, match="reconnect_timeout"):
+        kops.connect(daemon.path, reconnect_timeout=-1)
     for wrong in ("soon", "-1", "nan"):
         monkeypatch.setenv("KOPS_RECONNECT_TIMEOUT", wrong)
         with pytest.raises(kops.BadArgument, match=f"KOPS_RECONNECT_TIMEOUT.*{wrong}"):
             kops.connect(daemon.path)
-    with pytest.raises(kops.BadArgument, match="reconnect_timeout"):
-        kops.connect(daemon.path, reconnect_timeout=-1)
-    monkeypatch.delenv("KOPS_RECONNECT_TIMEOUT")
-    with kops.connect(daemon.path) as k:
-        assert k.reconnect_timeout == 10
 
 
 def test_threads_share_one_new_connection(k: kops.Client, daemon: FakeDaemon) -> None:
     arrays = [k.array(numpy.full(8, i, "float32")) for i in range(8)]
     for one in arrays:
         k.square(one)
-    before = len(daemon.peers)
     daemon.gate.clear()
-    limit = k.info.limits["inflight"] - 1
     with ThreadPoolExecutor(8) as threads:
         results = threads.map(k.square, arrays)
-        wait_for(lambda: daemon.count("run") >= 8 + limit)
+        wait_for(lambda: daemon.count("run") >= 8 + k.info.limits["inflight"] - 1)
         daemon.hang_up()
         daemon.gate.set()
         assert all((result == i * i).all() for i, result in enumerate(results))
-    assert len(daemon.peers) == before + 1
-
-
-# What was submitted
+    assert len(daemon.peers) == 2
 
 
 def test_submitted_requests_are_not_repeated(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    out = k.empty((2, 3))
-    k.square(a)
-    asked = once(daemon, "run", hang_up)
-    pending = k.submit("square", a, out=out)
-    with pytest.raises(kops.ConnectionLost):
-        pending.result()
-    assert asked == [1]
-    assert (k.square(a) == a * a).all()
-
-
-def test_a_call_after_a_lost_submission_hears_of_it(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
-    """It may count on what the other one writes, which nobody knows to be there."""
+    """A call after a lost one hears of it: it may count on what the other one writes, which nobody knows to be there."""
     out = k.zeros((2, 3))
     k.square(a)
     asked = once(daemon, "run", hang_up)
@@ -426,18 +329,15 @@ def test_a_call_after_a_lost_submission_hears_of_it(k: kops.Client, daemon: Fake
     assert (k.square(a) == a * a).all()
     with pytest.raises(kops.ConnectionLost):
         pending.result()
-
-
-# What the daemon that follows does not take
+    asked = once(daemon, "run", hang_up)
+    with pytest.raises(kops.ConnectionLost):
+        k.submit("square", a, out=out).result()
+    assert asked == [1] and (k.square(a) == a * a).all()
 
 
 def test_memory_that_is_refused_is_lost(k: kops.Client, daemon: FakeDaemon, a: Any) -> None:
     k.square(a)
-
-    def refuse_memory(*_: Any) -> Any:
-        raise Refused("invalid_fd", "no memory of others is taken")
-
-    daemon.script["register"] = refuse_memory
+    daemon.script["register"] = refuser("invalid_fd", "no memory of others is taken")
     daemon.hang_up()
     for _ in range(2):
         with pytest.raises(kops.BufferLost, match="before it was replaced.*no memory of others") as caught:

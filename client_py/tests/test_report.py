@@ -14,13 +14,12 @@ from typing import Any
 import kops
 import numpy
 import pytest
-from built import Daemon, backends
-from kops._tensors.bits import BITS, bits_of, numbers_of
+from built import Daemon, backends, daemon_of
+from kops._tensors.numpy import BITS, bits_of, numbers_of
 from kops.profiler import Peaks, profile, report
 from kops.profiler.__main__ import main, read_peaks
 from kops.profiler._recorder import Event
-from kops.profiler._report import page, roofline, timeline
-from kops.profiler._roofline import Roofline, Row, rows_of
+from kops.profiler._report import Roofline, Row, page, rows_of, timeline
 
 PEAKS = Peaks("GPU-1", "a <GPU>", 4000.0, {"f32": 50_000.0, "f16": 800_000.0})
 VOID = {"meta", "br", "hr", "img", "link"}
@@ -28,7 +27,7 @@ VOID = {"meta", "br", "hr", "img", "link"}
 
 @pytest.fixture
 def real() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST)) as running:
+    with daemon_of(backends.HOST) as running:
         yield running
 
 
@@ -94,38 +93,6 @@ def test_where_work_lies_under_the_roof() -> None:
     assert Row(row(), None).reached is None
 
 
-def test_the_roofline_stays_in_its_frame() -> None:
-    rows = [Row(row("gemm", bytes=10**i, operations=10**j), PEAKS) for i in range(3, 9) for j in range(3, 11)]
-    (drawing,) = svgs(roofline(Roofline(rows, PEAKS)))
-    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
-    circles = [e for e in drawing if e.tag == "circle"]
-    assert len(circles) == len(rows)
-    for circle in circles:
-        assert 0 < float(circle.attrib["cx"]) < width and float(circle.attrib["cy"]) < height
-    for line in drawing.iter("polyline"):
-        for point in line.attrib["points"].split():
-            x, y = map(float, point.split(","))
-            assert 0 <= x <= width and 0 <= y <= height
-    assert len(svgs(roofline(Roofline([], PEAKS)))) == 1
-
-
-def test_numbers_and_labels_touch_nothing() -> None:
-    """Points on each other, roofs that are nearly one."""
-    close = Peaks("GPU-1", "close", 4000.0, {"f32": 50_000.0, "f16": 50_001.0, "f64": 49_999.0})
-    rows = [Row(row("gemm", bytes=1_000_000 + i, operations=1_000_000), close) for i in range(20)]
-    plot = Roofline(rows, close)
-    labels = [point.label for point in plot.points if point.label]
-    assert 4 <= len(labels) <= 12 and len(set(labels)) == len(labels)
-    for i, (x, y) in enumerate(labels):
-        assert all(abs(x - other_x) >= 7 or abs(y - other_y) >= 13 for other_x, other_y in labels[:i])
-        assert all(abs(x - point.x) > point.radius or abs(y - point.y) > point.radius for point in plot.points)
-    heights = [roof.label[1] for roof in plot.roofs]
-    assert [roof.dtype for roof in plot.roofs] == ["f64", "f32", "f16"], "the lowest first"
-    assert all(one - other >= 13 for one, other in zip(heights, heights[1:], strict=False)) and min(heights) > 13
-    alone = Roofline([Row(row("gemm"), close)], close)
-    assert all(point.label for point in alone.points)
-
-
 def test_no_line_strikes_a_number_through() -> None:
     """Points on the slope, on the roof, and where both meet."""
     rows = [Row(row("gemm", bytes=1_000, operations=int(1_000 * i), exec_us={"p50": us, "mean": us, "p99": us}), PEAKS)
@@ -141,13 +108,16 @@ def test_no_line_strikes_a_number_through() -> None:
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
-    """A kernel of a user declares no operations."""
+    """A kernel of a user declares no operations. Names are no markup."""
     rows = rows_of([row(), row("mine", operations=None), row("failed", count=0)], {"GPU-1": PEAKS})
     assert [r.op for r in rows] == ["add", "mine"] and sum(r.share for r in rows) == pytest.approx(1)
     text = page(rows, {"GPU-1": PEAKS}, "kopsd 0")
     assert "Not drawn: 1 of the table" in text and text.count("<circle") == 1
     assert "Not drawn" not in page(rows[:1], {"GPU-1": PEAKS}, "kopsd 0")
     assert "<circle" not in page(rows, {}, "kopsd 0") and len(Page(page(rows, {}, "kopsd 0")).cells) == 3
+    text = page([Row(row("<script>alert(1)</script>", shapes=[[]]), PEAKS)], {"GPU-1": PEAKS}, "kopsd <0>")
+    assert "<script" not in text and "a &lt;GPU&gt;" in text
+    assert Page(text).cells[1][0] == "1. <script>alert(1)</script>"
 
 
 def test_no_advice_on_the_measuring_of_peaks() -> None:
@@ -171,13 +141,8 @@ def test_a_timeline_is_bounded() -> None:
     (drawing,) = svgs(text)
     assert len(list(drawing.iter("text"))) == 100 + 2 and "The last 1,500 of 10,000 pieces" in text
     assert "connection 199, stream 0" in text and "connection 99," not in text
-    assert len(list(svgs(timeline([event(0, 100 * i) for i in range(10_000)]))[0].iter("rect"))) == 3000
-
-
-def test_names_are_no_markup() -> None:
-    text = page([Row(row("<script>alert(1)</script>", shapes=[[]]), PEAKS)], {"GPU-1": PEAKS}, "kopsd <0>")
-    assert "<script" not in text and "a &lt;GPU&gt;" in text
-    assert Page(text).cells[1][0] == "1. <script>alert(1)</script>"
+    (drawing,) = svgs(timeline([event(0, 100 * i) for i in range(10_000)]))
+    assert len(list(drawing.iter("rect"))) == 3000
 
 
 def test_a_report_of_a_daemon(real: Daemon, tmp_path: Path) -> None:
@@ -204,7 +169,7 @@ def test_a_report_of_a_daemon(real: Daemon, tmp_path: Path) -> None:
 
 
 def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("kops.profiler._roofline.HOST", (1 << 20, 128))
+    monkeypatch.setattr("kops.profiler._report.HOST", (1 << 20, 128))
     with kops.connect(real.socket_path, timeout=120) as k:
         k.square(numpy.ones(10, "float32"))
         (found,) = report(k, tmp_path / "report.html").values()
@@ -217,8 +182,8 @@ def test_peaks_are_measured(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert {roof.dtype for roof in plot.roofs} == found.gflop_s.keys() and all(point.colour is not None for point in plot.points)
 
 
-def test_bits_of_bf16(real: Daemon) -> None:
-    """In the pool's memory, and copied."""
+def test_bits_of_results(real: Daemon) -> None:
+    """In the pool's memory, and copied; and products of 8 bits."""
     bits = BITS["bf16"]
     a, wanted = (bits_of(numpy.array(values, "float32"), "bf16") for values in ([1.5, -2, 3], [2.25, 4, 9]))
     with kops.connect(real.socket_path, timeout=120) as k:
@@ -226,6 +191,10 @@ def test_bits_of_bf16(real: Daemon) -> None:
             out = place(numpy.zeros_like(a)).view(bits)
             k.square(place(a).view(bits), out=out)
             assert out.tolist() == wanted.tolist()
+        a, b = (bits_of(numpy.array(values, "float32"), "f8_e4m3") for values in ([[1.5, -2]], [[4, 0.5]]))
+        out, one = numpy.zeros((1, 1), "uint16").view(bits), numpy.ones((), "float32")
+        k.scaled_gemm(a, b, one, one, out=out, trans_b=True)
+    assert out.tolist() == bits_of(numpy.array([[5]], "float32"), "bf16").tolist()
 
 
 @pytest.mark.parametrize(
@@ -239,17 +208,6 @@ def test_bits_of_8_bits(dtype: str, known: dict[int, float]) -> None:
     assert len(finite) == {"f8_e4m3": 253, "f8_e5m2": 247}[dtype]
     assert bits_of(numbers[finite].astype("float32"), dtype).tolist() == finite.tolist(), "each number has its own byte"
     assert bits_of(numpy.array([1.03, -2.4, 0], "float32"), dtype).tolist() == [next(iter(known)), [*known][3], 0]
-
-
-def test_products_of_8_bits(real: Daemon) -> None:
-    with kops.connect(real.socket_path, timeout=120) as k:
-        a, b = (bits_of(numpy.array(values, "float32"), "f8_e4m3") for values in ([[1.5, -2]], [[4, 0.5]]))
-        out, one = numpy.zeros((1, 1), "uint16").view(BITS["bf16"]), numpy.ones((), "float32")
-        k.scaled_gemm(a, b, one, one, out=out, trans_b=True)
-    assert out.tolist() == bits_of(numpy.array([[5]], "float32"), "bf16").tolist()
-
-
-# ---- the picture ----
 
 
 def test_a_picture(real: Daemon, tmp_path: Path) -> None:
@@ -282,12 +240,9 @@ def test_no_matplotlib(real: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-# ---- from a shell ----
-
-
 def test_the_command(real: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path, peaks = tmp_path / "report.html", tmp_path / "peaks.json"
-    monkeypatch.setattr("kops.profiler._roofline.HOST", (1 << 20, 128))
+    monkeypatch.setattr("kops.profiler._report.HOST", (1 << 20, 128))
     wanted = ["--socket", real.socket_path, "-o", str(path), "--peaks", str(peaks)]
     assert main(wanted) == 1 and "nothing to report" in capsys.readouterr().err and not peaks.exists()
     with kops.connect(real.socket_path, timeout=120) as k:
@@ -298,11 +253,30 @@ def test_the_command(real: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out) == {"file": str(path), "measured": []}
     assert peaks.read_text(encoding="utf-8") == measured and read_peaks(peaks)["host"].gb_s > 0.1
     assert [cells[0] for cells in Page(path.read_text(encoding="utf-8")).cells[1:]] == ["1. square"]
-    for more, code in ((["--device", "7"], "unknown_device"), (["-o", str(tmp_path / "no" / "r.html")], "os_error")):
-        assert main([*wanted, "--json", *more]) == 1
-        assert json.loads(capsys.readouterr().err)["error"]["code"] == code
     for wrong in ("[1]", '{"host": 3}', "{", '{"host": {"name": "x", "gb_s": "fast", "gflop_s": {}}}'):
         peaks.write_text(wrong, encoding="utf-8")
         assert main(wanted) == 1 and "peaks.json has no peaks" in capsys.readouterr().err, wrong
-    assert main(["--socket", str(tmp_path / "nobody"), "--json"]) == 3
-    assert json.loads(capsys.readouterr().err)["error"]["code"] == "connect_failed"
+    peaks.write_text(measured, encoding="utf-8")
+    for more, code, status in (
+        (["--device", "7"], "unknown_device", 1), (["-o", str(tmp_path / "no" / "r.html")], "os_error", 1),
+        (["--socket", str(tmp_path / "nobody")], "connect_failed", 3),
+    ):  # fmt: skip
+        assert main([*wanted, "--json", *more]) == status
+        assert json.loads(capsys.readouterr().err)["error"]["code"] == code
+
+
+def test_numbers_and_labels_touch_nothing() -> None:
+    """Points on each other, roofs that are nearly one."""
+    close = Peaks("GPU-1", "close", 4000.0, {"f32": 50_000.0, "f16": 50_001.0, "f64": 49_999.0})
+    rows = [Row(row("gemm", bytes=1_000_000 + i, operations=1_000_000), close) for i in range(20)]
+    plot = Roofline(rows, close)
+    labels = [point.label for point in plot.points if point.label]
+    assert 4 <= len(labels) <= 12 and len(set(labels)) == len(labels)
+    for i, (x, y) in enumerate(labels):
+        assert all(abs(x - other_x) >= 7 or abs(y - other_y) >= 13 for other_x, other_y in labels[:i])
+        assert all(abs(x - point.x) > point.radius or abs(y - point.y) > point.radius for point in plot.points)
+    heights = [roof.label[1] for roof in plot.roofs]
+    assert [roof.dtype for roof in plot.roofs] == ["f64", "f32", "f16"], "the lowest first"
+    assert all(one - other >= 13 for one, other in zip(heights, heights[1:], strict=False)) and min(heights) > 13
+    alone = Roofline([Row(row("gemm"), close)], close)
+    assert all(point.label for point in alone.points)

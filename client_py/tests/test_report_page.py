@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import browser
 import pytest
 from kops.profiler import Peaks
 from kops.profiler._recorder import Event
-from kops.profiler._report import page
-from kops.profiler._roofline import rows_of
+from kops.profiler._report import page, rows_of
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason=browser.WHY_NOT)
 PEAKS = {
     "GPU-1": Peaks("GPU-1", "NVIDIA H200", 4300.0, {"f32": 52_000.0, "f64": 51_000.0, "f16": 790_000.0}),
     "host": Peaks("host", "a processor", 25.0, {"f32": 140.0, "f64": 70.0}),
 }
-WINDOWS = {"light": (1280, False), "dark": (1280, True), "narrow": (390, False)}
 # Boxes of what is drawn, in pixels, of each drawing: the drawing, its points, its texts, its lines.
 DRAWINGS = """
 [...document.querySelectorAll("svg")].map(svg => {
@@ -86,20 +81,32 @@ def events() -> list[Event]:
     return [event(i) for i in range(400)]
 
 
+EXPRESSIONS = {
+    "drawings": DRAWINGS, "cut": CUT, "contrast": CONTRAST,
+    "requests": "performance.getEntriesByType('resource').map(e => e.name)",
+    "foreign": "document.querySelectorAll('script, link, img, iframe').length",
+    "text": "document.body.innerText",
+    "fits": "document.documentElement.scrollWidth <= window.innerWidth",
+    "scrolled": "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).length",
+    "letters": "[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)",
+    "title": "document.querySelector('circle title').textContent",
+    "paper": "getComputedStyle(document.body).backgroundColor",
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def shown() -> Iterator[browser.Browser]:
-    with browser.Browser() as made:
-        yield made
+def windows() -> dict[str, Any]:
+    """A page that has everything, in windows of several kinds."""
+    shown = page(rows_of(stats(), PEAKS), PEAKS, "kopsd 1.0", events())
+    wide, less_wide, narrow = browser.look(shown, EXPRESSIONS, 1280, 1200, 390)
+    (dark,) = browser.look(shown, EXPRESSIONS, 1280, dark=True)
+    return {"light": wide, "less wide": less_wide, "narrow": narrow, "dark": dark}
 
 
-@pytest.fixture(params=WINDOWS)
-def window(request: pytest.FixtureRequest, shown: browser.Browser, tmp_path: Path) -> browser.Browser:
-    """Shows a page that has everything."""
-    path = tmp_path / "report.html"
-    path.write_text(page(rows_of(stats(), PEAKS), PEAKS, "kopsd 1.0", events()), encoding="utf-8")
-    width, dark = WINDOWS[request.param]
-    shown.show(path.as_uri(), width=width, dark=dark)
-    return shown
+@pytest.fixture(params=["light", "less wide", "narrow", "dark"])
+def window(request: pytest.FixtureRequest, windows: dict[str, Any]) -> dict[str, Any]:
+    seen: dict[str, Any] = windows[request.param]
+    return seen
 
 
 def inside(inner: list[float], outer: list[float], slack: float = 0.6) -> bool:
@@ -110,15 +117,14 @@ def meet(one: list[float], other: list[float]) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def test_it_needs_nothing_and_says_nothing(window: browser.Browser) -> None:
-    (address,) = window.requests()
-    assert address.startswith("file:") and window.complaints() == []
-    assert window.evaluate("document.querySelectorAll('script, link, img, iframe').length") == 0
-    assert "<script>alert(1)</script>" in window.evaluate("document.body.innerText"), "a name is shown as it is"
+def test_it_needs_nothing(window: dict[str, Any]) -> None:
+    assert window["requests"] == [] and window["foreign"] == 0
+    assert "<script>alert(1)</script>" in window["text"], "a name is shown as it is"
+    assert window["title"].startswith("1. gemm f16 8192×8192, 8192×8192, 8192×8192: "), "what a point is"
 
 
-def test_everything_is_within_its_drawing(window: browser.Browser) -> None:
-    gpu, host, timeline = window.evaluate(DRAWINGS)
+def test_everything_is_within_its_drawing(window: dict[str, Any]) -> None:
+    gpu, host, timeline = window["drawings"]
     assert len(gpu["circles"]) == 6 * 4 + 1 and len(host["circles"]) == 6 and len(timeline["rects"]) == 400
     for drawing in (gpu, host, timeline):
         for part in ("circles", "texts", "lines", "rects"):
@@ -133,8 +139,8 @@ def test_everything_is_within_its_drawing(window: browser.Browser) -> None:
         assert all(inside(line["box"], frame, slack=2) for line in drawing["lines"])
 
 
-def test_texts_do_not_lie_on_each_other(window: browser.Browser) -> None:
-    for drawing in window.evaluate(DRAWINGS):
+def test_texts_do_not_lie_on_each_other(window: dict[str, Any]) -> None:
+    for drawing in window["drawings"]:
         texts = drawing["texts"]
         assert texts
         for i, one in enumerate(texts):
@@ -151,36 +157,13 @@ def test_texts_do_not_lie_on_each_other(window: browser.Browser) -> None:
             assert not any(meet(name["box"], slice_["box"]) for slice_ in drawing["rects"]), name
 
 
-def test_nothing_is_cut(window: browser.Browser) -> None:
-    assert window.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "only parts of the page scroll sideways"
-    assert window.evaluate(CUT) == []
+def test_nothing_is_cut(windows: dict[str, Any]) -> None:
+    for name, window in windows.items():
+        assert window["fits"] and window["cut"] == [], "only parts of the page scroll sideways"
+        assert name == "narrow" or window["scrolled"] == 0, "a window of 1200 pixels shows each column"
 
 
-def test_a_window_of_1200_pixels_shows_each_column(shown: browser.Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(page(rows_of(stats(), PEAKS), PEAKS, "kopsd 1.0", events()), encoding="utf-8")
-    shown.show(path.as_uri(), width=1200)
-    scrolled = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.outerHTML.slice(0, 200))"
-    assert shown.evaluate(scrolled) == []
-
-
-def test_everything_can_be_read(window: browser.Browser) -> None:
-    assert window.evaluate(CONTRAST) == []
-    sizes = window.evaluate("[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)")
-    assert min(sizes) > 8, "of the drawings' letters, in pixels"
-
-
-def test_a_picture_of_it(window: browser.Browser, tmp_path: Path) -> None:
-    """It is drawn, as tall as it is."""
-    path = tmp_path / "page.png"
-    window.screenshot(path)
-    wide, high = struct.unpack(">II", path.read_bytes()[16:24])
-    assert [wide, high] == window.evaluate("[window.innerWidth, Math.max(document.documentElement.scrollHeight, window.innerHeight)]")
-    assert path.stat().st_size > 30_000
-
-
-def test_a_title_tells_what_a_point_is(shown: browser.Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(page(rows_of(stats()[:1], PEAKS), PEAKS, "kopsd 1.0"), encoding="utf-8")
-    shown.show(path.as_uri())
-    assert shown.evaluate("document.querySelector('circle title').textContent").startswith("1. gemm f32 64×64, 64×64, 64×64: ")
+def test_everything_can_be_read(windows: dict[str, Any]) -> None:
+    for window in windows.values():
+        assert window["contrast"] == [] and min(window["letters"]) > 8, "of the drawings' letters, in pixels"
+    assert windows["light"]["paper"] != windows["dark"]["paper"]

@@ -18,12 +18,10 @@ class Plain:
         self.is_cuda, self.is_cpu, self.requires_grad = is_cuda, is_cpu, requires_grad
 
 
-class Other(Plain):
-    pass
+class Other(Plain): ...
 
 
-class Derived(Plain):
-    pass
+class Derived(Plain): ...
 
 
 CUDA, CPU = Plain(is_cuda=True), Plain(is_cpu=True)
@@ -47,27 +45,16 @@ def test_plain_tensors_that_nothing_watches_run_at_once() -> None:
     made = shortcut(lambda: False, lambda: 0)
     assert made(CUDA, CPU) == ("run", CUDA, CPU)
     assert shortcut(count=1)(CUDA) == ("run", CUDA)
-    other = Other(is_cuda=True)
+    other, wanted = Other(is_cuda=True), Plain(True, requires_grad=True)
     assert made(other, CPU) == ("run", other, CPU)
 
     class Packet:
         __call__ = made
 
     assert Packet()(CPU, CPU) == ("run", CPU, CPU)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [(), (CUDA,), (CUDA, CUDA, CUDA), (CUDA, 1), (Derived(True), CUDA), (CUDA, Plain()), (Plain(True, requires_grad=True), CUDA)],
-)
-def test_other_arguments_go_the_usual_way(arguments: tuple[Any, ...]) -> None:
-    assert shortcut(lambda: False)(*arguments) == ("otherwise", *arguments)
-
-
-def test_what_wants_a_gradient_is_plain_where_none_is_made() -> None:
-    wanted = Plain(True, requires_grad=True)
-    assert shortcut(grad=lambda: False)(CUDA, wanted) == ("run", CUDA, wanted)
-    assert shortcut(grad=lambda: True)(CUDA, wanted) == ("otherwise", CUDA, wanted)
+    for arguments in ((), (CUDA,), (CUDA, CUDA, CUDA), (CUDA, 1), (Derived(True), CUDA), (CUDA, Plain()), (wanted, CUDA)):
+        assert made(*arguments) == ("otherwise", *arguments)
+    assert shortcut(grad=lambda: False)(CUDA, wanted) == ("run", CUDA, wanted), "where no gradient is made"
 
 
 def test_what_is_watched_goes_the_usual_way() -> None:

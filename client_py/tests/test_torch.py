@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import fake_torch as torch
@@ -16,10 +13,7 @@ from fake_daemon import FakeDaemon
 from kops._memory.pool import pool
 from which import compiled_only, unanswered
 
-
-@pytest.fixture(autouse=True)
-def module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
+pytestmark = pytest.mark.usefixtures("with_torch")
 
 
 def normal(*shape: int, dtype: str = "float32") -> torch.Tensor:
@@ -33,6 +27,10 @@ def test_cpu_tensors_give_cpu_tensors(k: kops.Client) -> None:
     assert numpy.array_equal(c.array, a.array + b.array)
     assert numpy.array_equal(k.square(a[::2, 3:].t()).array, (a.array * a.array)[::2, 3:].T)
     assert k.square(normal(0, 3)).shape == (0, 3)
+    a.negated = True
+    assert numpy.array_equal(k.add(a, b).array, b.array - a.array)
+    result = k.gemm(a, normal(30))
+    assert type(result) is torch.Tensor and result.shape == (20,)
 
 
 def test_results_live_in_shared_memory(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -64,41 +62,27 @@ def test_out_and_in_place(k: kops.Client, daemon: FakeDaemon) -> None:
     expected = a.array * a.array
     assert k.square(a, out=a) is a and numpy.array_equal(a.array, expected)
     assert daemon.runs()[-1]["in"] == daemon.runs()[-1]["out"]
-    c = normal(20, 20)
-    expected = a.array @ b.array.T + 2 * c.array
-    k.gemm(a, b, trans_b=True, beta=2.0, out=c)
-    assert numpy.allclose(c.array, expected)
 
 
-def test_small_tensors_are_copied_by_one_thread(k: kops.Client) -> None:
-    torch.copied.clear()
-    a, out = normal(512, 512), normal(512, 512)
-    k.add(a, a, out=out)
-    assert torch.copied == [] and numpy.array_equal(out.array, a.array + a.array)
-    assert (a._version, out._version) == (0, 1), "autograd does not know what has changed"
-    a, out = normal(1024, 1024), normal(1024, 1024)
-    k.add(a, a, out=out)
-    assert torch.copied[0] == a.array.nbytes and torch.copied[-1] == out.array.nbytes
-    assert numpy.array_equal(out.array, a.array + a.array)
+def test_small_tensors_are_copied_by_one_thread(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones are torch's to copy, and those that it would not let be changed, or that have no memory."""
 
+    def copied(side: int, *, inference: bool = False) -> list[int]:
+        """The tensors that torch copied."""
+        torch.copied.clear()
+        a, out = normal(side, side), normal(side, side)
+        out.inference = inference
+        k.add(a, a, out=out)
+        assert numpy.array_equal(out.array, a.array + a.array) and out._version and not a._version, "what autograd knows"
+        return [size // a.array.nbytes for size in torch.copied]
 
-def test_before_autograd_could_be_told(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copied(512) == [] and copied(30, inference=True) == [1] and copied(1024) == [1, 1]
     monkeypatch.delattr(torch.autograd.graph, "increment_version")
-    a, out = normal(30), normal(30)
-    k.add(a, a, out=out)
-    assert numpy.array_equal(out.array, a.array + a.array) and out._version == 1
-
-
-def test_inference_tensors_and_tensors_without_memory_are_torchs_to_copy(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copied(30) == [1], "autograd could not be told what has changed"
     torch.copied.clear()
-    a, out = normal(30), normal(30)
-    out.inference = True
-    k.add(a, a, out=out)
-    assert torch.copied == [out.array.nbytes] and numpy.array_equal(out.array, a.array + a.array)
-    torch.copied.clear()
+    a = normal(30)
     monkeypatch.setattr(a, "data_ptr", lambda: 0)
-    assert numpy.array_equal(k.square(a).array, a.array * a.array)
-    assert torch.copied == [a.array.nbytes]
+    assert numpy.array_equal(k.square(a).array, a.array * a.array) and torch.copied == [a.array.nbytes]
 
 
 def test_expanded_inputs_are_copied_once(k: kops.Client, daemon: FakeDaemon) -> None:
@@ -118,38 +102,16 @@ def test_bfloat16(k: kops.Client, daemon: FakeDaemon) -> None:
 
 def test_refused(k: kops.Client) -> None:
     a = normal(4)
-    with pytest.raises(kops.UnknownDtype, match="bool"):
-        k.square(torch.tensor(numpy.ones(4, "bool")))
     a.layout = torch.sparse_coo
-    with pytest.raises(kops.BadArgument, match="sparse"):
-        k.square(a)
-    with pytest.raises(kops.Unsupported, match="mps"):
-        k.square(torch.Tensor(numpy.ones(4), torch.float64, torch.device("mps")))
+    for wrong, error, why in (
+        (torch.tensor(numpy.ones(4, "bool")), kops.UnknownDtype, "bool"), (a, kops.BadArgument, "sparse"),
+        (torch.Tensor(numpy.ones(4), torch.float64, torch.device("mps")), kops.Unsupported, "mps"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=why):
+            k.square(wrong)
 
 
-def test_negated_views_are_resolved(k: kops.Client) -> None:
-    a = normal(4)
-    a.negated = True
-    assert numpy.array_equal(k.add(a, torch.tensor(numpy.zeros(4, "float32"))).array, -a.array)
-
-
-@pytest.fixture
-def gpu(daemon: FakeDaemon) -> Iterator[Any]:
-    cuda = pytest.importorskip("standin_driver", reason="the stand-in driver is not built")
-    path = cuda.library()
-    before = os.environ.get("KOPS_CUDA_DRIVER")
-    os.environ["KOPS_CUDA_DRIVER"] = str(path)
-    torch.cuda.driver = cuda.standin.Driver()
-    torch.cuda.synchronized.clear()
-    daemon.script["run"] = lambda peer, params, fds: {"timings": {"gpu_us": 1.0}, "device": "GPU-x", "variant": "v"}
-    yield torch.cuda.driver
-    if before is None:
-        del os.environ["KOPS_CUDA_DRIVER"]
-    else:
-        os.environ["KOPS_CUDA_DRIVER"] = before
-
-
-def test_cuda_tensors(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
+def test_cuda_tensors(k: kops.Client, torch_gpu: Any, daemon: FakeDaemon) -> None:
     where = torch.device("cuda", 0)
     a = torch.empty((100, 60), dtype=torch.float16, device=where)
     c = k.square(a.t())
@@ -159,13 +121,13 @@ def test_cuda_tensors(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
     k.square(a[20:40, 1::2], out=c[:20, :30])
     assert daemon.count("register") == registered
     (tensor,) = daemon.runs()[-1]["in"]
-    base, _ = gpu.address_range(a.data_ptr())
+    base, _ = torch_gpu.address_range(a.data_ptr())
     assert tensor["offset"] == a.data_ptr() - base + 2 * (20 * 60 + 1) and tensor["strides"] == [60, 2]
     assert k.square(torch.empty((0, 4), dtype=torch.float32, device=where)).shape == (0, 4)
 
 
 @compiled_only
-def test_what_the_daemon_works_on_is_kept(k: kops.Client, gpu: Any, daemon: FakeDaemon) -> None:
+def test_what_the_daemon_works_on_is_kept(k: kops.Client, torch_gpu: Any) -> None:
     where = torch.device("cuda", 0)
     pending = k.submit("square", torch.empty((1000,), dtype=torch.float32, device=where))
     (call,) = unanswered(k._connection).values()

@@ -11,31 +11,22 @@ from typing import Any
 
 import kops
 import pytest
-from built import Daemon, backends
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed; continuous integration does without its gigabytes", allow_module_level=True)
 import kops.torch  # noqa: E402
 import torch  # noqa: E402
 from test_kernels import ADD2  # noqa: E402
-from test_raw import SOURCE, interpreted  # noqa: E402
+from test_raw import SOURCE, host, interpreted, standin  # noqa: E402
+
+__all__ = ["host", "standin"]
 
 
 @pytest.fixture
-def host() -> Iterator[kops.Client]:
-    with Daemon(config=backends.config(backends.HOST)) as running, kops.connect(running.socket_path, timeout=120) as client:
-        yield client
-
-
-@pytest.fixture
-def standin() -> Iterator[kops.Client]:
-    why = backends.missing(backends.STANDIN) or (None if backends.nvrtc() is not None else "there is no NVRTC here")
-    if why is not None:
-        pytest.skip(why)
-    with Daemon(config=backends.config(backends.STANDIN)) as running, kops.connect(running.socket_path, timeout=120) as client:
-        kops.torch.use(client)
-        yield client
-        kops.torch.use(None)
+def used(standin: kops.Client) -> Iterator[kops.Client]:
+    kops.torch.use(standin)
+    yield standin
+    kops.torch.use(None)
 
 
 def test_it_is_called_as_torch_s() -> None:
@@ -49,7 +40,7 @@ def test_it_is_called_as_torch_s() -> None:
 
 
 def _no_kernel() -> Any:
-    from kops.torch._compile import CompiledKernel
+    from kops.torch._kernels import CompiledKernel
 
     return CompiledKernel(None)  # type: ignore[arg-type]
 
@@ -78,17 +69,17 @@ def test_tensors_and_numbers(host: kops.Client) -> None:
         axpy()
 
 
-def test_compiled_by_the_daemon(standin: kops.Client, tmp_path: Path) -> None:
+def test_compiled_by_the_daemon(used: kops.Client, tmp_path: Path) -> None:
     (tmp_path / "two.cuh").write_text('#include "three.cuh"\n')
     (tmp_path / "three.cuh").write_text("#define THREE 3\n")
     source = "#include <two.cuh>\n#include <cuda_fp16.h>\n" + ADD2 + "static_assert(THREE == 3 && N == 4);\n"
-    capability = standin.info.kernels["arch"][0].removeprefix("sm_")
+    capability = used.info.kernels["arch"][0].removeprefix("sm_")
     for given in (None, capability, capability.rstrip("a")):
         add2 = kops.torch.compile_kernel(source, "add2_kernel", given, [tmp_path], ["-DN=4", "--use_fast_math"])
     a, b, c = torch.randn(100), torch.randn(100), torch.zeros(100)
     add2((1, 1, 1), (128, 1, 1), [c, a, b, 100])
     assert torch.equal(c, a + b) and add2.attributes.params == (8, 8, 8, 4)
-    assert standin.stats()["kernels"]["compiles"] == 1, "the same source is compiled once"
+    assert used.stats()["kernels"]["compiles"] == 1, "the same source is compiled once"
     again = kops.torch.compile_kernel(source, "add2_kernel", None, [tmp_path], ["-DN=4", "--use_fast_math"])
     again((1, 1, 1), (128, 1, 1), [c, a.reshape(10, 10).t(), b, 100])
     assert torch.equal(c, a + b)
@@ -106,12 +97,12 @@ def test_compiled_by_the_daemon(standin: kops.Client, tmp_path: Path) -> None:
         ((5, "axpy"), kops.WrongType, "texts"),
     ],
 )
-def test_what_cannot_be_compiled(standin: kops.Client, arguments: Any, error: Any, why: str) -> None:
+def test_what_cannot_be_compiled(used: kops.Client, arguments: Any, error: Any, why: str) -> None:
     with pytest.raises(error, match=why):
         kops.torch.compile_kernel(*arguments)
 
 
-def test_more_headers_than_a_compile_takes(standin: kops.Client, tmp_path: Path) -> None:
+def test_more_headers_than_a_compile_takes(used: kops.Client, tmp_path: Path) -> None:
     for i in range(65):
         (tmp_path / f"h{i}.h").write_text(f"#include <h{i + 1}.h>\n" if i < 64 else "")
     with pytest.raises(kops.LimitExceeded, match="65 files .* takes 64"):
@@ -128,5 +119,3 @@ def test_a_stream_that_is_none(host: kops.Client) -> None:
     with pytest.raises(kops.WrongType, match="stream of torch's or CuPy's"):
         axpy(args=[x, x, x, 1.0, 1], stream="default")
     axpy(args=[x, x, x, 1.0, 1], stream=0)
-
-

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import importlib.util
 import os
@@ -23,7 +21,6 @@ if importlib.util.find_spec("torch") is None:
 import kops.torch  # noqa: E402
 import torch  # noqa: E402
 from support import torch_kernels, torch_ops  # noqa: E402
-from test_forks import in_child  # noqa: E402
 
 __all__ = ["real"]
 
@@ -46,7 +43,7 @@ def test_op(check: Any, case: Any) -> None:
 
 def test_formulas_give_gradients_of_the_inputs_shapes() -> None:
     """The engine would sum them, too, but not everything that asks for a formula is the engine."""
-    from kops.torch._formulas import GRADIENTS
+    from kops.torch._ops import GRADIENTS
 
     def shapes(name: str, *inputs: Any, **attrs: Any) -> list[Any]:
         given = [one for one in inputs if one is not None]
@@ -139,33 +136,17 @@ class Capturing:
 @pytest.fixture
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
     from kops._calls import ops_here
-    from kops.torch import _clients, _graphs
+    from kops.torch import _where
 
     def use(*features: str, blaslt: bool = False, cublas: bool = True) -> Capturing:
         made = Capturing(*features, blaslt=blaslt)
-        monkeypatch.setattr(_graphs, "_torch_multiplies", lambda like: cublas)
-        monkeypatch.setattr(_clients, "_used", made)
+        monkeypatch.setattr(_where, "_torch_multiplies", lambda like: cublas)
+        monkeypatch.setattr(_where, "_used", made)
         monkeypatch.setattr(ops_here, "torch_device_of", lambda arrays: 0)
         monkeypatch.setattr(ops_here, "allocations", SimpleNamespace(driver=SimpleNamespace(uuid=lambda index: "GPU-0")))
         return made
 
     return use
-
-
-def test_a_capture_holds_the_ops(capturing: Any) -> None:
-    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
-    assert all(unsafe not in getattr(OPS, name).default.tags for name in ("add", "square", "copy", "gemm"))
-    a, b = torch.ones(2, 3), torch.ones(3, 4)
-    client = capturing("images")
-    OPS.add(a, a), OPS.square(a), OPS.copy(a), OPS.gemm(a, b, alpha=2.0)
-    OPS.add.out(a, a, out=torch.empty(2, 3))
-    defaults = {"trans_a": False, "trans_b": False, "beta": 0.0, "precision": "highest", "out_dtype": None}
-    assert [name for name, _, _ in client.here] == ["add", "square", "copy", "gemm", "add"]
-    assert client.here[3] == ("gemm", "here", {**defaults, "alpha": 2.0})
-    client = capturing()
-    with pytest.raises(kops.Capturing):
-        OPS.add(a, a)
-    assert not client.here, "this daemon hands out no code"
 
 
 def test_a_capture_s_products_are_torch_s_where_the_daemon_has_cublaslt(capturing: Any) -> None:
@@ -198,34 +179,6 @@ def test_a_capture_s_products_are_torch_s_where_the_daemon_has_cublaslt(capturin
     assert [name for name, _, _ in client.here] == ["gemm"], "torch cannot make its cuBLAS now"
 
 
-def test_torch_s_cublas_is_made_in_relaxed_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A capture would refuse it, and fail."""
-    from kops.torch import _graphs
-
-    modes: list[str] = []
-
-    class Driver:
-        @contextlib.contextmanager
-        def relaxed(self) -> Iterator[None]:
-            modes.append("relaxed")
-            yield
-            modes.append("as before")
-
-    monkeypatch.setattr(_graphs, "allocations", SimpleNamespace(driver=Driver()))
-    monkeypatch.setattr(_graphs, "_multiplied", set())
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: modes.append("made"))
-    like = SimpleNamespace(get_device=lambda: 0)
-    assert _graphs._torch_multiplies(like) and _graphs._torch_multiplies(like)
-    assert modes == ["relaxed", "made", "as before"], "once a thread and device"
-
-    def fail() -> None:
-        raise RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED")
-
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", fail)
-    assert not _graphs._torch_multiplies(SimpleNamespace(get_device=lambda: 1))
-
-
 def test_a_negated_view_is_what_it_shows() -> None:
     """Its memory has the negatives: what is launched in this process is given a tensor that has its values, and is kept."""
     from kops._calls.contexts import settled
@@ -238,66 +191,11 @@ def test_a_negated_view_is_what_it_shows() -> None:
         settled("out", negated, written=True)
 
 
-def test_the_warm_up_of_a_graph_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kops.torch import _graphs
-
-    like = SimpleNamespace(device=SimpleNamespace(type="cuda"), get_device=lambda: 0)
-    monkeypatch.setitem(sys.modules, _graphs.TREES, None)  # type: ignore[arg-type]
-    assert not _graphs.warms_up(like)
-    managers: list[Any] = [None, SimpleNamespace(in_warmup=False), SimpleNamespace(in_warmup=True), SimpleNamespace()]
-    trees = SimpleNamespace(get_manager=lambda index, create_if_none_exists: managers.pop(0))
-    monkeypatch.setitem(sys.modules, _graphs.TREES, trees)  # type: ignore[arg-type]
-    assert [_graphs.warms_up(like) for _ in range(4)] == [False, False, True, False]
-    assert not _graphs.warms_up(torch.ones(1))
-    managers.append(SimpleNamespace(in_warmup=True))
-    client: Any = SimpleNamespace(_live=lambda: SimpleNamespace(info=SimpleNamespace(features=("images",))))
-    assert _graphs.launches_here(client, like, "images")
-
-
 def test_batches_and_sequences_of_the_client(client: kops.Client) -> None:
     x = torch.full((4,), 3.0)
     with client.sequence():
         made = OPS.add(OPS.square(x), x)
     assert made.tolist() == [12] * 4
-
-
-def test_after_a_fork() -> None:
-    x = torch.full((4,), 3.0)
-    assert OPS.square(x).tolist() == [9] * 4
-    in_child(lambda: OPS.square(x).tolist() == [9] * 4)
-    assert OPS.square(x).tolist() == [9] * 4
-
-
-def test_a_new_declaration_needs_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An op that is only declared is registered whole, but for its derivative."""
-    from kops._base.declarations import OPS as DECLARED
-    from kops.torch import _clients, _ops
-
-    monkeypatch.setitem(DECLARED, "product", {**DECLARED["gemm"], "inputs": ["p", "q"], "outputs": ["r"]})
-
-    class Client:
-        _closed = False
-
-        def product(self, p: Any, q: Any, **attrs: Any) -> Any:
-            return attrs["alpha"] * ((p.mT if attrs["trans_a"] else p) @ q)
-
-    monkeypatch.setattr(_clients, "_used", Client())
-    library = torch.library.Library("kops", "FRAGMENT")
-    try:
-        _ops.define(library, "product")
-        p, q = torch.randn(5, 3), torch.randn(5, 4)
-        product: Any = OPS.product
-        torch.testing.assert_close(product(p, q, trans_a=True, alpha=2.0), 2 * p.mT @ q)
-        torch.library.opcheck(product.default, (p, q), {"trans_a": True})
-        made = product(p.requires_grad_(), q, trans_a=True)
-        with pytest.raises(NotImplementedError, match="no derivative"):
-            made.sum().backward()
-    finally:
-        library._destroy()
-        gc.collect()
-
-
-# ---- kernels as ops, here in the interpreter ----
 
 
 def test_kernel() -> None:
@@ -322,22 +220,14 @@ def kernel(signature: str) -> Any:
     return kops.kernel(f'extern "C" __global__ void nothing({declared}) {{}}', "nothing", signature, grid=1, block=1)
 
 
-@pytest.mark.parametrize(
-    "signature, how, message",
-    [
-        ("out float* y, const float* x", {}, "give fake="),
-        ("out float* y[n], int n", {}, "no tensor that it reads"),
-        ("float* x", {"backward": lambda ctx, g: g}, "writes to x"),
-        ("const float* x", {"name": "no op"}, "cannot name an op"),
+def test_kernels_that_are_no_ops() -> None:
+    for signature, how, message in (
+        ("out float* y, const float* x", {}, "give fake="), ("out float* y[n], int n", {}, "no tensor that it reads"),
+        ("float* x", {"backward": lambda ctx, g: g}, "writes to x"), ("const float* x", {"name": "no op"}, "cannot name an op"),
         ("const float* x", {"name": "::x"}, "cannot name an op"),
-    ],
-)
-def test_kernels_that_are_no_ops(signature: str, how: dict[str, Any], message: str) -> None:
-    with pytest.raises(kops.BadArgument, match=message):
-        kops.torch.custom_op(kernel(signature), **how)
-
-
-def test_other_things_are_no_kernels() -> None:
+    ):  # fmt: skip
+        with pytest.raises(kops.BadArgument, match=message):
+            kops.torch.custom_op(kernel(signature), **how)
     with pytest.raises(kops.WrongType, match="not function"):
         kops.torch.custom_op(lambda x: x)  # type: ignore[arg-type]
 

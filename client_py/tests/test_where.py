@@ -16,19 +16,21 @@ import numpy
 import pytest
 from kops._base.compiled import native
 from kops._calls import calls, contexts
-from test_daemon_cuda import driver, k, numbers, real, tensor  # noqa: F401
+from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_daemon_kernels import add2, vectors
 from test_here import Graph, launches
 from test_ops_here import near, of, random, result, runs
 
 from support.daemon import Daemon  # isort: skip
 
+__all__ = ["driver", "k", "real"]
+
 if native is None:
     pytest.skip("the compiled part is not there", allow_module_level=True)
 
 
 @pytest.fixture
-def by_python(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # noqa: F811
+def by_python(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The places of the calls that Python has seen: the extension launches the others by itself."""
     seen: list[Any] = []
     kept = kops.Client._op
@@ -41,7 +43,7 @@ def by_python(k: kops.Client, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # 
     return seen
 
 
-def test_a_launch_here_is_the_extension_s(k: kops.Client, driver: Any, by_python: list[Any]) -> None:  # noqa: F811
+def test_a_launch_here_is_the_extension_s(k: kops.Client, driver: Any, by_python: list[Any]) -> None:
     """From the first call on that needs no binary, and after it also where addresses, shapes, strides and attributes change."""
     a, b = random(4, 6), random(4, 6)
     x, y, z = of(driver, a), of(driver, b), of(driver, numpy.zeros((4, 6), "float32"))
@@ -71,7 +73,7 @@ def test_a_launch_here_is_the_extension_s(k: kops.Client, driver: Any, by_python
     assert near(result(driver, made), a @ b.T, "float32")
 
 
-def test_what_the_extension_does_not_launch_is_the_function_s(k: kops.Client, driver: Any, by_python: list[Any]) -> None:  # noqa: F811
+def test_what_the_extension_does_not_launch_is_the_function_s(k: kops.Client, driver: Any, by_python: list[Any]) -> None:
     """A call that ends as one did that the extension knows: everything is looked at again."""
     a = random(4, 4)
     x, y, z = (of(driver, a) for _ in range(3))
@@ -113,7 +115,7 @@ def test_what_the_extension_does_not_launch_is_the_function_s(k: kops.Client, dr
         type(k).add(object(), x, y, where="here")
 
 
-def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]) -> None:  # noqa: F811
+def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]) -> None:
     """What was decided stays until the client connects anew; what could not be measured is asked again."""
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     for times, place in (((2.0, 11.0), "here"), ((12.0, 11.0), "daemon")):
@@ -140,7 +142,7 @@ def test_auto_asks_once(k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_the_place_is_a_choice_of_the_connection(
-    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]  # noqa: F811
+    real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch, by_python: list[Any]
 ) -> None:
     """Of connect(), or of KOPS_WHERE; a call's own is more. What the daemon alone can do stays its own."""
     a = random(4, 4)
@@ -203,7 +205,7 @@ def recorded(client: kops.Client, x: Any, y: Any) -> Any:
     return made
 
 
-def test_who_takes_turns_is_told_once(real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_who_takes_turns_is_told_once(real: Daemon, k: kops.Client, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = tensor(driver, 1, 2), tensor(driver, 0, 0)
     k.square(x, out=y, where="here")
     monkeypatch.setattr(contexts, "measure", lambda client, device: (12.0, 11.0))
@@ -220,31 +222,25 @@ def test_who_takes_turns_is_told_once(real: Daemon, k: kops.Client, driver: Any,
     def add(client: kops.Client, **how: Any) -> None:
         client.add(x, x, out=y, **how)
 
-    (once,) = told(add)
-    assert "MPS" in str(once.message) and 'where="auto"' in str(once.message) and once.filename == __file__
-    for quiet in ({"where": "daemon"}, {"where": "here"}, {"where": "auto"}):
-        assert not told(add, **quiet) and not told(lambda client, quiet=quiet: add(client, **quiet))
-    assert not told(lambda client: add(client, blocking=True)) and not told(add, blocking=True)
-    assert not told(lambda client: client.add(random(2), random(2)))
-    monkeypatch.setenv("KOPS_WHERE", "daemon")
-    assert not told(add)
-    monkeypatch.delenv("KOPS_WHERE")
-
-    def shared(client: kops.Client) -> None:
+    def under_mps(client: kops.Client) -> None:
         devices = [dataclasses.replace(one, mps=True) for one in client.info.devices]
         client._connection.info = dataclasses.replace(client.info, devices=devices)  # type: ignore[union-attr]
         add(client)
-
-    assert not told(shared)
 
     def captured(client: kops.Client) -> None:
         with Graph(driver, monkeypatch):
             add(client)
 
-    assert not told(captured)
+    (once,) = told(add)
+    assert "MPS" in str(once.message) and 'where="auto"' in str(once.message) and once.filename == __file__
+    for quiet in ({"where": "daemon"}, {"where": "here"}, {"where": "auto"}, {"blocking": True}):
+        assert not told(add, **quiet) and not told(lambda client, quiet=quiet: add(client, **quiet))
+    assert not told(lambda client: client.add(random(2), random(2))) and not told(under_mps) and not told(captured)
+    monkeypatch.setenv("KOPS_WHERE", "daemon")
+    assert not told(add)
 
 
-def test_an_op_s_method_is_described_as_the_function_that_it_has(k: kops.Client) -> None:  # noqa: F811
+def test_an_op_s_method_is_described_as_the_function_that_it_has(k: kops.Client) -> None:
     assert list(inspect.signature(k.add).parameters)[:3] == ["a", "b", "out"] and "self" in inspect.signature(kops.Client.add).parameters
     assert k.add.__name__ == "add" and kops.Client.add.__qualname__ == "Client.add" and kops.Client.add.__module__ == "kops"
     assert "where:" in (k.gemm.__doc__ or "") and k.add.__self__ is k

@@ -106,7 +106,7 @@ struct backend_config {
     unsigned executors_sandbox;        /* enum executor_sandbox */
     /* User of executors' processes, where the daemon is root; "none": root; NULL: a usual one. */
     const char *executors_user;
-    bool executors_counters_privileged; /* counters use the daemon's privilege, see executor/privilege.h */
+    bool executors_counters_privileged; /* counters use the daemon's privilege, see executor/confine.h */
 };
 
 /* A domain: the jobs, code and processes of one user, or of one connection. Its kernels share an executor. */
@@ -167,7 +167,7 @@ struct backend_process_counts {
 
 enum backend_memory_kind { MEMORY_MEMFD, MEMORY_CUDA_IPC, MEMORY_CUDA_VMM, MEMORY_CUDA_POOL };
 
-/* Memory that is mapped into the daemon. Made by memory_import(), memory_alloc() or backend/memfd.h. */
+/* Memory that is mapped into the daemon. Made by memory_import(), memory_alloc() or backend/memory.h. */
 struct backend_memory {
     enum backend_memory_kind kind;
     uint64_t size; /* usable bytes */
@@ -177,7 +177,7 @@ struct backend_memory {
     struct backend_device *device; /* device memory: the device that holds it; NULL for a memfd */
     bool made;                     /* made by memory_alloc(): no other memory is the same */
     void *impl;                    /* the device backend's own */
-    int fd;                        /* MEMORY_MEMFD: a descriptor of it where executors need one (memfd.h); else -1 */
+    int fd;                        /* MEMORY_MEMFD: a descriptor of it where executors need one (memory.h); else -1 */
     uint64_t file;                 /* MEMORY_MEMFD: number of its file, which all its mappings share; else 0 */
     bool address_taken;            /* MEMORY_MEMFD: a device could not release `host`; set by memory_detach() */
     /* MEMORY_MEMFD: data that a device's backend keeps for it (pinning), by device index. Made when a job is prepared,
@@ -499,5 +499,25 @@ struct gpu_backend {
 
 extern const struct backend host_backend;
 extern const struct gpu_backend cuda_backend; /* only in builds with the CUDA toolkit (KOPS_HAVE_CUDA) */
+
+/* ---- the devices of all backends ----
+ *
+ * They are opened once at the start, in hello's order: GPUs first, the host last. Thread: loop; the set does not change
+ * while the daemon runs. */
+
+struct device_set {
+    struct backend_device *all[BACKEND_MAX_DEVICES];
+    unsigned count;
+    struct backend_device *fallback; /* runs requests whose tensors are all memfds */
+};
+
+/* Opens every backend in turn. Having no device at all is an error. */
+int devices_open(struct device_set *set, const struct backend *const *backends, unsigned n_backends,
+                 const struct backend_config *config, const struct backend_host *host, struct error *e);
+void devices_close(struct device_set *set);
+
+/* NULL: no such device. */
+struct backend_device *devices_find_uuid(const struct device_set *set, const char *uuid, size_t length);
+struct backend_device *devices_find_index(const struct device_set *set, uint64_t index);
 
 #endif

@@ -16,10 +16,9 @@
 #include <sys/types.h>
 
 #include "backend/backend.h"
-#include "backend/devices.h"
 #include "backend/file_set.h"
 #include "util/list.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 enum mapping_state { MAPPING_CLOSED, MAPPING_OPENING, MAPPING_OPEN, MAPPING_CLOSING };
 enum { MAPPING_STATES = MAPPING_CLOSING + 1 };
@@ -40,7 +39,7 @@ struct mapping {
     uint64_t close_number;
     struct mapping_registry *registry;
     enum mapping_state state;
-    uint32_t memory_id; /* number that steps name the memory by: see memory_ids.h */
+    uint32_t memory_id; /* number that steps name the memory by: see memory.h */
     bool keyed;         /* has an alloc_id: the entry is shared, and kept while referenced */
     bool kept;          /* stays open while referenced, not only while used */
     bool reopenable;    /* cuda_ipc, cuda_pool */

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compile/cache_disk.h"
+#include "compile/cache.h"
 
 enum { LENGTH_BYTES = 8, SUM_BYTES = 32 };
 

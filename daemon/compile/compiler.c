@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compile/sandbox.h"
+#include "compile/helper.h"
 #include "util/log.h"
 
 enum { FIRST_DELAY_MS = 100, TOLERATED_DELAY_MS = 1000, MAX_DELAY_MS = 30000, MAX_SPARES = 8, SPARES_KEPT_MS = 30000 };
@@ -276,11 +276,6 @@ void compiler_kick(struct compiler *c)
         uv_timer_start(&c->kick, on_kick, 0, 0);
 }
 
-bool compiler_is_warm(const struct compiler *compiler)
-{
-    return count(compiler).warm > 0;
-}
-
 /* When sources come faster than processes get warm, more are kept. */
 static void adapt_spares(struct compiler *c)
 {
@@ -289,7 +284,7 @@ static void adapt_spares(struct compiler *c)
 
     if (!c->forker || !c->forker->ready)
         return;
-    if (!compiler_is_warm(c)) {
+    if (count(c).warm == 0) {
         c->spares = 2 * c->spares < most ? 2 * c->spares : most;
         c->spares = c->spares < c->helpers ? c->spares : c->helpers;
         c->spares = c->spares ? c->spares : 1;

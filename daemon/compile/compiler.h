@@ -1,7 +1,7 @@
 /* Compiles CUDA C++ with NVRTC in sandboxed helper processes, several at a time.
  *
  * NVRTC reads every file that a source includes, takes up to 100 MB and may crash or never return, so the daemon never
- * loads it: see helper.h for the processes, sandbox.h for their rights. Each source gets a process of its own, kept
+ * loads it: see helper.h for the processes and their rights. Each source gets a process of its own, kept
  * warm in advance; a process that takes too long or is no longer wanted is killed.
  *
  * Thread: the loop's; no function blocks. */
@@ -97,9 +97,6 @@ const char *compiler_tree(const struct compiler *compiler, unsigned i);
 /* Tells whether a compile can be expected to work: there is a library, this kernel supports the sandbox, and the last
  * start of a helper did not fail. `e` (may be NULL) has the reason. */
 bool compiler_usable(const struct compiler *compiler, struct error *e);
-
-/* Tells whether a compile would find a process that is ready. */
-bool compiler_is_warm(const struct compiler *compiler);
 
 /* Compiles a source; copies the input. done() is called later, once, unless the job is cancelled before. NULL: there
  * was no memory for the job, and done() is not called. */

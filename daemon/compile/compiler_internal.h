@@ -8,7 +8,7 @@
 #include "compile/helper_wire.h"
 #include "compile/toolkit.h"
 #include "util/list.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 struct compile_job {
     struct list link; /* in compiler.waiting; by itself once a process has it */

@@ -13,9 +13,9 @@
 
 #include "compile/helper.h"
 #include "remote/wire.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/loop.h"
 
 enum { READ_CHUNK = 64 << 10, START_S = 30 };
 

@@ -1,4 +1,4 @@
-#include "compile/headers.h"
+#include "compile/toolkit.h"
 
 #include <stdarg.h>
 #include <stdbool.h>

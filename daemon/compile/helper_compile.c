@@ -1,4 +1,4 @@
-#include "compile/helper_compile.h"
+#include "compile/helper.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "compile/cubin.h"
-#include "compile/headers.h"
 #include "compile/toolkit.h"
 #include "source/hostcode.h"
 #include "util/clock.h"

@@ -54,7 +54,8 @@ void frame_end(struct buffer *into, size_t begin, size_t max)
         memcpy(into->data + into->start + begin - sizeof(said), &said, sizeof(said));
 }
 
-void request_encode(const struct compile_input *input, struct buffer *into)
+/* Appends a whole FRAME_REQUEST; into->failed when it does not fit or memory is short. */
+static void request_encode(const struct compile_input *input, struct buffer *into)
 {
     const size_t begin = frame_begin(into, FRAME_REQUEST);
 

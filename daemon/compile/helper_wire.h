@@ -78,9 +78,6 @@ size_t frame_begin(struct buffer *into, enum frame_kind kind);
 /* Completes the body. into->failed when it is longer than `max`. */
 void frame_end(struct buffer *into, size_t begin, size_t max);
 
-/* Appends a whole FRAME_REQUEST; into->failed when it does not fit or memory is short. */
-void request_encode(const struct compile_input *input, struct buffer *into);
-
 /* A request as it was read: the texts lie in `bytes`, each with an ending zero. */
 struct request {
     struct compile_input input;
@@ -88,7 +85,7 @@ struct request {
     const char **options, **entries;
 };
 
-/* Reads the body of FRAME_REQUEST; refuses (-1) bytes that request_encode() would not make. */
+/* Reads the body of FRAME_REQUEST; refuses (-1) bytes that request_copy() would not make. */
 int request_decode(const void *bytes, size_t size, struct request *ret_request);
 
 /* Copies `input`, with its texts in `frame`, the frame that it is sent in. -1: it is too large, or memory is short. */

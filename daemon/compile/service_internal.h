@@ -4,12 +4,11 @@
 
 #include <pthread.h>
 
-#include "compile/cache_disk.h"
-#include "compile/cache_memory.h"
+#include "compile/cache.h"
 #include "compile/helper_wire.h"
 #include "compile/service.h"
 #include "util/list.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 struct turns {
     struct list users;

@@ -12,7 +12,7 @@
 #include "compile/compiled.h"
 #include "compile/service_internal.h"
 #include "util/clock.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 struct loaded {
     struct compiled *compiled; /* a reference */

@@ -40,7 +40,9 @@ static int open_secret(const char *path, struct error *e)
     return -1;
 }
 
-int secret_file_read(const char *path, char *into, size_t size, struct error *e)
+/* Reads the file's whole text. Refuses a file that others than its owner (this user, or root) can read or write, and a
+ * file longer than `size` - 1 bytes. */
+static int secret_file_read(const char *path, char *into, size_t size, struct error *e)
 {
     const int fd = open_secret(path, e);
     ssize_t n;

@@ -16,7 +16,7 @@
 
 #include <stddef.h>
 
-#include "compile/cache_disk.h"
+#include "compile/cache.h"
 #include "compile/compiled.h"
 #include "util/buffer.h"
 #include "util/error.h"
@@ -25,12 +25,8 @@
 
 enum { SECRET_FILE_SIZE = 4096 /* a text with its ending zero */ };
 
-/* Reads the file's whole text. Refuses a file that others than its owner (this user, or root) can read or write, and a
- * file longer than `size` - 1 bytes. */
-int secret_file_read(const char *path, char *into, size_t size, struct error *e);
-
 /* Reads a file whose first line is "bearer TOKEN" or "basic USER:PASSWORD", as the value of HTTP's header
- * Authorization. */
+ * Authorization. Refuses a file that others than its owner (this user, or root) can read or write. */
 int secret_file_authorization(const char *path, char into[SECRET_FILE_SIZE], struct error *e);
 
 /* ---- keys: Ed25519 of libsodium. A public key is a word of the settings, "ed25519:" and 64 hexadecimal digits; a
@@ -50,7 +46,7 @@ struct signing_key {
 int signing_public_parse(const char *word, unsigned char ret_public[SIGNING_PUBLIC_BYTES], struct error *e);
 void signing_public_print(const unsigned char public[SIGNING_PUBLIC_BYTES], char ret_word[SIGNING_WORD_SIZE]);
 
-/* Reads a private key, by the rules of secret_file_read(). */
+/* Reads a private key, by the same rules. */
 int signing_key_read(const char *path, struct signing_key *ret_key, struct error *e);
 
 /* Makes a key and its file, mode 0600, which must not be there yet. */

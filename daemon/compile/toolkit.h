@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "compile/compiled.h"
+#include "compile/compiler.h"
 #include "util/error.h"
 
 enum { TOOLKIT_MAX_INCLUDES = 16, TOOLKIT_MAX_TREES = 8, TOOLKIT_MAX_TREE_ENTRIES = 1 << 16 };
@@ -71,5 +72,11 @@ int nvrtc_open(struct nvrtc *n, const char *path, struct error *e);
 
 /* Returns the readable form of a C++ symbol, or NULL; the caller frees it. */
 char *nvrtc_demangle(const char *symbol);
+
+/* Headers of the C and C++ libraries and of CUDA's runtime that sources include but a compiler for device code does not
+ * have: just enough of each for kernels. Constant. */
+
+/* The last `ret_n_fallback` ones are for toolkits that have no such file. */
+const struct compile_file *headers_builtin(unsigned *ret_n, unsigned *ret_n_fallback);
 
 #endif

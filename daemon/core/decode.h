@@ -3,9 +3,9 @@
 #ifndef KOPS_CORE_DECODE_H
 #define KOPS_CORE_DECODE_H
 
-#include "core/dtype.h"
 #include "core/kernel.h"
 #include "core/op.h"
+#include "core/tensor.h"
 #include "proto/generated/methods.h"
 #include "rpc/value.h"
 

@@ -78,4 +78,40 @@ bool expr_is_constant(const struct expr *x);
 /* Returns the set of integers that the expression reads: bit i for index i. */
 uint32_t expr_integers_used(const struct expr *x);
 
+/* ---- the postfix program: the compiled part of the Python package reads it, too ---- */
+
+/* Operations of a postfix program. The first ones push a value. */
+enum expr_code {
+    EXPR_NUMBER,
+    EXPR_LOAD_INTEGER,
+    EXPR_LOAD_MULTIPROCESSORS,
+    EXPR_LOAD_NUMEL,
+    EXPR_LOAD_RANK,
+    EXPR_LOAD_SIZE, /* size of dimension `value`, from the end when negative */
+    EXPR_NEGATE,
+    EXPR_NEXT_POW2,
+    EXPR_ADD,
+    EXPR_SUB,
+    EXPR_MUL,
+    EXPR_DIV,
+    EXPR_MOD,
+    EXPR_CEIL_DIV,
+    EXPR_MIN,
+    EXPR_MAX,
+};
+
+struct expr_op {
+    uint8_t code;
+    uint8_t index;     /* index of the integer or the tensor */
+    uint16_t position; /* position of the operator or name in the text, from 0 */
+    int64_t value;
+};
+
+struct expr {
+    char text[EXPR_MAX_TEXT + 1];
+    uint32_t integers;
+    unsigned n_ops;
+    struct expr_op ops[];
+};
+
 #endif

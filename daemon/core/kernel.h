@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/dtype.h"
 #include "core/expr.h"
 #include "core/op.h"
 #include "core/plan.h"
@@ -122,8 +121,7 @@ struct kernel_dimensions {
 
 struct kernel_signature {
     struct op op; /* op with id OP_COUNT; its inputs and outputs are counted, but not named */
-    unsigned refs;
-    char *entry; /* op.name */
+    char *entry;  /* op.name */
     struct kernel_dimensions grid, block, cluster;
     struct expr *shared; /* NULL: 0 */
     bool alias, cooperative, pdl;
@@ -167,17 +165,13 @@ struct kernel_launch {
     int64_t shared;
 };
 
-/* Makes a signature with one reference, which is the caller's. Errors name keys as `params[2].shape[0]` and `grid[1]`:
+/* Makes a signature, which is the caller's. Errors name keys as `params[2].shape[0]` and `grid[1]`:
  * signature_mismatch (the binary has other parameters), invalid_argument, limit_exceeded, unknown_dtype, those of
  * expr_parse(). */
 int kernel_signature_new(const struct kernel_declaration *d, struct kernel_signature **ret, struct error *e);
 
-struct kernel_signature *kernel_signature_ref(struct kernel_signature *s);
-/* Drops a reference. NULL is allowed; returns NULL. */
-struct kernel_signature *kernel_signature_unref(struct kernel_signature *s);
-
-/* Tells whether a kernel reads its outputs, so that a second execution would see the results of the first. */
-bool kernel_reads_output(const struct kernel_signature *s);
+/* NULL is allowed; returns NULL. */
+struct kernel_signature *kernel_signature_free(struct kernel_signature *s);
 
 /* Write the bytes of a scalar parameter. Errors, with the key `args[i]`: out_of_range (with min and max, or a number
  * too large for the floating-point type), wrong_type (a fraction or any other float for an integer, a bool for a
@@ -203,5 +197,21 @@ int kernel_plan(const struct kernel_signature *s, const struct tensor *const *te
 /* Refuses a cooperative launch of more blocks than the device runs at one time, `most`. Error: out_of_range, key
  * `grid`. */
 int kernel_check_cooperative(const struct plan_kernel *k, uint64_t most, struct error *e);
+
+/* ---- of the files of this header, for each other ---- */
+
+/* Puts the key before an error's message and adds it as a detail. Returns -1. */
+int kernel_at_key(const char *key, struct error *e);
+
+/* Tells whether the type is an integer or bool: the types that expressions can read. */
+bool kernel_is_integer(enum dtype dtype);
+
+/* Reads the value of an integer parameter. Error: out_of_range, for a u64 of 2^63 or more. */
+int kernel_scalar_to_int(const struct kernel_param *p, const unsigned char value[8], int64_t *ret, struct error *e);
+
+/* Describes a call's tensor as a map: a struct plan_map at `into`, without its address. The tensor is NULL for a null
+ * pointer. Errors name `args[i]`. */
+int kernel_map_describe(const struct kernel_param *p, const struct tensor *t, const struct expr_inputs *inputs,
+                        const struct kernel_limits *limits, unsigned char *into, struct error *e);
 
 #endif

@@ -67,9 +67,6 @@ struct op_call {
 const struct op *op_find(const char *name, size_t length);
 const struct op *op_get(enum op_id id);
 
-/* Returns a DTYPE_BIT set: the dtypes that outputs may have with inputs of `dtype`. */
-unsigned op_out_dtypes(const struct op *op, enum dtype dtype);
-
 /* Checks that the op takes the dtypes, and applies its shape rule. Errors name the tensor. */
 int op_plan(const struct op_call *call, struct plan *ret_plan, struct error *e);
 

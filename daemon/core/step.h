@@ -13,7 +13,7 @@ enum { STEP_VARIANT_BYTES = 24 };
 
 /* Place of a tensor: element (0, …, 0) is `offset` bytes into the memory. */
 struct step_operand {
-    uint32_t memory; /* id of the memory, see backend/memory_ids.h; 0: none, only where the tensor is empty */
+    uint32_t memory; /* id of the memory, see backend/memory.h; 0: none, only where the tensor is empty */
     uint64_t offset;
     uint64_t extent; /* bytes from `offset` to the end of the furthest element */
 };
@@ -73,5 +73,27 @@ static inline void step_copy_variant(char into[STEP_VARIANT_BYTES], const char *
     memmove(into, name, length);
     into[length] = '\0';
 }
+
+/* ---- overlap: outputs that share elements with other tensors are refused, except in exact in-place use ---- */
+
+struct kernel_signature;
+
+/* An execution: its tensors are in the order of operands, NULL for a null pointer. */
+struct overlap_call {
+    const struct op *op;
+    const struct kernel_signature *kernel; /* NULL: an op */
+    enum plan_kind kind;
+    const struct tensor *const *tensors;
+    bool (*same_memory)(const void *context, unsigned a, unsigned b); /* tells whether two operands lie in one memory */
+    const void *context;
+    unsigned *budget; /* steps left for the search, see tensor_share_elements_within() */
+};
+
+/* Checks an execution. *ret_in_place: the input that an output is exactly; -1: none. Error: overlap, with the operand's
+ * key. */
+int overlap_check(const struct overlap_call *call, int8_t *ret_in_place, struct error *e);
+
+/* Returns the key of operand `o` in errors: "in[0]", "out[0]"; for a kernel "args[0]". */
+const char *operand_key(const struct op *op, const struct kernel_signature *kernel, unsigned o, char into[16]);
 
 #endif

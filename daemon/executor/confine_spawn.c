@@ -12,10 +12,10 @@
 #include "executor/call.h"
 #include "executor/confine.h"
 #include "executor/executor.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/spawn.h"
+#include "util/process.h"
 
 enum {
     LINE_MAX_BYTES = 900 /* bytes of a line in the log */,

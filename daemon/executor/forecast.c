@@ -1,6 +1,6 @@
 #include "executor/forecast.h"
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 
 static uint64_t mix(uint64_t hash, uint64_t number)
 {

@@ -1,6 +1,6 @@
 /* The backend's table on the daemon's side, and its devices. */
 #include "executor/front.h"
-#include "executor/tuner.h"
+#include "executor/executor.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
-#include "backend/nvml.h"
+#include "backend/conditions.h"
+#include "backend/memory.h"
 #include "util/clock.h"
 #include "util/log.h"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "executor/front.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 struct entry {
     uint32_t number; /* plan_kernel.function */

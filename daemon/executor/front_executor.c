@@ -17,8 +17,8 @@
 #include "executor/confine.h"
 #include "executor/front.h"
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
 
 /* ---- calls. Thread: any ---- */
 

@@ -328,7 +328,7 @@ static void free_one(struct front *f, const struct places *p)
     }
 }
 
-/* Whether somebody waits for the domain's executor. */
+/* Tells whether a job or other work waits for the domain's executor. */
 static bool is_awaited(struct front *f, const struct front_domain *d)
 {
     bool awaited;

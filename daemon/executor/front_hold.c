@@ -3,8 +3,8 @@
  * first. Other GPUs go on. Thread: loop. */
 #include <stdlib.h>
 
+#include "executor/confine.h"
 #include "executor/front.h"
-#include "executor/privilege.h"
 #include "util/clock.h"
 
 enum {

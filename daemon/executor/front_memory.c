@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/front.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 /* ---- objects ---- */
 
@@ -297,6 +297,12 @@ static int catch_up(struct front_memory_object *o, struct executor *x, struct er
     int r = 0;
 
     pthread_mutex_lock(&o->lock);
+    if (o->n_imports && o->there[x->bit] == o->n_imports) {
+        if (!front_is_present(&o->base, x)) /* take_size() refused what the last import said */
+            r = error_set(e, ERROR_INVALID_HANDLE, "the memory does not have the size any more that it had before");
+        pthread_mutex_unlock(&o->lock);
+        return r;
+    }
     while (r == 0 && o->there[x->bit] < o->n_imports) {
         const struct backend_import import = o->imports[o->there[x->bit]];
         const enum call_kind kind = o->there[x->bit] ? CALL_EXTEND : CALL_IMPORT;

@@ -16,7 +16,7 @@
 #include "executor/front.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/spawn.h"
+#include "util/process.h"
 
 enum {
     LIMIT_MS = 2000, /* for both uses of the program, which take 11 ms where MPS answers */

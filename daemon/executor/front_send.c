@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/front.h"
 #include "util/clock.h"
 

@@ -1,7 +1,7 @@
 /* The jobs that executors have on each GPU, and turns of domains there. Few domains have work on a GPU at a time, since
  * contexts share it by time slices. The domain that has had least of the GPU goes next. A turn whose jobs do not end in
  * time is late: the next turn begins beside it. Thread: loop. */
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/front.h"
 #include "util/clock.h"
 

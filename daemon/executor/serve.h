@@ -57,7 +57,7 @@ struct serving {
     unsigned n_devices;
     uint64_t spin_ns;
     bool common; /* the common executor, which runs no users' code */
-    int counts;  /* a device whose counters this process takes by a privilege, see privilege.h; -1: none */
+    int counts;  /* a device whose counters this process takes by a privilege, see confine.h; -1: none */
     struct ring in, out;
     struct served_stream **streams; /* by number */
     struct served_program **programs;
@@ -83,15 +83,8 @@ struct serve_wait {
     uint64_t until_ns; /* UINT64_MAX: not known */
 };
 
-void serve_wake(void *serving);
-
 /* Makes the device's context, unless it is there. Thread: any. */
 int device_activate(struct serving *p, unsigned index, struct error *e);
-
-/* ---- serve_calls.c ---- */
-
-/* Starts the threads that take calls. */
-int calls_start(struct serving *p, struct error *e);
 
 /* ---- serve_jobs.c; the loop ---- */
 

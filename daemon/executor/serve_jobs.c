@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "executor/serve.h"
 #include "util/log.h"
 

@@ -1,4 +1,4 @@
-#include "executor/tuner.h"
+#include "executor/executor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +17,9 @@
 #include "executor/call.h"
 #include "executor/confine.h"
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 /* ---- messages ---- */
 

@@ -31,6 +31,7 @@ static const struct {
     {"limits.output_bytes", "set quota.daemon_mib, for all connections of a user"},
     {"cuda.workspace_bytes", "a stream has 32 MiB"},
     {"executors.spin_us", "executors poll for 100 microseconds"},
+    {"server.default_device", "clients name the device of a request by its `device`"},
     {"host.enabled", "set server.backend"},
     {"cuda.enabled", "set server.backend"},
     {"cuda.nvml", "it is libnvidia-ml.so.1, where the system or LD_LIBRARY_PATH has it"},

@@ -36,7 +36,7 @@ struct socket_section {
 struct config {
     bool root; /* the process was root's when it began: where things are by default */
     /* server */
-    char *socket, *socket_group, *log_level, *default_device;
+    char *socket, *socket_group, *log_level;
     char *user, *sandbox, *backend;
     long polling_clients; /* no setting: of the machine */
     uint64_t socket_mode, max_connections, spin_us, shutdown_grace_ms, stall_timeout_ms, loop_timeout_s, idle_exit_s,
@@ -134,11 +134,8 @@ void config_log_shares(const struct config *c);
 /* Returns the descriptors that all users together may have: the daemon's limit without those that it keeps for itself.
  */
 uint64_t config_descriptors(void);
-/* config_trust.c: checks an open file, see config_read_file(). */
+/* Checks an open file, see config_read_file(). */
 int config_check_trust(int fd, const char *path, bool root, struct error *e);
-/* Checks the files that settings of root's daemon name: an error, or a line in the log, where other users may change
- * them. */
-int config_check_named(const struct config *c, struct error *e);
 /* config_remote.c: reads the files of the remote cache's settings, for config_finish(). */
 int config_finish_remote(struct config *c, struct error *e);
 /* Takes over the settings that a reload may change, before texts are replaced. */

@@ -1,16 +1,82 @@
 /* Checks beyond a setting's own row: defaults that depend on the machine, names that must exist, settings that need one
- * another. */
+ * another; who may change the configuration file and the files that it names, since they decide over the daemon. */
 #include <ctype.h>
 #include <grp.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "executor/executor.h"
 #include "main/config.h"
 #include "server/control/server.h"
 #include "util/log.h"
+#include "util/path_trust.h"
+
+static void warn(const char *path, const char *why)
+{
+    char shown[300], quoted[2 * ERROR_MESSAGE_MAX];
+
+    log_warning("config", "path=%s why=%s", log_quote(shown, sizeof(shown), path, strlen(path)),
+                log_quote(quoted, sizeof(quoted), why, strlen(why)));
+}
+
+int config_check_trust(int fd, const char *path, bool root, struct error *e)
+{
+    bool closed = false;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !st.st_nlink)
+        return 0; /* a pipe, or memory: made by the process that started the daemon */
+    if (path_trust(path, &st, geteuid(), PATH_WRITERS, &closed, e) == 0)
+        return 0;
+    if (root && !closed)
+        return -1;
+    warn(path, e->message);
+    return 0;
+}
+
+static int check_named(const char *setting, const char *path, bool only_warns, struct error *e)
+{
+    bool closed = false;
+    struct stat st;
+
+    if (!path || !strchr(path, '/') || stat(path, &st) < 0) /* others say that a file is missing */
+        return 0;
+    if (path_trust(path, &st, geteuid(), PATH_WRITERS, &closed, e) == 0)
+        return 0;
+    error_prefix(e, setting);
+    if (!closed && !only_warns)
+        return -1;
+    warn(path, e->message);
+    return 0;
+}
+
+static int check_all_named(const struct config *c, struct error *e)
+{
+    /* Libraries are often those of a user's Python environment, and are loaded after root's rights are given up. */
+    const struct {
+        const char *setting, *path;
+        bool only_warns;
+    } files[] = {
+        {"access.subuid: ", c->subuid, false},
+        {"cache.remote_ca: ", c->cache_remote_ca, false},
+        {"cache.remote_helper: ", c->cache_remote_helper, false},
+        {"host.blas: ", c->host_blas, true},
+        {"host.onednn: ", c->host_onednn, true},
+        {"cuda.driver: ", c->cuda_driver, true},
+        {"cuda.blaslt: ", c->cuda_blaslt, true},
+        {"kernels.nvrtc: ", c->nvrtc, true},
+        {"executors.cupti: ", c->executors_cupti, true},
+    };
+
+    for (size_t i = 0; c->root && i < sizeof(files) / sizeof(files[0]); i++)
+        if (check_named(files[i].setting, files[i].path, files[i].only_warns, e) < 0)
+            return -1;
+    return 0;
+}
 
 static int choose_socket(struct config *c, struct error *e)
 {
@@ -184,7 +250,7 @@ int config_finish(struct config *c, struct error *e)
     if (choose_socket(c, e) < 0 || choose_cache(c, e) < 0 || check_kernels(c, e) < 0 || check_sandbox(c, e) < 0 ||
         check_backend(c, e) < 0)
         return -1;
-    if (config_check_named(c, e) < 0 || config_finish_remote(c, e) < 0)
+    if (check_all_named(c, e) < 0 || config_finish_remote(c, e) < 0)
         return -1;
     config_finish_shares(c);
     if (config_finish_sockets(c, e) < 0)

@@ -4,13 +4,12 @@
 #include "compile/helper.h"
 #include "compile/signed.h"
 #include "executor/executor.h"
-#include "executor/tuner.h"
 #include "main/autostart.h"
 #include "main/config.h"
 #include "main/flags.h"
 #include "main/serve.h"
 #include "main/supervise.h"
-#include "remote/fetch.h"
+#include "remote/remote.h"
 
 /* Prints the setting of machines that are to trust the key. */
 static int make_key(const char *path)

@@ -82,7 +82,7 @@ static bool is_roots(const struct stat *st)
     return st->st_uid == 0 && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* As compile/cache_disk.h names its files: a key in hex, one that is being written, the secret. */
+/* As compile/cache.h names its files: a key in hex, one that is being written, the secret. */
 static bool is_of_a_cache(const char *name)
 {
     return !strcmp(name, "secret") || !strncmp(name, ".new-", 5) || strspn(name, "0123456789abcdef") == 64;

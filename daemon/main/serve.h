@@ -5,8 +5,14 @@
 
 #include "main/config.h"
 #include "main/flags.h"
+#include "server/base/config.h"
 
 /* Serves until the end. Returns an exit status. `config` changes when it is read again. */
 int serve(const struct flags *flags, struct config *config);
+
+/* The server's settings, made of the configuration's. Texts are the configuration's. Thread: any.
+ */
+struct server_config server_config_of(const struct config *c);
+struct quota_limits quota_limits_of(const struct config *c);
 
 #endif

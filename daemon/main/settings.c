@@ -57,8 +57,6 @@ const struct setting settings[] = {
      "Connections at one time, of all users. More for a machine of thousands of processes."},
     {"server", "backend", TEXT, AT(backend), "auto", 0, 0, FIXED,
      "Devices that are served: host, cuda (the visible GPUs), or auto: both."},
-    {"server", "default_device", TEXT, AT(default_device), NULL, 0, 0, FIXED,
-     "UUID or index of the device that runs requests with all tensors in shared host memory; the first by default."},
     {"server", "spin_us", NUMBER, AT(spin_us), NULL, 0, 1000000, LIVE,
      "Microseconds of polling for requests and completions before the daemon sleeps; 100 where it may use 4 cores or "
      "more, else 0. The daemon polls for less time while polling finds no work. 0 saves power, more saves a "

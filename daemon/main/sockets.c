@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "main/server_settings.h"
+#include "main/serve.h"
 #include "util/log.h"
 
 /* ---- the names ---- */

@@ -17,10 +17,9 @@
 #include "main/listen.h"
 #include "main/notify.h"
 #include "server/control/server.h"
-#include "util/backoff.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 /* ---- the child's process, and what it says ---- */
 

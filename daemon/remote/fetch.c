@@ -1,4 +1,4 @@
-#include "remote/fetch.h"
+#include "remote/remote.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,11 +18,10 @@
 
 #include "remote/curl.h"
 #include "remote/wire.h"
-#include "sandbox/calls.h"
-#include "sandbox/files.h"
+#include "sandbox/filter.h"
 #include "sandbox/process.h"
 #include "util/list.h"
-#include "util/signals.h"
+#include "util/process.h"
 
 static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 

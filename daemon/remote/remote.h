@@ -1,8 +1,8 @@
 /* A store of bodies by key on an HTTP server, as the daemon sees it. The helper, a process that has the network and
- * none of the daemon's memory (fetch.h), speaks HTTP; the daemon has no network.
+ * none of the daemon's memory (fetch.c), speaks HTTP; the daemon has no network.
  *
  * Nobody waits for the store: questions are refused when there are too many, when the helper is not there, and for a
- * while after failures (breaker.h). A body is bytes from a stranger: the caller must verify it, and report the result.
+ * while after failures. A body is bytes from a stranger: the caller must verify it, and report the result.
  *
  * Thread: the loop's; no function blocks. */
 #ifndef KOPS_REMOTE_REMOTE_H
@@ -14,6 +14,35 @@
 
 #include "remote/wire.h"
 #include "util/error.h"
+
+/* A circuit breaker: after some failures in a row no question is asked for a time, which doubles with each trial that
+ * fails. Thread: the caller's. */
+
+enum {
+    BREAKER_FAILURES = 3,     /* failures in a row until it opens … */
+    BREAKER_FIRST_MS = 1000,  /* … for this time, doubled with each trial that fails, … */
+    BREAKER_LAST_MS = 300000, /* … up to this */
+};
+
+/* All zero at first: closed. Times are of one clock, in ms. */
+struct breaker {
+    unsigned failures; /* failures in a row, while closed */
+    bool open, trying; /* trying: a trial is on its way */
+    unsigned rest_ms;  /* length of this rest, or of the last one */
+    uint64_t until_ms; /* when the rest ends */
+};
+
+/* Tells whether to ask now. When the rest of an open breaker is over, one caller gets true, for a trial. Each true must
+ * be followed by one call of a function below: the question succeeded, failed, or its outcome is unknown. */
+bool breaker_allows(struct breaker *b, uint64_t now_ms);
+
+/* Return true when the breaker has closed, or has opened for the first time, for the log. */
+bool breaker_succeed(struct breaker *b);
+bool breaker_fail(struct breaker *b, uint64_t now_ms);
+void breaker_abandon(struct breaker *b);
+
+/* Returns the milliseconds until the next trial; 0: questions are allowed. */
+uint64_t breaker_rests(const struct breaker *b, uint64_t now_ms);
 
 struct remote;
 struct remote_request;
@@ -83,5 +112,22 @@ struct remote_report {
 };
 
 void remote_report(const struct remote *r, struct remote_report *ret);
+
+/* The cache helper, which speaks HTTP: `kopsd --cache-helper`, a process that the daemon starts, or the service manager
+ * for each connection of the daemon's (kopsd-cache@.service).
+ *
+ * The helper has the network and the names of hosts, reads the certificates of authorities and the configuration of the
+ * resolver, and nothing else. Its only way to the daemon is a socket, and the daemon checks everything that comes from
+ * it. */
+
+#define REMOTE_HELPER_ARGUMENT "--cache-helper"
+
+enum { REMOTE_HELPER_FD = 3 /* the connection; service managers use this number, too */ };
+
+/* Tells whether main() was called for a helper. */
+bool remote_helper_wanted(int argc, char **argv);
+
+/* Runs the helper; returns the status to end with. Call it before anything else in main(). */
+int remote_helper_main(int argc, char **argv);
 
 #endif

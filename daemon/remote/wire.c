@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/shortage.h"
-#include "util/spawn.h"
+#include "util/error.h"
+#include "util/process.h"
 
 enum { FDS_MAX = 4, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL };
 

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "util/shortage.h"
+#include "util/error.h"
 
 enum { RECEIVE_MAX = 16 * 1024 };
 

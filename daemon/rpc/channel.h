@@ -10,7 +10,6 @@
 #include "proto/ring.h"
 #include "rpc/input.h"
 #include "rpc/output.h"
-#include "rpc/socket.h"
 #include "util/waker.h"
 
 /* Descriptors of the client, in the order of hello's reply. */

@@ -1,7 +1,8 @@
-/* Turns a stream of bytes and descriptors into messages, each with its descriptors.
+/* Turns a stream of bytes and descriptors into messages, each with its descriptors, and takes messages apart down
+ * to their params.
  *
- * Owns the bytes and every descriptor that no message has claimed. Does no I/O, so that it can be fuzzed. Thread: the
- * owner's. */
+ * Owns the bytes and every descriptor that no message has claimed. Does no I/O but in rpc_socket_receive(), so that it
+ * can be fuzzed. Thread: the owner's. */
 #ifndef KOPS_RPC_INPUT_H
 #define KOPS_RPC_INPUT_H
 
@@ -10,9 +11,34 @@
 #include <stdint.h>
 
 #include "codec/scan.h"
-#include "rpc/message.h"
+#include "rpc/value.h"
 #include "util/buffer.h"
 #include "util/error.h"
+
+enum {
+    RPC_MAX_FDS = 16,
+    RPC_MAX_DEPTH = 16,
+    RPC_MAX_VALUES = 128 * 1024 /* in a message: more than any request needs, decoded within 1 ms */
+};
+
+struct rpc_frame {
+    const unsigned char *data; /* valid until rpc_input_consume() */
+    size_t length;
+    uint64_t values; /* values in the message, arrays and maps included */
+};
+
+/* A message from a client, taken apart down to its params. */
+struct rpc_message {
+    bool notification; /* no reply, msgid is 0 */
+    uint32_t msgid;
+    const char *method; /* not terminated */
+    uint32_t method_length;
+    const struct rpc_value *params; /* the map; NULL when params is no array of exactly one map */
+    const unsigned char *raw;       /* the map's bytes; NULL where params is */
+    size_t raw_length;
+    unsigned nfds;   /* descriptors that the message claims */
+    uint64_t values; /* values of the frame; with more than RPC_MAX_VALUES params are not decoded, and NULL */
+};
 
 /* Descriptors of one recvmsg, and the byte range of the stream in which their message starts. */
 struct rpc_fd_batch {
@@ -57,5 +83,20 @@ int rpc_input_claim(struct rpc_input *in, unsigned nfds, int *ret_fds, struct er
 
 /* Drops that message. -1: descriptors that it should have claimed are left. */
 int rpc_input_consume(struct rpc_input *in, struct error *e);
+
+/* Takes a complete frame apart. Returns -1 for a frame that must close the connection (ERROR_PROTOCOL_ERROR). */
+int rpc_message_parse(const struct rpc_frame *frame, struct rpc_message *ret_message, struct error *e);
+
+/* ---- a client's socket ---- */
+
+enum rpc_receive {
+    RPC_RECEIVED,
+    RPC_WOULD_BLOCK,
+    RPC_END,      /* end of file, or the peer is gone */
+    RPC_VIOLATION /* *e is set */
+};
+
+/* Receives once into `in`. *ret_full: the socket may hold more. */
+enum rpc_receive rpc_socket_receive(int socket, struct rpc_input *in, bool *ret_full, struct error *e);
 
 #endif

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "util/priority.h"
+#include "util/process.h"
 
 enum { STACK_BYTES = 256 * 1024, PEEK_BYTES = 4096, WAITING_MAX = 256 };
 /* Interrupts a close that waits. Stray SIGURGs are harmless. */

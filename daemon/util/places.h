@@ -1,6 +1,6 @@
 /* Places where a client and a daemon meet: the sockets to try, and the servers to trust there.
  *
- * libkops and the daemon compile this file in. The Python client has the same rule (client_py/kops/_session/places.py);
+ * libkops and the daemon compile this file in. The Python client has the same rule (client_py/kops/_session/plain.py);
  * both run tests/vectors/places.json. For people the rule is in deploy/README.md, "Where clients look". Thread-safe. */
 #ifndef KOPS_UTIL_PLACES_H
 #define KOPS_UTIL_PLACES_H

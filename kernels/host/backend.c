@@ -4,10 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "cpu.h"
 #include "device.h"
-#include "execute.h"
 #include "executor.h"
 
 static struct host_device *to_host(struct backend_device *device)

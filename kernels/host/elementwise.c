@@ -1,4 +1,4 @@
-#include "elementwise.h"
+#include "device.h"
 
 #include <string.h>
 

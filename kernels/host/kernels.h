@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/dtype.h"
+#include "core/tensor.h"
 #include "cpu.h"
 #include "proto/generated/op_ids.h"
 

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "util/priority.h"
+#include "util/process.h"
 
 enum {
     POLLS = 400, /* some 10 µs, about the cost of waking a blocked thread */

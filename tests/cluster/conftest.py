@@ -38,8 +38,8 @@ def travelling() -> None:
     """Functions of the tests' modules go to the workers by value."""
     from ray import cloudpickle
 
-    tests = ("map", "losses", "faults", "gpus", "judge", "judge_losses", "trace")
-    for name in (*(f"test_{one}" for one in tests), "judging", "machines"):
+    tests = ("map", "losses", "faults", "gpus", "judge", "trace")
+    for name in (*(f"test_{one}" for one in tests), "machines"):
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 

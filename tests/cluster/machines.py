@@ -191,6 +191,13 @@ def stop_daemon(path: Path) -> None:
             end(pid, signal.SIGTERM)
 
 
+def meet(folder: Any, count: int, i: int) -> None:
+    """By an item: returns when so many of them run at one time, or have begun."""
+    os.makedirs(folder, exist_ok=True)
+    open(os.path.join(folder, str(i)), "w").close()
+    proc.eventually(lambda: len(os.listdir(folder)) >= count, "all run at one time")
+
+
 def wait_for(pool: Any, count: int) -> None:
     """Until so many workers have begun: a pool looks for them while it works."""
     import kops.ray

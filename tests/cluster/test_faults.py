@@ -7,15 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import kops
 import kops.ray
 import numpy as np
 import pytest
-from kops.ray import _worker
-from kops.ray._worker import Outcome, Worker
 from machines import Machines, standin, wait_for
 from standin_cuda import Control
 from support import backends, proc
@@ -100,51 +96,3 @@ def test_one_error_ends_the_work(control: Control, tmp_path: Path) -> None:
         with all_at_one_time(control), pytest.raises(kops.DeviceFault) as caught:
             dict(kops.ray.map(work, [(str(tmp_path), i) for i in range(GPUS)], pool=pool, in_flight=1, tries=1))
         assert caught.value.kops_item == 0  # type: ignore[attr-defined]
-
-
-# ---- without a cluster ----
-
-
-class Call:
-    """What a worker calls: raises what it is given, one by one, then returns."""
-
-    lock = contextlib.nullcontext()
-
-    def __init__(self, *errors: BaseException) -> None:
-        self.errors = list(errors)
-
-    def __call__(self, *arguments: Any) -> str:
-        if self.errors:
-            raise self.errors.pop(0)
-        return "done"
-
-
-def outcome_of(*errors: BaseException) -> Outcome:
-    worker = Worker(0)
-    client: Any = SimpleNamespace(instance="1", close=lambda: None)
-    worker._client, worker._told = client, time.monotonic()
-    call = Call(*errors)
-    worker._ready = lambda turn, job, what: (client, call)  # type: ignore[method-assign]
-    return worker.run("token", "job", [], [])
-
-
-def test_errors_that_may_be_anothers() -> None:
-    assert outcome_of(kops.DeviceFault("it faulted", {"suspects": 2})).kind == "beside"
-    assert outcome_of(kops.DeviceLost("lost", {"daemon": "goes_on"})).kind == "beside"
-    assert outcome_of(kops.DeviceFault("it faulted", {})).kind == "failed"
-    assert outcome_of(kops.DeviceLost("lost", {})).kind == "lost"
-    assert outcome_of(kops.JobTimeout("it hung", {"daemon": "goes_on"})).kind == "failed"
-
-
-def held_back(seconds: float, quota: str = "faults") -> kops.QuotaExceeded:
-    return kops.QuotaExceeded("kernels are refused", {"quota": quota, "retry_after_ms": int(seconds * 1000)})
-
-
-def test_an_item_waits_where_others_faulted(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(_worker.time, "sleep", slept.append)
-    outcome = outcome_of(held_back(60), held_back(120))
-    assert (outcome.kind, outcome.value, outcome.held_s) == ("done", "done", 180) and slept == [60, 120]
-    slept.clear()
-    assert outcome_of(held_back(60), *[held_back(500)] * 2).kind == "failed" and slept == [60, 500]
-    assert outcome_of(held_back(1, "inflight")).kind == "failed" and slept == [60, 500]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from kops._base.records import Device
 from kops.ray import _worker
-from machines import Machines, standin, wait_for
-from support import backends, chrome_trace, proc
+from machines import Machines, meet, standin, wait_for
+from support import backends, chrome_trace
 from support.daemon import Daemon
 from support.kernels import ADD
 
@@ -42,18 +42,16 @@ def on_gpus(node: Machines) -> Iterator[kops.ray.Pool]:
         yield made
 
 
-def meet(k: kops.Client, folder: str, i: int) -> tuple[Any, ...]:
+def met(k: kops.Client, folder: str, i: int) -> tuple[Any, ...]:
     """Where a worker is, once all of them run at one time."""
-    os.makedirs(folder, exist_ok=True)
-    open(os.path.join(folder, str(i)), "w").close()
-    proc.eventually(lambda: len(os.listdir(folder)) == GPUS, "all run at one time")
+    meet(folder, GPUS, i)
     y, timings = k.square(np.full(3, i, "f4"), timing=True)
     return list(y), timings.device, k.info.pid, os.environ["CUDA_VISIBLE_DEVICES"], [device.uuid for device in k.devices]
 
 
 @only_with_standin
 def test_each_worker_has_a_gpu_and_all_share_the_daemon(node: Machines, on_gpus: kops.ray.Pool, tmp_path: Path) -> None:
-    results = dict(kops.ray.map(meet, [(str(tmp_path / "met"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
+    results = dict(kops.ray.map(met, [(str(tmp_path / "met"), i) for i in range(GPUS)], in_flight=1, pool=on_gpus))
     assert [results[i][0] for i in range(GPUS)] == [[i * i] * 3 for i in range(GPUS)]
     uuids = {result[1] for result in results.values()}
     assert len(uuids) == GPUS and all(uuid.startswith("GPU-") for uuid in uuids)
@@ -82,7 +80,7 @@ def test_kernels_run_on_the_workers_gpu(node: Machines, on_gpus: kops.ray.Pool, 
     assert len(declared) == GPUS and {row["device"] for row in rows} <= declared
 
     def inside(k: kops.Client, folder: str, i: int) -> Any:
-        meet(k, folder, i)
+        meet(folder, GPUS, i)
         signature = "out float* c[n], const float* a[n], const float* b[n], int n"
         made = [one(ADD, "add2_kernel", signature, grid=4, block=32) for one in (k.kernel, kops.kernel)]
         arguments = np.empty(16, "f4"), np.full(16, i, "f4"), np.ones(16, "f4"), 16
@@ -180,13 +178,11 @@ def test_the_device_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_nodes_environment_shows_all_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    monkeypatch.setattr(_worker, "_of_the_raylet", lambda: "3,2,1")
-    with _worker.node_environment():
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,2,1"
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
-    monkeypatch.setattr(_worker, "_of_the_raylet", lambda: None)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with _worker.node_environment():
-        assert "CUDA_VISIBLE_DEVICES" not in os.environ
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    for own, whole in (("2", "3,2,1"), (None, None)):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if own is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+        monkeypatch.setattr(_worker, "_of_the_raylet", lambda whole=whole: whole)
+        with _worker.node_environment():
+            assert os.environ.get("CUDA_VISIBLE_DEVICES") == whole
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") == own

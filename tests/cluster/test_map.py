@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import kops.ray
 import numpy as np
 import pytest
 import ray
-from machines import Machines, wait_for
-from support import proc
+from machines import Machines, meet, wait_for
 from support.daemon import ROOT
 
 SCALE = """
@@ -36,16 +34,12 @@ def test_each_result_is_there_once_and_all_nodes_work(machines: Machines, pool: 
     assert all(value[0] == index * index for index, value in results)
     wait_for(pool, 3)
     assert len({worker.node for worker in pool.workers}) == 3 and len({worker.daemon for worker in pool.workers}) == 3
-    met = list(kops.ray.map(_meet, [(str(tmp_path / "met"), i) for i in range(3)], pool=pool, in_flight=1))
-    assert len({pid for _, pid in met}) == 3
 
+    def where(k: kops.Client, i: int) -> int:
+        meet(tmp_path / "met", 3, i)
+        return k.info.pid
 
-def _meet(k: kops.Client, folder: str, i: int) -> int:
-    """Returns when three of them run at one time."""
-    os.makedirs(folder, exist_ok=True)
-    open(os.path.join(folder, str(i)), "w").close()
-    proc.eventually(lambda: len(os.listdir(folder)) == 3, "all three run at one time")
-    return k.info.pid
+    assert len({pid for _, pid in kops.ray.map(where, range(3), pool=pool, in_flight=1)}) == 3
 
 
 def test_an_op_by_name(pool: kops.ray.Pool) -> None:
@@ -123,20 +117,20 @@ def test_formulas(pool: kops.ray.Pool) -> None:
     assert list(dict(kops.ray.map(total, [np.ones((2, 5), "f4")], pool=pool))[0]) == [5, 5]
 
 
-def test_a_kernel_without_a_gpu_and_without_the_interpreter_says_so(pool: kops.ray.Pool) -> None:
-    kern = kops.kernel(SCALE, "scale", SIGNATURE, grid=1, block=32)
-    with pytest.raises(kops.Unsupported, match="fallback"):
-        list(kops.ray.map(kern, [(np.ones(4, "f4"), 1.0, 4)], pool=pool))
+UNSIZED = kops.kernel(SCALE, "scale", "out float* y, const float* x, float a, int n", grid=1, block=32, fallback="interpret")
+X = np.ones(4, "f4")
+REFUSED = [
+    (kops.Unsupported, "fallback", kops.kernel(SCALE, "scale", SIGNATURE, grid=1, block=32), (X, 1.0, 4)),
+    (kops.BadArgument, "declare its size", UNSIZED, (X, 1.0, 4)),
+    (kops.BadArgument, "takes 3 or", UNSIZED, (X, 1.0)),
+    (kops.BadArgument, "no parameter z", UNSIZED, {"y": X, "x": X, "a": 1.0, "n": 4, "z": 0}),
+]
 
 
-def test_a_size_that_nobody_knows_is_asked_for(pool: kops.ray.Pool) -> None:
-    kern = kops.kernel(SCALE, "scale", "out float* y, const float* x, float a, int n", grid=1, block=32, fallback="interpret")
-    with pytest.raises(kops.BadArgument, match="declare its size"):
-        list(kops.ray.map(kern, [(np.ones(4, "f4"), 1.0, 4)], pool=pool))
-    with pytest.raises(kops.BadArgument, match="takes 3 or"):
-        list(kops.ray.map(kern, [(np.ones(4, "f4"), 1.0)], pool=pool))
-    with pytest.raises(kops.BadArgument, match="no parameter z"):
-        list(kops.ray.map(kern, [{"y": np.ones(4, "f4"), "x": np.ones(4, "f4"), "a": 1.0, "n": 4, "z": 0}], pool=pool))
+@pytest.mark.parametrize(("error", "match", "kern", "block"), REFUSED, ids=[match for _, match, _, _ in REFUSED])
+def test_what_a_kernel_cannot_be_given(pool: kops.ray.Pool, error: type[Exception], match: str, kern: Any, block: Any) -> None:
+    with pytest.raises(error, match=match):
+        list(kops.ray.map(kern, [block], pool=pool))
 
 
 def test_what_is_shared_and_what_is_in_rays_memory_already(pool: kops.ray.Pool) -> None:
@@ -162,10 +156,10 @@ def test_clients_and_kernels_that_a_function_refers_to_are_the_workers(pool: kop
 
 def test_an_items_own_error_is_raised_and_says_whose_it_is(pool: kops.ray.Pool) -> None:
     with pytest.raises(kops.ShapeMismatch) as raised:
-        list(kops.ray.map("add", [(np.ones(3, "f4"), np.ones(4, "f4"))], pool=pool))
-    assert raised.value.kops_item == 0
+        list(kops.ray.map("add", [(np.ones(3, "f4"), np.ones(n, "f4")) for n in (3, 4)], pool=pool))
+    assert raised.value.kops_item == 1
     if sys.version_info >= (3, 11):
-        assert "item 0, on " in raised.value.__notes__[0]
+        assert "item 1, on " in raised.value.__notes__[0]
 
     def odd(k: kops.Client, i: int) -> int:
         if i % 2:
@@ -197,15 +191,14 @@ def test_an_error_that_cannot_travel_is_told(pool: kops.ray.Pool) -> None:
 
 
 def test_what_cannot_be_mapped_is_refused_at_once() -> None:
-    with pytest.raises(kops.WrongType, match="a kernel"):
-        kops.ray.map(3, [])
-    with pytest.raises(kops.BadArgument, match="errors"):
-        kops.ray.map("add", [], errors="ignore")
-    with pytest.raises(kops.BadArgument, match="tries"):
-        kops.ray.map("add", [], tries=0)
     other = kops.AsyncClient.__new__(kops.AsyncClient)
-    with pytest.raises(kops.BadArgument, match="asyncio"):
-        kops.ray.map(lambda k, x: (other, x), [])
+    wrong: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
+        (kops.WrongType, "a kernel", 3, {}), (kops.BadArgument, "errors", "add", {"errors": "ignore"}),
+        (kops.BadArgument, "tries", "add", {"tries": 0}), (kops.BadArgument, "asyncio", lambda k, x: (other, x), {}),
+    ]  # fmt: skip
+    for error, match, what, how in wrong:
+        with pytest.raises(error, match=match):
+            kops.ray.map(what, [], **how)
 
 
 def test_no_blocks_no_results(pool: kops.ray.Pool) -> None:

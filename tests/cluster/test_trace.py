@@ -11,8 +11,8 @@ import kops
 import kops.ray
 import numpy as np
 import pytest
-from machines import Machines, wait_for
-from support import chrome_trace, perfetto, proc
+from machines import Machines, meet, wait_for
+from support import chrome_trace, perfetto
 
 N = 40
 
@@ -23,9 +23,7 @@ def add(k: kops.Client, i: int) -> int:
 
 def met(k: kops.Client, folder: str, i: int) -> int:
     """All nodes have an item, before one can have all of them."""
-    os.makedirs(folder, exist_ok=True)
-    open(os.path.join(folder, str(i)), "w").close()
-    proc.eventually(lambda: len(os.listdir(folder)) >= 3, "all nodes have one")
+    meet(folder, 3, i)
     return add(k, i)
 
 

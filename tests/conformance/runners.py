@@ -6,19 +6,20 @@ in it.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
+import dtypes
+import libkops
 import numpy as np
 import pytest
-from cases import Operand
+from cases import GUARD, Operand
+from standin_cuda import Driver
 from support import backends, memfd, raw
 from support import daemon as daemons
 
@@ -155,106 +156,135 @@ class RawRunner:
 
 
 class CRunner:
-    """libkops, by tests/conformance/c_runner; its header comment describes the lines."""
-
-    options: tuple[str, ...] = ()
+    """libkops."""
 
     def __init__(self, daemon: daemons.Daemon, size: int) -> None:
+        path = daemons.build_folder() / "client_c" / "libkops.so"
+        if daemons.sanitized() or not path.exists():
+            pytest.skip("Python loads no libkops of this build")
+        self.kops = libkops.Library(path)
         self.shared = memfd.Shared(size)
         self.memory = self.shared.bytes
-        command = [str(self.binary()), str(self.shared.fd), str(size), *self.options]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=[self.shared.fd],
-            env={**os.environ, "KOPS_SOCKET": daemon.socket_path, **self.driver(daemon)},
-        )
-        assert self.answer() == ["ready"]
+        self.client, self.buffer, self.kernel = (ctypes.c_void_p() for _ in range(3))
+        options = (ctypes.c_char_p * 64)(daemon.socket_path.encode())  # kops_connect_options; its other members are zero
+        self.kops.call("connect", options, ctypes.byref(self.client))
+        of = (self.client, self.shared.fd, ctypes.c_size_t(size), 0)
+        self.kops.call("buffer_register_memfd", *of, ctypes.byref(self.buffer))
 
-    def driver(self, daemon: daemons.Daemon) -> dict[str, str]:
-        """What the runner's own use of CUDA needs."""
-        standin = self.options and daemon.backend == backends.STANDIN
-        return {"KOPS_CUDA_DRIVER": str(backends.standin_driver())} if standin else {}
+    def tensor(self, o: Operand, dtype: str) -> Any:
+        numbers = ctypes.c_int64 * 8
+        kind = libkops.DTYPES.index(dtype) + 1
+        return libkops.Tensor(self.buffer.value, o.offset, kind, len(o.shape), numbers(*o.shape), True, numbers(*o.strides))
+
+    def options(self, device: str | None = None, variant: str | None = None) -> Any:
+        return libkops.Options(device=device and device.encode(), variant=variant and variant.encode())
+
+    def ask(self, name: str, *arguments: Any) -> dict[str, Any]:
+        result = libkops.Result()
+        with self.refusals():
+            self.kops.call(name, *arguments, ctypes.byref(result))
+        times = {name: getattr(result, name) for name in ("total_us", "host_us", "gpu_us")}
+        told = {name: time for name, time in times.items() if time == time}
+        return {"device": result.device.decode(), "variant": result.variant.decode(), "timings": told}
 
     @staticmethod
-    def binary() -> Path:
-        return daemons.build_folder() / "bin" / "kops_c_runner"
-
-    def answer(self) -> list[str]:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, f"the C runner ended with status {self.process.wait()}"
-        return line.rstrip("\n").split("\t")
+    @contextmanager
+    def refusals() -> Iterator[None]:
+        try:
+            yield
+        except libkops.Failed as error:
+            raise Refused(error.code, str(error), error.key) from error
 
     def run(
         self, op: str, dtype: str, inputs: list[Operand], out: Operand, attrs: dict[str, Any], device: str,
         out_dtype: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        variant = attrs.get("variant", "-")
-        attrs = {k: v for k, v in attrs.items() if k != "variant"}
-        lines = [f"run {op} {dtype} {out_dtype or dtype} {len(inputs)} 1 {len(attrs)} {device} {variant}"]
-        for o in (*inputs, out):
-            lines.append(self.tensor_line(o))
-        for key, value in attrs.items():
-            kind = {bool: "bool", int: "int", float: "float", str: "text"}[type(value)]
-            lines.append(f"attr {key} {kind} {int(value) if kind == 'bool' else value}")
-        return self.outcome(self.ask(lines))
-
-    def ask(self, lines: list[str]) -> list[str]:
-        """The fields of the answer behind `ok`."""
-        assert self.process.stdin
-        self.process.stdin.write("\n".join(lines) + "\n")
-        self.process.stdin.flush()
-        answer = self.answer()
-        if answer[0] == "error":
-            raise Refused(answer[1], answer[3], None if answer[2] == "-" else answer[2])
-        assert answer[0] == "ok", answer
-        return answer
-
-    @staticmethod
-    def outcome(answer: list[str]) -> dict[str, Any]:
-        timings = dict(zip(("total_us", "host_us", "gpu_us"), map(float, answer[3:6]), strict=True))
-        timings = {k: v for k, v in timings.items() if v == v}
-        return {"device": answer[1], "variant": answer[2], "timings": timings}
-
-    @staticmethod
-    def tensor_line(o: Operand) -> str:
-        return " ".join(map(str, ("tensor", o.offset, len(o.shape), *o.shape, *o.strides)))
+        given = libkops.array(libkops.Tensor, [self.tensor(o, of) for o, of in zip(inputs, each(dtype, inputs), strict=True)])
+        target = libkops.array(libkops.Tensor, [self.tensor(out, out_dtype or dtype)])
+        attrs = dict(attrs)
+        options = self.options(device, attrs.pop("variant", None))
+        made = []
+        for name, value in attrs.items():
+            kind, member = libkops.value_of(value)
+            made.append(libkops.Attr(name.encode(), kind, libkops.Value(**member)))
+        own = libkops.array(libkops.Attr, made)
+        request = libkops.Request(op.encode(), given, len(inputs), target, 1, own, len(made), options)
+        return self.ask("run", self.client, ctypes.byref(request))
 
     def define(self, kernel: Kernel) -> str:
-        with tempfile.NamedTemporaryFile("w", suffix=".cu") as file:
-            file.write(kernel.source)
-            file.flush()
-            sizes = [";".join(given) or "-" for given in (kernel.grid, kernel.block)]
-            lines = [f"kernel {file.name} {kernel.entry} {kernel.arch or '-'} {len(kernel.params)} {' '.join(sizes)}"]
-            lines += [f"param {p.name} {p.kind} {p.dtype} {p.rank} {p.elements or '-'}" for p in kernel.params]
-            return self.ask(lines)[1]
+        params = [
+            libkops.Param(
+                name=p.name.encode(), kind=libkops.KINDS.index(p.kind), dtype=libkops.DTYPES.index(p.dtype) + 1, rank=p.rank,
+                elements=p.elements and p.elements.encode(),
+            )
+            for p in kernel.params
+        ]  # fmt: skip
+        geometry = libkops.Geometry(*((ctypes.c_char_p * 3)(*map(str.encode, sizes)) for sizes in (kernel.grid, kernel.block)))
+        source = libkops.Source(text=kernel.source.encode(), arch=kernel.arch and kernel.arch.encode())
+        signature = libkops.Signature(kernel.entry.encode(), libkops.array(libkops.Param, params), len(params), geometry)
+        self.kernel = ctypes.c_void_p(self.kops.get("kernel_free", self.kernel))
+        arguments = (self.client, ctypes.byref(source), ctypes.byref(signature), ctypes.byref(self.kernel), None)
+        with self.refusals():
+            self.kops.call("kernel_compile", *arguments)
+        module = ctypes.c_void_p(self.kops.get("kernel_module", self.kernel))
+        return libkops.ModuleInfo.from_address(self.kops.get("module_info", module)).key.decode()
 
     def launch(self, args: Sequence[Argument], grid: Sizes = (), block: Sizes = ()) -> dict[str, Any]:
-        sizes = [";".join(map(str, given)) or "-" for given in (grid, block)]
-        lines = [f"launch {len(args)} {' '.join(sizes)}"]
+        made = []
         for a in args:
+            kind, member = (0, {}) if a is None or isinstance(a, Tensor) else libkops.value_of(a)
             if isinstance(a, Tensor):
-                lines += [f"arg {a.dtype}", self.tensor_line(a.operand)]
-            elif a is None:
-                lines.append("arg null -")
-            else:
-                lines.append(f"arg {type(a).__name__} {int(a) if isinstance(a, bool) else a}")
-        return self.outcome(self.ask(lines))
+                member = {"tensor": ctypes.pointer(self.tensor(a.operand, a.dtype))}
+            number = {"tensor": 1, "integer": 2, "real": 4, "boolean": 5}[next(iter(member))] if member else kind
+            made.append(libkops.Argument(number, 0, libkops.Value(**member)))
+        how = libkops.LaunchOptions(options=self.options())
+        for sizes, own in ((grid, how.geometry.grid), (block, how.geometry.block)):
+            own.n, own.size[:] = len(sizes), [*sizes, 0, 0, 0][:3]
+        given = libkops.array(libkops.Argument, made)
+        return self.ask("kernel_launch", self.kernel, given, ctypes.c_size_t(len(made)), ctypes.byref(how))
 
     def close(self) -> None:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.close()
-        assert self.process.wait(raw.PATIENCE) == 0
-        self.process.stdout.close()
+        self.kops.get("kernel_free", self.kernel)
+        self.kops.get("buffer_release", self.buffer)
+        self.kops.get("close", self.client)
 
 
 class HereRunner(CRunner):
-    """libkops, with ops and kernels in the runner's own CUDA context."""
+    """libkops, with ops and kernels in this process's CUDA context, on a copy of the memory."""
 
-    options = ("here",)
+    def __init__(self, daemon: daemons.Daemon, size: int) -> None:
+        if daemon.backend == backends.STANDIN:
+            os.environ["KOPS_CUDA_DRIVER"] = str(backends.standin_driver())
+        self.driver = Driver()
+        super().__init__(daemon, size)
+        self.host, self.buffer = self.buffer, ctypes.c_void_p()
+        self.kops.call("buffer_alloc", self.client, ctypes.c_size_t(size), None, ctypes.byref(self.buffer))
+
+    def options(self, device: str | None = None, variant: str | None = None) -> Any:
+        made = super().options(None, variant)
+        made.where = libkops.HERE
+        return made
+
+    def tensor(self, o: Operand, dtype: str) -> Any:
+        end = o.offset + sum(n * step for n, step in zip(o.shape, o.strides, strict=True)) * dtypes.size(dtype)
+        self.reached = max(self.reached, end)
+        return super().tensor(o, dtype)
+
+    reached = 0  # bytes: where the last of the request's tensors ends
+
+    def ask(self, name: str, *arguments: Any) -> dict[str, Any]:
+        size = ctypes.c_size_t(min(self.reached + GUARD, self.memory.nbytes))
+        self.reached = 0
+        copied = (self.buffer, ctypes.c_uint64(0), ctypes.c_void_p(self.memory.ctypes.data), size)
+        self.kops.call("buffer_write", *copied)
+        try:
+            return super().ask(name, *arguments)
+        finally:  # also when the op was refused
+            self.kops.call("buffer_read", *copied)
+
+    def close(self) -> None:
+        self.kops.get("buffer_release", self.host)
+        super().close()
 
 
 OF_ML_DTYPES = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
@@ -300,9 +330,7 @@ class PythonRunner:
         return {"device": timings.device, "variant": timings.variant, "timings": {"total_us": timings.total_us}}
 
     def define(self, kernel: Kernel) -> str:
-        params = [
-            self.kops.Param(p.name, p.kind, p.dtype, elements=p.elements, rank=p.rank or None) for p in kernel.params
-        ]
+        params = [self.kops.Param(p.name, p.kind, p.dtype, elements=p.elements, rank=p.rank or None) for p in kernel.params]
         try:
             sizes = {"grid": kernel.grid or None, "block": kernel.block or None}
             self.kernel = self.client.kernel(kernel.source, kernel.entry, params, arch=kernel.arch, **sizes)

@@ -7,13 +7,10 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgpack
-
-Answer = Callable[[dict[str, Any]], Any]
 
 HELLO = {
     "server": "kopsd 9.9 (fake)",

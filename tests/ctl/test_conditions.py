@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from conftest import Ctl
 from fake import FakeDaemon
-from support.daemon import Daemon
-from support.nvml import FAKE_GPU, Nvml
+from support.nvml import GPU, Nvml
 
 CALM = "1980 of 1980 MHz, memory 3201 of 3201 MHz, 36 C, 79 of 700 W"
 SQUARE = ("run", "square", "--shape", "8x8", "--repeat", "5")
@@ -24,7 +23,7 @@ def nvml(tmp_path: Path) -> Nvml:
 
 @pytest.fixture
 def gpu(nvml: Nvml) -> Iterator[Ctl]:
-    with Daemon(env=nvml.env, program="kopsd_fake_gpu") as daemon:
+    with nvml.daemon() as daemon:
         yield Ctl(daemon.socket_path)
 
 
@@ -46,7 +45,7 @@ def test_run(gpu: Ctl, nvml: Nvml) -> None:
 
 def test_what_is_missing(nvml: Nvml, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").touch()
-    with Daemon(env={**nvml.env, "LD_LIBRARY_PATH": str(tmp_path)}, program="kopsd_fake_gpu") as daemon:
+    with nvml.daemon(LD_LIBRARY_PATH=str(tmp_path)) as daemon:
         ctl = Ctl(daemon.socket_path)
         assert ctl(*SQUARE).stdout.splitlines()[-1] == "clocks and temperature are not known: no libnvidia-ml.so.1"
         assert "device 0: clocks and temperature are not known: no libnvidia-ml.so.1" in ctl("info").stdout
@@ -58,7 +57,7 @@ def test_info_and_top(gpu: Ctl, nvml: Nvml) -> None:
     warned = f"{CALM}; WARNING: the clocks were kept down by thermal"
     assert f"device 0: {warned}" in gpu("info").stdout.splitlines()
     devices = json.loads(gpu("info", "--json").stdout)["devices"]
-    assert {d["uuid"]: d["conditions"].get("reasons") for d in devices}[FAKE_GPU] == ["thermal"]
+    assert {d["uuid"]: d["conditions"].get("reasons") for d in devices}[GPU] == ["thermal"]
 
     def looks(*more: str) -> str:
         return gpu("top", "--batch", "--iterations", "2", "--delay", "0.1", *more).stdout

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Ctl
 from fake import HELLO, FakeDaemon, Refused
-from support import backends, chrome_trace, proc, raw
-from support.daemon import Daemon
-from support.users import OPEN
+from support import chrome_trace
 
 sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in ("functional", "vectors")]
 
 import vectors  # noqa: E402
-from arrays import LongRun, Vectors  # noqa: E402
 
 VECTORS = vectors.load("trace_chrome.json")
-DEVICE_PID = 2**31 - 1
 ONE = next(v for v in VECTORS if v["name"] == "one_call")
 
 
@@ -176,131 +168,3 @@ def test_a_file_that_cannot_be_written(fake: FakeDaemon, ctl: Ctl, tmp_path: Pat
     tell(fake, of(ONE))
     assert "No such file" in ctl("trace", "--seconds", "86400", "-o", str(tmp_path / "no" / "t"), status=1).stderr
     assert "No space left" in ctl("trace", "--seconds", "0.01", "-o", "/dev/full", status=1).stderr
-
-
-# ---- with a daemon ----
-
-Events = list[dict[str, Any]]
-
-
-@pytest.fixture
-def daemon() -> Iterator[Daemon]:
-    with Daemon(config=backends.config(backends.HOST) + OPEN) as made:
-        yield made
-
-
-class Recording:
-    """A kopsctl that records until it is interrupted, and what it wrote then."""
-
-    def __init__(self, ctl: Ctl, file: Path, *args: str) -> None:
-        self.file = file
-        self.process = ctl.start("trace", "--seconds", "86400", "-o", str(file), *args)
-        # The file is made when the recording has begun.
-        proc.eventually(file.exists, "the recording begins")
-
-    def end(self) -> dict[str, Any]:
-        os.kill(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=raw.PATIENCE)
-        assert self.process.returncode == 0, err
-        self.summary = out
-        return json.loads(self.file.read_text(encoding="utf-8"))
-
-
-def slices(events: Events, *categories: str) -> Events:
-    return [event for event in events if event["ph"] == "X" and event["cat"] in categories]
-
-
-def inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
-    return ns(inner["ts"]) >= ns(outer["ts"]) and ns(inner["ts"]) + ns(inner["dur"]) <= ns(outer["ts"]) + ns(outer["dur"])
-
-
-def ns(us: float) -> int:
-    return round(us * 1000)
-
-
-def check(events: Events) -> None:
-    """What is true of every timeline."""
-    chrome_trace.check(events)
-    lanes: dict[tuple[int, int], Events] = defaultdict(list)
-    for event in slices(events, "call", "compile", "device"):
-        lanes[event["pid"], event["tid"]].append(event)
-    for lane in lanes.values():
-        lane.sort(key=lambda e: ns(e["ts"]))
-        for one, next_one in zip(lane, lane[1:], strict=False):
-            assert ns(one["ts"]) + ns(one["dur"]) <= ns(next_one["ts"]), "two at a time"
-    for event in slices(events, "part"):
-        (_,) = [call for call in lanes[event["pid"], event["tid"]] if inside(event, call)]
-    flows: dict[int, Events] = defaultdict(list)
-    for event in events:
-        if event["ph"] in "sf":
-            flows[event["id"]].append(event)
-    on_devices = slices(events, "device")
-    assert len(flows) == len(on_devices)
-    for start, finish in flows.values():
-        assert (start["ph"], finish["ph"], finish["bp"]) == ("s", "f", "e") and start["ts"] <= finish["ts"]
-        (work,) = [d for d in on_devices if (d["pid"], d["tid"], d["ts"]) == (finish["pid"], finish["tid"], finish["ts"])]
-        assert any(
-            (c["pid"], c["tid"], c["name"]) == (start["pid"], start["tid"], work["name"]) and ns(c["ts"]) <= ns(start["ts"])
-            for c in slices(events, "call")
-        )
-
-
-def test_calls_of_two_connections_and_two_streams(daemon: Daemon, tmp_path: Path) -> None:
-    with daemon.connect() as one, daemon.connect() as other:
-        for connection in (one, other):
-            connection.call("hello", {"client": "traced 1.0"})
-        vectors_of = {c: Vectors(c, 3, 1 << 16) for c in (one, other)}
-        recording = Recording(Ctl(daemon.socket_path), tmp_path / "trace.json")
-        calls = 0
-        for connection in (one, other):
-            v = vectors_of[connection]
-            add = {"op": "add", "in": [v.tensor(0), v.tensor(1)], "out": [v.tensor(2)]}
-            sent = [connection.request("run", {**add, "stream": stream, "repeat": 5}) for stream in (0, 4) for _ in range(8)]
-            for msgid in sent:
-                connection.reply(msgid).get()
-            calls += len(sent)
-        written = recording.end()
-    events = written["traceEvents"]
-    check(events)
-    done = slices(events, "call")
-    assert written["otherData"]["kops"]["events"] == len(done) == calls and f"{calls} events of 2 clients" in recording.summary
-    assert {call["pid"] for call in done} == {os.getpid()}
-    for call in done:
-        args = call["args"]
-        assert "failed" not in args and "cname" not in call
-        assert call["name"] == "add f32 65536" and args["executions"] == 5 and args["shapes"] == "65536, 65536, 65536"
-        assert sum(ns(args[f"{part}_us"]) for part in ("open", "queue", "wait", "device", "end")) == ns(call["dur"])
-        assert 0 < args["busy_us"] <= args["device_us"]
-    assert len(slices(events, "device")) == calls and {e["pid"] for e in slices(events, "device")} == {DEVICE_PID}
-    names = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == os.getpid()]
-    assert {name.split(", ")[1].split(" (")[0] for name in names} == {"stream 0", "stream 4"}
-    assert len({name.split(", ")[0] for name in names}) == 2
-    (process,) = [e["args"]["name"] for e in events if e["name"] == "process_name" and e["pid"] == os.getpid()]
-    assert process == f"traced 1.0 (pid {os.getpid()})"
-
-
-def test_a_call_behind_one_that_is_cancelled(daemon: Daemon, tmp_path: Path) -> None:
-    with daemon.connect() as connection:
-        v = Vectors(connection, 2, 16)
-        recording = Recording(Ctl(daemon.socket_path), tmp_path / "trace.json")
-        long = LongRun(connection, stream=4)
-        behind = connection.request("run", {"op": "square", "in": [v.tensor(0)], "out": [v.tensor(1)], "stream": 4})
-        assert connection.alive(), "both were received"
-        connection.call("cancel", {"msgid": long.msgid})
-        assert connection.reply_error(long.msgid).code == "cancelled"
-        connection.reply(behind).get()
-        events = recording.end()["traceEvents"]
-    check(events)
-    first, second = sorted(slices(events, "call"), key=lambda call: call["ts"])
-    assert first["args"]["failed"] is True and first["cname"] == "terrible"
-    assert "failed" not in second["args"] and "cname" not in second and second["name"] == "square f32 16"
-    assert second["args"]["queue_us"] > 0 and first["ts"] + first["dur"] > second["ts"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == os.getpid()}
-    assert (names[first["tid"]], names[second["tid"]]) == ("stream 4", "stream 4 (2)")
-
-
-def test_the_time_ends_it(daemon: Daemon, tmp_path: Path) -> None:
-    out = Ctl(daemon.socket_path)("trace", "--seconds", "0.1", "-o", str(tmp_path / "t.json"), "--json").stdout
-    summary = json.loads(out)
-    assert summary["seconds"] >= 0.1 and summary["events"] == 0
-    assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"] == []

@@ -10,11 +10,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from conftest import Ctl
-from support import backends, chrome_trace, memfd, proc, raw
+from fake import FakeDaemon
+from support import backends, chrome_trace, memfd, perfetto, perfetto_shows, proc, raw, records
 from support.daemon import Daemon
+from test_trace import VECTORS, give_devices, of, tell
 
 CALLS = int(os.environ.get("KOPS_TRACE_CALLS", "4000"))
 CLIENTS, TOGETHER, STREAMS = 8, 50, 3
@@ -76,3 +79,22 @@ def test_events_and_dropped_are_the_calls(daemon: Daemon, tmp_path: Path, room: 
     made = chrome_trace.check(trace["traceEvents"])
     assert made.categories["call"] == made.categories["device"] == len(made.arrows) == said["events"]
     assert len({pid for pid, _ in made.slices}) == 2, "this process, and the device"
+    if perfetto.IS_HERE:
+        shown = perfetto_shows.check(path, trace["traceEvents"])
+        assert shown.flows == said["events"] > 0, "an arrow from each call to its work"
+        assert shown.slices >= 4 * said["events"], "the call, the wait, the work, and that on the device's row"
+        records.keep(
+            "trace_in_perfetto", "calls", CALLS, clients=CLIENTS, room=room, kept=said["events"], dropped=said["dropped"],
+            slices=shown.slices, flows=shown.flows, rows=shown.rows, import_errors=shown.losses, engine=perfetto.version(),
+        )  # fmt: skip
+
+
+@pytest.mark.skipif(not perfetto.IS_HERE, reason=perfetto.WHY_NOT)
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_vector(fake: FakeDaemon, ctl: Ctl, tmp_path: Path, vector: dict[str, Any]) -> None:
+    give_devices(fake, vector)
+    tell(fake, of(vector))
+    path = tmp_path / "trace.json"
+    ctl("trace", "--seconds", "0.001", "-o", str(path))
+    shown = perfetto_shows.check(path, vector["traceEvents"])
+    assert shown.slices == sum(event["ph"] == "X" for event in vector["traceEvents"])

@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Ctl
 from fake import HELLO, FakeDaemon, Refused
-from standin_cuda.control import Control
-from support import backends
-from support.daemon import Daemon, build_folder
 
-BLASLT = build_folder() / "lib/libcuda_fake_blaslt.so"
 GEMM = {
     "name": "gemm", "summary": "s", "doc": "d", "inputs": ["a", "b"], "outputs": ["out"], "dtypes": ["f32"], "variants": {},
     "attrs": [{"name": "alpha", "type": "float", "default": 1.0, "doc": "d"}],
@@ -200,55 +194,3 @@ def test_forgetting(ctl: Ctl, tunes: FakeDaemon) -> None:
 
     tunes.answers["tuning"] = refuse
     assert "for administrators" in ctl("tuning", "--clear", status=1).stderr
-
-
-@pytest.fixture
-def gpu(tmp_path: Path) -> Iterator[Ctl]:
-    """A daemon with a GPU that is none, whose cuBLASLt is a slow one."""
-    if backends.missing(backends.STANDIN) is not None or not BLASLT.exists():
-        pytest.skip("there is no stand-in for CUDA or cuBLASLt")
-    env = {
-        **Control().env,
-        "KOPS_CUDA_DRIVER": str(backends.standin_driver()),
-        "KOPSD_CUDA_BLASLT": str(BLASLT),
-        "KOPS_STANDIN_BLASLT": "slow",
-        "KOPSD_TUNING_IDLE_RUNS": "0",
-        "KOPSD_TUNING_BUDGET_MS": "60000",  # a machine with other work is slow
-    }
-    with Daemon(config=backends.config(backends.STANDIN), env=env) as daemon:
-        yield Ctl(daemon.socket_path)
-
-
-def test_what_was_tuned_runs(gpu: Ctl) -> None:
-    devices = json.loads(gpu("info", "--json").stdout)["devices"]
-    device = ("--device", next(d["uuid"] for d in devices if d["backend"] == "cuda"))
-    run = ("run", *TUNE[1:], *device, "--check", "--json")
-
-    def variant() -> str:
-        return str(json.loads(gpu(*run).stdout)["variant"])
-
-    assert variant() == "cublaslt"
-    lines = gpu(*TUNE, *device).stdout.splitlines()
-    told = re.fullmatch(r"(tiled|skinny|small) runs from now on: [0-9.]+ us, [0-9.]+x faster than before", lines[-1])
-    assert told, lines[-1]
-    fastest = told[1]
-    first, usual = (next(cells(line) for line in lines[2:-1] if cells(line)[-1].endswith(role)) for role in ("now", "before"))
-    assert first[0] == fastest and usual[1] == "cublaslt" and usual[-1] == "usual, before" and usual[3] == "1.00x"
-    times = [float(cells(line)[2]) for line in lines[2:-1] if cells(line)[2] != "-"]
-    assert times == sorted(times) and len(times) > 1
-    assert variant() == fastest
-    again = json.loads(gpu(*TUNE, *device, "--json").stdout)
-    # two ways may be equally fast here: the second time the other may be chosen
-    assert again["candidates"][again["before"]]["variant"] == fastest and again["before"] != again["usual"]
-    (row,) = json.loads(gpu("tuning", "--json").stdout)["choices"]
-    chosen = again["candidates"][again["best"]]["variant"]
-    assert row["variant"] == chosen and row["problem"] == again["problem"] and row["machine"] == again["machine"]
-    assert cells(gpu("tuning").stdout.splitlines()[1])[1] == chosen
-    assert gpu("tuning", "--clear").stdout == "all choices are forgotten\n"
-    assert gpu("tuning").stdout == "nothing has been tuned; `kopsctl tune` does it\n"
-
-
-def test_what_cannot_be_tuned(gpu: Ctl) -> None:
-    assert "there is nothing to tune" in gpu("tune", "add", "--shape", "8", "--device", "host", status=1).stderr
-    assert "there is nothing to tune" in gpu(*TUNE, "--device", "host", status=1).stderr
-    assert "unknown_device" in gpu(*TUNE, "--device", "77", "--json", status=1).stderr

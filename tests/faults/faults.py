@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
+import socket
 import struct
+import subprocess
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from support import backends, daemon, raw, records
 
-# layout.h has the same.
+# inject.c has the same.
 KINDS = (
     "none", "alloc", "mmap", "memfd", "ftruncate", "receive", "send", "accept", "getsockopt", "socket", "epoll",
     "epoll_wait", "eventfd", "timerfd", "pipe", "fstat", "fcntl", "open", "pidfd", "folder",
@@ -61,11 +65,24 @@ class Outcomes(Counter[str]):
         self.failures: list[str] = []
         self._began = time.monotonic()
 
-    def tell(self, measure: str) -> None:
+    def take(self, which: daemon.Daemon, what: str, point: Callable[[], str]) -> bool:
+        """Counts what came of a point. False: something was wrong, and the daemon has been ended, whatever state it was in."""
+        try:
+            self[point()] += 1
+            return True
+        except (AssertionError, OSError, raw.RpcError, raw.Closed) as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.failures.append(f"{what}: {error!r} in {where.name}: {where.line}; the log: {which.log()[-2000:]}")
+            if which.running() and which.process:
+                which.process.kill()
+                which.process.wait()
+            return False
+
+    def tell(self, measure: str, **more: Any) -> None:
         """As a line and as a record; AssertionError: something was wrong."""
         seconds = round(time.monotonic() - self._began)
-        print(f"{measure}: {self.total()} points, {dict(self)}; {seconds} s")
-        records.keep(measure, "points", self.total(), seconds=seconds, outcomes=dict(self), failed=len(self.failures))
+        print(f"{measure}, {more}: {self.total()} points, {dict(self)}, {len(self.failures)} failed; {seconds} s")
+        records.keep(measure, "points", self.total(), seconds=seconds, outcomes=dict(self), failed=len(self.failures), **more)
         assert not self.failures, "\n\n".join(self.failures)
 
 
@@ -149,6 +166,32 @@ class FaultyDaemon(daemon.Daemon):
     def start(self) -> None:
         self.faults.new_process()
         super().start()
+
+    def try_start(self, kind: str = "none", nth: int = 1, how: int = 0) -> int | None:
+        """Its status, or None when it is ready."""
+        self.log_path.unlink(missing_ok=True)
+        self.faults.new_process()
+        self.faults.arm(kind, nth, how)
+        path = str(self.folder / "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+            notify.bind(path)
+            self.env["NOTIFY_SOCKET"] = path
+            try:
+                with open(self.log_path, "ab") as log:
+                    self.process = subprocess.Popen(self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                self.pidfd = os.pidfd_open(self.process.pid)
+                while True:
+                    ready, _, _ = select.select([notify, self.pidfd], [], [], 1)
+                    if notify in ready and "READY=1" in notify.recv(4096).decode():
+                        return None
+                    if self.pidfd in ready:
+                        os.close(self.pidfd)
+                        return self.wait()
+                    # Where what fails is the message that it is ready, only trying tells.
+                    if not ready and "event=ready" in self.log():
+                        return None
+            finally:
+                os.unlink(path)
 
 
 class Client:

@@ -1,6 +1,6 @@
 /* Linked into a daemon for tests, in front of the allocator and of the system calls that it makes: any of them can be
- * made to fail, by number. KOPS_FAULTS_FILE names a file that the test shares with it; layout.h says what is in it.
- * Other processes that the daemon makes are left alone.
+ * made to fail, by number. KOPS_FAULTS_FILE names a file that the test shares with it, laid out as struct faults;
+ * faults.py has the same. Other processes that the daemon makes are left alone.
  *
  * Each function here stands for the one that its name says behind __wrap_ (the linker's --wrap). */
 #include <dirent.h>
@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,42 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "layout.h"
+enum fault_kind {
+    FAULT_NONE,
+    FAULT_ALLOC,
+    FAULT_MMAP,
+    FAULT_MEMFD,
+    FAULT_FTRUNCATE,
+    FAULT_RECEIVE,
+    FAULT_SEND,
+    FAULT_ACCEPT,
+    FAULT_GETSOCKOPT,
+    FAULT_SOCKET,
+    FAULT_EPOLL,
+    FAULT_EPOLL_WAIT,
+    FAULT_EVENTFD,
+    FAULT_TIMERFD,
+    FAULT_PIPE,
+    FAULT_FSTAT,
+    FAULT_FCNTL,
+    FAULT_OPEN,
+    FAULT_PIDFD,
+    FAULT_FOLDER,
+    FAULT_KINDS = 32
+};
+
+/* Instead of an errno: it succeeds with one byte. */
+enum { FAULT_SHORT = -1 };
+
+struct faults {
+    _Atomic uint64_t owner;            /* the process that counts: the first that finds a 0 here */
+    _Atomic uint64_t on;               /* calls are counted, and fail */
+    _Atomic uint64_t kind, nth, lasts; /* from the nth of a kind on, so many fail */
+    _Atomic int64_t how;
+    _Atomic uint64_t fired; /* how many did */
+    uint64_t reserved;
+    _Atomic uint64_t counts[FAULT_KINDS];
+};
 
 static struct faults nowhere, *faults = &nowhere;
 static pid_t owner;
@@ -71,57 +107,29 @@ static bool fails(enum fault_kind kind)
     type __wrap_##name(__VA_ARGS__);                                                                                   \
     type __wrap_##name(__VA_ARGS__)
 
+/* A function that does nothing but fail, with that result. */
+#define FAILS(type, name, kind, failed, parameters, arguments)                                                         \
+    type __real_##name parameters;                                                                                     \
+    type __wrap_##name parameters;                                                                                     \
+    type __wrap_##name parameters                                                                                      \
+    {                                                                                                                  \
+        return fails(kind) ? (failed) : __real_##name arguments;                                                       \
+    }                                                                                                                  \
+    _Static_assert(1, "a semicolon")
+
 /* ---- memory ---- */
 
-REAL(void *, malloc, size_t size)
-{
-    return fails(FAULT_ALLOC) ? NULL : __real_malloc(size);
-}
-
-REAL(void *, calloc, size_t n, size_t size)
-{
-    return fails(FAULT_ALLOC) ? NULL : __real_calloc(n, size);
-}
-
-REAL(void *, realloc, void *old, size_t size)
-{
-    return fails(FAULT_ALLOC) ? NULL : __real_realloc(old, size);
-}
-
-REAL(void *, aligned_alloc, size_t alignment, size_t size)
-{
-    return fails(FAULT_ALLOC) ? NULL : __real_aligned_alloc(alignment, size);
-}
-
-REAL(int, posix_memalign, void **ret, size_t alignment, size_t size)
-{
-    return fails(FAULT_ALLOC) ? ENOMEM : __real_posix_memalign(ret, alignment, size);
-}
-
-REAL(char *, strdup, const char *text)
-{
-    return fails(FAULT_ALLOC) ? NULL : __real_strdup(text);
-}
-
-REAL(char *, strndup, const char *text, size_t n)
-{
-    return fails(FAULT_ALLOC) ? NULL : __real_strndup(text, n);
-}
-
-REAL(void *, mmap, void *at, size_t length, int protection, int flags, int fd, off_t offset)
-{
-    return fails(FAULT_MMAP) ? MAP_FAILED : __real_mmap(at, length, protection, flags, fd, offset);
-}
-
-REAL(int, memfd_create, const char *name, unsigned flags)
-{
-    return fails(FAULT_MEMFD) ? -1 : __real_memfd_create(name, flags);
-}
-
-REAL(int, ftruncate, int fd, off_t length)
-{
-    return fails(FAULT_FTRUNCATE) ? -1 : __real_ftruncate(fd, length);
-}
+FAILS(void *, malloc, FAULT_ALLOC, NULL, (size_t size), (size));
+FAILS(void *, calloc, FAULT_ALLOC, NULL, (size_t n, size_t size), (n, size));
+FAILS(void *, realloc, FAULT_ALLOC, NULL, (void *old, size_t size), (old, size));
+FAILS(void *, aligned_alloc, FAULT_ALLOC, NULL, (size_t alignment, size_t size), (alignment, size));
+FAILS(int, posix_memalign, FAULT_ALLOC, ENOMEM, (void **ret, size_t alignment, size_t size), (ret, alignment, size));
+FAILS(char *, strdup, FAULT_ALLOC, NULL, (const char *text), (text));
+FAILS(char *, strndup, FAULT_ALLOC, NULL, (const char *text, size_t n), (text, n));
+FAILS(void *, mmap, FAULT_MMAP, MAP_FAILED, (void *at, size_t length, int protection, int flags, int fd, off_t offset),
+      (at, length, protection, flags, fd, offset));
+FAILS(int, memfd_create, FAULT_MEMFD, -1, (const char *name, unsigned flags), (name, flags));
+FAILS(int, ftruncate, FAULT_FTRUNCATE, -1, (int fd, off_t length), (fd, length));
 
 /* ---- sockets ---- */
 
@@ -185,32 +193,17 @@ REAL(ssize_t, send, int fd, const void *at, size_t n, int flags)
 }
 
 /* What came and was not taken stays in the queue, as with the kernel. */
-REAL(int, accept4, int fd, struct sockaddr *address, socklen_t *length, int flags)
-{
-    return fails(FAULT_ACCEPT) ? -1 : __real_accept4(fd, address, length, flags);
-}
-
-REAL(int, getsockopt, int fd, int level, int name, void *value, socklen_t *length)
-{
-    return fails(FAULT_GETSOCKOPT) ? -1 : __real_getsockopt(fd, level, name, value, length);
-}
-
-REAL(int, socketpair, int domain, int type, int protocol, int fds[2])
-{
-    return fails(FAULT_SOCKET) ? -1 : __real_socketpair(domain, type, protocol, fds);
-}
-
-REAL(int, socket, int domain, int type, int protocol)
-{
-    return fails(FAULT_SOCKET) ? -1 : __real_socket(domain, type, protocol);
-}
+FAILS(int, accept4, FAULT_ACCEPT, -1, (int fd, struct sockaddr *address, socklen_t *length, int flags),
+      (fd, address, length, flags));
+FAILS(int, getsockopt, FAULT_GETSOCKOPT, -1, (int fd, int level, int name, void *value, socklen_t *length),
+      (fd, level, name, value, length));
+FAILS(int, socketpair, FAULT_SOCKET, -1, (int domain, int type, int protocol, int fds[2]),
+      (domain, type, protocol, fds));
+FAILS(int, socket, FAULT_SOCKET, -1, (int domain, int type, int protocol), (domain, type, protocol));
 
 /* ---- waiting ---- */
 
-REAL(int, epoll_create1, int flags)
-{
-    return fails(FAULT_EPOLL) ? -1 : __real_epoll_create1(flags);
-}
+FAILS(int, epoll_create1, FAULT_EPOLL, -1, (int flags), (flags));
 
 /* Only adding takes memory, and what is there already is refused before any is taken. */
 REAL(int, epoll_ctl, int epoll, int op, int fd, struct epoll_event *event)
@@ -227,37 +220,18 @@ REAL(int, epoll_ctl, int epoll, int op, int fd, struct epoll_event *event)
 }
 
 /* An interruption is all that the kernel may answer. */
-REAL(int, epoll_wait, int epoll, struct epoll_event *events, int n, int timeout)
-{
-    return fails(FAULT_EPOLL_WAIT) ? -1 : __real_epoll_wait(epoll, events, n, timeout);
-}
-
-REAL(int, epoll_pwait, int epoll, struct epoll_event *events, int n, int timeout, const sigset_t *mask)
-{
-    return fails(FAULT_EPOLL_WAIT) ? -1 : __real_epoll_pwait(epoll, events, n, timeout, mask);
-}
-
-REAL(int, eventfd, unsigned value, int flags)
-{
-    return fails(FAULT_EVENTFD) ? -1 : __real_eventfd(value, flags);
-}
-
-REAL(int, timerfd_create, int clock, int flags)
-{
-    return fails(FAULT_TIMERFD) ? -1 : __real_timerfd_create(clock, flags);
-}
-
-REAL(int, pipe2, int fds[2], int flags)
-{
-    return fails(FAULT_PIPE) ? -1 : __real_pipe2(fds, flags);
-}
+FAILS(int, epoll_wait, FAULT_EPOLL_WAIT, -1, (int epoll, struct epoll_event *events, int n, int timeout),
+      (epoll, events, n, timeout));
+FAILS(int, epoll_pwait, FAULT_EPOLL_WAIT, -1,
+      (int epoll, struct epoll_event *events, int n, int timeout, const sigset_t *mask),
+      (epoll, events, n, timeout, mask));
+FAILS(int, eventfd, FAULT_EVENTFD, -1, (unsigned value, int flags), (value, flags));
+FAILS(int, timerfd_create, FAULT_TIMERFD, -1, (int clock, int flags), (clock, flags));
+FAILS(int, pipe2, FAULT_PIPE, -1, (int fds[2], int flags), (fds, flags));
 
 /* ---- descriptors ---- */
 
-REAL(int, fstat, int fd, struct stat *at)
-{
-    return fails(FAULT_FSTAT) ? -1 : __real_fstat(fd, at);
-}
+FAILS(int, fstat, FAULT_FSTAT, -1, (int fd, struct stat *at), (fd, at));
 
 REAL(int, fcntl, int fd, int command, ...)
 {
@@ -292,26 +266,12 @@ REAL(int, openat, int folder, const char *path, int flags, ...)
     return fails(FAULT_OPEN) ? -1 : __real_openat(folder, path, flags, mode);
 }
 
-REAL(FILE *, fopen, const char *path, const char *mode)
-{
-    return fails(FAULT_OPEN) ? NULL : __real_fopen(path, mode);
-}
+FAILS(FILE *, fopen, FAULT_OPEN, NULL, (const char *path, const char *mode), (path, mode));
 
 /* Opening one, and each of its entries. */
-REAL(DIR *, opendir, const char *path)
-{
-    return fails(FAULT_FOLDER) ? NULL : __real_opendir(path);
-}
-
-REAL(DIR *, fdopendir, int fd)
-{
-    return fails(FAULT_FOLDER) ? NULL : __real_fdopendir(fd);
-}
-
-REAL(struct dirent *, readdir, DIR *folder)
-{
-    return fails(FAULT_FOLDER) ? NULL : __real_readdir(folder);
-}
+FAILS(DIR *, opendir, FAULT_FOLDER, NULL, (const char *path), (path));
+FAILS(DIR *, fdopendir, FAULT_FOLDER, NULL, (int fd), (fd));
+FAILS(struct dirent *, readdir, FAULT_FOLDER, NULL, (DIR * folder), (folder));
 
 /* Of those without a function only what a connection needs. */
 /* Reads as many arguments as a call may have, the last of which may be none but the caller's stack. */

@@ -10,18 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import numpy as np
-import pytest
 from faults import ALL, STRIDE, Client, FaultyDaemon, Outcomes
 from gpu_machine import DEVICE_LOST_STATUS, only_with_the_standin, vector
 from scenario import Worker, fresh_client, several_ops, shared_memory, stopped
 from standin_cuda.control import Control
 from support import backends, proc, raw
 from support.cuda_exporter import Exporter, Memory
-from test_startup import start, stop
+from support.daemon import Daemon
 
 pytestmark = only_with_the_standin
 
@@ -37,19 +36,20 @@ KEPT = ("live_streams", "live_events", "live_modules", "live_allocations", "live
 EXPECTED = Client.CODES | {"device_lost", "shutting_down", "invalid_handle", "unsupported"}
 
 
-class Fault:
-    """Stands where a FaultyDaemon has its faults: whether anything failed."""
-
-    fired = 0
+def calls(control: Control, daemon: Daemon) -> Counter[str]:
+    entries = control.row(daemon.gpu_pid)._row.calls
+    return Counter({e.function.decode(): int(e.count) for e in entries if e.count})
 
 
 class Machine:
     """A daemon on the stand-in driver, and a process that has GPU memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.control = Control()
+        self.fired = 0  # as a FaultyDaemon's faults have it: whether anything failed
         env = {**self.control.env, "KOPS_CUDA_DRIVER": str(backends.standin_driver())}
-        self.daemon = FaultyDaemon(config=backends.config(backends.STANDIN), env=env)
+        self.daemon: Any = Daemon(config=backends.config(backends.STANDIN), env=env)
+        self.daemon.faults = self
         self.exporter = Exporter(env)
         self.ins: Memory = vector(self.exporter.alloc(4096))
         self.out: Memory = self.exporter.alloc(4096)
@@ -59,8 +59,7 @@ class Machine:
         return {k: v for k, v in self.control.row(self.daemon.gpu_pid).live().items() if k not in KEPT}
 
     def calls(self) -> Counter[str]:
-        entries = self.control.row(self.daemon.gpu_pid)._row.calls
-        return Counter({e.function.decode(): int(e.count) for e in entries if e.count})
+        return calls(self.control, self.daemon)
 
     def play(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -106,7 +105,7 @@ class Machine:
 
     def settle(self) -> None:
         """Warm, and what it holds then is what it must hold after every fault."""
-        Fault.fired = 0
+        self.fired = 0
         for _ in range(2):
             self.play()
         proc.eventually(
@@ -128,13 +127,13 @@ class Machine:
     def one_point(self, function: str, nth: int, error: int, sticky: bool) -> str:
         executor = self.daemon.gpu_pid
         fault = self.control.fail(function, error, nth=nth, sticky=sticky, pid=executor)
-        Fault.fired = 1
+        self.fired = 1
         self.play()
         fired = fault.fired
         fault.disarm()
         if not fired:
             return "not reached"
-        Fault.fired = 0
+        self.fired = 0
         self.play()
         if self.daemon.gpu_pid != executor:
             self.settle()
@@ -160,15 +159,6 @@ class Machine:
         self.daemon.cleanup()
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    made = Machine(tmp_path)
-    made.daemon.faults = Fault()  # type: ignore[assignment]
-    monkeypatch.setattr(FaultyDaemon, "start", super(FaultyDaemon, made.daemon).start.__func__)
-    yield made
-    made.close()
-
-
 def driver_points(counts: Counter[str]) -> list[tuple[str, int, int, bool]]:
     every = [
         (function, nth, error, sticky)
@@ -180,60 +170,55 @@ def driver_points(counts: Counter[str]) -> list[tuple[str, int, int, bool]]:
     return [point for n, point in enumerate(every) if n % (1 if ALL else 7 * STRIDE) == 0]
 
 
-def test_every_call_of_the_driver(machine: Machine) -> None:
-    outcomes = Outcomes()
-    machine.settle()
-    start = machine.calls()
-    machine.play()
-    for function, nth, error, sticky in driver_points(machine.calls() - start):
-        try:
-            outcomes[machine.one_point(function, nth, error, sticky)] += 1
-        except (AssertionError, OSError, raw.RpcError, raw.Closed) as failed:
-            what = f"{function} #{nth}: {error}{' for good' if sticky else ''}: {failed!r}"
-            outcomes.failures.append(f"{what}; the log: {machine.daemon.log()[-1500:]}")
-            if len(outcomes.failures) == FAILURES_MAX:
-                break
-            if machine.daemon.running() and machine.daemon.process:
-                machine.daemon.process.kill()
-                machine.daemon.process.wait()
-            machine.restart()
+def told(function: str, nth: int, error: int, sticky: bool) -> str:
+    return f"{function} #{nth}: {error}{' for good' if sticky else ''}"
+
+
+def test_every_call_of_the_driver() -> None:
+    outcomes, machine = Outcomes(), Machine()
+    try:
+        machine.settle()
+        start = machine.calls()
+        machine.play()
+        for point in driver_points(machine.calls() - start):
+            if not outcomes.take(machine.daemon, told(*point), partial(machine.one_point, *point)):
+                if len(outcomes.failures) == FAILURES_MAX:
+                    break
+                machine.restart()
+    finally:
+        machine.close()
     outcomes.tell("faults_driver")
     assert outcomes["served"] > 0 and outcomes["replaced"] > 0
     assert not machine.control.misuses()
 
 
-def test_every_call_of_the_start(tmp_path: Path) -> None:
+def point_of_the_start(daemon: FaultyDaemon, control: Control, function: str, nth: int, error: int, sticky: bool) -> str:
+    fault = control.fail(function, error, nth=nth, sticky=sticky)
+    try:
+        status = daemon.try_start()
+        fired = fault.fired
+    finally:
+        fault.disarm()
+    if status is None:
+        serves_or_gives_up(daemon)
+    else:
+        assert status in (1, DEVICE_LOST_STATUS), f"status {status}"
+        assert "event=start why=" in daemon.log() or "event=device_lost" in daemon.log(), "it does not say why"
+    return "not reached" if not fired else "served" if status is None else f"status {status}"
+
+
+def test_every_call_of_the_start() -> None:
     """A GPU that cannot be used is no reason not to serve: the daemon says so and has its other devices, or says why it
     cannot start."""
-    outcomes = Outcomes()
-    control = Control()
+    outcomes, control = Outcomes(), Control()
     daemon = FaultyDaemon(config=backends.config(backends.STANDIN), env=control.env, start=False)
     try:
-        assert start(daemon, "none", 1, 0) is None
-        entries = control.row(daemon.gpu_pid)._row.calls
-        counts = Counter({e.function.decode(): int(e.count) for e in entries if e.count})
-        stop(daemon)
-        points = [point for point in driver_points(counts) if point[0] not in ("kernel", "copy")]
-        for function, nth, error, sticky in points:
-            what = f"{function} #{nth}: {error}{' for good' if sticky else ''}"
-            fault = control.fail(function, error, nth=nth, sticky=sticky)
-            try:
-                status = start(daemon, "none", 1, 0)
-                outcomes["not reached" if not fault.fired else "served" if status is None else f"status {status}"] += 1
-                fault.disarm()
-                if status is None:
-                    serves_or_gives_up(daemon)
-                else:
-                    assert status in (1, DEVICE_LOST_STATUS), f"status {status}"
-                    assert "event=start why=" in daemon.log() or "event=device_lost" in daemon.log(), (
-                        "it does not say why"
-                    )
-            except (AssertionError, OSError, raw.RpcError, raw.Closed) as failed:
-                outcomes.failures.append(f"{what}: {failed!r}; the log: {daemon.log()[-1500:]}")
-                fault.disarm()
-                if daemon.running() and daemon.process:
-                    daemon.process.kill()
-                    daemon.process.wait()
+        assert daemon.try_start() is None
+        counts = calls(control, daemon)
+        daemon.stop()
+        for point in driver_points(counts):
+            if point[0] not in ("kernel", "copy"):
+                outcomes.take(daemon, told(*point), partial(point_of_the_start, daemon, control, *point))
     finally:
         daemon.cleanup()
     outcomes.tell("faults_driver_start")
@@ -246,9 +231,9 @@ def serves_or_gives_up(daemon: FaultyDaemon) -> None:
         fresh_client(daemon)
     except (raw.RpcError, raw.Closed, OSError) as error:
         if isinstance(error, raw.RpcError) and error.code == "unsupported":
-            stop(daemon)
+            daemon.stop()
             return
         assert daemon.wait() == DEVICE_LOST_STATUS
         os.close(daemon.pidfd)
         return
-    stop(daemon)
+    daemon.stop()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from faults import ALWAYS, FaultyDaemon
+from gpu_machine import only_with_nvrtc
 from scenario import fresh_client
 from support import backends, proc, raw
-from test_startup import start, stop
-from user_kernels import ADD, ARCH, only_with_nvrtc
+from support.kernels import ADD, ARCH
 
 FIRST_READ = 2  # of the calls for a folder: the first opens it
 FAILURES = [(1, errno.EMFILE), (1, errno.EIO), (FIRST_READ, errno.EIO), (FIRST_READ + 2, errno.EIO), (FIRST_READ + 3, errno.ENOMEM)]
@@ -114,13 +114,13 @@ def test_a_compiler_whose_folders_cannot_be_read_is_not_used(tmp_path: Path) -> 
     """Their names are part of the keys of compiled code."""
     daemon = FaultyDaemon("--set", "server.sandbox=off", start=False)
     try:
-        assert start(daemon, "none", 1, 0) is None
+        assert daemon.try_start() is None
         calls = daemon.faults.disarm()["folder"]
-        stop(daemon)
+        daemon.stop()
         assert calls > FIRST_READ
         refused = 0
         for nth in (1, FIRST_READ, calls - 1, calls):
-            assert start(daemon, "folder", nth, errno.EIO) is None
+            assert daemon.try_start("folder", nth, errno.EIO) is None
             daemon.faults.disarm()
             said = "cannot be read: Input/output error" in daemon.log()
             with daemon.connect() as connection:
@@ -128,7 +128,7 @@ def test_a_compiler_whose_folders_cannot_be_read_is_not_used(tmp_path: Path) -> 
                 error = connection.reply(connection.request("compile", params)).error
                 assert (error is not None) == said and (not said or "cannot be read" in str(error))
             refused += said
-            stop(daemon)
+            daemon.stop()
         assert refused >= 2
     finally:
         daemon.cleanup()
@@ -165,15 +165,15 @@ def test_a_cache_is_given_whole_or_not_at_all(nth: int, how: int) -> None:
         cache.mkdir(mode=0o700)
         for name in ("0" * 64, "1" * 64, "secret"):
             (cache / name).touch(mode=0o600)
-        assert start(daemon, "folder", nth, how) is None
+        assert daemon.try_start("folder", nth, how) is None
         assert daemon.faults.fired == 1
         daemon.faults.disarm()
         said = f"the cache's directory is not given to user 65534: {os.strerror(how)}"
         assert said in daemon.log(), daemon.log()
         assert {path.stat().st_uid for path in (cache, *cache.iterdir())} == {0}
-        stop(daemon)
-        assert start(daemon, "none", 1, 0) is None
+        daemon.stop()
+        assert daemon.try_start() is None
         assert {path.stat().st_uid for path in (cache, *cache.iterdir())} == {65534}
-        stop(daemon)
+        daemon.stop()
     finally:
         daemon.cleanup()

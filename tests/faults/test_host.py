@@ -8,28 +8,19 @@ from __future__ import annotations
 import errno
 import itertools
 import select
-import time
 from collections import Counter
+from functools import partial
 
 import pytest
-from faults import ALL, ALWAYS, FaultyDaemon, describe, may_last, points
+from faults import ALL, ALWAYS, FaultyDaemon, Outcomes, describe, may_last, points
+from gpu_machine import only_with_nvrtc
 from scenario import fresh_client, play
-from support import proc, raw, records
-from user_kernels import ADD, ARCH, only_with_nvrtc
+from support import proc
+from support.kernels import ADD, ARCH
 
 FAILURES_MAX = 20
 ROUNDS = 3  # before anything is counted: what is made once and kept is there then
 SPINS = (0, 50) if ALL else (0,)
-
-
-class Tally:
-    def __init__(self) -> None:
-        self.points, self.silent, self.by_kind = 0, 0, Counter[str]()
-        self.failures: list[str] = []
-
-    def __str__(self) -> str:
-        kinds = ", ".join(f"{kind} {n}" for kind, n in self.by_kind.items())
-        return f"{self.points} points ({kinds}); {self.silent} were not reached; {len(self.failures)} failed"
 
 
 def warm(daemon: FaultyDaemon) -> dict[str, int]:
@@ -45,7 +36,12 @@ def warm(daemon: FaultyDaemon) -> dict[str, int]:
     return most
 
 
-def one_point(daemon: FaultyDaemon, before: dict[str, int], kind: str, nth: int, how: int, lasts: int) -> bool:
+def alone(daemon: FaultyDaemon, sockets: int) -> bool:
+    """`sockets`: the daemon's own."""
+    return proc.fds(daemon.pid)["socket"] == sockets and not proc.maps(daemon.pid)
+
+
+def one_point(daemon: FaultyDaemon, before: dict[str, int], kind: str, nth: int, how: int, lasts: int) -> str:
     daemon.faults.arm(kind, nth, how, lasts)
     play(daemon)
     fired = daemon.faults.fired
@@ -53,24 +49,7 @@ def one_point(daemon: FaultyDaemon, before: dict[str, int], kind: str, nth: int,
     fresh_client(daemon)
     daemon.wait_holdings(before)
     assert daemon.running()
-    return fired > 0
-
-
-def every_point(daemon: FaultyDaemon, left: list[tuple[str, int, int]], sockets: int, lasts: int, tally: Tally) -> None:
-    """Until one fails, or none is left. `sockets`: the daemon's without clients."""
-    proc.eventually(
-        lambda: proc.fds(daemon.pid)["socket"] == sockets and not proc.maps(daemon.pid), "no client is left"
-    )
-    before = daemon.holdings()
-    while left:
-        kind, nth, how = left.pop()
-        tally.points += 1
-        tally.by_kind[kind] += 1
-        try:
-            tally.silent += not one_point(daemon, before, kind, nth, how, lasts)
-        except (AssertionError, OSError, raw.RpcError, raw.Closed) as error:
-            tally.failures.append(f"{describe(kind, nth, how)}: {error!r}; the log: {daemon.log()[-2000:]}")
-            return
+    return kind if fired else "not reached"
 
 
 @pytest.mark.parametrize("spin_us", SPINS)
@@ -78,31 +57,27 @@ def every_point(daemon: FaultyDaemon, left: list[tuple[str, int, int]], sockets:
 def test_every_point(lasts: int, spin_us: int) -> None:
     """Each leaves the daemon serving, every answer right, and nothing behind. With 3 the next two calls fail as well,
     with ALWAYS all of them until the round is over."""
-    tally, began = Tally(), time.monotonic()
+    outcomes = Outcomes()
     left: list[tuple[str, int, int]] | None = None
-    while left is None or (left and len(tally.failures) < FAILURES_MAX):
+    while left is None or (left and len(outcomes.failures) < FAILURES_MAX):
         with FaultyDaemon("--spin-us", str(spin_us)) as daemon:
             sockets = proc.fds(daemon.pid)["socket"]
             counts = warm(daemon)
             if left is None:
                 left = [p for p in points(counts, lasts % 17) if lasts != ALWAYS or may_last(p[0], p[2])]
-            known = len(tally.failures)
-            every_point(daemon, left, sockets, lasts, tally)
+            proc.eventually(partial(alone, daemon, sockets), "no client is left")
+            before = daemon.holdings()
+            good = True
+            while left and good:
+                point = left.pop()
+                good = outcomes.take(daemon, describe(*point), partial(one_point, daemon, before, *point, lasts))
             daemon.faults.disarm()
-            if len(tally.failures) > known and daemon.process:
-                daemon.process.kill()  # whatever state it is in
-                daemon.process.wait()
+            if not good:
                 daemon.log_path.unlink()
                 daemon.start()
-    report = f"host, lasting {lasts}, spin {spin_us}: {tally}; {time.monotonic() - began:.0f} s"
-    print(report)
-    records.keep(
-        "faults_host", "points", tally.points, lasting="always" if lasts == ALWAYS else lasts, spin_us=spin_us,
-        seconds=round(time.monotonic() - began), kinds=dict(tally.by_kind), not_reached=tally.silent, failed=len(tally.failures),
-    )  # fmt: skip
-    assert not tally.failures, "\n\n".join(tally.failures)
-    assert tally.points > (150 if ALL else 5)
-    assert tally.silent < tally.points / 2  # a busy machine takes more or fewer calls for the same
+    outcomes.tell("faults_host", lasting="always" if lasts == ALWAYS else lasts, spin_us=spin_us)
+    assert outcomes.total() > (150 if ALL else 5)
+    assert outcomes["not reached"] < outcomes.total() / 2  # a busy machine takes more or fewer calls for the same
 
 
 @only_with_nvrtc

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from gpu_machine import Machine, N, register, values, vector
-from support import proc, raw, users
+from support import proc, raw
 from support.cuda_exporter import Exporter, Memory
+from support.kernels import custom_kernel, hostile_kernel
 from support.raw import tensor
-from user_kernels import OTHERS, compile_source, custom_kernel, declare, hostile_kernel, pointer
 
 CONFIG = "[executors]\nisolate = {isolate}\nspares = {spares}\nmax = {max}\nfaults = {faults}\n"
 
@@ -33,6 +32,13 @@ class Domains(Machine):
         """The one that has come since."""
         (pid,) = proc.eventually(lambda: self.executors() - before, "an executor comes")
         return pid
+
+    def executor_of(self, client: Client) -> int:
+        """The executor of a client that has none yet; the common one is begun before, as it would be by a stranger's call."""
+        client.square()
+        before = self.executors()
+        client.own()
+        return self.new_executor(before)
 
 
 Start = Callable[..., Domains]
@@ -57,6 +63,7 @@ class Client:
     def __init__(self, machine: Domains, path: str | None = None) -> None:
         self.exporter: Exporter = machine.exporter()
         self.connection = machine.daemon.connect() if path is None else raw.Connection(path)
+        self.kernels: dict[str, int] = {}
         self.memory: list[Memory] = [vector(self.exporter.alloc(4 * N)) for _ in range(3)]
         self.tensors = [tensor(register(self.connection, m), [N]) for m in self.memory]
 
@@ -67,20 +74,47 @@ class Client:
 
     def launch_own(self) -> None:
         self.memory[1].write(bytes(4 * N))
-        self.connection.call("launch", {"kernel": self.custom, "args": [self.tensors[1], self.tensors[0], N]})
+        self.connection.reply(self.ask()).get()
         assert (values(self.memory[1]) == 6).all()
+
+    def launch_params(self, **how: Any) -> dict[str, Any]:
+        return {"kernel": self.custom, "args": [self.tensors[1], self.tensors[0], N], **how}
+
+    def ask(self, **how: Any) -> int:
+        """A launch of its own kernel: the request's number."""
+        return self.connection.request("launch", self.launch_params(**how))
 
     def square(self) -> None:
         self.memory[2].write(bytes(4 * N))
-        self.connection.run("square", [self.tensors[0]], [self.tensors[2]])
+        self.connection.reply(self.ask_square()).get()
         assert (values(self.memory[2]) == 9).all()
 
-    def kernel(self, entry: str) -> int:
-        module = compile_source(self.connection, OTHERS, entry)["module"]
-        return declare(self.connection, module, entry=entry, params=[pointer("p", "inout")], grid=[1], block=[1])
+    def square_params(self, **how: Any) -> dict[str, Any]:
+        return {"op": "square", "in": [self.tensors[0]], "out": [self.tensors[2]], **how}
 
-    def fault(self) -> raw.RpcError:
-        return self.connection.error("launch", {"kernel": self.kernel("fault_kernel"), "args": [self.tensors[1]]})
+    def ask_square(self, **how: Any) -> int:
+        return self.connection.request("run", self.square_params(**how))
+
+    def ask_for(self, us: int) -> int:
+        """A kernel that takes so long."""
+        args = [{**self.tensors[1], "dtype": "u32", "shape": [1]}, us]
+        return self.connection.request("launch", {"kernel": self.hostile("run_for"), "args": args})
+
+    def ask_endless(self, **how: Any) -> int:
+        self.memory[1].write(bytes(4 * N))
+        return self.connection.request("launch", {"kernel": self.hostile("spin_forever"), "args": [self.tensors[1]], **how})
+
+    def cancel(self, msgid: int) -> None:
+        self.connection.call("cancel", {"msgid": msgid})
+        assert self.connection.reply_error(msgid).code == "cancelled"
+
+    def hostile(self, entry: str) -> int:
+        if entry not in self.kernels:
+            self.kernels[entry] = hostile_kernel(self.connection, entry)
+        return self.kernels[entry]
+
+    def fault(self, **how: Any) -> raw.RpcError:
+        return self.connection.error("launch", {"kernel": self.hostile("fault_kernel"), "args": [self.tensors[1]], **how})
 
     def close(self) -> None:
         self.connection.close()
@@ -148,85 +182,6 @@ class Watcher:
 
     def wait(self, ask: Callable[[], int]) -> int:
         return proc.eventually(ask, "an executor serves")
-
-
-class Bystander:
-    """A client that works all the time, on a thread, and must notice nothing."""
-
-    def __init__(self, machine: Domains, uid: int = 0) -> None:
-        self.connection = users.connect(machine.daemon, uid) if uid else machine.daemon.connect()
-        self.rounds, self.stopping = 0, False
-        self.error: BaseException | None = None
-        self.prepare(machine)
-        self.round()
-        self.thread = threading.Thread(target=self.work, name=type(self).__name__, daemon=True)
-        self.thread.start()
-
-    def prepare(self, machine: Domains) -> None:
-        raise NotImplementedError
-
-    def round(self) -> None:
-        """Some work, and whether it was right."""
-        raise NotImplementedError
-
-    def work(self) -> None:
-        try:
-            while not self.stopping:
-                self.round()
-                self.rounds += 1
-        except BaseException as error:
-            self.error = error
-
-    def check(self) -> None:
-        assert self.error is None, f"{type(self).__name__}: {self.error!r}"
-
-    def goes_on(self, rounds: int = 2) -> None:
-        wanted = self.rounds + rounds
-        proc.eventually(lambda: self.error is not None or self.rounds >= wanted, f"{type(self).__name__} goes on")
-        self.check()
-
-    def close(self) -> None:
-        self.stopping = True
-        self.thread.join()
-        self.connection.close()
-
-
-class Calculator(Bystander):
-    """Only ops of the daemon's own, several at one time, later ones on results of earlier ones: all may be repeated unseen."""
-
-    def prepare(self, machine: Domains) -> None:
-        self.rng = np.random.default_rng(1)
-        self.memory = Plain(self.connection, machine.gpu, 4 * N)
-
-    def round(self) -> None:
-        a, b, c, d = (self.memory.tensor(N, N * i) for i in range(4))
-        x = self.rng.integers(0, 9, N).astype(np.float32)
-        self.memory.data[:N] = x
-        self.memory.data[N:] = np.nan
-        ops = [("square", [a], b), ("add", [b, a], c), ("add", [c, b], d)]
-        sent = [self.connection.request("run", {"op": op, "in": i, "out": [out]}) for op, i, out in ops]
-        for msgid in sent:
-            self.connection.reply(msgid).get()
-        want = np.concatenate([x, x * x, x * x + x, 2 * x * x + x])
-        assert (self.memory.data == want).all()
-
-
-class Counter(Bystander):
-    """A kernel of its own, which counts how often it has run."""
-
-    def prepare(self, machine: Domains) -> None:
-        self.count, self.sent = Plain(self.connection, machine.gpu, 1, "u32"), 0
-        self.kernel = hostile_kernel(self.connection, "run_for")
-
-    def round(self) -> None:
-        sent = [
-            self.connection.request("launch", {"kernel": self.kernel, "args": [self.count.tensor(), 1], "stream": i % 2})
-            for i in range(4)
-        ]
-        for msgid in sent:
-            self.connection.reply(msgid).get()
-        self.sent += 4
-        assert self.count.data[0] == self.sent
 
 
 # A test module binds these names, which is how pytest finds them.

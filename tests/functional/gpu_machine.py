@@ -1,9 +1,11 @@
-"""A daemon with a GPU that is none, clients' processes with memory on it, and fixtures of both."""
+"""A daemon with a GPU that is none, clients' processes with memory on it and kernels of their own, and fixtures of both. The stand-in
+driver computes what the kernels of tests/support/kernels.py compute; the real compiler makes their code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ from standin_cuda.control import Control
 from support import backends, memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
 from support.daemon import Daemon
+from support.kernels import compile_source
 from support.raw import tensor
 
 only_with_the_standin = pytest.mark.skipif(
     backends.missing(backends.STANDIN) is not None,
     reason=str(backends.missing(backends.STANDIN)),
 )
+only_with_nvrtc = pytest.mark.skipif(backends.nvrtc() is None, reason="there is no NVRTC here")
 N = 1024  # elements of a vector
 ILLEGAL_ADDRESS, OUT_OF_MEMORY, LAUNCH_OUT_OF_RESOURCES, UNKNOWN = 700, 2, 701, 999
 DEVICE_LOST_STATUS = 75
@@ -155,5 +159,55 @@ def reuse(exporter: Exporter, old: Memory) -> Memory:
     return new
 
 
+# ---- kernels of users ----
+
+
+def pidfds(pid: int) -> int:
+    count = 0
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            count += "\nPid:" in path.read_text()
+        except FileNotFoundError:
+            pass
+    return count
+
+
+def wait_for_compilers(pid: int, connections: int = 0) -> None:
+    """Until the daemon holds what it holds when nothing is compiled: the one that forks, and a spare process."""
+    proc.eventually(
+        lambda: (
+            proc.fds(pid)["socket"] == proc.own_sockets(pid) + 2 + connections
+            and pidfds(pid) == 2 + connections + len(proc.executors(pid))
+        ),
+        "its own, the forker and a spare process are left",
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilers(shared_machine: Machine) -> None:
+    """The processes that compile are started by the first compile and stay: no leak of a later test."""
+    with shared_machine.daemon.connect() as connection:
+        compile_source(connection)
+
+
+@pytest.fixture(autouse=True)
+def steady(shared_machine: Machine) -> None:
+    """A spent compiler goes and the next one comes after the answer."""
+    wait_for_compilers(shared_machine.daemon.pid)
+
+
+@pytest.fixture
+def vectors(exporter: Exporter) -> list[Memory]:
+    """Four vectors of N random numbers."""
+    rng = np.random.default_rng()
+    return [vector(exporter.alloc(4 * N), rng.integers(1, 100, N).astype(np.float32)) for _ in range(4)]
+
+
+def add_args(vectors: list[Memory], n: int = N) -> list[Any]:
+    c, a, b = (v.inline([n]) for v in vectors[:3])
+    return [c, a, b, n]
+
+
 # A test module binds these names, which is how pytest finds them.
 FIXTURES = (shared_machine, machine, connect, connection, exporter)
+KERNEL_FIXTURES = (compilers, steady, vectors)

@@ -13,12 +13,12 @@ from support.kernels import ADD
 HOST = "[server]\nbackend = host\n"
 
 
-def daemons() -> Iterator[Callable[[str], Daemon]]:
+def daemons() -> Iterator[Callable[..., Daemon]]:
     """For a fixture: starts daemons with more settings, which anybody may connect to, and ends them."""
     started: list[Daemon] = []
 
-    def start(config: str) -> Daemon:
-        started.append(Daemon(config=HOST + users.OPEN + config))
+    def start(config: str, **options: int) -> Daemon:
+        started.append(Daemon(config=HOST + users.OPEN + config, **options))
         return started[-1]
 
     yield start

@@ -11,29 +11,18 @@ from pathlib import Path
 
 import pytest
 from arrays import LongRun, Vectors
-from quotas import HOST, refusals
+from quotas import HOST, daemons, refusals
 from support import raw, users
 from support.daemon import Daemon, binary
 from support.users import as_root
 
-ALICE, BOB, CLUB, OTHERS = 54001, 54002, 54100, 54101
-
-
+ALICE, BOB, CLUB = 54001, 54002, 54100
 Start = Callable[..., Daemon]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    daemons: list[Daemon] = []
-
-    def new(config: str, **options: int) -> Daemon:
-        daemons.append(Daemon(config=HOST + users.OPEN + config, **options))
-        return daemons[-1]
-
-    yield new
-    for daemon in daemons:
-        with daemon:
-            pass
+    yield from daemons()
 
 
 def may_connect(daemon: Daemon, uid: int, gid: int | None = None, groups: tuple[int, ...] = ()) -> bool:
@@ -58,28 +47,20 @@ def may_connect(daemon: Daemon, uid: int, gid: int | None = None, groups: tuple[
     "lists, uid, gid, groups, allowed",
     [
         ("", ALICE, None, (), True),
-        (f"allow = {ALICE}", ALICE, None, (), True),
-        (f"allow = {ALICE}", BOB, None, (), False),
-        (f"allow = {ALICE}, {BOB}", BOB, None, (), True),
         (f"allow = {ALICE} {BOB}", BOB, None, (), True),
-        ("allow = owner", ALICE, None, (), False),
         ("allow =", ALICE, None, (), False),
         ("allow = owner", 0, None, (), True),
         (f"allow = {CLUB}", ALICE, CLUB, (CLUB,), False),  # that is a user's number
-        (f"allow = @{CLUB}", ALICE, CLUB, (), True),
-        (f"allow = @{CLUB}", ALICE, None, (OTHERS, CLUB), True),
         (f"allow = @{CLUB}", ALICE, None, tuple(range(60000, 60100)) + (CLUB,), True),
-        (f"allow = @{CLUB}", ALICE, None, (OTHERS,), False),
-        (f"deny = {ALICE}", ALICE, None, (), False),
         (f"deny = {ALICE}", BOB, None, (), True),
         (f"deny = @{CLUB}\nallow = {ALICE}", ALICE, None, (CLUB,), False),
-        ("deny = *", ALICE, None, (), False),
         ("deny = *, root, 0", 0, None, (), True),
     ],
 )
 def test_the_lists_decide_who_connects(
     start: Start, lists: str, uid: int, gid: int | None, groups: tuple[int, ...], allowed: bool
 ) -> None:
+    """More of them: tests/unit/server/test_access_list.c."""
     daemon = start(f"[access]\n{lists}\n")
     assert may_connect(daemon, uid, gid, groups) == allowed
     assert len(refusals(daemon, "connect")) == (not allowed)
@@ -179,10 +160,6 @@ def test_a_run_of_who_is_not_allowed_any_more_is_ended(start: Start) -> None:
     [
         ("allow", "no-such-user-here", 'no user "no-such-user-here"'),
         ("deny", "@no-such-group-here", 'no group "no-such-group-here"'),
-        ("tune", "4294967295", "no user"),
-        ("administer", "12x", "no user"),
-        ("allow", "-1", "no user"),
-        ("deny", "@", "no group"),
     ],
 )
 def test_a_wrong_list_is_refused_at_start(tmp_path: Path, key: str, value: str, why: str) -> None:

@@ -1,4 +1,5 @@
-"""Who may bring code and look after its cache, on a daemon without a GPU; and that compilers leave nothing behind."""
+"""Who may bring code and look after its cache, on a daemon without a GPU; that compilers leave nothing behind; and headers
+that an administrator has installed for every source (kernels.include_extra)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_machine import only_with_nvrtc, wait_for_compilers
 from support import memfd, proc, raw
 from support.daemon import Daemon, binary, check_config
+from support.kernels import ADD, ADD_PARAMS, ARCH, compile_source
 from support.users import OPEN, STRANGER, as_root
-from user_kernels import ADD, ADD_PARAMS, ARCH, compile_source, only_with_nvrtc, wait_for_compilers
+from test_socket import refused
 
 pytestmark = only_with_nvrtc
 
@@ -90,24 +94,16 @@ def test_kopsctl_names_its_option_where_there_is_no_gpu(start: Callable[[str], D
     assert "add2_kernel" in subprocess.run([*command, "--arch", ARCH], capture_output=True, text=True, check=True).stdout
 
 
-def test_nobody_compiles_where_it_is_off(start: Callable[[str], Daemon]) -> None:
-    daemon = start(HOST + "[kernels]\nuser_kernels = off\n")
-    expect(daemon, False)
-    assert "event=refuse" in daemon.log()
-
-
 @as_root
 @pytest.mark.parametrize(
     "policy, groups, allowed",
-    [("owner", [], False), (f"@{CLUB}", [], False), (f"@{CLUB}", [CLUB], True), ("all", [], True)],
+    [("off", [], False), ("owner", [], False), (f"@{CLUB}", [], False), (f"@{CLUB}", [CLUB], True), ("all", [], True)],
 )
-def test_others_compile_by_policy(
-    start: Callable[[str], Daemon], policy: str, groups: list[int], allowed: bool
-) -> None:
-    more = f"[kernels]\nuser_kernels = {policy}\n"
-    daemon = start(HOST + OPEN + more)
-    expect(daemon, True)
+def test_others_compile_by_policy(start: Callable[[str], Daemon], policy: str, groups: list[int], allowed: bool) -> None:
+    daemon = start(HOST + OPEN + f"[kernels]\nuser_kernels = {policy}\n")
+    expect(daemon, policy != "off")
     as_user(STRANGER, groups, lambda: expect(daemon, allowed))
+    assert ("event=refuse" in daemon.log()) == (not allowed)
 
 
 @pytest.mark.parametrize("arch", [{"arch": ARCH}, {}], ids=["arch", "no arch"])
@@ -188,33 +184,6 @@ def test_a_cache_action_that_is_refused(
         assert error.code == code and error.key == key, error
 
 
-@pytest.mark.parametrize("what", ["nothing", "changed", "link"])
-def test_code_outlives_the_daemon_unless_somebody_changes_it(start: Callable[[str], Daemon], tmp_path: Path, what: str) -> None:
-    config = HOST + f"[cache]\ndirectory = {tmp_path}/cache\n"
-    first = start(config)
-    with first.connect() as connection:
-        compiled = compile_source(connection, arch=ARCH)
-        wait_for_disk(connection)
-    first.stop()
-    (path,) = [p for p in (tmp_path / "cache").rglob(f"*{compiled['key']}*") if p.is_file()]
-    data = path.read_bytes()
-    if what == "changed":
-        path.write_bytes(data[:-100] + bytes([data[-100] ^ 0x40]) + data[-99:])
-    elif what == "link":
-        path.rename(tmp_path / "elsewhere")
-        path.symlink_to(tmp_path / "elsewhere")
-    with start(config).connect() as connection:
-        again = compile_source(connection, arch=ARCH)
-        assert again["cached"] == ("disk" if what == "nothing" else "no") and again["entries"] == compiled["entries"]
-        assert compile_source(connection, arch=ARCH)["cached"] == "memory"
-
-
-@pytest.mark.parametrize("size", ["disk_mib = 0", "directory = none", "directory = /proc/nowhere/cache"])
-def test_it_works_without_a_cache_on_disk(start: Callable[[str], Daemon], size: str) -> None:
-    with start(HOST + f"[cache]\n{size}\n").connect() as connection:
-        assert [compile_source(connection, arch=ARCH)["cached"] for _ in range(2)] == ["no", "memory"]
-
-
 # ---- nothing is left ----
 
 
@@ -275,3 +244,135 @@ def test_compiles_leave_nothing_in_the_daemon(start: Callable[[str], Daemon]) ->
             assert (connection.reply(connection.request("compile", params)).error is None) == bool(i % 2)
         daemon.wait_holdings(before)
         proc.eventually(lambda: len(helpers_of(daemon.pid)) <= 3, "spent compilers are gone")
+
+
+SOURCE = """#include <small/scale.h>
+extern "C" __global__ void scaled(float* x) { *x = small::scale(*x); }
+"""
+
+
+@pytest.fixture
+def tree() -> Iterator[Path]:
+    """A tree that the compiler's user reaches, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        root = Path(folder) / "include"
+        for path in (root, root / "small", root / "small/detail"):
+            path.mkdir(mode=0o755)
+        write(root / "small/scale.h", '#pragma once\n#include <small/detail/factor.h>\n#include "detail/name.h"\nnamespace small {\n'
+              "__device__ float scale(float x) { return FACTOR * x; }\n}\n")  # fmt: skip
+        write(root / "small/detail/factor.h", "#define FACTOR 2\n")
+        write(root / "small/detail/name.h", "\n")
+        yield root
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    os.chmod(path, 0o644)
+
+
+@pytest.fixture
+def with_trees(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    started: list[Daemon] = []
+
+    def make(*trees: Path) -> Daemon:
+        more = f"[kernels]\ninclude_extra = {':'.join(map(str, trees))}\n[cache]\ndirectory = {tmp_path / 'cache'}\n"
+        started.append(Daemon(config=HOST + more))
+        return started[-1]
+
+    yield make
+    for daemon in started:
+        daemon.stop()
+
+
+def compiled(daemon: Daemon, source: str = SOURCE, entry: str = "scaled") -> dict[str, Any]:
+    with daemon.connect() as connection:
+        return connection.call("compile", {"source": source, "entries": [entry], "arch": ARCH})
+
+
+def test_sources_include_headers_of_the_trees_alone(with_trees: Callable[..., Daemon], tree: Path) -> None:
+    second = tree.parent / "second"
+    second.mkdir(mode=0o755)
+    write(second / "own.h", "#define OWN 1\n")
+    daemon = with_trees(tree, second)
+    with daemon.connect() as connection:
+        assert connection.call("hello")["kernels"]["include_extra"] == [str(tree), str(second)]
+    assert [compiled(daemon, "#include <own.h>\n" + SOURCE)["cached"] for _ in range(2)] == ["no", "memory"]
+    with with_trees().connect() as connection:
+        assert "include_extra" not in connection.call("hello")["kernels"]
+        error = connection.error("compile", {"source": SOURCE, "entries": ["scaled"], "arch": ARCH})
+        assert error.code == "compile_failed" and "small/scale.h" in error.detail["log"]
+
+
+def not_started(tmp_path: Path, *trees: Path | str) -> str:
+    return refused(tmp_path / "socket", "--set", f"kernels.include_extra={':'.join(map(str, trees))}")
+
+
+def test_nothing_beside_it_is_read(with_trees: Callable[..., Daemon], tree: Path) -> None:
+    write(tree.parent / "secret.h", "#define SECRET 1\n")
+    (tree / "link.h").symlink_to(tree.parent / "secret.h")
+    daemon = with_trees(tree)
+    for name in (tree.parent / "secret.h", tree / "../secret.h", "link.h"):
+        with daemon.connect() as connection:
+            source = f'#include "{name}"\nextern "C" __global__ void f(float* x) {{ *x = SECRET; }}\n'
+            error = connection.error("compile", {"source": source, "entries": ["f"], "arch": ARCH})
+            assert error.code == "compile_failed", name
+
+
+def test_keys_stand_for_its_contents(with_trees: Callable[..., Daemon], tree: Path) -> None:
+    first = compiled(with_trees(tree))
+    os.utime(tree / "small/scale.h", (1, 1))  # the same contents
+    again = compiled(with_trees(tree))
+    assert again["key"] == first["key"] and again["cached"] == "disk"
+    write(tree / "small/detail/factor.h", "#define FACTOR 3\n")
+    other = compiled(with_trees(tree))
+    assert other["key"] != first["key"] and other["cached"] == "no"
+    write(tree / "small/detail/factor.h", "#define FACTOR 2\n")
+    assert compiled(with_trees(tree))["key"] == first["key"]
+
+
+@pytest.mark.parametrize("change", ["edit", "add", "remove"])
+def test_a_change_under_a_daemon_is_noticed(with_trees: Callable[..., Daemon], tree: Path, change: str) -> None:
+    daemon = with_trees(tree)
+    first = compiled(daemon)
+    if change == "edit":
+        write(tree / "small/detail/factor.h", "#define FACTOR 7\n")
+    elif change == "add":
+        write(tree / "small/new.h", "\n")
+    else:
+        (tree / "small/detail/name.h").unlink()
+    assert compiled(daemon)["key"] == first["key"]  # what was compiled before stays right
+    with daemon.connect() as connection:
+        error = connection.error("compile", {"source": SOURCE + "\n", "entries": ["scaled"], "arch": ARCH})
+    assert error.code == "unsupported" and "started anew" in error.message
+
+
+def test_what_others_can_write_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
+    header = tree / "small/detail/factor.h"
+    for path, mode in ((header, 0o664), (header, 0o646), (tree / "small", 0o777), (tree, 0o775), (tree.parent, 0o757)):
+        before = path.stat().st_mode & 0o7777
+        os.chmod(path, mode)
+        log = not_started(tmp_path, tree)
+        assert "kernels.include_extra" in log and str(path) in log and "written by others" in log
+        os.chmod(path, before)
+
+
+@as_root
+def test_what_belongs_to_somebody_else_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
+    for path in (tree / "small/scale.h", tree / "small/detail", tree, tree.parent):
+        os.chown(path, 65534, 65534)
+        assert "another user" in not_started(tmp_path, tree)
+        os.chown(path, 0, 0)
+    os.chmod(tree / "small/scale.h", 0o600)
+    assert "chmod -R go+rX" in not_started(tmp_path, tree)
+
+
+def test_what_is_no_tree_is_refused_at_start(tmp_path: Path, tree: Path) -> None:
+    assert "no absolute path" in not_started(tmp_path, "include")
+    assert "No such file" in not_started(tmp_path, tree / "nothing")
+    assert "no folder" in not_started(tmp_path, tree / "small/scale.h")
+    assert "no folder" in not_started(tmp_path, "/")
+    os.mkfifo(tree / "pipe", 0o644)
+    assert "no file, folder or link" in not_started(tmp_path, tree)
+    (tree / "pipe").unlink()
+    assert "more than 8" in not_started(tmp_path, *[tree] * 9)

@@ -9,18 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from domains import FIXTURES, Client, Domains
-from gpu_machine import N, only_with_the_standin, values
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin, values
 from support import backends, nvml, proc, raw
 from support.daemon import Daemon, binary
+from support.kernels import OTHERS, compile_source, declare, pointer, scalar
 from support.memfd import Shared
-from user_kernels import OTHERS, compile_source, declare, only_with_nvrtc, pointer, scalar
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "client_py"))
 
@@ -91,22 +90,6 @@ def test_an_op(start: Callable[..., Domains], client: Callable[..., Client]) -> 
     own.square()
 
 
-def test_the_process_is_another_one(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start(env=counting())
-    own = client(machine)
-    own.square()
-    (common,) = machine.executors()
-    launches = machine.control.row(common).launches
-    count(own)
-    (profiling,) = machine.executors() - {common}
-    first = machine.control.row(profiling).launches
-    count(own)
-    assert machine.control.row(profiling).launches == first + 2 * 3, "two a pass"
-    count(own, cache="warm")
-    assert machine.control.row(profiling).launches == first + 2 * 2 * 3
-    assert machine.control.row(common).launches == launches
-
-
 @only_with_nvrtc
 def test_a_kernel(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     own = client(start(env=counting()))
@@ -150,29 +133,6 @@ def test_what_each_pass_finds(start: Callable[..., Domains], client: Callable[..
     kernel = declare(own.connection, module, entry="custom_kernel", params=params, grid=[4], block=[256])
     assert launch(kernel) == 3 + 2 * 3 + flushes, "what it is restored from, too"
     assert launch(kernel, cache="warm") == 3 + 2 * 3
-
-
-def test_the_second_execution_of_a_pass_is_the_cold_one(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    machine = start(env=counting())
-    own = client(machine)
-    own.square()
-    before = machine.executors()
-    count(own)
-    (profiling,) = machine.executors() - before
-    row, found = machine.control.row(profiling), []
-    with machine.control.gate("kernel") as gate:
-        asked = own.connection.request("counters", square(own, out=[own.tensors[0]]))
-        for _ in range(2 * 3):
-            machine.wait(lambda: row.waiting("kernel") == 1)
-            found.append(row.copies_d2d)
-            passed = row.passed("kernel")
-            gate.let(1)
-            machine.wait(lambda passed=passed: row.passed("kernel") > passed)
-    own.connection.reply(asked).get()
-    to_cold, to_next = found[1] - found[0], found[2] - found[1]
-    assert to_next == 1, "restored, not flushed"
-    assert to_cold > 1, "restored and flushed"
-    assert [b - a for a, b in pairwise(found)] == [to_cold, 1] * 2 + [to_cold]
 
 
 def test_operands_that_overlap(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
@@ -296,29 +256,6 @@ def test_kopsctl(start: Callable[..., Domains], tmp_path: Path) -> None:
 # ---- alone ----
 
 
-def test_others_are_held(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """While it counts no job of another executor runs, and what runs ends first."""
-    machine, own, other, common = pair(start, client)
-    count(own)  # its process is there
-    (profiling,) = machine.executors() - {common}
-    before = machine.control.row(profiling).launches
-    with machine.control.gate("kernel") as gate:
-        first = other.connection.request("run", square(other))
-        machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
-        counted = own.connection.request("counters", square(own))
-        for _ in range(5000):  # time in which one that does not wait would launch
-            other.connection.call("ping", {})
-        assert machine.control.row(profiling).launches == before, "it waits for the one that runs"
-        gate.let(1)
-        other.connection.reply(first).get()
-        machine.wait(lambda: machine.control.row(profiling).waiting("kernel") == 1)
-        held = other.connection.request("run", square(other))
-        other.connection.call("ping", {})
-        assert machine.control.row(common).waiting("kernel") == 0, "the job was not sent"
-    own.connection.reply(counted).get()
-    other.connection.reply(held).get()
-
-
 @pytest.mark.parametrize("waits", [True, False])
 def test_the_next_waits_as_long_as_others_did(start: Callable[..., Domains], client: Callable[..., Client], waits: bool) -> None:
     machine, own, other, common = pair(start, client)
@@ -367,19 +304,3 @@ def test_others_do_not_wait_for_ever(start: Callable[..., Domains], client: Call
         assert own.connection.reply_error(counted).code == "job_timeout"
         machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
     other.connection.reply(held).get()
-
-
-def test_one_that_is_cancelled_holds_nobody(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
-    """While it waits for the job of another."""
-    machine, own, other, common = pair(start, client)
-    count(own)
-    with machine.control.gate("kernel") as gate:
-        first = other.connection.request("run", square(other))
-        machine.wait(lambda: machine.control.row(common).waiting("kernel") == 1)
-        counted = own.connection.request("counters", square(own))
-        assert own.connection.call("cancel", {"msgid": counted})["cancelled"]
-        assert own.connection.reply_error(counted).code == "cancelled"
-        second = other.connection.request("run", square(other, stream=1))
-        gate.let(2)
-        other.connection.reply(first).get()
-        other.connection.reply(second).get()

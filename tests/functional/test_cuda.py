@@ -1,4 +1,4 @@
-"""CUDA IPC over a stand-in driver: caching, lifetimes and faults that no healthy GPU produces on demand.
+"""CUDA memory of clients over a stand-in driver: caching, lifetimes and faults that no healthy GPU produces on demand.
 
 In that driver the bytes of a handle repeat after free and malloc, gates hold work where a test wants it, calls fail on
 command, and calls that a correct program does not make are counted.
@@ -11,11 +11,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import FIXTURES, Connect, Machine, N, only_with_the_standin, operands, register, reuse, square, values, vector
-from support import memfd, raw, users
+from domains import Plain
+from gpu_machine import (
+    FIXTURES,
+    LAUNCH_OUT_OF_RESOURCES,
+    UNKNOWN,
+    Connect,
+    Machine,
+    N,
+    only_with_the_standin,
+    operands,
+    register,
+    reuse,
+    square,
+    values,
+    vector,
+)
+from support import memfd, proc, raw, users
 from support.cuda_exporter import Exporter, Memory
 from support.raw import tensor
 
+MEMORY_POOLS_SUPPORTED = 115  # a CUdevice_attribute
 pytestmark = only_with_the_standin
 shared_machine, machine, connect, connection, exporter = FIXTURES
 
@@ -59,37 +75,6 @@ def test_some_untimed_runs_are_timed_for_the_statistics(connection: raw.Connecti
     assert row["count"] == 2 * 61 and row["exec_us"]["p50"] > 0
     timed = sum(r["latency"]["device"]["count"] for r in connection.call("clients")["clients"])
     assert timed == 2
-
-
-def test_one_mapping_for_all(connect: Connect, exporter: Exporter, machine: Machine) -> None:
-    """Equal handle and id: one open for the process, gone with the last user."""
-    a, out = operands(exporter)
-    one, two, three = connect(), connect(), connect()
-    before, opened = machine.row.live_ipc_mappings, machine.row.ipc_maps
-    buffer = register(one, a)
-    assert register(one, a) != buffer
-    register(two, a)
-    three.call("run", square(a, out))
-    assert machine.row.ipc_maps - opened == 2
-    assert machine.row.live_ipc_mappings - before == 2
-    one.close()
-    three.close()
-    two.call("run", square(a, out))
-    assert machine.row.ipc_maps - opened <= 3  # `out` was three's alone
-
-
-def test_without_alloc_id_nothing_is_shared_or_kept(
-    connection: raw.Connection, exporter: Exporter, machine: Machine
-) -> None:
-    a, out = operands(exporter)
-    params = square(a, out)
-    for t in (*params["in"], *params["out"]):
-        del t["alloc_id"]
-    before = machine.row.live_ipc_mappings
-    for _ in range(3):
-        connection.call("run", params)
-        assert (values(out) == 9).all()
-    machine.wait(lambda: machine.row.live_ipc_mappings == before)
 
 
 # ---- handle bytes that repeat ----
@@ -228,7 +213,9 @@ def test_memory_of_the_daemon_itself(connection: raw.Connection, exporter: Expor
     assert (content[N : 2 * N] == 9).all() and not content[:N].any()
 
     again = {"kind": "cuda_vmm", "size": 4096, "fd": 0, "device": machine.gpu}
-    assert connection.call("register", again, [fd])["buffer"] != result["buffer"]
+    other = connection.call("register", again, [fd])["buffer"]
+    error = connection.run_error("square", [tensor(result["buffer"], [16])], [tensor(other, [16], offset=4)])
+    assert other != result["buffer"] and error.code == "overlap"
     os.close(fd)
     reply.fds.clear()
     foreign = memfd.make(4096)
@@ -237,20 +224,6 @@ def test_memory_of_the_daemon_itself(connection: raw.Connection, exporter: Expor
 
 
 # ---- concurrency ----
-
-
-@pytest.mark.parametrize("streams", [True, False], ids=["streams", "connections"])
-def test_overlap(connect: Connect, exporter: Exporter, machine: Machine, streams: bool) -> None:
-    """The kernels of two connections, or of two streams of one, are on the device at once."""
-    one = connect()
-    two = one if streams else connect()
-    m = [vector(exporter.alloc(4 * N)) for _ in range(4)]
-    with machine.control.gate("kernel"):
-        first = one.request("run", square(m[0], m[1]))
-        second = two.request("run", square(m[2], m[3], stream=int(streams)))
-        machine.reaches("kernel", 2)
-    one.reply(first).get()
-    two.reply(second).get()
 
 
 def test_runs_of_one_program_on_other_memory_overlap(
@@ -291,22 +264,6 @@ def test_a_slow_open_stops_nobody_else(connect: Connect, exporter: Exporter, mac
 # ---- memfds on the GPU ----
 
 
-def test_staging(connection: raw.Connection, machine: Machine) -> None:
-    """Shared host memory is copied there and back, and the copies are timed."""
-    shared = memfd.Shared(1 << 20)
-    data = shared.view(np.float32, 1 << 18)
-    data[:] = 3
-    buffer = connection.register(shared)
-    count = 1 << 16
-    views = [tensor(buffer, [count])], [tensor(buffer, [count], offset=4 * count)]
-    result = connection.run("square", *views, device=machine.gpu)
-    assert result["device"] == machine.gpu
-    assert result["timings"]["h2d_us"] >= 0 and result["timings"]["d2h_us"] >= 0
-    assert (data[count : 2 * count] == 9).all() and (data[2 * count :] == 3).all()
-    connection.call("release", {"buffer": buffer})
-    machine.wait(lambda: machine.row.live_host_registrations == 0)
-
-
 def test_mixed_host_and_device_memory(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
     """A memfd beside GPU memory: the run goes where the GPU memory is."""
     a, shared = vector(exporter.alloc(4 * N)), memfd.Shared(4 * N)
@@ -320,3 +277,260 @@ def test_mixed_host_and_device_memory(connection: raw.Connection, exporter: Expo
     result = connection.run("square", [view], [view], device="host")
     assert result["device"] == "host" and "host_us" in result["timings"]
     assert (shared.view(np.float32, N) == 81).all()
+
+
+def test_the_second_copy_is_not_prepared_again(connection: raw.Connection, machine: Machine) -> None:
+    host, gpu = tensor(connection.register(memfd.Shared(4 * N)), [16]), Plain(connection, machine.gpu, N)
+    connection.run("copy", [host], [gpu.tensor(16)])
+    registered = machine.row.live_host_registrations
+    for _ in range(50):
+        connection.run("copy", [host], [gpu.tensor(16)])
+    assert machine.row.live_host_registrations == registered
+
+
+def test_variants_of_copies_say_where_they_cannot(connection: raw.Connection, machine: Machine) -> None:
+    host, gpu = tensor(connection.register(memfd.Shared(4 * N)), [16]), Plain(connection, machine.gpu, N)
+    for a, out, more in (
+        (gpu.tensor(16), gpu.tensor(16, 16), {}),
+        (host, {**host, "offset": 64}, {"device": machine.gpu}),
+        ({**host, "shape": [8], "strides": [2]}, gpu.tensor(8), {}),
+    ):
+        error = connection.run_error("copy", [a], [out], attrs={"variant": "transfer"}, **more)
+        assert error.code == "invalid_argument" and "transfer" in str(error)
+    for variant in ("transfer", "strided"):
+        assert connection.run("copy", [host], [gpu.tensor(16)], attrs={"variant": variant})["variant"] == variant
+
+
+def test_copies_in_a_sequence_keep_their_order(connection: raw.Connection, machine: Machine) -> None:
+    shared = memfd.Shared(4 * N)
+    numbers, gpu = shared.view(np.float32, 48), Plain(connection, machine.gpu, N)
+    numbers[:] = np.arange(48)
+    host = tensor(connection.register(shared), [16])
+    steps = [("copy", 0, 1), ("square", 1, 2), ("copy", 2, 3), ("copy", 3, 1), ("square", 1, 1), ("copy", 1, 0)]
+    ops = [{"op": op, "in": [a], "out": [out]} for op, a, out in steps]
+    connection.call("sequence", {"tensors": [host, gpu.tensor(16), gpu.tensor(16, 16), {**host, "offset": 128}], "ops": ops})
+    assert (numbers[32:] == np.arange(16) ** 2).all() and (numbers[:16] == np.arange(16) ** 4).all()
+
+
+# ---- lifetimes ----
+
+
+def test_release_during_use_is_deferred(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, out = operands(exporter)
+    before = machine.row.live_ipc_mappings
+    buffers = [register(connection, m) for m in (a, out)]
+    with machine.control.gate("kernel"):
+        running = connection.request("run", {"op": "square", "in": [tensor(buffers[0], [N])], "out": [tensor(buffers[1], [N])]})
+        machine.reaches("kernel")
+        for buffer in buffers:
+            connection.call("release", {"buffer": buffer})
+        assert connection.alive()
+        assert machine.row.live_ipc_mappings - before == 2
+    connection.reply(running).get()
+    assert (values(out) == 9).all()
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_memory_goes_during_a_kernel(connection: raw.Connection, machine: Machine, dies: bool) -> None:
+    """Its process dies, or frees it. An open mapping keeps the memory alive: the job ends, and later ones, too."""
+    exporter = machine.exporter()
+    a, out = operands(exporter)
+    connection.call("run", square(a, out))
+    with machine.control.gate("kernel"):
+        running = connection.request("run", square(a, out))
+        machine.reaches("kernel")
+        exporter.kill() if dies else a.free()
+    connection.reply(running).get()
+    if dies:
+        connection.call("run", square(a, out))
+    else:
+        assert (values(out) == 9).all()
+        exporter.close()
+    assert machine.daemon.running()
+
+
+def test_trim(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    a, out = operands(exporter)
+    before = machine.row.live_ipc_mappings
+    buffer = register(connection, a)
+    connection.run("square", [tensor(buffer, [N])], [out.inline([N])])
+    assert machine.row.live_ipc_mappings - before == 2
+    result = connection.call("trim")
+    assert result["mappings"] == 2 and result["unpinned"] >= 2 * 4 * N
+    machine.wait(lambda: machine.row.live_ipc_mappings == before)
+    assert connection.call("trim") == {"unpinned": 0, "mappings": 0}
+    closed = [m for m in connection.call("stats")["mappings"] if m["kind"] == "cuda_ipc"]
+    assert closed and not any(m["open"] for m in closed)
+    vector(a, np.full(N, 4, np.float32))
+    timings = connection.run("square", [tensor(buffer, [N])], [out.inline([N])])["timings"]
+    assert timings["map_us"] > 0
+    assert (values(out) == 16).all()
+
+
+def test_trim_spares_other_connections(connect: Connect, exporter: Exporter, machine: Machine) -> None:
+    one, two = connect(), connect()
+    a, out = operands(exporter)
+    one.call("run", square(a, out))
+    opened = machine.row.ipc_maps
+    assert two.call("trim")["mappings"] == 0
+    one.call("run", square(a, out))
+    assert machine.row.ipc_maps == opened
+
+
+@pytest.mark.parametrize("used_anew", [False, True])
+def test_closed_reference_becomes_stale(connection: raw.Connection, exporter: Exporter, used_anew: bool) -> None:
+    """Closed while idle, then its memory is freed, and the bytes of its handle may be used anew: the old reference is not
+    reopened."""
+    a, out = operands(exporter)
+    buffer = register(connection, a)
+    connection.call("trim")
+    if used_anew:
+        new = vector(reuse(exporter, a), np.full(N, 5, np.float32))
+        connection.call("run", square(new, out))
+        assert (values(out) == 25).all()
+    else:
+        a.free()
+    error = connection.run_error("square", [tensor(buffer, [N])], [out.inline([N])])
+    assert error.code in (("stale_buffer",) if used_anew else ("stale_buffer", "invalid_handle")), error
+
+
+def test_idle_mappings_close_by_themselves() -> None:
+    machine = Machine("[limits]\nidle_close_s = 2\n")
+    with machine.daemon, machine.daemon.connect() as connection, machine.operands() as (a, out):
+        connection.call("run", square(a, out))
+        assert machine.row.live_ipc_mappings == 2
+        machine.wait(lambda: machine.row.live_ipc_mappings == 0)
+        connection.call("run", square(a, out))
+        assert (values(out) == 9).all()
+        assert not machine.control.misuses()
+
+
+def test_inline_references_are_bounded() -> None:
+    machine = Machine()
+    with machine.daemon, machine.daemon.connect() as connection, machine.operands() as (a, _):
+        most = connection.call("hello")["limits"]["inline_mappings"]
+        for memory in [a, *(vector(a.exporter.alloc(4 * N)) for _ in range(most + 5))]:
+            connection.call("run", square(memory, memory))
+        machine.wait(lambda: machine.row.live_ipc_mappings <= most)
+        connection.call("run", square(a, a))
+        assert (values(a) == 81).all()
+
+
+# ---- deadlines and cancels of kernels that run: a GPU does not stop them, so a gate holds them. See test_cancel.py. ----
+
+
+def test_deadline_of_a_running_kernel(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """It is answered while the kernel runs on: order, memory and barriers wait for the kernel."""
+    (a, out), more = operands(exporter), exporter.alloc(4 * N)
+    mapped = machine.row.live_ipc_mappings
+    connection.call("run", square(a, out))  # from now on nothing is opened before a run goes to the device
+    with machine.control.gate("kernel"):
+        late = connection.request("run", square(a, out, deadline_ms=5))
+        error = connection.reply_error(late)
+        assert (error.code, error.detail) == ("deadline_exceeded", {"ended": False})
+        assert connection.call("cancel", {"msgid": late}) == {"cancelled": False}, "nobody has that msgid any more"
+        assert connection.reply(connection.request("ping", msgid=late)).get() == {}
+        behind = connection.request("run", square(out, more))
+        for memory in (a, out):
+            connection.call("release", {"ipc": memory.handle})
+        trim = connection.request("trim")
+        assert connection.alive()
+        assert not {behind, trim} & set(connection.replies), "the kernel has not ended"
+        assert machine.row.live_ipc_mappings - mapped >= 2, "its memory was closed"
+    connection.reply(behind).get()
+    connection.reply(trim).get()
+    assert (values(more) == 81).all()
+
+
+def test_answered_work_keeps_its_place(connect: Connect, exporter: Exporter, machine: Machine) -> None:
+    """Whoever stacks up work behind deadlines is not read once `limits.inflight` of it is there."""
+    a, out = operands(exporter)
+    one, watcher = connect(), connect()
+    limit = one.call("hello")["limits"]["inflight"]
+    one.call("run", square(a, out))
+    with machine.control.gate("kernel"):
+        first = one.request("run", square(a, out, deadline_ms=1))
+        assert one.reply_error(first).detail == {"ended": False}
+        asked = [one.request("run", square(a, out)) for _ in range(limit + 10)]
+        machine.wait(lambda: max(c["inflight"] for c in watcher.call("clients")["clients"]) == limit)
+    for msgid in asked:
+        one.reply(msgid).get()
+
+
+def test_a_deadline_behind_a_cancel(connection: raw.Connection, exporter: Exporter, machine: Machine) -> None:
+    """The reply comes at the deadline, and is the one that cancel promised."""
+    a, out = operands(exporter)
+    with machine.control.gate("kernel"):
+        running = connection.request("run", square(a, out, deadline_ms=2000))
+        machine.reaches("kernel")
+        assert connection.call("cancel", {"msgid": running}) == {"cancelled": True}
+        error = connection.reply_error(running)
+        assert (error.code, error.detail) == ("cancelled", {"ended": False})
+    connection.call("trim")
+
+
+# ---- faults ----
+
+
+def test_launch_error_is_the_requesters(connect: Connect, exporter: Exporter, machine: Machine) -> None:
+    one, two = connect(), connect()
+    a, out = operands(exporter)
+    one.call("run", square(a, out))
+    fault = machine.control.fail("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES, pid=machine.daemon.gpu_pid)
+    error = one.error("run", square(a, out))
+    assert fault.fired and error.code == "device_error"
+    assert "RESOURCES" in str(error.detail["driver"]).upper(), error.detail
+    two.call("run", square(a, out))
+    one.call("run", square(a, out))
+    assert (values(out) == 9).all()
+
+
+def test_a_gpu_without_memory_pools() -> None:
+    """It computes on device memory. Shared host memory is copied through a pool: the requester is told that it cannot be."""
+    machine = Machine(env={"KOPS_STANDIN_ATTRIBUTES": f"{MEMORY_POOLS_SUPPORTED}=0"})
+    with machine.daemon as daemon, daemon.connect() as connection, machine.operands() as (a, out):
+        view = tensor(connection.register(memfd.Shared(4 * N)), [N])
+        steps = {"op": "square", "in": [view], "out": [view], "device": machine.gpu}
+        for _ in range(2):
+            error = connection.error("run", steps)
+            assert error.code == "unsupported" and "memory pools" in str(error), error
+            connection.call("run", square(a, out))
+            assert (values(out) == 9).all()
+        assert "event=fault" not in daemon.log() and not machine.control.misuses()
+
+
+def test_memory_that_the_driver_does_not_let_go_of() -> None:
+    """Its addresses are given to no other memory: the GPU could not register that, or would read the old pages."""
+    machine = Machine()
+    with machine.daemon as daemon, daemon.connect() as connection:
+        shared = memfd.Shared(8 * N)
+        for value in (2, 3, 4, 5):
+            fault = machine.control.fail("cuMemHostUnregister", UNKNOWN, pid=daemon.gpu_pid)
+            shared.view(np.float32, N)[:] = value
+            buffer = connection.register(shared)
+            view = tensor(buffer, [N])
+            connection.run("square", [view], [{**view, "offset": 4 * N}], device=machine.gpu)
+            assert (shared.view(np.float32, N, 4 * N) == value * value).all()
+            connection.call("release", {"buffer": buffer})
+            machine.wait(lambda fault=fault: fault.fired)
+            proc.eventually(lambda: not proc.maps(daemon.pid), "the memory itself is let go of")
+        assert machine.row.live_host_registrations == 4
+        proc.eventually(lambda: "event=unregister_failed" in daemon.log(), "the daemon says so")
+
+
+def test_a_handle_that_the_driver_does_not_close() -> None:
+    """Other memory may get the same handle, and must not be taken for what is still open."""
+    machine = Machine()
+    with machine.daemon as daemon, daemon.connect() as connection:
+        exporter = machine.exporter()
+        memory = vector(exporter.alloc(4 * N))
+        buffer = register(connection, memory)
+        connection.run("square", [tensor(buffer, [N])], [tensor(buffer, [N])])
+        before = daemon.gpu_pid
+        machine.control.fail("cuIpcCloseMemHandle", UNKNOWN, pid=before)
+        connection.call("release", {"buffer": buffer})
+        proc.eventually(lambda: daemon.gpu_pid not in (before, daemon.pid), "another executor")
+        connection.run("square", [memory.inline([N])], [memory.inline([N])])
+        assert (values(memory) == 81).all()
+        exporter.close()

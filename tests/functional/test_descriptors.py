@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from arrays import Vectors
-from gpu_machine import Machine, only_with_the_standin
 from support import backends, proc, raw, users
 from support.daemon import Daemon
 
@@ -134,23 +133,6 @@ def test_the_end_does_not_wait_for_it(lingering: NewLingering) -> None:
         daemon.stop()
 
 
-def test_a_newcomer_who_is_turned_away(lingering: NewLingering) -> None:
-    bounds = ("--set", "server.max_connections=2", "--set", "quota.connections=0")
-    with Daemon(*bounds, config=CONFIG) as daemon, daemon.connect() as other:
-        assert other.alive()
-        with daemon.connect() as second:
-            assert second.alive()
-            before, rude = threads(daemon), lingering()
-            with stopped(daemon), daemon.connect() as third:
-                third.send(PING, fds=[rude.own.fileno()])
-                rude.own.close()
-            assert other.alive()
-            proc.eventually(lambda: proc.closing(daemon.pid) == 1, "it is still being closed")
-            assert other.alive()
-            rude.end()
-            proc.eventually(lambda: proc.closing(daemon.pid) == 0 and threads(daemon) <= before, "it is closed")
-
-
 def test_out_of_band(lingering: NewLingering) -> None:
     """What the kernel would drop by itself, were it not asked to keep it in line."""
     with Daemon(config=CONFIG) as daemon, daemon.connect() as other, daemon.connect() as connection:
@@ -225,21 +207,3 @@ def test_they_count_as_their_user_s(lingering: NewLingering) -> None:
         proc.eventually(welcome, "she may connect again")
         os.close(one)
         os.close(two)
-
-
-@only_with_the_standin
-def test_what_a_driver_does_not_know(lingering: NewLingering) -> None:
-    """As a handle of memory it is refused, which the driver is asked for on the pool."""
-    machine = Machine(users.OPEN)
-    with machine.daemon, machine.daemon.connect() as connection, machine.daemon.connect() as other, machine.operands() as (a, _):
-        rude = [lingering() for _ in range(POOL_THREADS + 1)]
-        params = {"kind": "cuda_vmm", "size": 2 << 20, "device": machine.gpu, "fd": 0}
-        with stopped(machine.daemon):
-            msgids = [connection.request("register", params, fds=[one.own.fileno()]) for one in rude]
-            for one in rude:
-                one.own.close()
-        for msgid in msgids:
-            connection.reply_error(msgid)
-        other.call("register", a.register_params())
-        for one in rude:
-            one.end()

@@ -10,10 +10,11 @@ from typing import Any
 import prometheus
 import pytest
 from arrays import LongRun, Vectors
+from gpu_machine import only_with_nvrtc, wait_for_compilers
 from support import backends, memfd, raw, users
 from support.daemon import Daemon
+from support.kernels import ADD, ARCH
 from support.users import STRANGER, as_root
-from user_kernels import ADD, ARCH, only_with_nvrtc, wait_for_compilers
 
 CONFIG = backends.config(backends.HOST)
 
@@ -71,13 +72,8 @@ def test_work_in_flight_ends_and_new_work_is_refused(server: Daemon) -> None:
         assert asked not in admin.replies
         shared = memfd.Shared(4096)
         params: dict[str, Any] = {"op": "square", "in": [vectors.tensor(0)], "out": [vectors.tensor(1)]}
-        body = {"tensors": [vectors.tensor(0)], "ops": []}
-        refused = [
-            ("run", params), ("alloc", {"size": 1}), ("sequence", body), ("program", body),
-            ("run_program", {"program": 1}), ("timelines", {}), ("compile", {"source": "", "entries": []}),
-            ("kernel", {"module": 1, "entry": "", "params": []}), ("launch", {"kernel": 1, "args": []}),
-        ]  # fmt: skip
-        for method, given in refused:
+        # All methods that begin work: the model test.
+        for method, given in (("run", params), ("alloc", {"size": 1}), ("launch", {"kernel": 1, "args": []})):
             error = worker.error(method, given)
             assert (error.code, error.detail.get("draining")) == ("shutting_down", True), method
         error = worker.error("register", {"kind": "memfd", "size": 4096, "fd": 0}, [shared.fd])
@@ -125,9 +121,12 @@ def test_resume_answers_those_who_wait(server: Daemon) -> None:
         assert worker.alive() and state(worker) == "draining"
 
 
+@pytest.mark.parametrize("supervised", [False, True])
 @pytest.mark.parametrize("leaves", [False, True], ids=["who asked waits", "who asked is gone"])
-def test_stop_waits_for_what_is_in_flight(server: Daemon, leaves: bool) -> None:
-    with server.connect() as worker:
+def test_stop_waits_for_what_is_in_flight(leaves: bool, supervised: bool) -> None:
+    """A supervisor ends with it: the end was asked for."""
+    server = Daemon(*["--supervise"] * supervised, config=CONFIG)
+    with server, server.connect() as worker:
         vectors = Vectors(worker, 2, 1000)
         vectors[0][:] = 3
         long = LongRun(worker)
@@ -147,7 +146,8 @@ def test_stop_waits_for_what_is_in_flight(server: Daemon, leaves: bool) -> None:
             assert admin.wait_closed() is None
             admin.close()
         assert worker.wait_closed() is None
-    assert server.wait() == 0
+        assert server.wait() == 0
+        assert "event=supervise_restart" not in server.log()
 
 
 @pytest.mark.parametrize("how", ["stop", "sigterm"])
@@ -170,17 +170,6 @@ def test_stop_when_the_time_is_over(how: str) -> None:
         assert daemon.wait() == 0
 
 
-@pytest.mark.parametrize("supervised", [False, True])
-def test_stop_when_idle(supervised: bool) -> None:
-    """A supervisor ends with it: the end was asked for."""
-    with Daemon(*["--supervise"] * supervised, config=CONFIG) as daemon:
-        with daemon.connect() as connection:
-            assert connection.call("drain", {"stop": True}) == {"drained": True, "jobs": 0, "connections": 1}
-            assert connection.wait_closed() is None
-        assert daemon.wait() == 0
-    assert "event=supervise_restart" not in daemon.log()
-
-
 def test_the_manager_hears_of_it() -> None:
     with Daemon(config=CONFIG, manager=True) as daemon:
         with daemon.connect() as connection:
@@ -191,12 +180,6 @@ def test_the_manager_hears_of_it() -> None:
             connection.call("drain", {"stop": True})
             assert daemon.heard("STOPPING=1")
         assert daemon.wait() == 0
-
-
-def test_a_notification_drains(server: Daemon) -> None:
-    with server.connect() as connection:
-        connection.send(raw.pack([2, "drain", [{}]]))
-        assert connection.alive() and state(connection) == "draining"
 
 
 @only_with_nvrtc

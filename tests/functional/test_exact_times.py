@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from domains import FIXTURES, Client, NewClient, Plain, Start
-from gpu_machine import N, only_with_the_standin
+from domains import FIXTURES, Client, NewClient, Start
+from gpu_machine import N, only_with_nvrtc, only_with_the_standin
 from support import backends, proc, raw
+from support.daemon import Daemon
 from support.memfd import Shared
-from user_kernels import hostile_kernel, only_with_nvrtc
 
 pytestmark = [only_with_the_standin, only_with_nvrtc]
 start, client = FIXTURES
@@ -19,8 +20,7 @@ LOST, LATE = ({**RECORDS, "KOPS_STANDIN_CUPTI": how} for how in ("lose", "late")
 
 
 def launch(own: Client, **how: Any) -> dict[str, Any]:
-    request = {"kernel": own.custom, "args": [own.tensors[1], own.tensors[0], N], **how}
-    result: dict[str, Any] = own.connection.call("launch", request)
+    result: dict[str, Any] = own.connection.reply(own.ask(**how)).get()
     return result
 
 
@@ -39,18 +39,6 @@ def test_a_call_waits_for_its_record(start: Start, client: NewClient) -> None:
     assert repeated["timer"] == "cupti" and len(repeated["timings"]["samples"]) == 300
 
 
-def test_a_backlog_of_long_kernels_has_its_times(start: Start, client: NewClient) -> None:
-    """The stand-in's records come when the stream pauses, as CUPTI's do."""
-    machine = start(env=RECORDS)
-    own = client(machine)
-    runs = Plain(own.connection, machine.gpu, 1, "u32")
-    request = {"kernel": hostile_kernel(own.connection, "run_for"), "args": [runs.tensor(), 50_000], "exact": True}
-    sent = [own.connection.request("launch", request) for _ in range(6)]
-    results = [own.connection.reply(each).get() for each in sent]
-    assert [result["timer"] for result in results] == ["cupti"] * 6
-    assert all(result["timings"].get("gpu_us", 0) >= 50_000 for result in results), results
-
-
 def share(own: Client) -> None:
     """Its tensors are host memory from now on, which the daemon copies to the GPU and back."""
     own.tensors = [raw.tensor(own.connection.register(Shared(4 * N)), [N]) for _ in own.tensors]
@@ -65,31 +53,6 @@ def test_exact_calls_of_host_memory(start: Start, client: NewClient, env: dict[s
     for _ in range(3):
         result = launch(own, exact=True)
         assert result["timer"] == "cupti" if env is RECORDS else "gpu_us" not in result["timings"], result
-
-
-def test_without_records_events_tell(start: Start, client: NewClient) -> None:
-    own = client(start(env={"KOPSD_EXECUTORS_CUPTI": "off"}), own=True)
-    for _ in range(100):
-        result = launch(own, exact=True)
-        assert result["timer"] == "events"
-        if "wait_us" in result["timings"]:  # not where the host was interrupted for longer than the gate waits
-            break
-    check_sum(result["timings"])
-
-
-def test_statistics_get_their_times_later(start: Start, client: NewClient) -> None:
-    """One launch in 61 is timed, by a record that comes after the reply."""
-    own = client(start(env=RECORDS), own=True)
-    own.connection.call("stats", {"reset": True})
-    for _ in range(130):
-        launch(own, timing=False)
-
-    def row() -> dict[str, Any]:
-        rows: list[dict[str, Any]] = own.connection.call("stats")["ops"]
-        return next(r for r in rows if r["op"] == "custom_kernel")
-
-    proc.eventually(lambda: "exec_us" in row(), "the statistics have no times")
-    assert row()["count"] == 130 and row()["exec_us"]["min"] > 0
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -152,3 +115,40 @@ def test_ended_traces_make_room(start: Start, client: NewClient) -> None:
         return reply.error is None
 
     proc.eventually(begins, "ended traces count for ever")
+
+
+# ---- `wall_us`: what the daemon's own clock says, beside what the process that ran it claims ----
+
+
+def check(times: dict[str, Any]) -> None:
+    """All executions are within the wall time, which is within the request."""
+    claimed = sum(times.get("samples", [times.get("gpu_us", times.get("host_us"))]))
+    assert claimed <= times["wall_us"] <= times["total_us"], times
+
+
+def test_a_kernel_takes_as_long_as_the_daemon_waits(start: Start, client: NewClient) -> None:
+    own = client(start())
+    own.memory[1].write(bytes(4 * N))
+    for us in (20_000, 100_000):
+        times = own.connection.reply(own.ask_for(us)).get()["timings"]
+        assert times["wall_us"] >= us
+        check(times)
+    own.own()
+    assert "wall_us" not in launch(own, timing=False)["timings"]
+    times = launch(own, repeat=200, warmup=3)["timings"]
+    assert len(times["samples"]) == 200
+    check(times)
+    step = {"kernel": own.custom, "args": [1, 0, N]}
+    steps = {"tensors": own.tensors[:2], "ops": [step, step]}
+    check(own.connection.call("sequence", {**steps, "repeat": 50})["timings"])
+    program = own.connection.call("program", steps)["program"]
+    check(own.connection.call("run_program", {"program": program, "timing": True})["timings"])
+
+
+def test_wall_time_on_the_host() -> None:
+    with Daemon() as daemon, daemon.connect() as connection:
+        shared = Shared(8 * N)
+        buffer = connection.register(shared)
+        np.frombuffer(shared.map, np.float32)[:] = 3
+        run = {"op": "square", "in": [raw.tensor(buffer, [N])], "out": [raw.tensor(buffer, [N], offset=4 * N)], "repeat": 20}
+        check(connection.call("run", run)["timings"])

@@ -1,28 +1,25 @@
 """The common executor, on the stand-in driver: what it has and costs, how it is counted, and its end with the whole service.
-test_executor_kills.py kills it."""
+test_executor_kills.py kills it. As a client of MPS it is ended by MPS or in order, and killed last, because that would end the work of
+MPS's other clients."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import prometheus
 import pytest
-from domains import FIXTURES, Client, Domains, NewClient, Start
-from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_the_standin, square, values
-from support import memfd, proc, raw
-from support.raw import tensor
-from user_kernels import custom_kernel, only_with_nvrtc
+from gpu_machine import DEVICE_LOST_STATUS, ILLEGAL_ADDRESS, UNKNOWN, Machine, N, only_with_nvrtc, only_with_the_standin, square, values
+from support import proc, raw
+from support.cuda_exporter import Memory
+from support.kernels import custom_kernel
 
 pytestmark = only_with_the_standin
-start, client = FIXTURES
-POLLS = {"KOPSD_SERVER_SPIN_US": "100"}  # also on a machine with few processors
-HELD = 0.4  # seconds
 
 
 @pytest.fixture
@@ -45,20 +42,6 @@ def test_the_daemon_has_no_driver(machine: Machine) -> None:
     assert not loaded(machine.daemon.pid)
 
 
-def test_an_idle_executor_costs_nothing(machine: Machine) -> None:
-    with machine.daemon.connect() as connection, machine.operands() as (a, out):
-        connection.call("run", square(a, out))
-        pid = executor_of(machine)
-        proc.eventually(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] == "S", "it sleeps")
-        seen = []
-        while not seen or seen[-1] >= 10:  # what ends some work after the last job is over by one of these seconds
-            assert len(seen) < 5, f"wake-ups in a second each: {seen}"
-            before, ticks = proc.context_switches(pid), proc.cpu_ticks(machine.daemon.pid)
-            assert not connection.readable(1)
-            seen.append(proc.context_switches(pid) - before)
-        assert proc.cpu_ticks(machine.daemon.pid) - ticks <= 1, "the daemon is idle, too"
-
-
 def test_a_signal_to_the_whole_service(machine: Machine) -> None:
     """A service manager ends all processes of a service. Jobs that run are finished first."""
     with machine.daemon.connect() as connection, machine.operands() as (a, out):
@@ -79,25 +62,8 @@ def test_a_signal_to_the_whole_service(machine: Machine) -> None:
     machine.daemon.stop(expect=0)
 
 
-def test_one_file_under_two_buffers(machine: Machine) -> None:
-    """What lies in both is known for the same: a sequence that reads what it overwrites is not repeated."""
-    with machine.daemon.connect() as connection:
-        shared = memfd.Shared(8 * N)
-        shared.view(np.float32, N)[:] = 3
-        one, two = (tensor(connection.register(shared), [N]) for _ in range(2))
-        out = {**one, "offset": 4 * N}
-        connection.run("square", [one], [out], device=machine.gpu)
-        ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "square", "in": [1], "out": [2]}]
-        with machine.control.gate("kernel"):
-            sequence = {"tensors": [one, two, out], "ops": ops, "device": machine.gpu}
-            msgid = connection.request("sequence", sequence)
-            machine.reaches("kernel")
-            os.kill(executor_of(machine), signal.SIGKILL)
-            assert connection.reply_error(msgid).code == "device_lost"
-
-
 @only_with_nvrtc
-@pytest.mark.parametrize("_time", range(5))  # the executor may tell the daemon first, which proves less
+@pytest.mark.parametrize("_time", range(3))  # the executor may tell the daemon first, which proves less
 @pytest.mark.parametrize("how", ["cuIpcOpenMemHandle", "cuMemCreate", "cuModuleLoadData"])
 def test_a_broken_context_is_the_loss_of_its_executor(machine: Machine, how: str, _time: int) -> None:
     """Another one's kernel has broken it: the call that is told so first is no error, but done by the next executor."""
@@ -160,42 +126,196 @@ def test_statistics(isolation: str) -> None:
         connection.reply(msgid).get()
 
 
-# ---- polling when work is likely to end: a wrong forecast costs processor time or a moment, and never an answer ----
+CONTROL = """#!/bin/sh
+while read -r command server client; do
+    echo "$CUDA_MPS_PIPE_DIRECTORY: $command $server $client" >>"{log}"
+    case $command in
+    get_server_list) printf '%s\\n' noise 1 -5 {server} "12 34" ;;
+    terminate_client) {terminate} ;;
+    esac
+done
+"""
+TERMINATES, DOES_NOTHING, HANGS = "kill -KILL $client", ":", "sleep 1000"
 
 
-def processor_seconds(pids: set[int]) -> float:
-    return sum(proc.cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
+@pytest.fixture
+def polling() -> Iterator[Machine]:
+    """Its daemon polls, also on a machine with few processors."""
+    machine = Machine(env={"KOPSD_SERVER_SPIN_US": "100"})
+    with machine.daemon:
+        yield machine
 
 
-def held(machine: Domains, one: Client) -> float:
-    """A square whose kernel does not end for a while; how long the answer took."""
+def held(machine: Machine, connection: raw.Connection, a: Memory, out: Memory) -> float:
+    """A square whose kernel does not end for a while: how many seconds its answer took."""
     began = time.monotonic()
-    one.memory[2].write(bytes(4 * N))
+    out.write(bytes(4 * N))
     with machine.control.gate("kernel"):
-        msgid = one.connection.request("run", {"op": "square", "in": [one.tensors[0]], "out": [one.tensors[2]]})
-        assert not one.connection.readable(HELD)
-    one.connection.reply(msgid).get()
-    assert (values(one.memory[2]) == 9).all()
+        msgid = connection.request("run", square(a, out))
+        assert not connection.readable(0.4)
+    connection.reply(msgid).get()
+    assert (values(out) == values(a) ** 2).all()
     return time.monotonic() - began
 
 
-def test_work_that_takes_longer_than_it_did(start: Start, client: NewClient) -> None:
+def test_work_that_takes_longer_than_it_did(polling: Machine) -> None:
     """Nobody polls for it all that time."""
-    machine = start(env=POLLS)
-    one = client(machine)
-    for _ in range(20):
-        one.square()
-    pids = {machine.daemon.pid, *machine.executors()}
-    before = processor_seconds(pids)
-    wall = held(machine, one) + held(machine, one)
-    assert processor_seconds(pids) - before < wall / 2
+    with polling.daemon.connect() as connection, polling.operands() as (a, out):
+        for _ in range(20):
+            connection.call("run", square(a, out))
+        pids = {polling.daemon.pid, *proc.executors(polling.daemon.pid)}
+        ticks = sum(map(proc.cpu_ticks, pids))
+        wall = sum(held(polling, connection, a, out) for _ in range(2))
+        assert (sum(map(proc.cpu_ticks, pids)) - ticks) / os.sysconf("SC_CLK_TCK") < wall / 2
 
 
-def test_work_that_takes_less_time_than_it_did(start: Start, client: NewClient) -> None:
-    """Nobody sleeps as long as it took before."""
-    machine = start(env=POLLS)
-    one = client(machine)
-    shortest = min(held(machine, one) for _ in range(3))
-    began = time.monotonic()
-    one.square()
-    assert time.monotonic() - began < shortest / 2
+def test_work_that_takes_less_time_than_it_did(polling: Machine) -> None:
+    """Nobody sleeps for as long as it took before."""
+    with polling.daemon.connect() as connection, polling.operands() as (a, out):
+        shortest = min(held(polling, connection, a, out) for _ in range(3))
+        began = time.monotonic()
+        connection.call("run", square(a, out))
+        assert time.monotonic() - began < shortest / 2
+
+
+def environment(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
+
+
+class Mps:
+    """A server that does nothing, and a control program."""
+
+    def __init__(self, folder: Path, terminate: str | None) -> None:
+        self.log = folder / "mps.log"
+        self.pipes = folder / "pipes"
+        programs = folder / "bin"
+        programs.mkdir()
+        server = programs / "nvidia-cuda-mps-server"
+        server.write_text("#!/bin/sh\nread -r line\n", encoding="utf-8")
+        server.chmod(0o755)
+        self.server = subprocess.Popen([server], stdin=subprocess.PIPE)
+        if terminate is not None:
+            control = programs / "nvidia-cuda-mps-control"
+            script = CONTROL.format(log=self.log, server=self.server.pid, terminate=terminate)
+            control.write_text(script, encoding="utf-8")
+            control.chmod(0o755)
+        self.env = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipes),
+            "KOPS_STANDIN_ATTRIBUTES": "133=1",
+        }
+
+    def heard(self) -> list[str]:
+        return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
+
+    def end(self) -> None:
+        self.server.communicate()
+
+
+class Shared(Machine):
+    """A machine whose device is reached through MPS."""
+
+    def __init__(self, folder: Path, terminate: str | None, more: str) -> None:
+        self.mps = Mps(folder, terminate)
+        super().__init__(f"[executors]\n{more}\n[server]\njob_timeout_s = 1\n", self.mps.env)
+
+    def executor(self) -> int:
+        (pid,) = proc.executors(self.daemon.pid)
+        return pid
+
+    def asked(self, pid: int) -> list[str]:
+        """The commands that end the executor."""
+        return [f"{self.mps.pipes}: get_server_list  ", f"{self.mps.pipes}: terminate_client {self.mps.server.pid} {pid}"]
+
+    def lose(self, how: str) -> int:
+        """Returns the executor that is gone: it was stopped, its context was broken, or a kernel of the daemon's does not
+        end."""
+        with self.daemon.connect() as connection, self.operands() as (a, out):
+            connection.call("run", square(a, out))
+            before = self.executor()
+            pidfd = os.pidfd_open(before)
+            if how == "stopped":
+                os.kill(before, signal.SIGSTOP)
+                assert connection.error("run", square(a, out)).code == "job_timeout"
+            elif how == "broken":
+                self.control.fail("kernel", ILLEGAL_ADDRESS)
+            else:
+                with self.control.gate("kernel"):
+                    msgid = connection.request("run", square(out, out))  # not one that is begun anew
+                    assert connection.reply_error(msgid).code == "job_timeout"
+                    proc.wait_exit(pidfd)
+            os.close(pidfd)
+            out.write(bytes(4 * N))
+            connection.call("run", square(a, out))
+            assert (values(out) == 9).all()
+            assert self.executor() != before
+        return before
+
+
+Start = Callable[..., Shared]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[Shared] = []
+
+    def new(terminate: str | None = TERMINATES, more: str = "isolate = none") -> Shared:
+        made.append(Shared(tmp_path, terminate, more))
+        return made[-1]
+
+    yield new
+    for machine in made:
+        machine.daemon.stop()
+        machine.daemon.cleanup()
+        machine.mps.end()
+
+
+@pytest.mark.parametrize(
+    ("terminate", "how", "end", "why"),
+    [
+        pytest.param(TERMINATES, "hangs", f"signal={signal.SIGKILL:d}\n", "servers=1 ", id="by MPS"),
+        pytest.param(HANGS, "hangs", "status=0\n", 'why="MPS did not answer', id="MPS hangs"),
+        pytest.param(None, "hangs", "status=0\n", 'why="nvidia-cuda-mps-control: No such file', id="MPS is missing"),
+        pytest.param(DOES_NOTHING, "stopped", "", "", id="killed last"),
+    ],
+)
+def test_an_executor_at_mps_ends(start: Start, terminate: str | None, how: str, end: str, why: str) -> None:
+    """Where MPS does not end it the executor ends itself, even if a kernel of its never ends; one that is stopped is killed."""
+    machine = start(terminate)
+    lost = machine.lose(how)
+    log = machine.daemon.log()
+    assert machine.mps.heard() == (machine.asked(lost) if terminate else [])
+    assert f"event=mps_terminate_client pid={lost} " in log and why in log
+    assert not end or f"event=executor_ended pid={lost} {end}" in log
+    assert (f"event=executor_killed pid={lost} " in log) == (how == "stopped")
+    assert set(proc.children(machine.daemon.pid)) == {machine.executor()}, "nothing of the control program is left"
+
+
+@pytest.mark.parametrize("how", ["broken", "daemon"])
+def test_without_a_kernel_that_runs_it_ends_in_order(start: Start, how: str) -> None:
+    """There is nothing that MPS would have to end: as after a fault of another client, which breaks the context, and at the
+    daemon's end."""
+    machine = start()
+    if how == "broken":
+        machine.lose("broken")
+    else:
+        machine.daemon.stop()
+    assert not machine.mps.heard()
+    assert "event=executor_killed" not in machine.daemon.log()
+
+
+@only_with_nvrtc
+def test_kernels_of_users_are_outside(start: Start) -> None:
+    """Executors of domains and spares do not find MPS, and are ended at once."""
+    machine = start(more="isolate = user\nspares = 1\n[kernels]\nuser_kernels = all")
+    common = machine.executor()
+    with machine.daemon.connect() as connection:
+        kernel = custom_kernel(connection)
+        assert kernel
+        proc.eventually(lambda: len(proc.executors(machine.daemon.pid)) == 3, "a domain's and a spare")
+        for pid in proc.executors(machine.daemon.pid):
+            pipes = str(machine.mps.pipes) if pid == common else "/nonexistent"
+            assert f"CUDA_MPS_PIPE_DIRECTORY={pipes}" in environment(pid)
+            assert sum(v.startswith("CUDA_MPS_PIPE_DIRECTORY=") for v in environment(pid)) == 1
+    machine.daemon.stop()
+    assert not machine.mps.heard()

@@ -18,7 +18,6 @@ from support.kernels import ADD, ARCH
 from support.users import as_root
 
 ALICE, BOB = 54001, 54002
-CONNECTIONS, EACH, OPS = 64, 8, 400
 
 pytestmark = as_root
 
@@ -27,32 +26,6 @@ pytestmark = as_root
 def everybodys() -> Iterator[Daemon]:
     with Daemon(config=users.OPEN + "[server]\nbackend = host\n") as daemon:
         yield daemon
-
-
-class Burst:
-    """Many connections of a user, each with requests that are costly to check and answered with an error at once."""
-
-    def __init__(self, daemon: Daemon, uid: int, connections: int, each: int) -> None:
-        tensor = {"shape": [0], "dtype": "f32"}
-        op = {"op": "add", "in": [0, 0], "out": [0]}
-        wrong = {"tensors": [tensor], "ops": [op] * (OPS - 1) + [{**op, "op": "none"}]}
-        self.each = each
-        self.data = b"".join(raw.pack_request(i, "sequence", wrong) for i in range(each))
-        self.connections = [users.connect(daemon, uid) for _ in range(connections)]
-        for connection in self.connections:
-            connection.next_msgid = 10000  # beyond those of the requests
-            assert connection.alive()
-
-    def send(self, more: bytes = b"") -> None:
-        for connection in self.connections:
-            connection.socket.setsockopt(raw.socket.SOL_SOCKET, raw.socket.SO_SNDBUF, 2 * len(self.data))
-            connection.send(self.data + more)
-
-    def close(self) -> None:
-        for connection in self.connections:
-            for msgid in range(self.each):
-                assert connection.reply_error(msgid).code == "unknown_op"
-            connection.close()
 
 
 def replies(connection: raw.Connection) -> int:
@@ -70,20 +43,6 @@ def all_at_once(daemon: Daemon) -> Iterator[None]:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("own", [0, EACH])
-def test_many_connections_of_a_user_get_no_more_than_one_of_another(everybodys: Daemon, own: int) -> None:
-    """A user's last request is answered among the first of another's, also with as many before it as each of those has."""
-    many, one = Burst(everybodys, BOB, CONNECTIONS, EACH), Burst(everybodys, ALICE, 1, own)
-    before = replies(one.connections[0])
-    with all_at_once(everybodys):
-        many.send()
-        one.send(raw.pack_request(20000, "stats", {}))
-    served = one.connections[0].reply(20000).get()["counters"]["replies"] - before
-    many.close()
-    one.close()
-    assert served < CONNECTIONS  # with the one's own
-
-
 def test_a_message_of_too_many_values_is_refused_and_the_connection_lives(everybodys: Daemon) -> None:
     with users.connect(everybodys, BOB) as bob:
         limits = bob.call("hello")["limits"]
@@ -97,17 +56,6 @@ def test_a_message_of_too_many_values_is_refused_and_the_connection_lives(everyb
         assert bob.error("ping", {"x": [1] * (n - 7)}).detail == {"limit": n, "value": n + 1}
         bob.send(raw.pack([2, "ping", [{"x": [1] * (n + 1)}]]))
         assert bob.alive()
-
-
-def test_ping_gives_back_the_bytes_that_came(everybodys: Daemon) -> None:
-    """Also where they are not the shortest way to say it."""
-    with users.connect(everybodys, BOB) as bob:
-        params = b"\xdf\x00\x00\x00\x02" + b"\xd9\x01a\xcd\x00\x01" + b"\xa1b\xdc\x00\x01\xd3" + b"\xff" * 8
-        bob.send(b"\x94\x00\x07\xa4ping\xdc\x00\x01" + params)
-        received = b""
-        while len(received) < 4 + len(params):
-            received += bob.socket.recv(4096)
-        assert received == b"\x94\x01\x07\xc0" + params
 
 
 def test_who_does_not_read_gets_no_more_long_answers(everybodys: Daemon) -> None:
@@ -175,33 +123,6 @@ def test_long_answers_are_built_one_at_a_time(everybodys: Daemon) -> None:
         for bob, msgid in zip(bobs, asked):
             assert len(bob.reply(msgid).get()["mappings"]) == mappings
             bob.close()
-
-
-def test_answers_go_on_while_connections_come_and_go(everybodys: Daemon) -> None:
-    """`clients` goes through connections that end meanwhile; who ends while an answer is built holds up no other."""
-    with everybodys.connect() as root, users.connect(everybodys, BOB) as bob:
-        for _ in range(20):
-            others = [users.connect(everybodys, BOB) for _ in range(40)]
-            for other in others:
-                other.send(raw.pack_request(1, "stats", {}) + raw.pack_request(2, "clients", {}))
-            asked = [connection.request("clients") for connection in (root, bob)]
-            for other in others:
-                other.close()
-            for connection, msgid in zip((root, bob), asked):
-                rows = connection.reply(msgid).get()["clients"]
-                assert any(row["uid"] == BOB for row in rows)
-        assert bob.alive() and root.alive()
-
-
-def test_a_connection_that_does_not_read_holds_up_no_other_of_its_user(everybodys: Daemon) -> None:
-    with users.connect(everybodys, BOB) as unread, users.connect(everybodys, BOB) as bob:
-        for _ in range(300):
-            unread.register(memfd.Shared(4096))
-        unread.send(b"".join(raw.pack_request(1000 + i, "stats", {}) for i in range(100)))
-        for _ in range(5):
-            assert len(bob.call("stats")["mappings"]) == 300
-        for i in range(100):
-            unread.reply(1000 + i).get()
 
 
 def test_the_loop_comes_before_what_computes(everybodys: Daemon) -> None:

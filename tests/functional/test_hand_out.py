@@ -1,4 +1,4 @@
-"""Binaries of a client's modules in memory of the client: the method `code`, on a daemon without a GPU."""
+"""Code that runs in clients' own contexts: binaries in memory of the client (`code`), and launches of which clients tell (`launched`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support import backends, memfd, proc, raw
+from gpu_machine import only_with_nvrtc
+from support import backends, memfd, proc, raw, users
 from support.daemon import Daemon
+from support.kernels import ADD, ARCH, compile_source
 from support.users import OPEN, STRANGER, as_root
 from test_code_policy import CLUB, HOST, as_user
-from user_kernels import ADD, ARCH, compile_source, only_with_nvrtc
 
 IMAGES = (
     "add", "square", "add_square", "sub_square", "copy", "gemm_f32", "gemm_f64", "gemm_f16", "gemm_bf16", "gemm_f8", "gemm_short",
@@ -120,17 +121,6 @@ def test_what_is_refused(daemon: Daemon, connection: raw.Connection, file: NewFi
     assert refused(file(size)).code == "unknown_kernel"
     assert connection.error("code", {"module": compiled["module"]}).key == "fd"
     proc.eventually(lambda: proc.fds(daemon.pid).get("memfd", 0) == before, "no descriptor is kept")
-
-
-@only_with_nvrtc
-def test_a_client_that_ends_meanwhile(daemon: Daemon, file: NewFile) -> None:
-    for _ in range(20):
-        with daemon.connect() as connection:
-            compiled = compile_source(connection, arch=ARCH)
-            fd = file(compiled["image_bytes"])
-            connection.request("code", {"module": compiled["module"], "fd": 0}, [fd])
-    with daemon.connect() as connection:
-        assert connection.call("ping") == {}
 
 
 @only_with_nvrtc
@@ -249,3 +239,106 @@ def test_who_has_images(connection: raw.Connection) -> None:
             assert {"images", "code"} & set(on_gpu.call("hello")["features"]) == wanted
             reply = on_gpu.reply(on_gpu.request("code", {"image": "add"}))
             assert reply.error["code"] == "permission_denied" if reply.error else wanted
+
+
+F32 = ["f32", "f32", "f32"]
+ROW = {"shapes": [[8], [8], [8]], "count": 3, "us": [2.0, 4.0]}
+
+
+@pytest.fixture
+def fresh() -> Iterator[raw.Connection]:
+    """A client of a daemon whose statistics are empty."""
+    with Daemon(config=HOST) as daemon, daemon.connect() as one:
+        yield one
+
+
+EVERYBODY = HOST + OPEN + "[kernels]\nuser_kernels = all\nhand_out = all\n"
+
+
+def rows(connection: raw.Connection) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = connection.call("stats")["ops"]
+    return found
+
+
+def here(connection: raw.Connection) -> int:
+    count: int = connection.call("clients")["clients"][0]["here"]
+    return count
+
+
+@only_with_nvrtc
+def test_a_kernel_has_rows_by_shapes(fresh: raw.Connection) -> None:
+    module = compile_source(fresh, arch=ARCH)["module"]
+    told = {"module": module, "entry": "add2_kernel", "dtypes": F32}
+    large = {"shapes": [[4, 1 << 20], [1 << 20], [4, 1 << 20]], "count": 1 << 40}
+    assert fresh.call("launched", {**told, "rows": [ROW, large]}) == {}
+    fresh.call("launched", {**told, "rows": [{"shapes": ROW["shapes"], "count": 0, "us": [9.0]}]})
+    second, first = sorted(rows(fresh), key=lambda row: -row["count"])
+    assert (first["op"], first["variant"], first["dtype"], first["count"]) == ("add2_kernel", "here", "f32", 3)
+    assert first["shapes"] == ROW["shapes"] and first["bytes"] == 3 * 8 * 4 and "operations" not in first and "total_us" not in first
+    assert (first["exec_us"]["min"], first["exec_us"]["mean"], first["exec_us"]["max"]) == (2.0, 5.0, 9.0)
+    assert second["count"] == 1 << 40 and second["shapes"] == large["shapes"] and "exec_us" not in second
+    assert here(fresh) == (1 << 40) + 3
+
+
+def test_an_op_has_rows_with_its_arithmetic(fresh: raw.Connection) -> None:
+    """Its shapes are those of its attributes."""
+    gemm = {"op": "gemm", "dtypes": ["bf16"] * 3, "device": 0, "rows": [{"shapes": [[4, 8], [8, 16], [4, 16]], "count": 2}]}
+    fresh.send(raw.pack([2, "launched", [gemm]]))
+    row = {"shapes": [[8, 4], [16, 8], [4, 16]], "count": 3, "attrs": {"trans_a": True, "trans_b": True}}
+    fresh.call("launched", {"op": "gemm", "dtypes": F32, "rows": [row]})
+    one, other = sorted(rows(fresh), key=lambda found: found["count"])
+    assert (one["op"], one["variant"], one["dtype"], one["count"]) == ("gemm", "here", "bf16", 2)
+    assert one["operations"] == 2 * 4 * 8 * 16 and one["bytes"] == 2 * (32 + 128 + 64)
+    assert other["count"] == 3 and other["operations"] == 2 * 4 * 8 * 16
+    for attrs, code in (({}, "shape_mismatch"), ({"trans": True}, "unknown_key")):
+        assert fresh.error("launched", {"op": "gemm", "dtypes": F32, "rows": [{**row, "attrs": attrs}]}).code == code
+
+
+def test_what_is_refused_is_not_counted(fresh: raw.Connection) -> None:
+    def refused(row: Any = ROW, **changed: Any) -> tuple[str, str | None]:
+        params = {"op": "add", "dtypes": F32, "rows": [ROW, {**ROW, **row}], **changed}
+        error = fresh.error("launched", {key: value for key, value in params.items() if value is not None})
+        return error.code, error.key
+
+    assert refused(op=None) == ("invalid_argument", "op")
+    assert refused(module=1) == ("invalid_argument", "op")
+    assert refused(op=None, module=77) == ("missing_key", "entry")
+    assert refused(op=None, module=77, entry="k") == ("unknown_kernel", "module")
+    assert refused(device="GPU-none") == ("unknown_device", "device")
+    assert refused(dtypes=["f32"]) == ("invalid_argument", "dtypes")
+    assert refused(dtypes=["f32"] * 17) == ("limit_exceeded", "dtypes")
+    assert refused(dtypes=["f32", "f32", 5]) == ("wrong_type", "dtypes[2]")
+    assert refused(rows=[ROW] * 65) == ("limit_exceeded", "rows")
+    assert refused({"shapes": [[8], [8]]}) == ("invalid_argument", "rows[1].shapes")
+    assert refused({"shapes": [[8], [8], [-1]]}) == ("out_of_range", "rows[1].shapes[2]")
+    assert refused({"shapes": [[1] * 9, [8], [8]]}) == ("limit_exceeded", "rows[1].shapes[0]")
+    assert refused({"shapes": [[1 << 40, 1 << 40], [8], [8]]})[0] == "out_of_range"
+    assert refused({"shapes": [8, [8], [8]]}) == ("wrong_type", "rows[1].shapes[0]")
+    assert refused({"count": 1 << 60}) == ("out_of_range", "rows[1].count")
+    assert refused({"us": [1.0] * 65}) == ("limit_exceeded", "rows[1].us")
+    for us in (-1.0, float("nan"), float("inf"), 1e12):
+        assert refused({"us": [1.0, us]}) == ("out_of_range", "rows[1].us[1]")
+    assert refused({"more": 1}) == ("unknown_key", "rows[1].more")
+    assert rows(fresh) == [] and here(fresh) == 0
+
+
+@as_root
+def test_rows_are_the_user_s_own() -> None:
+    """Who tells of many shapes loses its own."""
+    told = {"op": "add", "dtypes": F32, "rows": [ROW]}
+    with Daemon(config=EVERYBODY) as daemon, daemon.connect() as mine, users.connect(daemon, STRANGER) as theirs:
+        mine.call("launched", told)
+        theirs.call("launched", {**told, "rows": [{**ROW, "count": 5}]})
+        assert [(row["uid"], row["count"]) for row in rows(theirs)] == [(STRANGER, 5)]
+        assert sorted((row["uid"], row["count"]) for row in rows(mine)) == [(0, 3), (STRANGER, 5)]
+        for first in range(1, 1400, 64):
+            many = [{"shapes": [[n], [n]], "count": 1} for n in range(first, first + 64)]
+            theirs.call("launched", {"op": "square", "dtypes": F32[:2], "rows": many})
+        assert len(rows(theirs)) == 1023
+        assert [row["count"] for row in rows(mine) if row["uid"] == 0] == [3]
+
+
+def test_who_gets_no_code_tells_nothing() -> None:
+    with Daemon(config=HOST + "[kernels]\nhand_out = off\n") as daemon, daemon.connect() as connection:
+        error = connection.error("launched", {"op": "add", "dtypes": F32, "rows": [ROW]})
+        assert error.code == "permission_denied"

@@ -1,4 +1,4 @@
-"""Start, configuration and end of the daemon."""
+"""Start and end of the daemon, and SIGHUP: the settings are read again, and what may change while it runs does."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import signal
 import socket
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from arrays import LongRun, Vectors, run_params
-from support import backends, raw
+from support import backends, proc, raw
 from support.daemon import Daemon, run_once
 
 CONFIG = backends.config(backends.HOST)
@@ -50,41 +51,6 @@ def test_impatient_supervisor() -> None:
         assert daemon.wait() == 0
         assert not os.path.exists(daemon.socket_path)
         connection.close()
-
-
-def test_end_with_a_client_that_does_not_read() -> None:
-    """SIGTERM: exit status 0, and the socket's path is gone."""
-    with Daemon(config=IMPATIENT) as daemon, daemon.connect() as connection:
-        assert stat.S_ISSOCK(os.stat(daemon.socket_path).st_mode)
-        connection.ask_without_reading()
-        daemon.stop()
-        assert not os.path.exists(daemon.socket_path)
-
-
-def test_no_new_connections_while_it_ends() -> None:
-    """Whoever comes late is refused or told; nobody waits for ever."""
-    with Daemon(config=IMPATIENT) as daemon:
-        first = daemon.connect()
-        LongRun(first)
-        os.kill(daemon.pid, signal.SIGTERM)
-        try:
-            with daemon.connect() as late:
-                late.request("ping", {})
-                late.wait_closed()
-        except (ConnectionError, FileNotFoundError):
-            pass
-        first.wait_closed()
-        assert daemon.wait() == 0
-        first.close()
-
-
-def test_refuses_to_start_twice() -> None:
-    with Daemon(config=CONFIG) as daemon:
-        again = run_once("--socket", daemon.socket_path, "--config", str(daemon.folder / "kopsd.conf"))
-        assert again.returncode not in (0, None) and again.returncode > 0
-        assert daemon.socket_path in again.stderr
-        with daemon.connect() as connection:
-            assert connection.alive()
 
 
 @pytest.mark.parametrize("flags", [[], ["--supervise"]], ids=["alone", "supervised"])
@@ -166,3 +132,92 @@ def test_quiet_by_default() -> None:
             for _ in range(50):
                 connection.error("no_such_method", {})
             assert len(daemon.log().splitlines()) - before < 5
+
+
+def reload(daemon: Daemon, text: str) -> list[str]:
+    """The notifications, from RELOADING to READY."""
+    (daemon.folder / "kopsd.conf").write_text(text, encoding="utf-8")
+    os.kill(daemon.pid, signal.SIGHUP)
+    return [daemon.heard("RELOADING=1"), daemon.heard("READY=1")]
+
+
+def test_who_was_held_back_goes_on() -> None:
+    """A connection that had as much in flight as was allowed may have more."""
+    with Daemon(config=CONFIG + "[limits]\ninflight = 1\n", manager=True) as daemon, daemon.connect() as connection:
+        vectors = Vectors(connection, 2, 1000)
+        vectors[0][:] = 3
+        work = LongRun(connection)
+        waits = connection.request("run", run_params("square", [vectors.tensor(0)], vectors.tensor(1), stream=1))
+        assert not connection.readable(0.1)
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\n")
+        assert connection.reply(waits).error is None
+        connection.call("cancel", {"msgid": work.msgid})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[limits]\ninflight = many\n", "[limits]\ncolour = red\n", "nonsense\n", "[access]\nallow = no_such_user_here\n", None],
+    ids=["value", "key", "syntax", "user", "gone"],
+)
+def test_a_bad_file_changes_nothing(text: str | None) -> None:
+    """The daemon goes on with what it had, and says why: in its log and in its status."""
+    with Daemon(config=CONFIG + "[limits]\ninflight = 5\n", manager=True) as daemon, daemon.connect() as connection:
+        if text is None:
+            (daemon.folder / "kopsd.conf").unlink()
+        else:
+            (daemon.folder / "kopsd.conf").write_text(CONFIG + text, encoding="utf-8")
+        os.kill(daemon.pid, signal.SIGHUP)
+        # As Type=notify-reload wants it: when it began, by a clock that the manager shares, and when it is done.
+        assert re.search(r"^MONOTONIC_USEC=\d+$", daemon.heard("RELOADING=1"), re.MULTILINE)
+        assert "STATUS=the settings are the old ones: " in daemon.heard("READY=1")
+        assert "level=error event=reload why=" in daemon.log()
+        assert connection.alive()
+        with daemon.connect() as new:
+            assert new.call("hello")["limits"]["inflight"] == 5
+        reload(daemon, CONFIG + "[limits]\ninflight = 6\n[server]\nlog_level = debug\n")  # and takes the next one
+        with daemon.connect() as new:
+            assert new.call("hello")["limits"]["inflight"] == 6
+        proc.eventually(lambda: "level=debug" in daemon.log(), "it says more")
+
+
+def test_what_needs_a_restart_is_said() -> None:
+    """… and does not happen; what does not need it happens all the same."""
+    with Daemon(config=CONFIG, manager=True) as daemon:
+        reload(daemon, CONFIG + "[host]\nthreads = 1\n[limits]\ninflight = 9\n")
+        assert 'level=warning event=reload_ignored setting=host.threads why="needs a restart"' in daemon.log()
+        assert "event=reload_setting setting=limits.inflight" in daemon.log()
+        with daemon.connect() as connection:
+            assert connection.call("hello")["limits"]["inflight"] == 9
+        # Only what differs is said, for as long as it does.
+        assert daemon.log().count("event=reload_ignored") == 1
+        reload(daemon, CONFIG + "[host]\nthreads = 1\n")
+        assert daemon.log().count("event=reload_ignored") == 2
+        reload(daemon, CONFIG)
+        assert daemon.log().count("event=reload_ignored") == 2
+
+
+def test_what_is_given_otherwise_stays() -> None:
+    """The environment and the flags come after the file, the second time too."""
+    size = 1 << 19
+    env = {"KOPSD_LIMITS_INFLIGHT": "11"}
+    with Daemon("--set", f"limits.message_bytes={size}", config=CONFIG, env=env, manager=True) as daemon:
+        reload(daemon, CONFIG + "[limits]\ninflight = 3\nmessage_bytes = 8192\n")
+        with daemon.connect() as connection:
+            limits = connection.call("hello")["limits"]
+        assert (limits["inflight"], limits["message_bytes"]) == (11, size)
+
+
+def test_while_it_starts() -> None:
+    """The settings may have been read already, so they are read again as soon as there is a server."""
+    told_at_once = (
+        "import os, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"  # waits, and goes with the process to the next program
+        "os.execv(sys.argv[1], sys.argv[1:])\n"
+    )
+    with Daemon(config=CONFIG, manager=True, start=False) as daemon:
+        daemon.command = [sys.executable, "-c", told_at_once, *daemon.command]
+        daemon.start()
+        daemon.heard("RELOADING=1")
+        daemon.heard("READY=1")
+        assert daemon.log().count("event=reload done=true") == 1

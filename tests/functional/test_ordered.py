@@ -14,16 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from gpu_machine import (
-    FIXTURES,
-    ILLEGAL_ADDRESS,
-    Machine,
-    N,
-    only_with_the_standin,
-    square,
-    values,
-    vector,
-)
+from gpu_machine import FIXTURES, ILLEGAL_ADDRESS, Machine, N, only_with_the_standin, square, values, vector
 from support import memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
 
@@ -87,15 +78,6 @@ def test_a_run_waits_for_its_word(connection: raw.Connection, memory: tuple[Memo
     assert page.words[[i for i in range(512) if i not in (3, 259)]].max() == 0
 
 
-def test_words_that_were_reached_before(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    """The page is the same every time."""
-    first, second = Timelines(connection), Timelines(connection)
-    first.reach(0, 100)
-    for i in range(1, 101):
-        connection.call("run", square(*memory, ready=i, done=i))
-        assert second.done(0) == i
-
-
 def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     machine: Machine, connect: Callable[[], raw.Connection], memory: tuple[Memory, Memory]
 ) -> None:
@@ -131,18 +113,6 @@ def test_runs_that_wait_are_not_all_looked_at_in_each_turn(
     for page, ids in waiting.items():
         for stream in range(len(ids)):
             page.wait_done(stream, 1)
-
-
-def test_a_batch_has_one_pair_of_words(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    ids = [connection.request("run", square(*memory, ready=1))]
-    ids += [connection.request("run", square(*memory)) for _ in range(20)]
-    ids.append(connection.request("run", square(*memory, done=1)))
-    assert connection.alive() and page.done(0) == 0 and ids[5] not in connection.replies
-    page.reach(0, 1)
-    page.wait_done(0, 1)
-    for msgid in ids:
-        connection.reply(msgid).get()
 
 
 def test_sequences_and_programs_are_ordered_too(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
@@ -192,19 +162,6 @@ def test_a_refused_op_is_passed_in_its_turn(connection: raw.Connection, memory: 
         assert page.done(0) == 100 + i
 
 
-def test_a_cancelled_op_is_passed_in_its_turn(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    ids = [connection.request("run", square(*memory, ready=i, done=i)) for i in (1, 2, 3)]
-    assert connection.call("cancel", {"msgid": ids[1]})["cancelled"] is True
-    assert page.done(0) == 0
-    page.reach(0, 1)
-    page.wait_done(0, 2)
-    assert connection.reply_error(ids[1]).code == "cancelled"
-    page.reach(0, 3)
-    connection.reply(ids[2]).get()
-    assert page.done(0) == 3
-
-
 def test_a_failing_kernel_is_passed(connection: raw.Connection, machine: Machine, memory: tuple[Memory, Memory]) -> None:
     page = Timelines(connection)
     connection.call("run", square(*memory))
@@ -212,13 +169,6 @@ def test_a_failing_kernel_is_passed(connection: raw.Connection, machine: Machine
     page.reach(0, 1)
     assert connection.error("run", square(*memory, ready=1, done=1)).code == "device_error"
     page.wait_done(0, 1)
-
-
-def test_deadlines_hold_while_a_run_waits(connection: raw.Connection, memory: tuple[Memory, Memory]) -> None:
-    page = Timelines(connection)
-    msgid = connection.request("run", square(*memory, ready=1, done=1, deadline_ms=1))
-    assert connection.reply_error(msgid).code == "deadline_exceeded"
-    assert page.done(0) == 1 and (values(memory[1]) == -1).all()
 
 
 @pytest.mark.parametrize("how", ["refused", "undecoded", "empty", "cancelled", "deadline"])
@@ -341,26 +291,6 @@ def test_nothing_begins_because_its_connection_ends(
     one.close()
     proc.eventually(lambda: page.done(0) == FAR_END, "the connection has ended")
     assert machine.row.calls("cuLaunchKernel") == before and (values(memory[1]) == -1).all()
-
-
-def test_stopped_clients_stop_nobody(machine: Machine, exporter: Exporter, connect: Callable[[], raw.Connection]) -> None:
-    """63 clients whose streams never come to their ops; the 64th opens, allocates and runs."""
-    memory = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    stopped = [connect() for _ in range(63)]
-    pages = [Timelines(client) for client in stopped]
-    ids = [client.request("run", square(*memory, ready=1, done=1, stream=s)) for client in stopped for s in range(4)]
-    assert all(client.alive() for client in stopped)
-    late = connect()
-    mine = vector(exporter.alloc(4 * N)), exporter.alloc(4 * N)
-    late.call("run", square(*mine, repeat=3))
-    assert (values(mine[1]) == 9).all()
-    late.call("alloc", {"size": 4096, "device": machine.gpu})
-    late.call("trim")
-    for page in pages:
-        page.words[:4] = 1
-    for i, client in enumerate(stopped):
-        for msgid in ids[4 * i : 4 * i + 4]:
-            client.reply(msgid).get()
 
 
 def test_stall_timeout() -> None:

@@ -1,18 +1,21 @@
-"""Back-pressure: a client that sends more than it reads is paused, and the daemon does not grow."""
+"""Back-pressure: a client that sends more than it reads is paused, and the daemon does not grow. Out of descriptors newcomers are told
+and turned away, whoever is there is served, and it passes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from arrays import LongRun, Vectors, run_params
-from support import proc, raw
-from support.daemon import Daemon, sanitized, thread_sanitized
+from support import memfd, proc, raw
+from support.daemon import Daemon, sanitized
 from support.ring import REPLY, TAIL, Ring
 
 PINGS = b"".join(raw.pack_request(i, "ping", {"x": bytes(900)}) for i in range(100))
@@ -51,46 +54,12 @@ def test_flood_of_pings(connect: Callable[..., raw.Connection], daemon: Daemon) 
     assert other.alive()
 
 
-def test_flooder_that_reads_again_is_served(connection: raw.Connection) -> None:
-    """Paused, not broken: once it reads, every request is answered, each once and in full."""
-    sent, left = 0, b""
-    connection.socket.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while sent < 200000:
-            left = raw.pack_request(sent, "ping", {"n": sent, "x": bytes(500)})
-            sent += 1
-            left = left[connection.socket.send(left) :]
-    assert left, "the socket never filled up"
-    connection.socket.setblocking(True)
-    connection.socket.settimeout(raw.PATIENCE)
-    rest = threading.Thread(target=connection.socket.sendall, args=[left])
-    rest.start()
-    for n in range(sent):
-        assert connection.reply(n).get() == {"n": n, "x": bytes(500)}
-    rest.join()
-    assert not connection.replies and not connection.readable(0)
-
-
 def exhaust(connection: raw.Connection, limits: dict[str, int]) -> tuple[LongRun, list[int]]:
     """As many requests in flight as there may be: one that lasts and others behind it."""
     vectors = Vectors(connection, 2, 10)
     work = LongRun(connection)
     params = run_params("square", [vectors.tensor(0)], vectors.tensor(1))
     return work, [connection.request("run", params) for _ in range(limits["inflight"] - 1)]
-
-
-def test_inflight_limit(connect: Callable[..., raw.Connection], limits: dict[str, int]) -> None:
-    """With its credit used up a connection's requests wait in the socket, whatever they are, from the first on that
-    takes credit; others are served."""
-    busy, other = connect(), connect()
-    work, _ = exhaust(busy, limits)
-    busy.request("hello", {})
-    ping = busy.request("ping", {})
-    assert other.alive()
-    # The daemon looked at both sockets since the ping was sent (it answered the other), and again for this.
-    assert other.alive()
-    assert not busy.readable(0), "read beyond its credit"
-    del work, ping
 
 
 @pytest.mark.parametrize("path", ["socket", "ring"])
@@ -225,18 +194,6 @@ def test_half_a_message(path: str) -> None:
             daemon.wait_holdings(before)
 
 
-def test_patience_ends_with_a_reload() -> None:
-    """A limit that is taken over holds for who waits already."""
-    with Daemon(config="[limits]\npeer_timeout_s = 0\n") as daemon, daemon.connect() as half:
-        assert half.alive()
-        half.send(b"\x94")
-        assert not half.readable(1)
-        (daemon.folder / "kopsd.conf").write_text("[limits]\npeer_timeout_s = 1\n", encoding="utf-8")
-        os.kill(daemon.pid, signal.SIGHUP)
-        told = half.wait_closed()
-        assert told is not None and "did not come within 1 s" in told["message"]
-
-
 def test_message_that_trickles_in(connect: Callable[..., raw.Connection]) -> None:
     """A message in many pieces is taken, and each message has its own time."""
     with Daemon("--set", "limits.peer_timeout_s=2") as daemon, daemon.connect() as slow, daemon.connect() as half:
@@ -253,17 +210,6 @@ def test_message_that_trickles_in(connect: Callable[..., raw.Connection]) -> Non
         assert ended, "half a message stayed"
 
 
-def test_waiting_costs_nothing() -> None:
-    """A daemon with half a message and a stuck reader sleeps."""
-    with Daemon() as daemon, daemon.connect() as half, daemon.connect() as stuck, daemon.connect() as other:
-        half.send(b"\x94")
-        assert send_until_paused(stuck, PINGS, 10000) < 10000
-        assert other.alive()
-        before = proc.context_switches(daemon.pid)
-        select.select([half.socket], [], [], 1)
-        assert proc.context_switches(daemon.pid) - before < 10 or thread_sanitized()
-
-
 def test_notifications_of_long_runs_are_bounded(connection: raw.Connection, daemon: Daemon) -> None:
     """A run as a notification takes credit like any other."""
     work = LongRun(connection)
@@ -274,3 +220,141 @@ def test_notifications_of_long_runs_are_bounded(connection: raw.Connection, daem
     sent = send_until_paused(connection, data, 20000)
     assert sent < 20000, "every one of 200000 queued runs was taken in"
     assert proc.status(daemon.pid, "RssAnon") - before < (32 << 10 if not sanitized() else 256 << 10)
+
+
+LIMIT = 160
+
+
+@pytest.fixture
+def unbounded() -> Iterator[Daemon]:
+    with Daemon("--set", "quota.fds=0") as made:
+        yield made
+
+
+def limit_descriptors(daemon: Daemon, n: int) -> None:
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (n, resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)[1]))
+
+
+def first_unused(pid: int) -> int:
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    return next(n for n in range(1 << 20) if n not in used)
+
+
+def refusal(connection: raw.Connection) -> dict[str, object] | None:
+    """What a newcomer is told before it is closed; None when it is served."""
+    try:
+        connection.alive()
+    except (raw.Closed, ConnectionError):
+        return connection.wait_closed() or connection.notification
+    return None
+
+
+def works(connection: raw.Connection) -> None:
+    """Registers memory, which takes descriptors, and runs something in it."""
+    vectors = Vectors(connection, 2, 100)
+    vectors[0][:] = np.arange(100)
+    connection.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+    assert np.array_equal(vectors[1], np.arange(100, dtype=np.float32) ** 2)
+    connection.call("release", {"buffer": vectors.buffer})
+
+
+def fill(daemon: Daemon) -> tuple[list[raw.Connection], dict[str, object]]:
+    """Connects until somebody is turned away: those who are there, and what that one was told."""
+    there: list[raw.Connection] = []
+    while len(there) < LIMIT:
+        there.append(daemon.connect())
+        told = refusal(there[-1])
+        if told:
+            there.pop().close()
+            return there, told
+    raise AssertionError("nobody was turned away")
+
+
+def test_newcomers_are_turned_away(unbounded: Daemon) -> None:
+    """Before the last descriptor is gone: who is there can still register memory, open a ring, and be served."""
+    daemon = unbounded
+    limit_descriptors(daemon, LIMIT)
+    with daemon.connect() as first:
+        assert first.alive()
+        before = daemon.holdings()
+        works(first)
+        there, told = fill(daemon)
+        assert told["code"] == "quota_exceeded" and "descriptors" in str(told["message"]), told
+        detail = told["detail"]
+        assert isinstance(detail, dict) and detail.pop("quota") == "descriptors"
+        # The one before took two: its socket, and what tells that its process has ended.
+        assert detail["current"] in (detail["limit"], detail["limit"] + 1)
+        assert (detail["limit"], detail["connections"]) == (LIMIT - LIMIT // 8, len(there) + 1)
+        assert len(there) > LIMIT // 4
+        works(first)
+        works(there[-1])
+        ring = Ring(there[0])
+        assert ring.call("ping", {"x": 1}) == {"x": 1}
+        ring.close()
+        for connection in there[: len(there) // 2]:
+            connection.close()
+        again = daemon.connect()
+        proc.eventually(lambda: (daemon.connect().close() or refusal(again) is None), "there is room again")
+        works(again)
+        for connection in (*there, again):
+            connection.close()
+        daemon.wait_holdings(before)
+
+
+def test_not_one_descriptor_left(unbounded: Daemon) -> None:
+    """A newcomer is told even then, over the one that is kept; nobody else notices, and the log is not flooded."""
+    daemon = unbounded
+    with daemon.connect() as first, daemon.connect() as second:
+        assert first.alive() and second.alive()
+        memfds = proc.fds(daemon.pid)["memfd"]
+        vectors = Vectors(first, 2, 100)
+        vectors[0][:] = 3
+        proc.eventually(lambda: proc.fds(daemon.pid)["memfd"] == memfds, "the mapped memory's descriptor is closed")
+        before, log = daemon.holdings(), len(daemon.log())
+        began = time.monotonic()
+        limit = first_unused(daemon.pid)
+        limit_descriptors(daemon, limit)
+        for _ in range(200):
+            with daemon.connect() as newcomer:
+                told = refusal(newcomer)
+                assert told is not None and told["code"] == "quota_exceeded", told
+                detail = told["detail"]
+                assert isinstance(detail, dict) and detail["current"] == limit > detail["limit"] > 0
+            first.run("square", [vectors.tensor(0)], [vectors.tensor(1)])
+            assert (vectors[1] == 9).all()
+        lines = daemon.log()[log:].count("event=refuse")
+        assert 1 <= lines <= time.monotonic() - began + 2
+        assert "held_back=" in daemon.log()
+        assert second.alive()
+        limit_descriptors(daemon, 4096)
+        with daemon.connect() as newcomer:
+            works(newcomer)
+        daemon.wait_holdings(before)
+
+
+def test_descriptors_that_cannot_be_taken(unbounded: Daemon) -> None:
+    """Descriptors of a message are lost where there is no room for them. Its connection ends, and is told why; no other
+    does."""
+    daemon = unbounded
+    with daemon.connect() as first, daemon.connect() as second:
+        assert first.alive() and second.alive()
+        before = daemon.holdings()
+        limit = first_unused(daemon.pid)
+        full = {"quota": "descriptors", "current": limit, "limit": limit}
+        limit_descriptors(daemon, limit)
+        shared = memfd.Shared(4096)
+        first.request("register", {"kind": "memfd", "size": 4096, "fd": 0, "access": "rw"}, [shared.fd])
+        told = first.wait_closed()
+        assert told is not None and (told["code"], told["detail"]) == ("quota_exceeded", full), told
+        assert second.alive()
+        # Where the first one's were there is room for some of these, but not for all.
+        for method, params in (("hello", {"shm": True}), ("alloc", {"size": 4096})):
+            limit_descriptors(daemon, first_unused(daemon.pid))
+            error = second.error(method, params)
+            assert (error.code, error.detail["quota"]) == ("quota_exceeded", "descriptors")
+            assert error.detail["current"] == error.detail["limit"] <= limit
+        assert second.alive()
+        limit_descriptors(daemon, 4096)
+        with daemon.connect() as newcomer:
+            works(newcomer)
+    assert sum(daemon.holdings().values()) < sum(before.values()) + 5

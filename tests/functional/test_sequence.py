@@ -31,33 +31,6 @@ def tensors(vectors: Vectors) -> list[dict[str, Any]]:
     return [vectors.tensor(i) for i in range(vectors.count)]
 
 
-def test_repeats_time_the_whole(connection: raw.Connection, vectors: Vectors) -> None:
-    ops = [op("add", [0, 1], 2), op("square", [2], 3)]
-    want = (vectors[0] + vectors[1]) ** 2
-    result = connection.call("sequence", {"tensors": tensors(vectors), "ops": ops, "warmup": 2, "repeat": 5})
-    assert len(result["timings"]["samples"]) == 5
-    assert np.array_equal(vectors[3], want)
-
-
-@pytest.mark.parametrize(
-    ("ops", "index"),
-    [
-        ([op("add", [0, 1], 2), op("add", [2, 0], 0)], 0),  # what the first reads, the second writes
-        ([op("square", [0], 0)], 0),
-        ([op("add", [0, 1], 2), op("square", [2], 2)], None),  # written anew each time
-    ],
-)
-def test_repeats_that_would_not_compute_the_same(
-    connection: raw.Connection, vectors: Vectors, ops: list[dict[str, Any]], index: int | None
-) -> None:
-    params = {"tensors": tensors(vectors), "ops": ops, "repeat": 2}
-    if index is None:
-        connection.call("sequence", params)
-        return
-    error = connection.error("sequence", params)
-    assert error.code == "invalid_argument" and error.key == "repeat" and error.detail["op_index"] == index
-
-
 def spoiled(steps: list[tuple[list[int], int]], views: list[range]) -> int | None:
     """The first op that reads an element which it or a later one writes, unless the same view was written before."""
     for i, (ins, _) in enumerate(steps):
@@ -117,16 +90,12 @@ def test_a_program_may_be_repeated_for_ever(connection: raw.Connection) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "key"),
     [
-        ({"ops": []}, "invalid_argument", "ops"),
-        ({"tensors": []}, "invalid_argument", "tensors"),
         ({"ops": [op("add", [0, 1], 2)] * 513}, "limit_exceeded", "ops"),
         ({"ops": [op("add", [0, 1], 2), op("nosuch", [0], 1)]}, "unknown_op", "ops[1].op"),
-        ({"ops": [op("add", [0, 9], 2)]}, "out_of_range", "ops[0].in"),
-        ({"ops": [op("add", [0], 2)]}, "invalid_argument", "ops[0].in"),
         ({"ops": [op("add", [0, 1], 2), op("gemm", [0, 1], 2, alpha="x")]}, "wrong_type", "ops[1].attrs.alpha"),
-        ({"ops": [{**op("add", [0, 1], 2), "nosuch": 1}]}, "unknown_key", "ops[0].nosuch"),
-        ({"ops": [{"op": "add", "in": [0, 1]}]}, "missing_key", "ops[0].out"),
         ({"ops": [3]}, "wrong_type", None),
+        ({"tensors": []}, "invalid_argument", "tensors"),
+        ({"ops": [{"op": "add", "in": [0, 1]}]}, "missing_key", "ops[0].out"),
         ({"ops": [op("add", [0, 1], 6)]}, "overlap", "ops[0].out"),
         ({"ops": [op("add", [0, 1], 2), op("add", [0, 7], 1)]}, "shape_mismatch", "ops[1].in[1]"),
         ({"ops": [op("add", [0, 1], 2), op("add", [0, 1], 8)]}, "out_of_bounds", "tensors[8]"),
@@ -253,14 +222,6 @@ def test_a_program_belongs_to_its_connection(connect: Any, vectors: Vectors, con
     assert other.error("run_program", {"program": program}).code == "unknown_program"
     assert other.error("release", {"program": program}).code == "unknown_program"
     connection.call("run_program", {"program": program})
-
-
-def test_programs_are_limited(connection: raw.Connection, vectors: Vectors) -> None:
-    params = {"tensors": tensors(vectors), "ops": [op("add", [0, 1], 2)]}
-    for _ in range(1024):
-        connection.call("program", params)
-    error = connection.error("program", params)
-    assert error.code == "quota_exceeded" and error.detail["limit"] == 1024
 
 
 def test_priorities_keep_the_streams_order(connection: raw.Connection, vectors: Vectors) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support import backends, proc, raw
 from support.daemon import Daemon, binary, run_once
+from support.kernels import ARCH, compile_source
 from support.users import as_root
-from user_kernels import ARCH, compile_source
 
 CONFIG = backends.config(backends.HOST)
 NOBODY = 65534

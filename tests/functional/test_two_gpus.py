@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from gpu_machine import Machine, N, only_with_the_standin, register, square, values, vector
-from support import memfd, raw
+from support import raw
 from support.cuda_exporter import Exporter, Memory
 from support.raw import tensor
-from test_memory_kinds import CHUNK, PooledMemory, Segment, taken
+from test_memory_kinds import CHUNK, Segment, taken
 
 pytestmark = only_with_the_standin
 ROUNDS = 100
@@ -77,71 +77,6 @@ def test_the_loop_sleeps_for_work_of_both(
     assert all((values(out) == 9).all() for _, out in memory)
 
 
-def test_timed_in_turn(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
-    memory = [pair(e) for e in exporters]
-    for i in range(ROUNDS):
-        a, out = memory[i % 2]
-        timings = connection.call("run", square(a, out, warmup=1, repeat=3))["timings"]
-        assert timings["gpu_us"] > 0
-    assert all((values(out) == 9).all() for _, out in memory)
-
-
-def test_staged_on_both(machine: Machine, connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
-    """Shared host memory, registered with the driver once for both, and given back by the one that used it last."""
-    for turn in range(10):
-        shared = memfd.Shared(8 * N)
-        shared.view(np.float32, N)[:] = 2
-        view = tensor(connection.register(shared), [N])
-        for exporter in exporters[:: 1 - 2 * (turn % 2)]:
-            connection.run("square", [view], [{**view, "offset": 4 * N}], device=exporter.device, timing=True)
-            assert (np.frombuffer(shared.bytes[4 * N :], np.float32) == 4).all()
-        connection.call("release", {"buffer": view["buffer"]})
-    connection.call("trim")
-
-
-def test_graphs_of_both(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
-    """Graphs are made on the pool, replayed from the loop, and dropped by whichever run needs their place."""
-    memory = [[vector(e.alloc(4 * N)) for _ in range(6)] for e in exporters]
-    buffers = [[register(connection, m) for m in of_one] for of_one in memory]
-    programs = []
-    for of_one in buffers:
-        ops = [{"op": "square", "in": [0], "out": [1]}, {"op": "add", "in": [0, 0], "out": [1]}]
-        tensors = [tensor(buffer, [N]) for buffer in of_one[:2]]
-        programs.append(connection.call("program", {"tensors": tensors, "ops": ops})["program"])
-    for turn in range(24):
-        for i, program in enumerate(programs):
-            bind = [{"index": j, "buffer": buffers[i][(turn + j) % 6], "offset": 0} for j in range(2)]
-            assert connection.call("run_program", {"program": program, "bind": bind})["device"] == exporters[i].device
-    for program in programs:
-        connection.call("release", {"program": program})
-    connection.call("trim")
-
-
-def test_clients_of_both_end_at_any_time(machine: Machine, exporters: tuple[Exporter, Exporter]) -> None:
-    memory = [pair(e) for e in exporters]
-    for turn in range(20):
-        with machine.daemon.connect() as going:
-            for i, (a, out) in enumerate(memory[:: 1 - 2 * (turn % 2)]):
-                going.request("run", square(a, out, stream=i, repeat=5))
-    with machine.daemon.connect() as last:
-        for a, out in memory:
-            last.call("run", square(a, out))
-
-
-def test_the_end_with_work_on_both() -> None:
-    machine = Machine(more="[server]\nspin_us = 0\n", env={"KOPS_STANDIN_DEVICES": "2"})
-    with machine.daemon, machine.daemon.connect() as connection:
-        first, second = machine.exporter(0), machine.exporter(1)
-        memory = [pair(first), pair(second)]
-        with machine.control.gate("kernel"):
-            for i, (a, out) in enumerate(memory):
-                connection.request("run", square(a, out, stream=i, repeat=3))
-            connection.call("ping")
-        first.close()
-        second.close()
-    assert not machine.control.misuses()
-
-
 # ---- tensors of one request on both ----
 
 
@@ -152,16 +87,6 @@ def test_runs_where_the_output_is(connection: raw.Connection, exporters: tuple[E
         result = connection.call("run", {"op": "square", "in": [a.inline([N])], "out": [out.inline([N])]})
         assert result["device"] == there.device
         assert (values(out) == 9).all()
-
-
-def test_device_decides(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
-    a, out = vector(exporters[0].alloc(4 * N)), exporters[1].alloc(4 * N)
-    for device in (exporters[0].device, exporters[1].device):
-        params = {"op": "square", "in": [a.inline([N])], "out": [out.inline([N])], "device": device}
-        assert connection.call("run", params)["device"] == device
-        assert (values(out) == 9).all()
-    error = connection.error("run", {**params, "device": "host"})
-    assert (error.code, error.key) == ("device_mismatch", "device")
 
 
 def test_virtual_memory_of_a_peer(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
@@ -176,16 +101,6 @@ def test_virtual_memory_of_a_peer(connection: raw.Connection, exporters: tuple[E
     connection.run("square", [tensor(buffer, [N], offset=CHUNK)], [out.inline([N])])
     assert (values(out) == 25).all()
     segment.free()
-
-
-def test_memory_of_a_peers_pool(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:
-    pool = exporters[0].ask("pool_create")
-    with taken(exporters[0], [exporters[0].ask("pool_export", pool)]) as fds:
-        a, out = PooledMemory(exporters[0], pool, 4 * N), exporters[1].alloc(4 * N)
-        a.write(np.full(N, 4, np.float32))
-        buffer = connection.call("register", a.params(), fds)["buffer"]
-    connection.run("square", [tensor(buffer, [N])], [out.inline([N])])
-    assert (values(out) == 16).all()
 
 
 def test_memory_that_the_daemon_made(connection: raw.Connection, exporters: tuple[Exporter, Exporter]) -> None:

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "compile/archive.h"
-#include "compile/cache_disk.h"
+#include "compile/cache.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { LIMIT = 1 << 16 };

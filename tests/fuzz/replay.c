@@ -1,23 +1,24 @@
 /* Runs a fuzz target over files and folders, for builds without libFuzzer: `replay PATH…`. */
-#include <dirent.h>
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
+#include <ftw.h>
 
 #include "tests/fuzz/fuzz.h"
 
+enum { FOLDERS = 8 }; /* that are open at one time */
+
 static unsigned replayed;
 
-static int replay_file(const char *path)
+static int replay(const char *path, const struct stat *st, int type, struct FTW *at)
 {
     static uint8_t data[1 << 20];
-    FILE *file = fopen(path, "rb");
+    FILE *file;
     size_t size;
 
-    if (!file) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    (void)st, (void)at;
+    if (type != FTW_F)
+        return type == FTW_D ? 0 : -1;
+    file = fopen(path, "rb");
+    if (!file)
         return -1;
-    }
     size = fread(data, 1, sizeof(data), file);
     fclose(file);
     LLVMFuzzerTestOneInput(data, size);
@@ -25,37 +26,13 @@ static int replay_file(const char *path)
     return 0;
 }
 
-static int replay_folder(const char *path)
-{
-    DIR *folder = opendir(path);
-    struct dirent *entry;
-    char name[4096];
-    int r = 0;
-
-    if (!folder) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
-        return -1;
-    }
-    while (!r && (entry = readdir(folder))) {
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
-        r = replay_file(name);
-    }
-    closedir(folder);
-    return r;
-}
-
 int main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
-        struct stat st;
-
-        if (stat(argv[i], &st) < 0 || (S_ISDIR(st.st_mode) ? replay_folder(argv[i]) : replay_file(argv[i])) < 0) {
-            fprintf(stderr, "cannot replay %s\n", argv[i]);
+    for (int i = 1; i < argc; i++)
+        if (nftw(argv[i], replay, FOLDERS, 0)) {
+            perror(argv[i]);
             return 1;
         }
-    }
     printf("%u inputs replayed\n", replayed);
     return replayed ? 0 : 1;
 }

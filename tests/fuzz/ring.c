@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "rpc/channel.h"
-#include "rpc/message.h"
+#include "rpc/input.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { LIMIT = 4096, OUTPUT_BYTES = 1 << 20, PAUSE = 64 * 1024 };

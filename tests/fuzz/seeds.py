@@ -83,16 +83,14 @@ def ring_steps(data: bytes) -> bytes:
 
 
 def write(folder: Path) -> None:
-    for name in ("codec", "receive", "ring", "scan", "server"):
+    for name in ("codec", "ring", "server"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for file in golden.FILES:
         for vector in golden.load(file):
             data = vector["bytes"]
             chunk = bytes([1, *min(len(data), 0xFFFF).to_bytes(2, "big"), len(vector.get("fds", []))])
-            (folder / "receive" / vector["name"]).write_bytes(chunk + data)
             (folder / "server" / vector["name"]).write_bytes(chunk + data)
             (folder / "ring" / vector["name"]).write_bytes(ring_steps(data))
-            (folder / "scan" / vector["name"]).write_bytes(data)
             (folder / "codec" / vector["name"]).write_bytes(data)
     for name, calls in SESSIONS.items():
         (folder / "server" / f"session_{name}").write_bytes(session(calls))

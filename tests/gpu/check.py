@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,26 @@ def tolerance(op: str, dtype: str, precision: str = "highest") -> dict[str, floa
     return dict(found or declared["tolerance"][dtype])
 
 
-def gemm_variants(client: Any) -> list[str]:
-    """The kernels that the first GPU has for every product; SPECIAL_VARIANTS are for some."""
+def variants(client: Any, op: str) -> list[str]:
+    """The kernels that the first GPU has for it."""
     gpu = next(device for device in client.devices if device.backend == "cuda")
-    return [variant for variant in client.ops["gemm"].variants[gpu.uuid] if variant not in SPECIAL_VARIANTS]
+    return list(client.ops[op].variants[gpu.uuid])
+
+
+def gemm_variants(client: Any) -> list[str]:
+    """Those for every product; SPECIAL_VARIANTS are for some."""
+    return [variant for variant in variants(client, "gemm") if variant not in SPECIAL_VARIANTS]
+
+
+@contextmanager
+def aside(torch: Any) -> Iterator[Any]:
+    """A stream that is busy for a while, behind the current one; it is waited for in the end."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        yield stream
+    stream.synchronize()
 
 
 def gemm_by(client: Any, variant: str, a: Any, b: Any, **how: Any) -> Any:

@@ -71,6 +71,12 @@ def k(daemon: Daemon) -> Iterator[Any]:
 
 
 @pytest.fixture
+def kernels_are_served(k: Any) -> None:
+    if not k.info.kernels or not k.info.kernels.get("allowed", False):
+        pytest.skip("this daemon runs no kernels of users: there is no NVRTC, or no sandbox for it")
+
+
+@pytest.fixture
 def raw(daemon: Daemon) -> Iterator[Any]:
     """The low-level client, for what no client library would send."""
     with daemon.connect() as connection:

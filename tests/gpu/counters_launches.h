@@ -1,4 +1,4 @@
-/* The launches of counters_kernels.cu, which tests/support/beside_ncu.py reads, too: name, n, grid, block. */
+/* The launches of counters_kernels.cu, which test_counters.py reads, too: name, n, grid, block. */
 X(copy_large, 33554432, 1056, 1, 512, 1)
 X(add_one, 1048576, 4096, 1, 256, 1)
 X(multiply_add, 20000, 1056, 1, 256, 1)

@@ -152,39 +152,3 @@ extern "C" __global__ void add_one(float* out, const float* in, int n)
         out[i] = in[i] + 1;
 }
 """
-
-TREE = {"small/scale.h": '#pragma once\n#include "detail/factor.h"\n__device__ inline float scale(float x) { return FACTOR * x; }\n',
-        "small/detail/factor.h": "#define FACTOR 3\n"}  # fmt: skip
-SCALED = """#include <small/scale.h>
-extern "C" __global__ void scaled(float* out, const float* in, int n)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        out[i] = scale(in[i]);
-}
-"""
-
-# Two kernels with a tensor between them: the sums of rows, then each row divided by its own.
-ROWS = """
-extern "C" __global__ void sum_rows(float* sums, const float* m, int rows, int columns)
-{
-    const int row = blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0;
-
-    for (int i = 0; row < rows && i < columns; i++)
-        sum += m[(size_t)row * columns + i];
-    if (row < rows)
-        sums[row] = sum;
-}
-
-extern "C" __global__ void divide_rows(float* out, const float* m, const float* sums, int rows, int columns)
-{
-    const int row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
-
-    if (column < columns)
-        out[(size_t)row * columns + column] = m[(size_t)row * columns + column] / sums[row];
-}
-"""
-
-ALL = [(BOXES, "copy_boxes"), (BOXES, "copy_swizzled"), (BOXES, "square_boxes"), (GRID_SUM, "grid_sum"), (CHAIN, "add_one"),
-       (ROWS, "sum_rows"), (ROWS, "divide_rows")]  # fmt: skip

@@ -168,22 +168,6 @@ def test_contents_outlive_the_daemon(backend: str) -> None:
         first.cleanup()
 
 
-def test_two_clients(machine: Daemon, client: Any) -> None:
-    with kops.connect(machine.socket_path, timeout=300) as other:
-        a = client.array(numbers(10_000), device=0)
-        b = other.add(a, a)
-        assert numpy.array_equal(client.square(b).get(), (2 * a.get()) ** 2)
-    assert numpy.array_equal(client.add(b, b).get(), 4 * a.get())
-
-
-def test_too_much_is_refused_and_the_rest_goes_on(client: Any) -> None:
-    total = client.devices[0].memory_bytes
-    kept = client.array([1.0, 2.0], device=0)
-    with pytest.raises((kops.OutOfMemory, kops.QuotaExceeded)):
-        client.empty(2 * total // 4, device=0)
-    assert client.square(kept).get().tolist() == [1, 4]
-
-
 def test_memory_is_given_back(torch: Any, client: Any) -> None:
     free = torch.cuda.mem_get_info()[0]
     arrays = [client.zeros(256 * MIB // 4, device=0) for _ in range(4)]

@@ -26,42 +26,24 @@ C_ROUNDS = (
 
 
 def test_eight_clients_of_both_languages(torch: Any, driver: Any, daemon: Any) -> None:
-    gpu = driver.uuid()
     kopsctl = binary("kopsctl")
     if not kopsctl.exists():
         pytest.skip(f"{kopsctl} is not built")
+    env = {**os.environ, "KOPS_SOCKET": daemon.socket_path}
+    more = ("--device", driver.uuid(), "--repeat", "50", "--check")
     with ExitStack() as stack:
-        workers = [
-            stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40"))
-            for seed in range(PYTHON_CLIENTS)
-        ]
+        workers = [stack.enter_context(Worker("checker", daemon.socket_path, str(seed), "40")) for seed in range(PYTHON_CLIENTS)]
         for worker in workers:
             assert worker.hear() == {"ready": True}
         for worker in workers:
             worker.tell()
-        c_clients = [
-            subprocess.Popen(
-                [
-                    str(kopsctl),
-                    "run",
-                    *arguments,
-                    "--device",
-                    gpu,
-                    "--repeat",
-                    "50",
-                    "--check",
-                ],
-                env={**os.environ, "KOPS_SOCKET": daemon.socket_path},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+        clients = [
+            subprocess.Popen([str(kopsctl), "run", *arguments, *more], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             for arguments in C_ROUNDS
         ]
-        for client in c_clients:
+        for client in clients:
             output, _ = client.communicate(timeout=180)
-            assert client.returncode == 0, (
-                f"{client.args}: {output.decode(errors='replace')}"
-            )
+            assert client.returncode == 0, f"{client.args}: {output.decode(errors='replace')}"
         for worker in workers:
             assert worker.hear() == {"done": True}
             worker.finish()
@@ -78,17 +60,10 @@ def test_first_gemms_of_many_clients(driver: Any, _again: int) -> None:
             start.wait()
             for dtype in (numpy.float32, numpy.float16, numpy.float64) * 10:
                 m, n, k = chance.integers(1, 400, 3)
-                a, b = (
-                    chance.integers(-3, 4, shape).astype(dtype)
-                    for shape in ((m, k), (k, n))
-                )
+                a, b = (chance.integers(-3, 4, shape).astype(dtype) for shape in ((m, k), (k, n)))
                 product, timing = client.gemm(a, b, timing=True)
                 assert timing.gpu_us
-                assert numpy.allclose(
-                    product,
-                    (a.astype(float) @ b.astype(float)).astype(dtype),
-                    rtol=1e-2,
-                )
+                assert numpy.allclose(product, (a.astype(float) @ b.astype(float)).astype(dtype), rtol=1e-2)
 
     with Daemon() as daemon, ThreadPoolExecutor(8) as pool:
         start = threading.Barrier(8)
@@ -102,13 +77,7 @@ def test_c_examples(torch: Any, daemon: Any) -> None:
     examples = sorted(path for path in folder.glob("*example*") if path.is_file())
     if not examples:
         pytest.skip(f"no examples in {folder}")
+    env = {**os.environ, "KOPS_SOCKET": daemon.socket_path}
     for example in examples:
-        done = subprocess.run(
-            [str(example)],
-            env={**os.environ, "KOPS_SOCKET": daemon.socket_path},
-            capture_output=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, (
-            f"{example.name}: {(done.stdout + done.stderr).decode(errors='replace')}"
-        )
+        done = subprocess.run([str(example)], env=env, capture_output=True, timeout=120)
+        assert done.returncode == 0, f"{example.name}: {(done.stdout + done.stderr).decode(errors='replace')}"

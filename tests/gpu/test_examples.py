@@ -6,19 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.daemon import ROOT, Daemon
 
+pytestmark = pytest.mark.usefixtures("kernels_are_served")
 FOLDER = ROOT / "client_py" / "examples" / "kernels"
 PROGRAMS = ("add2", "square_matrix", "gemm", "custom", "vector_add", "tutorial")
-
-
-@pytest.fixture(autouse=True)
-def only_where_kernels_are_served(k: Any) -> None:
-    if not k.info.kernels or not k.info.kernels.get("allowed", False):
-        pytest.skip("this daemon runs no kernels of users")
 
 
 def run(daemon: Daemon, *arguments: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kernel_sources as sources
 import kops
 import numpy
 import pytest
@@ -16,13 +15,14 @@ from check import assert_add, assert_square, nothing, random
 from isolated import HostClient, pid_of, start
 from support import backends, proc
 from support.daemon import Daemon
-from support.kernels import compile_source, declare, pointer
+from support.kernels import ADD, OTHERS, compile_source, declare, pointer
 from workers import MEMORY, Worker, check_memory
 
 pytestmark = pytest.mark.skipif("KOPS_CUDA_DRIVER" in os.environ, reason="the stand-in driver has no torch")
 without_waiting = pytest.mark.skipif(not kops.compiled, reason="without the compiled part every call waits")
 
-ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
+OF_ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
+OF_DOUBLE = "out float* out[n], const float* in[n], int n"
 N = 10_001
 
 # Code, and the names that a driver may give to its fault.
@@ -83,8 +83,8 @@ def test_a_fault_raises_and_all_goes_on(torch: Any, culprit: Any, other: Any) ->
     """The same client, kernels, program and arrays; torch on both sides of them."""
     a, b, c = random(torch, N), random(torch, N), nothing(torch, N)
     kept = culprit.array(numpy.arange(5, dtype=numpy.float32))
-    add = culprit.kernel(sources.FIVE, "add2_kernel", ADD, grid="ceil_div(n, 256)", block=256)
-    stray = culprit.kernel(sources.BAD, "stray", "float* p", 1, 32)
+    add = culprit.kernel(ADD, "add2_kernel", OF_ADD, grid="ceil_div(n, 256)", block=256)
+    stray = culprit.kernel(OTHERS, "fault_kernel", "float* p", 1, 1)
     with culprit.program() as program:
         add(c, a, b, N)
         squares = culprit.square(c)
@@ -92,7 +92,7 @@ def test_a_fault_raises_and_all_goes_on(torch: Any, culprit: Any, other: Any) ->
         program.run(blocking=True)
         with pytest.raises(kops.DeviceFault) as fault:
             stray(c, blocking=True)
-        assert fault.value.kernel == "stray" and fault.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS"
+        assert fault.value.kernel == "fault_kernel" and fault.value.driver == "CUDA_ERROR_ILLEGAL_ADDRESS"
         out = other.add(a, b, blocking=True)
         assert_add(out, a, b)
         c.fill_(float("nan"))
@@ -113,8 +113,8 @@ def test_a_fault_raises_and_all_goes_on(torch: Any, culprit: Any, other: Any) ->
 def test_a_fault_on_a_stream_is_told_later(torch: Any, culprit: Any, other: Any) -> None:
     """torch's stream goes on, and so does the next ordered call."""
     a, b, c = random(torch, N), random(torch, N), nothing(torch, N)
-    add = culprit.kernel(sources.FIVE, "add2_kernel", ADD, grid="ceil_div(n, 256)", block=256)
-    stray = culprit.kernel(sources.BAD, "stray", "float* p", 1, 32)
+    add = culprit.kernel(ADD, "add2_kernel", OF_ADD, grid="ceil_div(n, 256)", block=256)
+    stray = culprit.kernel(OTHERS, "fault_kernel", "float* p", 1, 1)
     for turn in range(3):
         add(c, a, b, N)
         culprit.synchronize()
@@ -174,7 +174,7 @@ def test_a_deadline_ends_a_kernel_on_torchs_memory(torch: Any, isolated: Daemon,
 def test_an_executor_is_killed_under_ordered_calls(torch: Any, isolated: Daemon, culprit: Any, domain: str) -> None:
     """torch's stream does not stand still; lost calls are told, later ones are right."""
     a = random(torch, 1000)
-    double = culprit.kernel(sources.FIVE, "custom_kernel", "out float* out[n], const float* in[n], int n", grid=4, block=256)
+    double = culprit.kernel(OTHERS, "custom_kernel", OF_DOUBLE, grid=4, block=256)
     out = torch.empty_like(a)
     if domain == "user":
         double(out, a, 1000, blocking=True)
@@ -218,8 +218,8 @@ def test_memory_of_every_kind_in_a_domain(torch: Any, isolated: Daemon, role: st
 
 def test_memory_of_every_kind_after_a_fault(torch: Any, isolated: Daemon, culprit: Any) -> None:
     """The new executor opens anew the memory of the old one: torch's memory, the daemon's, shared memory."""
-    stray = culprit.kernel(sources.BAD, "stray", "float* p", 1, 32)
-    double = culprit.kernel(sources.FIVE, "custom_kernel", "out float* out[n], const float* in[n], int n", grid=64, block=256)
+    stray = culprit.kernel(OTHERS, "fault_kernel", "float* p", 1, 1)
+    double = culprit.kernel(OTHERS, "custom_kernel", OF_DOUBLE, grid=64, block=256)
     small, large = random(torch, 1000), random(torch, 64 << 20)  # of torch's pools, and an allocation of its own
     shared = culprit.array(numpy.arange(1000, dtype=numpy.float32))
     shared_out = culprit.zeros(1000)

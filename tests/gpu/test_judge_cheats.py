@@ -225,12 +225,6 @@ def test_a_result_that_is_updated(judging: judge.Judge) -> None:
     gains_nothing(judging, large, honest, updates, 0.75)
 
 
-def test_small_rows_that_are_skipped(judging: judge.Judge) -> None:
-    large = replace(TASKS["gated"], cases=[{"n": 1024}], key=object())
-    assert judging.judge(large, solution("honest/gated")).right
-    assert judging.judge(large, solution("skips_small_rows")).why == "small"
-
-
 def test_who_takes_the_heap(judging: judge.Judge) -> None:
     """The next solution has one."""
     uses, takes = solution("honest/heap"), solution("takes_the_heap")

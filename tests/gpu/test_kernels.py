@@ -4,26 +4,89 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_sources as sources
 import kops
 import numpy as np
 import pytest
 from check import assert_add, assert_square, nothing, random
 from support.daemon import Daemon
+from support.kernels import ADD
 
-ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
+pytestmark = pytest.mark.usefixtures("kernels_are_served")
+OF_ADD = "out float* c[n], const float* a[n], const float* b[n], int n"
 VECTOR = {"grid": "ceil_div(n, 256)", "block": 256}
 
+# One block turns n floats around by way of its shared memory.
+REVERSE = """
+extern "C" __global__ void reverse(float* out, const float* in, int n)
+{
+    extern __shared__ float staged[];
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        staged[i] = in[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        out[i] = staged[n - 1 - i];
+}
+"""
 
-@pytest.fixture(autouse=True)
-def only_where_kernels_are_served(k: Any) -> None:
-    if not k.info.kernels or not k.info.kernels.get("allowed", False):
-        pytest.skip("this daemon runs no kernels of users: there is no NVRTC, or no sandbox for it")
+# Each block of a cluster reads the shared memory of the next one.
+RING = """
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+extern "C" __global__ void ring(int* out)
+{
+    __shared__ int mine;
+    cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x == 0)
+        mine = (int)blockIdx.x;
+    cluster.sync();
+    if (threadIdx.x == 0)
+        out[blockIdx.x] = *cluster.map_shared_rank(&mine, (cluster.block_rank() + 1) % cluster.num_blocks());
+    cluster.sync();
+}
+"""
+
+SCALE = """
+#include <cuda_fp16.h>
+template <typename T, int EACH> __global__ void scale(T* out, const T* in, float factor, int n)
+{
+    int first = (blockIdx.x * blockDim.x + threadIdx.x) * EACH;
+    for (int i = first; i < first + EACH && i < n; i++)
+        out[i] = (T)(factor * (float)in[i]);
+}
+"""
+
+# What a chain of these gives depends on the order of its links.
+STEP = """
+extern "C" __global__ void step(int* x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        x[i] = (x[i] * 5 + 1) % 1009;
+}
+"""
+
+# Takes layouts as numbers, and a null pointer for no bias.
+STRIDED = """
+extern "C" __global__ void add_bias(float* out, const float* in, const float* bias, int rows, int columns, int out_row,
+                                    int out_column)
+{
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y;
+    if (x < columns && y < rows)
+        out[y * out_row + x * out_column] = in[y * columns + x] + (bias ? bias[x] : 0);
+}
+"""
+
+BOUNDED = """
+extern "C" __global__ void __launch_bounds__(128) bounded(float* p)
+{
+    p[threadIdx.x] = 1;
+}
+"""
 
 
 @pytest.fixture
 def add(k: Any) -> Any:
-    return k.kernel(sources.FIVE, "add2_kernel", ADD, **VECTOR)
+    return k.kernel(ADD, "add2_kernel", OF_ADD, **VECTOR)
 
 
 # ---- what a launch may ask for ----
@@ -34,7 +97,7 @@ def test_shared_memory_beyond_48_kilobytes(torch: Any, k: Any, n: int) -> None:
     most = getattr(torch.cuda.get_device_properties(0), "shared_memory_per_block_optin", 48 << 10)
     if 4 * n > most:
         pytest.skip(f"the device has {most} bytes a block")
-    kernel = k.kernel(sources.REVERSE, "reverse", "out float* out[n], const float* in[n], int n", 1, 1024, shared="4 * n")
+    kernel = k.kernel(REVERSE, "reverse", "out float* out[n], const float* in[n], int n", 1, 1024, shared="4 * n")
     a, out = random(torch, n), nothing(torch, n)
     kernel(out, a, n)
     assert torch.equal(out, a.flip(0))
@@ -44,14 +107,14 @@ def test_shared_memory_beyond_48_kilobytes(torch: Any, k: Any, n: int) -> None:
 def test_clusters(torch: Any, k: Any, cluster: int) -> None:
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("clusters of this size are tested on compute capability 9.x")
-    kernel = k.kernel(sources.RING, "ring", "out int* out[64]", 64, 32, cluster=cluster)
+    kernel = k.kernel(RING, "ring", "out int* out[64]", 64, 32, cluster=cluster)
     out = torch.full((64,), -1, dtype=torch.int32, device="cuda")
     kernel(out)
     assert out.tolist() == [i - i % cluster + (i + 1) % cluster for i in range(64)]
 
 
 def test_templates(torch: Any, k: Any) -> None:
-    module = k.compile(sources.SCALE, ["scale<float, 4>", "scale<__half, 7>"])
+    module = k.compile(SCALE, ["scale<float, 4>", "scale<__half, 7>"])
     for name, each, c_type, dtype in (("scale<float, 4>", 4, "float", torch.float32), ("scale<__half, 7>", 7, "half", torch.float16)):
         signature = f"out {c_type}* out[n], const {c_type}* in[n], float factor, int n"
         kernel = module.kernel(name, signature, f"ceil_div(n, {each * 128})", 128)
@@ -61,32 +124,13 @@ def test_templates(torch: Any, k: Any) -> None:
         assert torch.equal(out, (a.float() * 0.5).to(dtype))
 
 
-def test_a_histogram_by_atomics(torch: Any, k: Any) -> None:
-    kernel = k.kernel(sources.HISTOGRAM, "histogram_kernel", "int* bins[256], const unsigned char* data[n], int n", "multiprocessors", 256)
-    data = torch.randint(0, 256, (1_000_003,), dtype=torch.uint8, device="cuda")
-    bins = torch.ones(256, dtype=torch.int32, device="cuda")
-    kernel(bins, data, data.numel())
-    assert torch.equal(bins.long(), torch.bincount(data.long(), minlength=256) + 1)
-
-
-def test_tensor_cores(torch: Any, k: Any) -> None:
-    kernel = k.kernel(
-        sources.WMMA, "wmma_gemm", "out float* c[n][m], const half* a[n][k], const half* b[k][m], int n, int m, int k",
-        grid=("m / 16", "n / 16"), block=32,
-    )  # fmt: skip
-    a, b, c = random(torch, 64, 80).half(), random(torch, 80, 48).half(), nothing(torch, 64, 48)
-    kernel(c, a, b, 64, 48, 80)
-    reference, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-    assert bool(((c.double() - reference).abs() <= 2.0**-12 * scale).all())
-
-
 @pytest.fixture
 def add_bias(k: Any) -> Any:
     params = [
         kops.Param("out", "out", "f32", strided=True), kops.Param("in_", "in", "f32"), kops.Param("bias", "in", "f32"),
         *(kops.Param(name, "scalar", "i32") for name in ("rows", "columns", "out_row", "out_column")),
     ]  # fmt: skip
-    return k.kernel(sources.STRIDED, "add_bias", params, ("ceil_div(columns, 128)", "rows"), 128)
+    return k.kernel(STRIDED, "add_bias", params, ("ceil_div(columns, 128)", "rows"), 128)
 
 
 def test_null_pointers_and_layouts(torch: Any, add_bias: Any) -> None:
@@ -100,46 +144,6 @@ def test_null_pointers_and_layouts(torch: Any, add_bias: Any) -> None:
 
 
 # ---- beside everything else ----
-
-
-def test_a_chain_with_torch_keeps_its_order(torch: Any, k: Any) -> None:
-    kernel = k.kernel(sources.STEP, "step", "int* x[n], int n", **VECTOR)
-    x = torch.arange(10_000, dtype=torch.int32, device="cuda")
-    expected = np.arange(10_000)
-    for i in range(200):
-        kernel(x, 10_000)
-        x += i
-        expected = (expected * 5 + 1) % 1009 + i
-    k.synchronize()
-    assert (x.cpu().numpy() == expected).all()
-
-
-def test_streams_are_each_in_order(torch: Any, k: Any) -> None:
-    kernel = k.kernel(sources.STEP, "step", "int* x[n], int n", **VECTOR)
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    xs = [torch.full((5000,), i, dtype=torch.int32, device="cuda") for i in range(3)]
-    expected = [np.full(5000, i) for i in range(3)]
-    torch.cuda.synchronize()
-    for link in range(50):
-        for i, stream in enumerate(streams):
-            with torch.cuda.stream(stream):
-                kernel(xs[i], 5000)
-                xs[i] += link + i
-            expected[i] = (expected[i] * 5 + 1) % 1009 + link + i
-    for stream in streams:
-        stream.synchronize()
-    for x, wanted in zip(xs, expected, strict=True):
-        assert (x.cpu().numpy() == wanted).all()
-
-
-def test_sequences_of_ops_and_kernels(torch: Any, k: Any, add: Any) -> None:
-    a, b, c = random(torch, 10_001), random(torch, 10_001), nothing(torch, 10_001)
-    with k.sequence():
-        add(c, a, b, 10_001)
-        squares = k.square(c)
-        add(c, squares, squares, 10_001)
-    assert_square(squares, a + b)
-    assert torch.equal(c, 2 * squares)
 
 
 def test_programs_of_ops_and_kernels(torch: Any, k: Any, add: Any) -> None:
@@ -165,7 +169,7 @@ def test_repeats_are_timed_one_by_one(torch: Any, k: Any, add: Any) -> None:
     assert len(profile.timings.samples) == 100 and min(profile.timings.samples) > 0
     assert profile.timings.variant == "user"
     assert_add(c, a, b)
-    step = k.kernel(sources.STEP, "step", "int* x[n], int n", **VECTOR)
+    step = k.kernel(STEP, "step", "int* x[n], int n", **VECTOR)
     with pytest.raises(kops.KopsError):
         step.profile(torch.zeros(8, dtype=torch.int32, device="cuda"), 8, repeat=2)
 
@@ -192,7 +196,7 @@ def test_work_of_others_goes_on_while_code_is_loaded(torch: Any, k: Any, add: An
     a, b, c = random(torch, 4096), random(torch, 4096), nothing(torch, 4096)
     with kops.connect(daemon.socket_path) as other:
         for i in range(5):
-            made = other.kernel(sources.FIVE + f"// {i}\n", "add2_kernel", ADD, **VECTOR)
+            made = other.kernel(ADD + f"// {i}\n", "add2_kernel", OF_ADD, **VECTOR)
             for _ in range(50):
                 add(c, a, b, 4096)
             made(c, b, a, 4096, blocking=True)
@@ -204,7 +208,7 @@ def test_work_of_others_goes_on_while_code_is_loaded(torch: Any, k: Any, add: An
 
 
 def test_attributes_and_launch_bounds(torch: Any, k: Any) -> None:
-    kernel = k.kernel(sources.BOUNDED, "bounded", "out float* p[128]", 1)
+    kernel = k.kernel(BOUNDED, "bounded", "out float* p[128]", 1)
     assert kernel.attributes.max_threads in (0, 128) and kernel.attributes.registers > 0
     p = torch.zeros(256, device="cuda")
     kernel[1, 128](p, blocking=True)

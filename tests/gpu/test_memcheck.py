@@ -15,6 +15,7 @@ import pytest
 from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_by, gemm_variants
 from support import proc
 from support.daemon import Daemon
+from support.kernels import ADD
 
 FOUND_STATUS = 86  # of the sanitizer, when it found something
 
@@ -42,10 +43,8 @@ def run_together(k: Any, random: Callable[..., Any]) -> None:
 
 
 def user_kernel(k: Any) -> Any:
-    import kernel_sources as sources
-
     signature = "out float* c[n], const float* a[n], const float* b[n], int n"
-    return k.kernel(sources.FIVE, "add2_kernel", signature, grid="ceil_div(n, 256)", block=256)
+    return k.kernel(ADD, "add2_kernel", signature, grid="ceil_div(n, 256)", block=256)
 
 
 def run_user_kernels(torch: Any, k: Any) -> None:

@@ -77,21 +77,6 @@ def test_two_gpus(torch: Any, k: Any) -> None:
         assert torch.equal(out.cpu(), expected)
 
 
-def test_numpy_beside_torch(torch: Any, k: Any) -> None:
-    a = numpy.arange(10_000, dtype=numpy.float64)
-    for device in k.devices:
-        c = k.add(a, a, device=device)
-        assert isinstance(c, numpy.ndarray) and bool((c == 2 * a).all()), device.name
-    t = torch.arange(10_000, device="cuda", dtype=torch.float64)
-    assert torch.equal(k.add(t, t).cpu(), torch.from_numpy(numpy.array(c)))
-
-
-def test_torch_on_the_cpu(torch: Any, k: Any) -> None:
-    a = torch.randn(500, 300)
-    c = k.add(a, a)
-    assert c.device.type == "cpu" and torch.equal(c, a + a)
-
-
 def test_ordinary_cpu_tensors_are_copied_without_torchs_threads(torch: Any, daemon: Any) -> None:
     """They would poll for more work for a while, on the processors that the daemon's work needs."""
     with Worker("cpu_tensors", daemon.socket_path) as worker:

@@ -14,13 +14,6 @@ from support import proc
 from support.daemon import ROOT, binary
 
 pytest.importorskip("ray", reason="Ray is not installed")
-SOURCE = """extern "C" __global__ void scale(float *y, const float *x, float factor, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        y[i] = factor * x[i];
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -67,25 +60,3 @@ def test_each_worker_works_on_the_gpu_that_ray_gave_it(gpus: int, tmp_path: Path
     found = [value for _, value in kops.ray.map(meet, [(str(tmp_path / "met"), gpus, i) for i in range(gpus)], in_flight=1)]
     assert all(len(set(one[:4])) == 1 for one in found), found
     assert len({one[0] for one in found}) == gpus and len({one[4] for one in found}) == 1
-
-
-def test_kernels_and_their_statistics(gpus: int) -> None:
-    import kops.ray
-
-    kern = kops.kernel(SOURCE, "scale", "out float* y[n], const float* x[n], float factor, int n", grid="ceil_div(n, 256)", block=256)
-    blocks = [(np.full(100_000, i, np.float32), 0.5, 100_000) for i in range(40)]
-    run = kops.ray.map(kern, blocks)
-    results = dict(run)
-    assert all(bool((results[i] == i / 2).all()) for i in range(40))
-    assert sum(row["count"] for row in run.stats()["ops"] if row["op"] == "scale") == 40
-
-
-def test_a_kernel_that_faults_is_its_items_error(gpus: int) -> None:
-    import kops.ray
-
-    wild = 'extern "C" __global__ void wild(float *y, unsigned long long at, int n) { if (at) *(float *)at = 1; else y[0] = n; }'
-    kern = kops.kernel(wild, "wild", "out float* y[1], unsigned long long at, int n", grid=1, block=1)
-    results = dict(kops.ray.map(kern, [(8 if i == 5 else 0, i) for i in range(20)], errors="return"))
-    fault = results.pop(5)
-    assert isinstance(fault, (kops.DeviceFault, kops.ray.GivenUp)), fault
-    assert {i: float(result[0]) for i, result in results.items()} == {i: float(i) for i in range(20) if i != 5}

@@ -8,11 +8,11 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import kernel_sources as sources
 import kops
 import pytest
 from support import proc
 from support.daemon import Daemon
+from support.kernels import ADD
 from support.raw import RpcError, tensor
 
 
@@ -31,7 +31,7 @@ def serving(daemon: Daemon) -> int:
 def test_a_users_kernel_comes_back(torch: Any, supervised: Daemon) -> None:
     a, c = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
     with kops.connect(supervised.socket_path) as client:
-        add = client.kernel(sources.FIVE, "add2_kernel", "float* c, const float* a, const float* b, int n", grid=8, block=128)
+        add = client.kernel(ADD, "add2_kernel", "float* c, const float* a, const float* b, int n", grid=8, block=128)
         add(c, a, a, 1000, blocking=True)
         first = serving(supervised)
         os.kill(first, signal.SIGKILL)

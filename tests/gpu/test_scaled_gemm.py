@@ -7,7 +7,7 @@ from typing import Any
 
 import kops
 import pytest
-from check import assert_right, random
+from check import assert_right, random, variants
 
 NAMES = ("float8_e4m3fn", "float8_e5m2")
 PAIRS = [(a, b) for a in NAMES for b in NAMES]
@@ -30,11 +30,6 @@ def scales(torch: Any, m: int, n: int) -> Iterator[tuple[Any, Any]]:
     yield torch.rand(2 * m, 1, device="cuda")[::2], columns.flatten()
 
 
-def variants(k: Any) -> list[str]:
-    gpu = next(device for device in k.devices if device.backend == "cuda")
-    return list(k.ops["scaled_gemm"].variants[gpu.uuid])
-
-
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_every_variant(torch: Any, k: Any, of_a: str, of_b: str, precision: str) -> None:
@@ -45,7 +40,7 @@ def test_every_variant(torch: Any, k: Any, of_a: str, of_b: str, precision: str)
         for scale_a, scale_b in scales(torch, m, n):
             exact, terms = reference(a, b, scale_a, scale_b)
             for short, long in OUTS.items():
-                for variant in (*variants(k), None):
+                for variant in (*variants(k, "scaled_gemm"), None):
                     out = torch.full((m, n), torch.nan, dtype=getattr(torch, long), device="cuda")
                     try:
                         k.scaled_gemm(a, b, scale_a, scale_b, out=out, variant=variant, precision=precision, blocking=True)
@@ -57,34 +52,8 @@ def test_every_variant(torch: Any, k: Any, of_a: str, of_b: str, precision: str)
                 assert k.scaled_gemm(a, b, scale_a, scale_b, out_dtype=short).dtype is getattr(torch, long)
     assert "tiled" in ran
     f8 = torch.cuda.get_device_capability() >= (8, 9)
-    if "cublaslt" in variants(k) and f8 and precision != "highest" and (of_a, of_b) != (NAMES[1], NAMES[1]):
+    if "cublaslt" in variants(k, "scaled_gemm") and f8 and precision != "highest" and (of_a, of_b) != (NAMES[1], NAMES[1]):
         assert "cublaslt" in ran
-
-
-@pytest.mark.parametrize("rows", [False, True])
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize(("of_a", "of_b"), PAIRS[:3])
-def test_beside_torch(torch: Any, k: Any, of_a: str, of_b: str, fast: bool, rows: bool) -> None:
-    """Both are as close to the exact result as the precision says."""
-    import kops.torch  # noqa: F401
-
-    if torch.cuda.get_device_capability() < (8, 9):
-        pytest.skip("torch._scaled_mm needs tensor cores for 8-bit floats")
-    m, n, depth = 512, 1024, 2048
-    a, b = random(torch, m, depth, dtype=of_a), random(torch, n, depth, dtype=of_b).t()
-    scale_a = torch.rand((m, 1) if rows else (1, 1), device="cuda") + 0.5
-    scale_b = torch.rand((1, n) if rows else (1, 1), device="cuda") + 0.5
-    precision = "medium" if fast else "high"
-    exact, terms = reference(a, b, scale_a, scale_b)
-    try:
-        theirs = torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
-    except (RuntimeError, ValueError) as error:
-        pytest.skip(f"this torch has no such product: {error}")
-    ours = k.scaled_gemm(a, b, scale_a, scale_b, precision=precision)
-    assert_right("scaled_gemm", ours, exact, terms, precision)
-    assert_right("scaled_gemm", theirs, exact, terms, precision)
-    by_op = torch.ops.kops.scaled_gemm(a, b, scale_a, scale_b, precision=precision)
-    assert_right("scaled_gemm", by_op, exact, terms, precision)
 
 
 def test_one_plan_with_many_scales(torch: Any, k: Any) -> None:
@@ -128,7 +97,7 @@ def test_it_is_tuned(torch: Any, k: Any) -> None:
     """The choice among cuBLASLt's algorithms and our kernel is measured, and is right."""
     a, b = random(torch, 512, 512, dtype=NAMES[0]), random(torch, 512, 512, dtype=NAMES[0]).t()
     one = torch.ones((), device="cuda")
-    if "cublaslt" not in variants(k):
+    if "cublaslt" not in variants(k, "scaled_gemm"):
         pytest.skip("no cuBLASLt: there is nothing to choose")
     try:
         print(k.tune("scaled_gemm", a, b, one, one))

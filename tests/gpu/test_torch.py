@@ -6,7 +6,7 @@ from typing import Any
 
 import kops
 import pytest
-from check import DTYPES, assert_add, assert_gemm, assert_square, gemm_variants, random
+from check import DTYPES, assert_add, assert_gemm, assert_square, random, variants
 
 MILLION = 1_048_576
 
@@ -21,39 +21,12 @@ def test_a_million_elements(torch: Any, k: Any, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("m, k_, n", [(640, 640, 640), (1000, 17, 333), (1, 1, 1), (4097, 4097, 4097), (16, 4096, 4096)])
-def test_gemm(torch: Any, k: Any, dtype: str, m: int, k_: int, n: int) -> None:
-    a, b = random(torch, m, k_, dtype=dtype), random(torch, k_, n, dtype=dtype)
-    assert_gemm(k.gemm(a, b), a, b)
-
-
-@pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_gemm_of_each_variant(torch: Any, k: Any, dtype: str, variant: str) -> None:
-    if variant not in gemm_variants(k):
-        pytest.skip(f"the daemon has no {variant}")
-    a, b = random(torch, 515, 259, dtype=dtype), random(torch, 259, 130, dtype=dtype)
-    assert_gemm(k.gemm(a, b, variant=variant), a, b)
-    assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, variant=variant), a, b)
-
-
-@pytest.mark.parametrize("precision", ["high", "medium"])
-def test_gemm_of_less_precision(torch: Any, k: Any, precision: str) -> None:
-    for m, depth, n in ((512, 1024, 256), (2049, 2050, 2051)):
-        a, b = random(torch, m, depth), random(torch, depth, n)
-        assert_gemm(k.gemm(a, b, precision=precision), a, b, precision)
-
-
-@pytest.mark.parametrize(("dtype", "precision", "variant"), [("bfloat16", "highest", "padded"), ("float16", "highest", "padded"),
-                                                             ("float32", "medium", "padded"), ("float64", "highest", "padded"),
-                                                             ("float32", "high", "bf16x3"),
-                                                             ("float32", "highest", "bf16x6")])  # fmt: skip
-def test_gemm_of_copies(torch: Any, k: Any, dtype: str, precision: str, variant: str) -> None:
-    if variant not in gemm_variants(k):
-        pytest.skip(f"the daemon has no {variant}")
-    a, b = random(torch, 515, 259, dtype=dtype), random(torch, 259, 131, dtype=dtype)
-    assert_gemm(k.gemm(a, b, precision=precision, variant=variant), a, b, precision)
-    assert_gemm(k.gemm(a.t(), b.t(), trans_a=True, trans_b=True, precision=precision, variant=variant), a, b, precision)
+def test_large_gemms(torch: Any, k: Any, dtype: str) -> None:
+    """The small ones are tests/conformance's, by every variant."""
+    for m, depth, n in ((4097, 4097, 4097), (16, 4096, 4096)):
+        a, b = random(torch, m, depth, dtype=dtype), random(torch, depth, n, dtype=dtype)
+        for precision in ("highest", "high", "medium") if dtype == "float32" else ("highest",):
+            assert_gemm(k.gemm(a, b, precision=precision), a, b, precision)
 
 
 SPECIAL = {"skinny": ("float32", "float16", "bfloat16"), "small": ("float32",), "hopper": ("float16", "bfloat16")}
@@ -64,8 +37,7 @@ SPECIAL = {"skinny": ("float32", "float16", "bfloat16"), "small": ("float32",), 
 ])  # fmt: skip
 def test_gemm_of_special_variants(torch: Any, k: Any, variant: str, dtype: str, precision: str) -> None:
     """On shapes that each takes, with all transpositions, ends of rows, and a sum with what is there."""
-    gpu = next(device for device in k.devices if device.backend == "cuda")
-    if variant not in k.ops["gemm"].variants[gpu.uuid]:
+    if variant not in variants(k, "gemm"):
         pytest.skip(f"the GPU has no {variant}")
     for m, n, depth in ((16, 256, 264), (9, 4096, 1024)) if variant == "skinny" else ((200, 136, 328), (256, 256, 256)):
         a, b = random(torch, m, depth, dtype=dtype), random(torch, depth, n, dtype=dtype)
@@ -132,22 +104,6 @@ def test_alignments(torch: Any, k: Any, dtype: str, offset_a: int, offset_b: int
         assert bool((ground[:offset_out] == -7).all()) and bool((ground[offset_out + n :] == -7).all())
 
 
-def test_inputs_of_another_stream(torch: Any, k: Any) -> None:
-    """A blocking call synchronises the current stream: what it enqueued before is in the input."""
-    stream = torch.cuda.Stream()
-    factor = torch.eye(2048, device="cuda")
-    start = random(torch, 2048, 2048)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        a = start
-        for _ in range(20):
-            a = a @ factor
-        a = a + 1.0
-        got = k.square(a)
-    stream.synchronize()
-    assert_square(got, start + 1.0)
-
-
 def test_caching_allocator_reuses_memory(torch: Any, k: Any) -> None:
     """torch hands the same block out again, and after empty_cache() perhaps the same address of another allocation."""
     for round_ in range(30):
@@ -174,34 +130,3 @@ def test_memory_goes_back_after_trim(torch: Any, k: Any) -> None:
     k.trim()
     free_after = torch.cuda.mem_get_info()[0]
     assert free_before - free_after < 1 << 29, "a freed gigabyte is still pinned"
-
-
-def test_profile_and_timings(torch: Any, k: Any) -> None:
-    a, b = random(torch, 1 << 22), random(torch, 1 << 22)
-    profile = k.profile("add", a, b, warmup=3, repeat=20)
-    samples = sorted(profile.timings.samples)
-    assert len(samples) == 20 and samples[0] > 0
-    assert profile.timings.min == samples[0] and profile.timings.max == samples[-1]
-    assert profile.timings.host_us is None and profile.timings.gpu_us is not None
-
-
-@pytest.mark.parametrize("variant", ["tiled", "cublaslt"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_gemm_gives_f32(torch: Any, k: Any, dtype: str, variant: str) -> None:
-    if variant not in gemm_variants(k):
-        pytest.skip(f"the daemon has no {variant}")
-    for batch, m, depth, n in ((), 515, 259, 130), ((), 1024, 4096, 512), ((3,), 64, 72, 40), ((), 1, 65, 1000):
-        a, b = random(torch, *batch, m, depth, dtype=dtype), random(torch, *batch, depth, n, dtype=dtype)
-        exact = a.double() @ b.double()
-        bound = 2e-5 * (a.double().abs() @ b.double().abs()) + 1.2e-7 * exact.abs()
-        out = torch.full((*batch, m, n), torch.nan, device="cuda")
-        k.gemm(a, b, out=out, variant=variant)
-        assert ((out.double() - exact).abs() <= bound).all()
-        assert torch.equal(k.gemm(a, b, out_dtype=torch.float32, variant=variant), out)
-        start = random(torch, *batch, m, n)
-        kept = k.gemm(a, b, out=start.clone(), alpha=0.5, beta=-1.5, variant=variant)
-        assert ((kept.double() - (0.5 * exact - 1.5 * start.double())).abs() <= bound + 3e-5 * start.double().abs()).all()
-    if not kops.compiled:
-        return  # nothing is launched here without the package's compiled part
-    a, b = random(torch, 96, 64, dtype=dtype), random(torch, 64, 80, dtype=dtype)
-    assert torch.equal(k.gemm(a, b, out_dtype="f32", where="here"), k.gemm(a, b, out_dtype="f32", variant="tiled"))

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -214,42 +213,6 @@ def test_a_kernel_in_graphs_of_torch_compile(torch: Any, k: Any) -> None:
         if i == 2:
             before = k.stats()["kernels"]["launches"]
     assert k.stats()["kernels"]["launches"] == before
-
-
-@captured
-def test_graphed_callables(torch: Any) -> None:
-    class Layer(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
-
-        def forward(self, x: Any) -> Any:
-            return OPS.square(OPS.add(OPS.gemm(x, self.weight), x))
-
-    layer = Layer()
-    graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(16, 32, device="cuda", requires_grad=True),))
-    for _ in range(3):
-        x = torch.randn(16, 32, device="cuda", requires_grad=True)
-        ours, theirs = graphed(x), (x @ layer.weight + x).square()
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-2)
-        given = (x, layer.weight)
-        for one, other in zip(torch.autograd.grad(ours.sum(), given), torch.autograd.grad(theirs.sum(), given)):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-1)
-
-
-def test_threads(torch: Any, k: Any) -> None:
-    """Each on its own stream, forward and backward."""
-
-    def work(number: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for i in range(100):
-                x = torch.full((1000,), float(number + i), device="cuda", requires_grad=True)
-                OPS.square(OPS.add(x, x)).sum().backward()
-                assert bool((x.grad == 8 * (number + i)).all()), f"thread {number}, call {i}"
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
-    k.synchronize()
 
 
 def test_tensors_of_two_places(torch: Any) -> None:

@@ -55,15 +55,12 @@ def work(torch: Any, client: Any, device: str) -> None:
         program.release()
 
 
-def test_at_the_same_time(torch: Any, both: Any) -> None:
+def test_at_the_same_time_and_in_turn(torch: Any, both: Any) -> None:
+    devices = ("cuda:0", "cuda:1")
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda device: work(torch, both, device), ("cuda:0", "cuda:1")))
-
-
-def test_in_turn(torch: Any, both: Any) -> None:
-    for _ in range(3):
-        for device in ("cuda:0", "cuda:1"):
-            work(torch, both, device)
+        list(threads.map(lambda device: work(torch, both, device), devices))
+    for device in devices * 3:
+        work(torch, both, device)
 
 
 def test_shared_host_memory_goes_through_both(both: Any) -> None:

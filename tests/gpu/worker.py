@@ -30,10 +30,10 @@ def connect(path: str) -> Any:
 
     client = kops.connect(path)
     if "KOPS_TEST_DOMAIN" in os.environ:
-        import kernel_sources as sources
         import numpy
+        from support.kernels import OTHERS
 
-        double = client.kernel(sources.FIVE, "custom_kernel", "out float* out[n], const float* in[n], int n", 1, 32)
+        double = client.kernel(OTHERS, "custom_kernel", "out float* out[n], const float* in[n], int n", 1, 32)
         one, out = client.array(numpy.ones(32, numpy.float32)), client.zeros(32)
         double(out, one, 32, blocking=True)
         assert (numpy.asarray(out) == 2).all()
@@ -121,8 +121,9 @@ def staging(path: str) -> None:
         product = numpy.asarray(k.gemm(a, b, trans_b=True, device=gpu)).astype(float)
         reference = numpy.asarray(a).astype(float) @ numpy.asarray(b).astype(float).T
         numpy.testing.assert_allclose(product, reference, rtol=1e-4)
-        libraries = Path("/proc/self/maps").read_text(encoding="utf-8")
-        say(gpu_us=timings.gpu_us, h2d_us=timings.h2d_us, d2h_us=timings.d2h_us, has_driver="libcuda" in libraries)
+        assert min(timings.gpu_us, timings.h2d_us, timings.d2h_us) > 0, "copies are timed"
+        assert "libcuda" not in Path("/proc/self/maps").read_text(encoding="utf-8"), "the client loads no driver without need"
+    say(done=True)
 
 
 def cpu_tensors(path: str) -> None:
@@ -185,7 +186,6 @@ def expandable(path: str) -> None:
             k.square(a, out=a)
             torch.cuda.synchronize()
             assert torch.equal(a, expected), size
-            say(size=size)
             del a, expected, part
         # Other physical memory at addresses that were registered before.
         for turn in range(6):
@@ -194,7 +194,7 @@ def expandable(path: str) -> None:
             assert bool((got == turn * turn).all()), turn
             del a, got
             torch.cuda.empty_cache()
-        say(turns=6)
+    say(done=True)
 
 
 def remapped(path: str) -> None:
@@ -219,7 +219,9 @@ def remapped(path: str) -> None:
             assert all(x == (turn + 2.0) ** 2 for x in got), (turn, got[0])
             for at in (address, address + size):
                 driver.call("cuMemUnmap", ctypes.c_uint64(at), ctypes.c_size_t(size))
-    say(ids=ids)
+    seen = [one for turn in ids for one in turn]
+    assert all(seen) and len(set(seen)) == len(seen), ids
+    say(done=True)
 
 
 def pooled(path: str) -> None:
@@ -238,14 +240,16 @@ def pooled(path: str) -> None:
             driver.synchronize()
             got = (ctypes.c_float * 100).from_buffer_copy(driver.read(address, 400))
             assert all(x == (turn + 3.0) ** 2 for x in got), (turn, got[0])
-        say(done=True)
         other = driver.alloc_from(driver.pool_create(exportable=False), 4096)
         a = Array(other, 100)
         try:
             k.square(a, out=a)
         except kops.KopsError as error:
-            say(code=error.code, message=str(error))
+            assert error.code == "not_exportable" and "pool" in str(error), error
+        else:
+            raise AssertionError("memory of a pool that is not exportable")
         k.ping()
+    say(done=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -79,3 +81,29 @@ def test_names(text: str, names: dict[str, Any], why: str | None) -> None:
     else:
         with pytest.raises(InterpretError, match=why):
             evaluate(text, names, "grid", (int, Symbol))
+
+
+NUMBERS = [-(2**63), 1 - 2**63, -(2**32), -256, -7, -3, -2, -1, 0, 1, 2, 3, 7, 255, 65536, 2**31, 2**62, 2**62 + 1, 2**63 - 1]
+POWERS = [2**k for k in range(63)]
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "{} + {}": operator.add, "{} - {}": operator.sub, "{} * {}": operator.mul, "{} / {}": operator.floordiv,
+    "{} // {}": operator.floordiv, "{} % {}": operator.mod, "min({}, {})": min, "max({}, {})": max,
+    "ceil_div({}, {})": lambda a, b: -(-a // b), "min(-({}), {})": lambda a, b: min(-a, b) if -a < 2**63 else -a,
+    "max(next_pow2({}), {})": lambda a, b: max(b, next(x for x in POWERS if x >= a)) if a <= 2**62 else 2**63,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OPERATIONS)
+def test_arithmetic(text: str) -> None:
+    """Each operation takes the numbers at the ends of ranges, as arguments and as text."""
+    for a, b in itertools.product(NUMBERS, NUMBERS):
+        try:
+            wanted = OPERATIONS[text](a, b)
+        except ZeroDivisionError:
+            wanted = 2**63
+        for written in itertools.product({"n", str(a) if a > 0 else "n"}, {"m", str(b) if b > 0 else "m"}):
+            if -(2**63) <= wanted < 2**63:
+                assert evaluate(text.format(*written), {"n": a, "m": b}, "grid") == wanted, (written, a, b)
+            else:
+                with pytest.raises(InterpretError):
+                    evaluate(text.format(*written), {"n": a, "m": b}, "grid")

@@ -214,10 +214,11 @@ __global__ void k(float *y) {
     y[7] = __ll2half_rd(2049); y[8] = __ull2half_ru(2049);
     y[9] = __half2char_rz(__float2half(-200)); y[10] = __half2uchar_rz(__float2half(-1));
     y[11] = __hne(nan.x, b.x); y[12] = nan.x != b.x;
+    half2 f = __hfma2(a, b, b); y[13] = f.x; y[14] = f.y; y[15] = __hfma(a.x, b.y, a.y);
 }"""
-    y = np.zeros(13, "f4")
+    y = np.zeros(16, "f4")
     launch(source, "k", "float* y", y, block=1)
-    assert y.tolist() == [0, 2, 0, 1, -2 - 1.5 + 1, -1 + 3 + 1, 1, 2048, 2050, -128, 0, 0, 1]
+    assert y.tolist() == [0, 2, 0, 1, -2 - 1.5 + 1, -1 + 3 + 1, 1, 2048, 2050, -128, 0, 0, 1, -1, 2, 2]
 
 
 def test_complex_numbers() -> None:

@@ -1,12 +1,13 @@
-"""Kernels of the usual kinds give what NumPy gives in float64: odd sizes, one element, none."""
+"""Kernels of the usual kinds give what NumPy gives in float64: odd sizes, one element, none. Barriers that are objects, cuda::barrier."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import launch
+from conftest import Together, launch
 
 SIZES = [0, 1, 31, 32, 33, 257, 1000, 4099]
 
@@ -37,62 +38,6 @@ def test_reduction_in_shared_memory(rng: Any, n: int) -> None:
     np.testing.assert_allclose(total[0], values.astype("f8").sum(), rtol=1e-4, atol=1e-4)
 
 
-SCAN = """
-__device__ __forceinline__ int warp_scan(int value, int lane)
-{
-#pragma unroll
-    for (int d = 1; d < 32; d <<= 1) {
-        int other = __shfl_up_sync(0xffffffffu, value, d);
-        if (lane >= d) value += other;
-    }
-    return value;
-}
-
-__global__ void scan(int *out, const int *in, int n)
-{
-    __shared__ int totals[32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int value = warp_scan(threadIdx.x < n ? in[threadIdx.x] : 0, lane);
-    if (lane == 31) totals[warp] = value;
-    __syncthreads();
-    if (warp == 0)
-        totals[lane] = warp_scan(lane < blockDim.x / 32 ? totals[lane] : 0, lane);
-    __syncthreads();
-    if (warp) value += totals[warp - 1];
-    if (threadIdx.x < n) out[threadIdx.x] = value;
-}
-"""
-
-
-@pytest.mark.parametrize("n", [1, 31, 33, 1000, 1024])
-def test_scan_with_shuffles(rng: Any, n: int) -> None:
-    values, out = rng.integers(-50, 50, n).astype("i4"), np.zeros(n, "i4")
-    launch(SCAN, "scan", "int* out, const int* in, int n", out, values, n, block=1024)
-    np.testing.assert_array_equal(out, np.cumsum(values))
-
-
-HISTOGRAM = """
-__global__ void histogram(unsigned *bins, const unsigned char *data, int n)
-{
-    __shared__ unsigned local[256];
-    for (int i = threadIdx.x; i < 256; i += blockDim.x) local[i] = 0;
-    __syncthreads();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        atomicAdd(&local[data[i]], 1u);
-    __syncthreads();
-    for (int i = threadIdx.x; i < 256; i += blockDim.x)
-        if (local[i]) atomicAdd(bins + i, local[i]);
-}
-"""
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_histogram(rng: Any, n: int) -> None:
-    data, bins = rng.integers(0, 256, n).astype("u1"), np.zeros(256, "u4")
-    launch(HISTOGRAM, "histogram", "unsigned* bins, const unsigned char* data, int n", bins, data, n, grid=3, block=96)
-    np.testing.assert_array_equal(bins, np.bincount(data, minlength=256))
-
-
 TRANSPOSE = """
 template <typename T, int TILE> __global__ void transpose(T *out, const T *in, int width, int height)
 {
@@ -118,79 +63,6 @@ def test_transpose_template(rng: Any, shape: tuple[int, int], cpp: str, dtype: s
     grid = ("ceil_div(width, 32)", "ceil_div(height, 32)")
     launch(TRANSPOSE, f"transpose<{cpp}, 32>", signature, out, matrix, shape[1], shape[0], grid=grid, block=(32, 8))
     np.testing.assert_array_equal(out, matrix.T)
-
-
-SOFTMAX = """
-__global__ void softmax(float *out, const float *in, int columns)
-{
-    const float *row = in + blockIdx.x * columns;
-    float largest = -INFINITY, sum = 0;
-    for (int i = threadIdx.x; i < columns; i += warpSize) largest = fmaxf(largest, row[i]);
-    for (int d = 16; d; d /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
-    for (int i = threadIdx.x; i < columns; i += warpSize) sum += __expf(row[i] - largest);
-    for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    for (int i = threadIdx.x; i < columns; i += warpSize) out[blockIdx.x * columns + i] = __expf(row[i] - largest) / sum;
-}
-"""
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 31), (5, 33), (2, 500)])
-def test_softmax(rng: Any, shape: tuple[int, int]) -> None:
-    values = rng.standard_normal(shape).astype("f4") * 5
-    out = np.zeros_like(values)
-    launch(SOFTMAX, "softmax", "float* out, const float* in, int columns", out, values, shape[1], grid="in.shape[0]")
-    exact = np.exp(values.astype("f8") - values.max(axis=1, keepdims=True))
-    np.testing.assert_allclose(out, exact / exact.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-7)
-
-
-HALF = """
-#include <cuda_fp16.h>
-__global__ void axpy(half *y, const half *x, float a, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (2 * i + 1 < n) {
-        half2 v = reinterpret_cast<const half2 *>(x)[i];
-        half2 *to = reinterpret_cast<half2 *>(y) + i;
-        *to = __hfma2(__float2half2_rn(a), v, *to);
-    } else if (2 * i < n) {
-        y[2 * i] = __hfma(__float2half(a), x[2 * i], y[2 * i]);
-    }
-}
-"""
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 255, 1000])
-def test_half(rng: Any, n: int) -> None:
-    x, y = rng.standard_normal((2, n)).astype("f2")
-    exact = np.float64(np.float16(1.7)) * x.astype("f8") + y.astype("f8")
-    launch(HALF, "axpy", "half* y, const half* x, float a, int n", y, x, 1.7, n, grid="ceil_div(n, 64)")
-    np.testing.assert_array_equal(y, exact.astype("f2"))
-
-
-BFLOAT = """
-#include <cuda_bf16.h>
-__global__ void scale(__nv_bfloat16 *y, const __nv_bfloat16 *x, const float *a, int n)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = __float2bfloat16(__bfloat162float(x[i]) * *a);
-}
-"""
-
-
-def to_bfloat16(values: Any) -> Any:
-    """The bits of the nearest bfloat16, ties to even."""
-    bits = values.astype("f4").view("u4").astype("u8")
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("u2")
-
-
-@pytest.mark.parametrize("n", [0, 1, 33, 1000])
-def test_bfloat16(rng: Any, n: int) -> None:
-    x, factor = to_bfloat16(rng.standard_normal(n)), np.array([1.3], "f4")
-    y = np.zeros(n, "u2")
-    signature = "__nv_bfloat16* y, const __nv_bfloat16* x, const float* a, int n"
-    launch(BFLOAT, "scale", signature, y, x, factor, n, grid="ceil_div(n, 32)")
-    widened = (x.astype("u4") << 16).view("f4")
-    np.testing.assert_array_equal(y, to_bfloat16(widened * factor[0]))
 
 
 WMMA = """
@@ -220,3 +92,78 @@ def test_matrix_fragments(rng: Any) -> None:
     c = np.zeros((48, 32), "f4")
     launch(WMMA, "gemm", "float* c, const half* a, const half* b, int n, int k", c, a, b, 32, 80, grid=(2, 3))
     np.testing.assert_allclose(c, 2 * a.astype("f8") @ b.astype("f8").T, rtol=1e-5, atol=1e-4)
+
+
+Fails = Callable[..., Any]
+together = Together("#include <cuda/barrier>\n#include <cooperative_groups.h>\n")
+INIT = "if (block.thread_rank() == 0) init(&bar, block.size()); block.sync();"
+
+
+def kernel(init: str, meet: str) -> Any:
+    return together(f"""__global__ void k(int *c, int n)
+{{
+    __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+    __shared__ int s[64];
+    auto block = cooperative_groups::this_thread_block();
+    {init}
+    s[threadIdx.x] = threadIdx.x;
+    {meet}
+    c[threadIdx.x] = s[63 - threadIdx.x];
+}}""")
+
+
+MEET = {
+    "at once": kernel(INIT, "bar.arrive_and_wait();"),
+    "with a token": kernel(INIT, "auto token = bar.arrive(); bar.wait(std::move(token));"),
+    "again": kernel(INIT, "for (int i = 0; i < 5; i++) bar.arrive_and_wait();"),
+}
+MISUSED = {
+    "nobody waits": (kernel(INIT, "(void)bar.arrive();"), "race"),
+    "no init": (kernel("block.sync();", "bar.arrive_and_wait();"), "uninitialised"),
+    "init beside": (kernel("if (block.thread_rank() == 0) init(&bar, block.size());", "bar.arrive_and_wait();"), "race"),
+    "one returns": (kernel(INIT, "if (threadIdx.x == n) return; bar.arrive_and_wait();"), "divergent_barrier"),
+    "one is elsewhere": (kernel(INIT, "if (threadIdx.x == n) __syncthreads(); bar.arrive_and_wait();"), "divergent_barrier"),
+    "too many": (kernel(INIT.replace("block.size()", "32"), "(void)bar.arrive(33);"), "divergent_barrier"),
+}
+# A part of the block arrives without waiting; copies are complete behind the barrier.
+ROLES = together("""__global__ void k(int *c, const int *a)
+{
+    typedef cuda::barrier<cuda::thread_scope::thread_scope_block> barrier;
+    __shared__ int s[32];
+    __shared__ barrier full, empty;
+    if (threadIdx.x == 0) { init(&full, 64); init(&empty, 64); }
+    __syncthreads();
+    for (int round = 0; round < 3; round++) {
+        if (threadIdx.x < 32) {
+            if (round) empty.arrive_and_wait();
+            cuda::memcpy_async(&s[threadIdx.x], &a[round * 32 + threadIdx.x], cuda::aligned_size_t<4>(sizeof(int)), full);
+            (void)full.arrive();
+        } else {
+            full.arrive_and_wait();
+            c[round * 32 + threadIdx.x - 32] = s[63 - threadIdx.x];
+            if (round < 2) (void)empty.arrive();
+        }
+    }
+}""")
+
+
+@pytest.mark.parametrize("how", MEET)
+@pytest.mark.parametrize("check", [True, False])
+def test_barriers_of_a_block(how: str, check: bool) -> None:
+    c = np.zeros(64, "i4")
+    launch(MEET[how], "k", "int* c, int n", c, 64, block=64, check=check)
+    assert c.tolist() == list(range(63, -1, -1))
+
+
+@pytest.mark.parametrize("how", MISUSED)
+def test_misused_barriers(fails: Fails, how: str) -> None:
+    source, kind = MISUSED[how]
+    error = fails(kind, source, "k", "int* c, int n", np.zeros(64, "i4"), 5, block=64)
+    if how.startswith("one"):
+        assert "arrive_and_wait waits for 1 more to arrive" in str(error) and error.line == 8
+
+
+def test_producers_and_consumers() -> None:
+    a, c = np.arange(96, dtype="i4"), np.zeros(96, "i4")
+    launch(ROLES, "k", "int* c, const int* a", c, a, block=64)
+    assert c.reshape(3, 32).tolist() == a.reshape(3, 32)[:, ::-1].tolist()

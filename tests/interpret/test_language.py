@@ -43,7 +43,7 @@ __global__ void k(int *out)
     dim3 size = blockDim;
     unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     unsigned thread = (threadIdx.z * size.y + threadIdx.y) * size.x + threadIdx.x;
-    out[block * (size.x * size.y * size.z) + thread] = block * 1000 + thread;
+    out[block * (size.x * size.y * size.z) + thread] = block * 1000 + thread + warpSize - 32;
 }"""
     out = np.zeros(2 * 3 * 4 * 5 * 6 * 7, "i4")
     launch(source, "k", "int* out", out, grid=(2, 3, 4), block=(5, 6, 7))

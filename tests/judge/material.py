@@ -61,3 +61,8 @@ extern "C" __global__ void vector_add(float* c, const float* a, const float* b, 
 """
 FAULT = 'extern "C" __global__ void fault_kernel(float* p) { p[-1] = 1; }'
 SPIN = 'extern "C" __global__ void spin_forever(float* p) { while (true) *(volatile float*)p = 1; }'
+
+RIGHT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
+SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
+FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
+HANGS = judge.Solution(SPIN, [judge.Launch("spin_forever", "float* c", block=1)])

@@ -12,13 +12,13 @@ import pytest
 from conftest import LIMITS
 from kops import Array, judge
 from kops._companions import view_of
-from kops.judge import _device_code, _gpu, _machine, _shelf, _timed, _values
+from kops.judge import _gpu, _machine, _shelf, _timed, _values
 from material import spy
 
 from support.daemon import Daemon  # isort: skip
 
-DTYPES = {look: dtype for dtype, look in _device_code.LOOKS.items()}
-WIDE = _device_code.WIDE
+DTYPES = {look: dtype for dtype, look in _shelf.LOOKS.items()}
+WIDE = _shelf.WIDE
 
 
 def rubbish(words: int, seed: int, drawn: int, bits: int) -> Any:
@@ -56,7 +56,7 @@ def look(entry: str, room: Any, own: list[Any], rest: list[Any]) -> tuple[int, f
 
 def compute(entry: str, arguments: list[Any], rooms: int) -> list[int]:
     """A launch of one of the judge's own kernels. Answers which arguments it has written to."""
-    columns = len(_device_code._FORMS[entry].own)
+    columns = len(_shelf._FORMS[entry].own)
     _, *rest = arguments[columns * WIDE :]
     *rest, found, rows = rest if entry.startswith("put") else rest[:-1]
     several = [[arguments[column * WIDE + at] for column in range(columns)] for at in range(rooms)]

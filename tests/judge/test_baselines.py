@@ -12,14 +12,13 @@ import pytest
 from conftest import soon
 from kops import judge
 from kops.judge import _machine
-from material import FAULT, SIGNATURE, SPIN, VECTOR, add, inputs, task
+from material import FAULT, RIGHT, SHORT, SIGNATURE, SPIN, VECTOR, add, inputs, task
 
 pytestmark = pytest.mark.usefixtures("unlocated")
-RIGHT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
 BAD: dict[str, tuple[Any, str]] = {
     "an illegal access": (judge.Solution(FAULT, [judge.Launch("fault_kernel", "out float* c[n]", block=1)]), "fault_kernel"),
     "a hang": (judge.Solution(SPIN, [judge.Launch("spin_forever", "out float* c[n]", block=1)]), "spin_forever"),
-    "a part": (judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)]), "was not written"),
+    "a part": (SHORT, "was not written"),
     "a source that is none": (add("x"), "its baseline does not run"),
     "an entry that is none": (judge.Solution(VECTOR, [judge.Launch("vector_sub", SIGNATURE)]), "its baseline does not run"),
     "an op that computes another thing": ("sub_square", "its baseline is wrong"),
@@ -39,8 +38,7 @@ def test_it_is_the_task_s_fault(gpu: judge.Judge, what: str) -> None:
         assert verdict.fault is None and verdict.worst is None and verdict.cases == ("n=1000", "n=3001"), verdict
     verdict = gpu.judge(task(baseline=RIGHT), add())
     assert verdict.right and verdict.time is not None and verdict.time.speedup is not None, verdict
-    short = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)])
-    assert gpu.judge(bad, short).kind == "wrong"  # that is found without the baseline
+    assert gpu.judge(bad, SHORT).kind == "wrong"  # that is found without the baseline
 
 
 @pytest.mark.parametrize("what", ["an illegal access", "a hang"])

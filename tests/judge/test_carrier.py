@@ -14,14 +14,12 @@ import pytest
 from conftest import LIMITS
 from kops import judge
 from kops._memory.pool import pool
-from kops.judge import _carrier, _draws, _gpu, _judge, _machine, _pool, _runner, _solution, _verdict
-from material import FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
+from kops.judge import _carrier, _draws, _gpu, _judge, _machine, _runner, _solution, _verdict
+from material import FAULTY, SHORT, add, inputs, spy, task
 
 from support.daemon import Daemon  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("unlocated")
-FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
-SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 
 
 @pytest.fixture
@@ -127,7 +125,7 @@ def test_a_spare_outlives_what_is_wrong(daemon: Daemon, bad: judge.Solution) -> 
         assert [future.result().kind == "right" for future in futures] == [False, True] * 2
 
 
-def bytes_of(kept: _pool.Pool) -> list[int]:
+def bytes_of(kept: _draws.Pool) -> list[int]:
     return [entry.nbytes - sum(one.nbytes for one in (*entry.draws, *entry.variants, entry.variant)) for entry in kept._entries.values()]
 
 
@@ -142,7 +140,7 @@ def test_draws_that_are_made_ahead() -> None:
         return a + b
 
     one, other = task(cases=[{"n": 1000}], reference=reference), task(cases=[{"n": 1000}])
-    kept = _pool.Pool(100 * _draws.draw(one, one.timed_case, 1).nbytes)
+    kept = _draws.Pool(100 * _draws.draw(one, one.timed_case, 1).nbytes)
     with ThreadPoolExecutor(1) as crew:
         kept.make_variants(one, 5, 10.0, crew)
         assert kept.variants(one) == (), "nobody has asked for its draws"
@@ -225,9 +223,9 @@ def test_draws_of_several_cases_take_memory_together() -> None:
 def test_what_draws_may_take_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Half of what is there; in a container half of what it may have."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < _pool.half_of_memory() <= whole // 2
+    assert 0 < _draws.half_of_memory() <= whole // 2
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(_pool, "LIMITS", (str(limit), str(tmp_path / "none")))
+    monkeypatch.setattr(_draws, "LIMITS", (str(limit), str(tmp_path / "none")))
     for text, bound in (("1000\n", 500), ("max\n", whole // 2)):
         limit.write_text(text)
-        assert 0 < _pool.half_of_memory() <= bound
+        assert 0 < _draws.half_of_memory() <= bound

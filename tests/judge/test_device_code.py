@@ -11,7 +11,7 @@ import pytest
 from kops import interpret
 from kops._source.signature import parse
 from kops.interpret import _compiler, _runtime
-from kops.judge import _device_code, _values
+from kops.judge import _shelf, _values
 from shelves import compute
 from test_compare import FLOATS, SPECIAL, bits_of
 
@@ -22,18 +22,18 @@ SEED = 0x123456789ABCDEF
 @functools.cache
 def kernels() -> Any:
     """All of them, compiled once, each access watched."""
-    return _compiler.compile_kernel(_device_code.SOURCE, "judge.cu", _device_code.entries(), {}, (), True)
+    return _compiler.compile_kernel(_shelf.SOURCE, "judge.cu", _shelf.entries(), {}, (), True)
 
 
 def run(entry: str, several: tuple[Any, ...] | list[tuple[Any, ...]], *rest: Any) -> None:
     """For one room, or several: the kernel, beside what NumPy computes in its place for other tests."""
     rooms = several if isinstance(several, list) else [several]
-    arguments = _device_code.arguments(entry, rooms, *rest)
+    arguments = _shelf.arguments(entry, rooms, *rest)
     beside = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
     compute(entry, beside, len(rooms))
-    number = _device_code.entries().index(entry)
-    params = parse(_device_code.signature(entry))
-    grid, block = (3, len(rooms)), _device_code.BLOCK
+    number = _shelf.entries().index(entry)
+    params = parse(_shelf.signature(entry))
+    grid, block = (3, len(rooms)), _shelf.BLOCK
     interpret.launch(lambda _: _runtime.load(kernels(), number), entry, params, arguments, grid=grid, block=block)
     for one, other in zip(arguments, beside):
         if isinstance(one, np.ndarray) and one.dtype == "f8":
@@ -43,13 +43,13 @@ def run(entry: str, several: tuple[Any, ...] | list[tuple[Any, ...]], *rest: Any
 
 
 def found() -> Any:
-    return np.zeros((4, _device_code.SUMS))  # three looks, and whether anything is wrong
+    return np.zeros((4, _shelf.SUMS))  # three looks, and whether anything is wrong
 
 
 def filled(dtype: str, bits: Any, nan: bool = False, before: int = BEFORE) -> Any:
     room, tensor = np.zeros(ROOM // 8, "u8"), np.zeros(-(-bits.nbytes // 8), "u8")
     tensor.view("u1")[: bits.nbytes] = bits.reshape(-1).view("u1")
-    how = (room.size, tensor.size, before, bits.nbytes, *_device_code.masks(dtype, nan))
+    how = (room.size, tensor.size, before, bits.nbytes, *_shelf.masks(dtype, nan))
     run("put_tensor", (room, tensor, SEED), *how, None, 0)
     return room, tensor
 
@@ -61,7 +61,7 @@ def test_a_tensor_between_rubbish(size: int, before: int) -> None:
     room, tensor = filled("u8", bits, before=before)
     assert np.array_equal(room.view("u1")[before : before + size], bits)
     assert len(set(room.tolist())) > ROOM // 8 - 34, "what is beside it differs from word to word"
-    how = (before, size, *_device_code.masks("u8", False))
+    how = (before, size, *_shelf.masks("u8", False))
     for at in (0, before - 1 if before else 0, before, before + size - 1, before + size, before + size + 9, ROOM - 1):
         one = room.copy()
         one.view("u1")[at] ^= 4
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_not_overwritten(wrong: bool) -> None:
     for put in ("put_rubbish", "put_tensor"):
         room = np.full(ROOM // 8, 7, "u8")
         place = (room.size, tensor.size, BEFORE, tensor.nbytes) if put == "put_tensor" else (room.size,)
-        run(put, (room, tensor, SEED) if put == "put_tensor" else (room, SEED), *place, *_device_code.masks("u8", False), rows, 4)
+        run(put, (room, tensor, SEED) if put == "put_tensor" else (room, SEED), *place, *_shelf.masks("u8", False), rows, 4)
         assert bool((room == 7).all()) == wrong and (wrong or len(set(room.tolist())) == room.size)
 
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_not_overwritten(wrong: bool) -> None:
 @pytest.mark.parametrize("nan", [False, True])
 def test_rubbish(dtype: str, nan: bool) -> None:
     room = np.zeros(ROOM // 8, "u8")
-    run("put_rubbish", (room, SEED), room.size, *_device_code.masks(dtype, nan), None, 0)
+    run("put_rubbish", (room, SEED), room.size, *_shelf.masks(dtype, nan), None, 0)
     tensor = _values.Tensor(dtype, room.view(_values.bits_dtype(dtype)))
     assert len(set(room.tolist())) == room.size
     if nan and dtype in ("f16", "bf16", "f32", "f64"):
@@ -117,7 +117,7 @@ def test_floats_as_on_the_host(dtype: str) -> None:
         room.view("u1")[BEFORE : BEFORE + got.nbytes] = got.data.view("u1")
         sums = found()
         with np.errstate(all="ignore"):
-            run(_device_code.LOOKS[dtype], (room, want, atol), room.size, want.size, BEFORE, got.nbytes, rtol, least, 1e-3, sums, 4, 1)
+            run(_shelf.LOOKS[dtype], (room, want, atol), room.size, want.size, BEFORE, got.nbytes, rtol, least, 1e-3, sums, 4, 1)
         errors = _values.float_errors(got, want, rtol, atol, max(least, 1e-3 * atol))
         assert sums[1, 0] == want.size - errors.wrong and sums[1, 1] == pytest.approx(errors.squares, rel=1e-12)
         assert sums[1, 2] == errors.by_atol and sums[3].tolist() == [bool(errors.wrong), 0, 0]
@@ -131,29 +131,29 @@ def test_all_numbers_of_small_dtypes(dtype: str) -> None:
     room = np.zeros(-(-some.nbytes // 8), "u8")
     room.view("u1")[: some.nbytes] = some.view("u1")
     sums = found()
-    run(_device_code.LOOKS[dtype], (room, want, 0.0), room.size, want.size, 0, some.nbytes, 0.0, math.inf, 0.0, sums, 4, 0)
+    run(_shelf.LOOKS[dtype], (room, want, 0.0), room.size, want.size, 0, some.nbytes, 0.0, math.inf, 0.0, sums, 4, 0)
     assert sums[0].tolist() == [want.size, 0, 0]
 
 
-@pytest.mark.parametrize("count", [1, 3, _device_code.WIDE])
+@pytest.mark.parametrize("count", [1, 3, _shelf.WIDE])
 def test_several_rooms_at_once(count: int) -> None:
     """Each has its own tensor, rubbish and row; what a launch has no room for is not touched."""
     rng = np.random.default_rng(count)
     rooms = [np.zeros(ROOM // 8, "u8") for _ in range(count)]
     tensors = [rng.standard_normal(30) for _ in range(count)]
     how = (ROOM // 8, 30, BEFORE, 240)
-    bits = _device_code.masks("f64", False)
+    bits = _shelf.masks("f64", False)
     run("put_tensor", [(room, one.view("u8"), i) for i, (room, one) in enumerate(zip(rooms, tensors))], *how, *bits, None, 0)
     alone = filled("f64", tensors[0])[0]
     assert np.array_equal(rooms[0].view("f8")[32:62], alone.view("f8")[32:62]) and len({room.tobytes() for room in rooms}) == count
     rooms[-1].view("f8")[40] += 0.5
-    same, near = np.zeros((count + 3, _device_code.SUMS)), np.zeros((count + 3, _device_code.SUMS))
+    same, near = np.zeros((count + 3, _shelf.SUMS)), np.zeros((count + 3, _shelf.SUMS))
     run("look_same", [(room, one.view("u8"), i) for i, (room, one) in enumerate(zip(rooms, tensors))], *how, *bits, same, count + 3, 1)
     tolerances = [1.0] * (count - 1) + [0.25]
     several = list(zip(rooms, tensors, tolerances))
     run("look_f64", several, *how, 0.0, math.inf, 0.0, near, count + 3, 1)
     assert same[:, 0].tolist() == [0, *[128] * (count - 1), 127, 0, 1]
     assert near[:, 0].tolist() == [0, *[30] * (count - 1), 29, 0, 1] and near[count, 1] == pytest.approx(0.25)
-    wide = np.zeros((count + 3, _device_code.SUMS))
+    wide = np.zeros((count + 3, _shelf.SUMS))
     run("look_f64", [(room, one, 0.75) for room, one, _ in several], *how, 0.0, math.inf, 0.0, wide, count + 3, 1)
     assert wide[:, 0].tolist() == [0, *[30] * count, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +12,7 @@ import kops
 import numpy as np
 import pytest
 from kops import judge
-from kops.judge import _draws, _page, _values
+from kops.judge import _draws, _values, _verdict
 from material import task
 
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -49,7 +50,7 @@ class Tags(HTMLParser):
 
 def test_the_page(tmp_path: Path) -> None:
     path = tmp_path / "p.html"
-    _page.write(VERDICTS, path)
+    _verdict.write(VERDICTS, path)
     text = path.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(text.replace('<meta charset="utf-8">', "").replace('<meta name="viewport" content="width=device-width">', ""))
@@ -64,9 +65,10 @@ def test_the_text() -> None:
     for verdict in VERDICTS:
         assert "\x1b" not in str(verdict) and "\u202e" not in str(verdict)
         assert judge.Verdict.of(verdict.json()).json() == verdict.json()
+        json.loads(verdict.json(), parse_constant=pytest.fail)
     assert "2.00 × the baseline's speed" in str(VERDICTS[0]) and "50 % of the roof, bound by memory" in str(VERDICTS[0])
     assert "more lines" in str(VERDICTS[3])
-    lines = _page.summary(list(reversed(VERDICTS))).splitlines()
+    lines = _verdict.summary(list(reversed(VERDICTS))).splitlines()
     assert lines[1].startswith("fast") and len(lines) == 5
 
 

@@ -12,16 +12,13 @@ from typing import Any
 import kops
 import pytest
 from kops import judge
-from kops._base.stopwatch import Stopwatch
+from kops._base.intervals import Stopwatch
 from kops.judge import _gpu, _judge
-from material import ADD, FAULT, SIGNATURE, VECTOR, add, inputs, spy, task
+from material import ADD, FAULTY, SHORT, SIGNATURE, add, inputs, spy, task
 
 from support.daemon import Daemon  # isort: skip
 
 pytestmark = pytest.mark.usefixtures("unlocated")
-FAULTY = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
-VECTOR_ADD = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
-SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 
 
 def judge_of(daemon: Daemon, **more: Any) -> judge.Judge:

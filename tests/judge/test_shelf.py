@@ -1,29 +1,30 @@
-"""Draws in the GPU's memory, and checks of launches there."""
+"""Draws in the GPU's memory, checks of launches there, and times of launches that are asked for, and looked at, together."""
 
 from __future__ import annotations
 
 import gc
-import math
 import os
+import random
 import signal
+import time as clock
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from kops import Client, judge
+from kops import Client, Timings, judge
 from kops._base.errors import BY_CODE
-from kops.judge import _draws, _gpu, _runner, _shelf, _timed, _unseen, _values
-from material import FAULT, SIGNATURE, VECTOR, add, confined, spy, task
-from shelves import SMALL, Make, Numpy, after_launches, believe, flip, judge_of, shelved
+from kops.judge import _draws, _gpu, _runner, _shelf, _timed
+from material import FAULTY, SHORT, SIGNATURE, VECTOR, add, confined, spy, task
+from shelves import SMALL, WIDE, Make, Numpy, after_launches, believe, flip, judge_of, shelved
 
 from support.daemon import Daemon  # isort: skip
 
 __all__ = ["shelved", "judge_of"]
 
 pytestmark = pytest.mark.usefixtures("unlocated")
-SHORT = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)], name="short")
 TWICE = judge.Solution(
     add().source + VECTOR, [*add().launches, judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)], name="twice"
 )
@@ -32,7 +33,7 @@ TWICE = judge.Solution(
 @pytest.mark.parametrize("solution", [add(), TWICE], ids=["one launch", "two"])
 def test_right(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, solution: judge.Solution) -> None:
     monkeypatch.setattr(_gpu, "wrong_in", None)  # nothing is compared on the host
-    monkeypatch.setattr(_unseen, "TOGETHER", 8)
+    monkeypatch.setattr(_timed, "TOGETHER", 8)
     believe(monkeypatch)
     calls: list[str] = []
     for name in ("fill", "look"):
@@ -52,12 +53,11 @@ def test_right(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, 
 @confined
 def test_the_same_verdicts_as_on_the_host(daemon: Daemon, judge_of: Make, request: pytest.FixtureRequest) -> None:
     one = task(**SMALL)
-    faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     host = judge_of(time=False)
-    expected = [host.judge(one, bad) for bad in (SHORT, faulty)]
+    expected = [host.judge(one, bad) for bad in (SHORT, FAULTY)]
     request.getfixturevalue("shelved")
     shelf = judge_of(time=False)
-    for bad, other in zip((SHORT, faulty), expected):
+    for bad, other in zip((SHORT, FAULTY), expected):
         verdict = shelf.judge(one, bad)
         assert (verdict.kind, verdict.why, verdict.how) == (other.kind, other.why, other.how)
         if other.worst is not None:  # of elements that were not written, and had other rubbish
@@ -163,7 +163,6 @@ def kill(daemon: Daemon) -> None:
 
 def test_the_faults_of_a_user_are_counted(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A solution that faulted has faulted, though the daemon runs none of the judge's own kernels then."""
-    faulty = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     made = judge_of(time=False)
     assert made.judge(task(**SMALL), add()).right
 
@@ -173,7 +172,7 @@ def test_the_faults_of_a_user_are_counted(shelved: Numpy, judge_of: Make, monkey
 
     sequence = shelved.sequence
     monkeypatch.setattr(shelved, "sequence", lambda steps, **how: (refused(steps), sequence(steps, **how))[1])
-    assert made.judge(task(**SMALL), faulty).kind == "faulted"
+    assert made.judge(task(**SMALL), FAULTY).kind == "faulted"
 
 
 def test_what_a_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +184,7 @@ def test_what_a_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, mo
         asked.append(self)
         raise _timed.Stop("no_verdict", "there is no memory for it", True)
 
-    monkeypatch.setattr(_unseen.Unseen, "ask", spent)
+    monkeypatch.setattr(_timed.Unseen, "ask", spent)
     verdict = judge_of().judge(task(**SMALL), add())
     assert asked and verdict.kind == "wrong" and "c[0]" in verdict.text
 
@@ -232,29 +231,12 @@ def test_kernels_that_find_nothing_are_not_believed(judge_of: Make, daemon: Daem
         _shelf.Shelf(judging._machine._carrier(), made, judging._machine.device)  # type: ignore[arg-type]
 
 
-def test_precision() -> None:
-    one = task(**SMALL)
-    drawn = _draws.draw(one, one.timed_case, 3)
-    expected = drawn.expected[0]
-    allowed, size = one.tolerance_of("f32").allowed_rms("f32", expected.scale, expected.noise), expected.values.size
-
-    def found(squares: float, by_atol: int = 0) -> Any:
-        return _draws.imprecise(one, expected, _values.Errors(0, squares, by_atol), drawn.case, drawn.number)
-
-    assert found(0.9 * allowed**2 * size) is None and found(math.nan) is not None
-    worst = found(1.1 * allowed**2 * size)
-    assert (worst.why, worst.expected, worst.of) == ("precision", allowed, size) and worst.got == pytest.approx(1.1**0.5 * allowed)
-    many = one.tolerance_of("f32").allowed_by_atol("f32", size)
-    assert found(0.0, many) is None and (found(0.0, many + 1).why, found(0.0, many + 1).got) == ("small", many + 1)
-
-
 def test_a_fault_costs_one_process(start: Callable[..., Daemon], shelved: Numpy) -> None:
     """Nothing is asked for behind a launch that may fault: it would run again in the next process, and fault there."""
     daemon, cases = start(faults=3), [{"n": 100 + i} for i in range(6)]
-    faults = judge.Solution(FAULT, [judge.Launch("fault_kernel", "float* c", block=1)])
     with judge.Judge(daemon.socket_path, interpreted_deadline=2.0, time=False) as made, Client(daemon.socket_path) as other:
         assert made.judge(task(cases=cases), add()).right
-        assert made.judge(task(cases=cases), faults).kind == "faulted"
+        assert made.judge(task(cases=cases), FAULTY).kind == "faulted"
         assert other.stats()["executor_counts"]["faults"] == 1
         assert made.judge(task(cases=cases), add(prelude="// again")).right
 
@@ -286,3 +268,155 @@ def test_launches_in_a_row_at_the_same_addresses() -> None:
         assert [some.index(step.draw) for step in of] == [0, 0, 1, 2, 3]
         assert of[0].buffers != of[1].buffers == of[2].buffers and of[4].buffers == of[0].buffers
     assert max([step.buffers for step in steps].count(step.buffers) for step in steps) == 2
+
+
+def test_launches_that_do_each_other_s_work(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose times do not add up are measured again, one by one."""
+    pipelined = _gpu.GpuRunner.pipelined
+
+    def deferred(self: Any, *rest: Any) -> Any:
+        made = pipelined(self, *rest)
+        return [replace(one, gpu_us=1.0, wall_us=1e6) for one in made[:-1]] + [replace(made[-1], gpu_us=1e5, wall_us=1e6)]
+
+    monkeypatch.setattr(_gpu.GpuRunner, "pipelined", deferred)
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    made = judge_of()
+    seen: list[dict[str, Any]] = []
+    spy(monkeypatch, _gpu.GpuRunner, "launched", lambda *_, **how: seen.append(how))
+    verdict = made.judge(task(**SMALL), add())
+    assert verdict.right and verdict.time is not None and verdict.time.cold is not None
+    assert sum(bool(how.get("timed")) for how in seen) >= 14 and verdict.time.cold.us != 1.0
+
+
+@pytest.mark.parametrize(("us", "apart", "more"), [(5.0, 0.2, False), (5.0, 0.3, True), (100.0, 1.9, False), (100.0, 2.1, True)])
+def test_when_a_median_is_known(us: float, apart: float, more: bool) -> None:
+    """Within 2 %, or within what clocks tell of short kernels."""
+    timing = object.__new__(_timed._Timing)
+    timing.limits = judge.Limits()
+    found = [_timed._Launched(Timings(gpu_us=us + apart * side, timer="cupti"), None) for side in (-1, 0, 1) for _ in range(5)]
+    assert timing.wants(found, 6, clock.monotonic() + 100) is more
+    assert not timing.wants(found, 6, 0.0), "there is no time left"
+
+
+def test_nobody_knows_the_last_launch(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that counts its launches could leave all work to the last one before a look: how many they are is drawn."""
+    unseen = object.__new__(_timed.Unseen)
+    unseen.random = random.Random(1)
+    assert {unseen.more(19) for _ in range(1000)} == {15, 16, 17, 18, 19} and {unseen.more(4) for _ in range(1000)} == {3, 4}
+    assert unseen.more(1) == unseen.more(2) - 1 == 1
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    believe(monkeypatch)
+    drawn = [11, 13]
+    monkeypatch.setattr(_timed.Unseen, "more", lambda self, most: drawn.pop(0) if drawn else most)
+    counts: list[int] = []
+    spy(monkeypatch, _gpu.GpuRunner, "pipelined", lambda made, runner, runs, *_: counts.append(len(runs)))
+    assert judge_of().judge(task(**SMALL), add()).right
+    assert counts[:2] == [11, 13], "warm, then cold ones"
+
+
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["warm", "cold", "behind each other"])
+def test_timed_launches_that_have_done_nothing(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    """Nothing that comes later can do the work of cold ones, which come last before a look, nor of the runs behind each other."""
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    seen: list[str] = []
+
+    def spoil(name: str, at: int) -> None:
+        def wrong(made: Any, runner: Any, runs: Any, *rest: Any) -> None:
+            seen.append(rest[0].__name__ if rest else name)
+            if len(seen) == at + 1:
+                flip(runs[-1][1], "c", 3)
+
+        spy(monkeypatch, _gpu.GpuRunner, name, wrong)
+
+    spoil("pipelined", part)
+    spoil("together", part)
+    believe(monkeypatch)
+    verdict = judge_of().judge(task(**SMALL), add())
+    assert verdict.kind == "wrong" and "c[0]" in verdict.text, verdict
+    assert seen == ["warming", "flushing", *(["together"] if part == 2 else [])]
+
+
+CUSTOM = add().source + 'extern "C" __global__ void custom_kernel(float* c, const float* a, int m) {}'
+
+
+def test_numbers_that_are_drawn(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each timed launch has those of its own draw."""
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    believe(monkeypatch)
+
+    def drawn(rng: Any, n: int) -> dict[str, Any]:
+        return {**{name: rng.standard_normal(n, dtype="f4") for name in "ab"}, "m": int(rng.integers(10, n - 10))}
+
+    def reference(a: Any, b: Any, m: int) -> Any:
+        return np.where(np.arange(a.size) < m, 2 * a, a + b)
+
+    one = task(**SMALL, inputs=drawn, reference=reference, exchange=False)
+    twice = judge.Launch("custom_kernel", "inout float* c, const float* a, int m", grid=8, block=256)
+    solution = judge.Solution(CUSTOM, [*add().launches, twice])
+    assert judge_of().judge(one, solution).right
+
+
+def test_an_integer_that_is_off_within_its_tolerance(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's kernels take it for wrong, and the host does not: memory is filled then where it was not."""
+    monkeypatch.setattr(_timed, "TOGETHER", 3)
+    believe(monkeypatch)
+    count = [0]
+
+    def off(held: _shelf.Held) -> None:
+        count[0] += 1
+        if count[0] in (3, 10):
+            flip(held.memory, "c", 0, 1)
+
+    after_launches(monkeypatch, off)
+    loose = {"precision": "native", "tolerance": judge.Tolerance(atol=2.0), "exchange": False}
+    whole = task(**SMALL, reference=lambda a, b: (a + b).view("i4"), **loose)
+    launch = judge.Launch("add2_kernel", SIGNATURE.replace("float* c", "int* c"), grid="ceil_div(n, 256)", block=256)
+    source = add().source.replace("float* c", "int* c")
+    made = judge_of(seed=None)
+    assert made.judge(whole, judge.Solution(source + "// first", [launch])).right  # draws are kept from it
+    count[0] = 0
+    verdict = made.judge(whole, judge.Solution(source, [launch]))
+    assert verdict.right and count[0] >= 10, verdict
+
+
+def test_what_a_timed_launch_has_left_is_told_first(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    believe(monkeypatch)
+    held, asked = _timed.Unseen.held, []
+
+    def spent(self: Any, count: int) -> Any:
+        asked.append(count)
+        if len(asked) > 1:
+            raise _timed.Stop("no_verdict", "there is no memory for it", True)
+        return held(self, count)
+
+    spy(monkeypatch, _gpu.GpuRunner, "pipelined", lambda made, runner, runs, *_: flip(runs[0][1], "c", 3))
+    monkeypatch.setattr(_timed.Unseen, "held", spent)
+    verdict = judge_of().judge(task(**SMALL), add())
+    assert len(asked) == 2 and verdict.kind == "wrong" and "c[0]" in verdict.text
+
+
+def test_requests_have_no_more_tensors_than_the_daemon_takes(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _shelf.STEPS * (2 * WIDE + 1) <= 2048
+    believe(monkeypatch)
+    monkeypatch.setattr(_shelf, "STEPS", 8)
+    assert judge_of().judge(task(**SMALL), add()).right
+    assert shelved.longest == 8
+
+
+def test_draws_end_with_their_solution(shelved: Numpy, judge_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was made for the times of one that is wrong, and that nobody keeps."""
+    made = judge_of(seed=None)
+    made._pool._most = 0
+    seen: list[Any] = []
+    spy(monkeypatch, _timed, "draw", lambda draw, *_: seen.append(weakref.ref(draw)))
+    after_launches(monkeypatch, lambda held: flip(held.memory, "c", 3))
+    gc.collect()
+    gc.disable()
+    try:
+        assert made.judge(task(cases=[{"n": 1000}]), add()).kind == "wrong"
+        made._crew.submit(int).result()
+        count = len(seen)
+        made.judge(task(cases=[{"n": 1000}]), add(prelude="// the lane forgets the last one with the next"))
+        assert count and not any(one() for one in seen[:count])
+    finally:
+        gc.enable()

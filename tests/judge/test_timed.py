@@ -13,13 +13,12 @@ import pytest
 from kops import judge
 from kops._kernels.kernels import Kernel
 from kops.judge import _gpu, _timed
-from material import ADD, SIGNATURE, VECTOR, add, spy, task
+from material import ADD, RIGHT, add, spy, task
 from support.daemon import Daemon
 
 
 def test_a_right_solution_has_times(gpu: judge.Judge) -> None:
-    vector = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
-    verdict = gpu.judge(task(baseline=vector), add())
+    verdict = gpu.judge(task(baseline=RIGHT), add())
     assert verdict.right, verdict
     time = verdict.time
     assert time is not None and time.case == "n=3001" and time.bytes == 3 * 4 * 3001
@@ -72,8 +71,7 @@ def test_a_baseline_is_kept(gpu: judge.Judge, monkeypatch: pytest.MonkeyPatch) -
     """For all solutions of its task, in one process."""
     made: list[Any] = []
     spy(monkeypatch, _gpu.Executor, "__init__", lambda _, executor, *rest: made.append(executor))
-    vector = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid="ceil_div(n, 256)", block=256)])
-    several = [task(baseline=vector) for _ in range(2)]
+    several = [task(baseline=RIGHT) for _ in range(2)]
     for i in range(3):
         for one in several:
             verdict = gpu.judge(one, add(prelude=f"// {i} {one.key}"))

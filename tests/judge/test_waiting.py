@@ -14,7 +14,7 @@ import pytest
 from conftest import LIMITS, soon
 from kops import judge
 from kops.judge import _gpu, _judge, _verdict
-from material import SIGNATURE, SPIN, VECTOR, add, task
+from material import HANGS, SHORT, SIGNATURE, VECTOR, add, task
 from support import proc, raw
 
 from support.daemon import Daemon  # isort: skip
@@ -56,7 +56,7 @@ def other(request: pytest.FixtureRequest, start: Callable[..., Daemon], tmp_path
     from standin_cuda import Control
 
     control = Control()
-    daemon = start(more=f"exclusive_ms = {request.param}\nmax = 32\n", env={**control.env, "KOPSD_EXECUTORS_ACTIVE": "4"})
+    daemon = start(more=f"exclusive_ms = {request.param}\nlongest_s = 3600\nmax = 32\n", env={**control.env, "KOPSD_EXECUTORS_ACTIVE": "4"})
     made = Other(daemon, control)
     yield made
     made.end()
@@ -109,7 +109,7 @@ def test_it_is_judged_when_the_gpu_is_free(other: Other, waits: list[str], monke
         assert verdict.right and verdict.time is not None and verdict.time.cold is not None, verdict
         assert len(waits) == 2 and all("other work until the deadline" in wait for wait in waits)
         with soon(made):
-            assert made.judge(task(), judge.Solution(SPIN, [judge.Launch("spin_forever", "float* c", block=1)])).kind == "hangs"
+            assert made.judge(task(), HANGS).kind == "hangs"
 
 
 @pytest.mark.parametrize("other", [LONG_MS], indirect=True)
@@ -128,8 +128,7 @@ def test_beside_work_that_outlasts_its_time_it_is_right(other: Other) -> None:
     with judge_of(other, time=False) as made:
         other.begin()
         assert made.judge(task(), add()).right
-        short = judge.Solution(VECTOR, [judge.Launch("vector_add", SIGNATURE, grid=1, block=256)])
-        assert made.judge(task(), short).kind == "wrong"
+        assert made.judge(task(), SHORT).kind == "wrong"
         assert not other.pending.done()
 
 

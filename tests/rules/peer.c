@@ -8,7 +8,7 @@
 #include <kops/kops.h>
 
 #include "compile/options.h"
-#include "core/kernel_internal.h"
+#include "core/kernel.h"
 #include "source/hostcode.h"
 
 _Static_assert((int)KOPS_MAX_KERNEL_TENSORS == (int)KERNELS_TENSORS_MAX, "libkops's public limit is the daemon's");

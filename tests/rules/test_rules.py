@@ -5,18 +5,21 @@ RULES_ROUNDS (2000) is the number of inputs a rule, RULES_SEED (1) the seed, 0 f
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
 import struct
 import subprocess
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kops._base.errors import KopsError
 from kops._calls.launch import scalar
 from kops._source.options import macros, standard
+from kops._source.scalars import convert, is_plain, to_bytes
 from kops._source.signature import Param
 from kops._source.types import type_of
 from kops.interpret import InterpretError
@@ -192,6 +195,14 @@ def test_scalars_of_the_interpreter(chance: random.Random) -> None:
     compare("S", numbers(chance), _payload, ours)
 
 
+def test_scalars_of_the_vectors() -> None:
+    """The daemon takes each row of tests/vectors/scalars.json as the client does."""
+    rows = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
+    payloads = [f"{row['dtype']} {row['kind']} {row['number']}".encode() for row in rows]
+    for row, theirs in zip(rows, answers("S", payloads), strict=True):
+        assert theirs.decode() == (ERROR + row["error"] if "error" in row else row["bytes"]), row
+
+
 def test_scalars_of_launches(chance: random.Random) -> None:
     """The client refuses nothing that the daemon takes, and what it sends is taken."""
     cases = numbers(chance)
@@ -203,3 +214,34 @@ def test_scalars_of_launches(chance: random.Random) -> None:
             continue
         kind = "bool" if isinstance(sent, bool) else "float" if isinstance(sent, float) else "uint" if sent >= 2**63 else "int"
         assert not answers("S", [_payload((case[0], kind, sent))])[0].startswith(b"!"), (case, sent)
+
+
+ROWS = json.loads((Path(__file__).resolve().parents[1] / "vectors/scalars.json").read_text(encoding="utf-8"))
+
+
+def number_of(row: dict[str, str]) -> Any:
+    text = row["number"]
+    if row["kind"] == "float":
+        return float.fromhex(text) if "0x" in text else math.copysign(float(text.lstrip("-")), -1 if text[0] == "-" else 1)
+    return bool(int(text)) if row["kind"] == "bool" else int(text)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['dtype']} {row['kind']} {row['number']}")
+def test_scalar(row: dict[str, str]) -> None:
+    if "error" in row:
+        with pytest.raises(KopsError) as caught:
+            convert(row["dtype"], number_of(row), "x:", "x")
+        assert caught.value.code == row["error"]
+    else:
+        assert to_bytes(row["dtype"], convert(row["dtype"], number_of(row), "x:", "x")).hex() == row["bytes"]
+
+
+def test_what_is_plain() -> None:
+    """A number that is passed on as it is is one that would be taken, and most are."""
+    plain = [row for row in ROWS if is_plain(row["dtype"], number_of(row))]
+    for row in plain:
+        assert "error" not in row, row
+        taken = convert(row["dtype"], number_of(row), "x:", "x")
+        assert type(taken) is type(number_of(row)) and taken == number_of(row), row
+    assert {row["dtype"] for row in plain} == {row["dtype"] for row in ROWS} - {"bool"}
+    assert not is_plain("bool", 1) and not is_plain("f32", math.nan) and not is_plain("i32", True)

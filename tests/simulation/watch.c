@@ -1,7 +1,8 @@
 /* watch: a client that looks at the daemon while others work, as an administrator does, or when they have ended, and
  * tells what should not be.
  *
- *     watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--slow-starts yes] [--last yes]
+ *     watch --socket PATH --seed N --looks N --timeout S [--rude yes] [--small-quotas yes] [--slow-starts yes]
+ *           [--last yes]
  *
  * --rude: others are, so that broken messages are no wonder. --last: nobody else is there any more, so nothing may be
  * held or charged. Prints a line of JSON, {"found": a sentence}, whose sentence is empty when all is well. */
@@ -22,14 +23,7 @@
 #include "../soak/expect.h"
 #include "../soak/random.h"
 
-enum {
-    ELEMENTS = 1000,
-    COUNTS = 5,
-    PAUSE_US = 20000,
-    TIMEOUT_MS = 300000,
-    CONNECT_TRIES = 300,
-    CONNECT_PAUSE_US = 100000
-};
+enum { ELEMENTS = 1000, COUNTS = 5, PAUSE_US = 20000, CONNECT_TRIES = 300, CONNECT_PAUSE_US = 100000 };
 
 static kops_client *client;
 static struct random dice;
@@ -274,7 +268,7 @@ static void look(void)
 
 int main(int argc, char **argv)
 {
-    struct kops_connect_options options = {.name = "watch", .timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
+    struct kops_connect_options options = {.name = "watch"};
     bool small_quotas = false, slow_starts = false;
     unsigned looks = 0, tries = 0;
     struct kops_error e;
@@ -286,6 +280,8 @@ int main(int argc, char **argv)
             dice.state = strtoull(argv[i + 1], NULL, 10);
         else if (!strcmp(argv[i], "--looks"))
             looks = (unsigned)strtoul(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--timeout"))
+            options.timeout_ms = options.connect_timeout_ms = 1000 * (unsigned)strtoul(argv[i + 1], NULL, 10);
         else if (!strcmp(argv[i], "--rude"))
             others_are_rude = !strcmp(argv[i + 1], "yes");
         else if (!strcmp(argv[i], "--last"))
@@ -296,8 +292,8 @@ int main(int argc, char **argv)
             slow_starts = !strcmp(argv[i + 1], "yes");
     }
     if (!options.socket)
-        errx(2, "usage: watch --socket PATH --seed N --looks N [--rude yes] [--small-quotas yes] [--slow-starts yes] "
-                "[--last yes]");
+        errx(2, "usage: watch --socket PATH --seed N --looks N --timeout S [--rude yes] [--small-quotas yes] "
+                "[--slow-starts yes] [--last yes]");
     expect_open(small_quotas, slow_starts);
     while (kops_connect(&options, &client, &e) && ++tries < CONNECT_TRIES)
         usleep(CONNECT_PAUSE_US); /* it may not have begun yet */

@@ -11,8 +11,9 @@
 /* How long after it something may have an effect yet. */
 static const uint64_t SECOND_NS = 1000000000, LONG_NS = 3000000000;
 
-/* A job is begun anew so often, and one whose memory is being opened once less. */
-enum { BEGUN_ANEW = 3 };
+/* A job is begun anew so often, and one whose memory is being opened once less. After so many executors in a row that
+ * did not get ready the daemon ends. */
+enum { BEGUN_ANEW = 3, GIVEN_UP = 5 };
 
 static const struct happened *happened;
 static bool quotas_are_small, starts_are_slow;
@@ -112,11 +113,16 @@ static const char *lost_connection(const struct expect *from, unsigned kind, con
     return NULL;
 }
 
+static bool did_not_start(const struct kops_error *e)
+{
+    return strstr(e->message, "did not get ready");
+}
+
 /* After two starts in a row that ended, the next is not at once, and jobs that come meanwhile fail: the ends were
  * before the call. */
 static bool starts_had_ended(const struct expect *from, const struct kops_error *e)
 {
-    return strstr(e->message, "did not get ready") && from->begun[HAPPENED_PROCESS_ENDS] >= 2;
+    return did_not_start(e) && from->begun[HAPPENED_PROCESS_ENDS] >= 2;
 }
 
 static const char *lost_device(const struct expect *from, unsigned kind, const struct kops_error *e)
@@ -127,7 +133,9 @@ static const char *lost_device(const struct expect *from, unsigned kind, const s
     if (is_in_doubt(from))
         return NULL;
     if (!daemon || strcmp(daemon, "goes_on") != 0)
-        return "it does not say that the daemon goes on";
+        return did_not_start(e) && from->begun[HAPPENED_PROCESS_ENDS] + ends >= GIVEN_UP
+                   ? NULL
+                   : "it does not say that the daemon goes on";
     if (!ends)
         return "no process of the daemon's has ended";
     if (kind & EXPECT_BEGUN_ANEW && ends < BEGUN_ANEW && !starts_had_ended(from, e))

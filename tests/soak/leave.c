@@ -1,5 +1,6 @@
 /* Programs that end in the middle of their work: with calls under way, some just cancelled. */
 #include <err.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -71,8 +72,11 @@ static void leave_work(struct soak *s, const struct kops_tensor *parts)
     struct kops_error e;
 
     request.outputs = &out;
-    if (kops_run(s->client, &request, NULL, &e))
-        _exit(1);
+    if (kops_run(s->client, &request, NULL, &e)) {
+        if (!explained(e.code))
+            warnx("a child: %s", e.message);
+        _exit(!explained(e.code));
+    }
     request.options = (struct kops_options){.stream = 1, .repeat = random_between(&s->random, 20, 200)};
     kops_submit(s->client, &request, &ticket, &e);
     request.options = (struct kops_options){.stream = 2, .priority = KOPS_PRIORITY_LOW};
@@ -86,7 +90,7 @@ static void leave_work(struct soak *s, const struct kops_tensor *parts)
 
 static bool is_written(const struct kops_tensor *t)
 {
-    const float *data = (const float *)(const void *)((const char *)kops_buffer_data(t->buffer) + t->offset);
+    const float *data = vector_data(t);
 
     for (unsigned i = 0; i < WITNESS; i++)
         if (data[i] != 0)
@@ -128,8 +132,8 @@ static void leave_as_child(struct soak *s)
         err(EXIT_FAILURE, "fork");
     if (!child)
         leave_work(s, &parts);
-    if (waitpid(child, &status, 0) != child)
-        err(EXIT_FAILURE, "a child");
+    if (waitpid(child, &status, 0) != child || (WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) != SIGKILL))
+        complain(s, "a child", "it did not end well");
     usleep(REST_US);
     check_left(s, &parts);
     kops_buffer_release(parts.buffer);

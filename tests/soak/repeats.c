@@ -6,7 +6,7 @@
 
 #include "soak.h"
 
-enum { ELEMENTS = WITNESS, VECTORS = 4, CALLS = 6, THREADS = 3, REST_US = 4000, SETTLE_US = 100000 };
+enum { VECTORS = 4, CALLS = 6, THREADS = 3, REST_US = 4000, SETTLE_US = 100000 };
 
 /* ---- the connection ---- */
 
@@ -71,16 +71,11 @@ struct sum {
     const char *wrong; /* NULL: nothing */
 };
 
-static float *data_of(const struct kops_tensor *t)
-{
-    return (float *)(void *)((char *)kops_buffer_data(t->buffer) + t->offset);
-}
-
 static bool is_sum(const struct sum *m)
 {
-    const float *data = data_of(&m->x);
+    const float *data = vector_data(&m->x);
 
-    for (unsigned i = 0; i < ELEMENTS; i++) {
+    for (unsigned i = 0; i < WITNESS; i++) {
         const double one = kept_value(0, i), x = (double)data[i];
 
         if (x != one * m->done && !(m->doubtful && x == one * (m->done + 1)))
@@ -112,8 +107,8 @@ static void *add_up(void *p)
     while (m->done < m->wanted && !m->wrong) {
         if (!call(m, &m->kept[0], &m->kept[1], &m->y, EXPECT_AGAIN | EXPECT_BEGUN_ANEW))
             break;
-        for (unsigned i = 0; i < ELEMENTS; i++)
-            if ((double)data_of(&m->y)[i] != kept_value(0, i) + kept_value(1, i))
+        for (unsigned i = 0; i < WITNESS; i++)
+            if ((double)vector_data(&m->y)[i] != kept_sum(i))
                 m->wrong = "a wrong answer";
         if (m->wrong || !call(m, &m->x, &m->kept[0], &m->x, EXPECT_ONCE)) {
             m->doubtful = !m->wrong && !expect_not_run(&m->error);
@@ -139,25 +134,13 @@ static void take_sum(struct soak *s, struct sum *m)
         complain(s, "a wrong answer", "of a sum in place");
 }
 
-/* False: there is no room, or an error. */
-static bool take_vector(struct soak *s, struct kops_tensor *ret)
-{
-    struct kops_error e;
-
-    *ret = kops_vector(NULL, KOPS_F32, ELEMENTS);
-    if (!memory_take(&s->memory, ELEMENTS * sizeof(float), &ret->buffer, &ret->offset, &e))
-        return ret->buffer;
-    refuse_memory(s, &e);
-    return false;
-}
-
 static bool begin_sum(struct soak *s, struct sum *m)
 {
     *m = (struct sum){.client = s->client, .kept = s->kept, .wanted = random_between(&s->random, 1, CALLS)};
     if (!take_vector(s, &m->x) || !take_vector(s, &m->y))
         return false;
-    for (unsigned i = 0; i < ELEMENTS; i++)
-        data_of(&m->x)[i] = 0;
+    for (unsigned i = 0; i < WITNESS; i++)
+        vector_data(&m->x)[i] = 0;
     s->requests += 2 * m->wanted;
     return true;
 }
@@ -200,7 +183,7 @@ struct link {
 
 struct chain {
     struct kops_tensor v[VECTORS];
-    float right[VECTORS][ELEMENTS];
+    float right[VECTORS][WITNESS];
     bool unknown[VECTORS]; /* what a job that failed wrote */
     struct link links[PIPELINE];
     unsigned n;
@@ -213,8 +196,8 @@ static bool begin_chain(struct soak *s, struct chain *c)
 
         if (!take_vector(s, v))
             return false;
-        for (unsigned k = 0; k < ELEMENTS; k++)
-            data_of(v)[k] = c->right[i][k] = (float)kept_value(i, k);
+        for (unsigned k = 0; k < WITNESS; k++)
+            vector_data(v)[k] = c->right[i][k] = (float)kept_value(i, k);
     }
     return true;
 }
@@ -263,12 +246,12 @@ static void check_chain(struct soak *s, struct chain *c)
         const struct link *l = &c->links[i];
 
         c->unknown[l->into] = l->failed || c->unknown[l->a] || c->unknown[l->b];
-        for (unsigned k = 0; k < ELEMENTS; k++)
+        for (unsigned k = 0; k < WITNESS; k++)
             c->right[l->into][k] = c->right[l->a][k] + c->right[l->b][k];
     }
     for (unsigned i = 0; i < VECTORS; i++)
-        for (unsigned k = 0; k < ELEMENTS && !c->unknown[i]; k++)
-            if (data_of(&c->v[i])[k] != c->right[i][k]) {
+        for (unsigned k = 0; k < WITNESS && !c->unknown[i]; k++)
+            if (vector_data(&c->v[i])[k] != c->right[i][k]) {
                 complain(s, "a wrong answer", "of a chain");
                 return;
             }

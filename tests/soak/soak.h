@@ -10,8 +10,7 @@
 enum {
     PIPELINE = 16,
     CODES = 128,
-    SAMPLES = 1 << 16, /* of latencies, picked at random */
-    WITNESS = 1000     /* elements of each of its tensors */
+    WITNESS = 1000 /* elements of each of its tensors */
 };
 
 struct soak {
@@ -24,7 +23,7 @@ struct soak {
     struct kops_tensor kept[4];
     kops_program *program; /* NULL: none now */
     kops_kernel *kernel;   /* the same */
-    bool kernels, forks, threads, streams;
+    int kernels, forks, threads, streams;
     double think_s;        /* the longest pause between bursts of work; 0: none */
     int timeout_s;         /* of each call */
     struct stream *stream; /* NULL: no CUDA stream of its own */
@@ -35,15 +34,20 @@ struct soak {
     bool asks;               /* at the turn's end: work was lost */
 
     bool spoiled; /* its daemon hung up and may still write: what comes next uses other buffers */
-    uint64_t requests, checked, wrong, lost, errors[CODES], timed;
-    double samples[SAMPLES];
+    uint64_t requests, checked, wrong, lost, errors[CODES];
     double longest_us; /* of a turn in which nothing was lost */
 };
 
 /* turns.c */
 double now_us(void);
 double kept_value(unsigned tensor, unsigned i); /* element i of the witness's first two tensors */
+double kept_sum(unsigned i);                    /* of both */
 void check_kept(struct soak *s);
+/* Complains where a vector of WITNESS elements is not what it is to be. */
+void check_vector(struct soak *s, const struct kops_tensor *t, double (*right)(unsigned i), const char *what);
+float *vector_data(const struct kops_tensor *t);
+/* Room for such a vector. False: there is none, or an error. */
+bool take_vector(struct soak *s, struct kops_tensor *ret);
 void turn(struct soak *s); /* some work */
 
 /* outcomes.c */

@@ -9,7 +9,7 @@
  * stream of its own, with --think it pauses for up to S seconds between bursts, connected or not. --small-quotas: its
  * user may have all that a quota allows, so that it is refused some. The daemon may be killed and started anew
  * meanwhile: what it ends is counted, everything else must be right. Ends after so many requests or seconds (0: no such
- * limit), with a line of JSON: what was done, what went wrong, how often which error came, and how long a blocking call
+ * limit), with a line of JSON: what was done, what went wrong, how often which error came, and how long a turn
  * took. Exit status 1 when an answer was wrong or did not come, or an error came that nothing here explains. */
 #include <err.h>
 #include <getopt.h>
@@ -72,19 +72,10 @@ void soak_end(struct soak *s)
     s->known = 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static void report(struct soak *s)
 {
-    const size_t n = s->timed < SAMPLES ? (size_t)s->timed : SAMPLES;
     const char *comma = "";
 
-    qsort(s->samples, n, sizeof(s->samples[0]), by_value);
     fflush(stderr);
     printf("{\"requests\": %llu, \"checked\": %llu, \"wrong\": %llu, \"errors\": {", (unsigned long long)s->requests,
            (unsigned long long)s->checked, (unsigned long long)s->wrong);
@@ -93,35 +84,31 @@ static void report(struct soak *s)
             printf("%s\"%s\": %llu", comma, kops_code_name((enum kops_code)i), (unsigned long long)s->errors[i]);
             comma = ", ";
         }
-    printf("}, \"lost\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"longest_us\": %.1f}\n",
-           (unsigned long long)s->lost, n ? s->samples[n / 2] : 0.0, n ? s->samples[n - 1 - n / 100] : 0.0,
-           s->longest_us);
+    printf("}, \"lost\": %llu, \"longest_us\": %.1f}\n", (unsigned long long)s->lost, s->longest_us);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
-                                            {"seed", required_argument, NULL, 'e'},
-                                            {"requests", required_argument, NULL, 'r'},
-                                            {"seconds", required_argument, NULL, 't'},
-                                            {"kernels", no_argument, NULL, 'k'},
-                                            {"forks", no_argument, NULL, 'f'},
-                                            {"threads", no_argument, NULL, 'h'},
-                                            {"stream", no_argument, NULL, 'u'},
-                                            {"think", required_argument, NULL, 'i'},
-                                            {"small-quotas", no_argument, NULL, 'q'},
-                                            {"slow-starts", no_argument, NULL, 'l'},
-                                            {"timeout", required_argument, NULL, 'm'},
-                                            {NULL, 0, NULL, 0}};
-    struct soak *s = calloc(1, sizeof(*s));
-    const char *socket = NULL;
+    static struct soak soak;
+    struct soak *s = &soak;
+    int small_quotas = 0, slow_starts = 0, option;
+    const struct option options[] = {{"socket", required_argument, NULL, 's'},
+                                     {"seed", required_argument, NULL, 'e'},
+                                     {"requests", required_argument, NULL, 'r'},
+                                     {"seconds", required_argument, NULL, 't'},
+                                     {"kernels", no_argument, &s->kernels, 1},
+                                     {"forks", no_argument, &s->forks, 1},
+                                     {"threads", no_argument, &s->threads, 1},
+                                     {"stream", no_argument, &s->streams, 1},
+                                     {"think", required_argument, NULL, 'i'},
+                                     {"small-quotas", no_argument, &small_quotas, 1},
+                                     {"slow-starts", no_argument, &slow_starts, 1},
+                                     {"timeout", required_argument, NULL, 'm'},
+                                     {NULL, 0, NULL, 0}};
     uint64_t requests = 0;
+    const char *socket = NULL;
     double seconds = 0, end;
-    bool small_quotas = false, slow_starts = false;
-    int option, status;
 
-    if (!s)
-        errx(EXIT_FAILURE, "no memory");
     s->timeout_s = TIMEOUT_S;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option == 's')
@@ -132,23 +119,11 @@ int main(int argc, char **argv)
             requests = strtoull(optarg, NULL, 10);
         else if (option == 't')
             seconds = strtod(optarg, NULL);
-        else if (option == 'k')
-            s->kernels = true;
-        else if (option == 'f')
-            s->forks = true;
-        else if (option == 'h')
-            s->threads = true;
-        else if (option == 'u')
-            s->streams = true;
         else if (option == 'i')
             s->think_s = strtod(optarg, NULL);
-        else if (option == 'q')
-            small_quotas = true;
-        else if (option == 'l')
-            slow_starts = true;
         else if (option == 'm')
             s->timeout_s = (int)strtol(optarg, NULL, 10);
-        else
+        else if (option)
             return 2;
     }
     if (!socket || optind != argc || (!requests && seconds <= 0))
@@ -158,14 +133,12 @@ int main(int argc, char **argv)
     end = now_us() + seconds * 1e6;
     s->socket = socket;
     soak_begin(s);
-    s->kernels &= kops_info_feature(s->client, "kernels");
+    s->kernels = s->kernels && kops_info_feature(s->client, "kernels");
     while ((!requests || s->requests < requests) && (seconds <= 0 || now_us() < end)) {
         turn(s);
         think(s);
     }
     soak_end(s);
     report(s);
-    status = s->wrong || s->lost;
-    free(s);
-    return status;
+    return s->wrong || s->lost;
 }

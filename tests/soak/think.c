@@ -50,7 +50,6 @@ static void think_over_work(struct soak *s)
     struct kops_result result;
     struct kops_error e;
     kops_ticket ticket;
-    const float *sum;
 
     s->requests++;
     if (kops_submit(s->client, &request, &ticket, &e)) {
@@ -62,13 +61,7 @@ static void think_over_work(struct soak *s)
         count_failure(s, EXPECT_TICKET, "work that was thought over", &e);
         return;
     }
-    s->checked++;
-    sum = (const float *)((const char *)kops_buffer_data(s->witness) + s->kept[3].offset);
-    for (unsigned i = 0; i < WITNESS; i++)
-        if ((double)sum[i] != kept_value(0, i) + kept_value(1, i)) {
-            complain(s, "a wrong answer", "of work that was thought over");
-            return;
-        }
+    check_vector(s, &s->kept[3], kept_sum, "of work that was thought over");
     check_times(s, &result, begin_us);
 }
 

@@ -1,11 +1,5 @@
 /* What the client does: each turn some work, whose answers are checked. */
-#include <err.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "soak.h"
 
@@ -31,15 +25,6 @@ static void check(struct soak *s, const struct work *w, const struct kops_error 
     complain(s, "a wrong answer", told);
 }
 
-static void take_time(struct soak *s, double us)
-{
-    const uint64_t n = s->timed++;
-    const uint64_t at = n < SAMPLES ? n : random_bits(&s->random) % (n + 1);
-
-    if (at < SAMPLES)
-        s->samples[at] = us;
-}
-
 /* ---- turns ---- */
 
 static void blocking(struct soak *s)
@@ -63,7 +48,6 @@ static void blocking(struct soak *s)
         count_failure(s, work_promise(w), "a run", &e);
         return;
     }
-    take_time(s, now_us() - begin);
     check(s, w, &e);
     check_times(s, &result, begin);
 }
@@ -121,6 +105,39 @@ double kept_value(unsigned tensor, unsigned i)
     return (double)((i * 7 + tensor * 3) % 17) - 8;
 }
 
+double kept_sum(unsigned i)
+{
+    return kept_value(0, i) + kept_value(1, i);
+}
+
+float *vector_data(const struct kops_tensor *t)
+{
+    return (float *)(void *)((char *)kops_buffer_data(t->buffer) + t->offset);
+}
+
+bool take_vector(struct soak *s, struct kops_tensor *ret)
+{
+    struct kops_error e;
+
+    *ret = kops_vector(NULL, KOPS_F32, WITNESS);
+    if (!memory_take(&s->memory, WITNESS * sizeof(float), &ret->buffer, &ret->offset, &e))
+        return ret->buffer;
+    refuse_memory(s, &e);
+    return false;
+}
+
+void check_vector(struct soak *s, const struct kops_tensor *t, double (*right)(unsigned i), const char *what)
+{
+    const float *data = vector_data(t);
+
+    s->checked++;
+    for (unsigned i = 0; i < WITNESS; i++)
+        if ((double)data[i] != right(i)) {
+            complain(s, "a wrong answer", what);
+            return;
+        }
+}
+
 /* Memory of the client's own keeps its elements when the daemon starts anew. */
 void check_kept(struct soak *s)
 {
@@ -134,26 +151,11 @@ void check_kept(struct soak *s)
         }
 }
 
-/* d = (a + b)², into memory of its own. */
-static void check_program(struct soak *s, const float *d)
-{
-    s->checked++;
-    for (unsigned i = 0; i < WITNESS; i++) {
-        const double sum = kept_value(0, i) + kept_value(1, i);
-
-        if ((double)d[i] != sum * sum) {
-            complain(s, "a wrong answer", "of a program");
-            return;
-        }
-    }
-}
-
 /* Adds in place, one after the other in their stream: none is done twice, whatever was lost. */
 static void accumulate(struct soak *s)
 {
     const unsigned wanted = random_between(&s->random, 1, PIPELINE / 2);
-    struct kops_tensor sum = kops_vector(NULL, KOPS_F32, WITNESS);
-    struct kops_tensor inputs[2];
+    struct kops_tensor sum, inputs[2];
     const struct kops_request request = {
         .op = "add", .inputs = inputs, .n_inputs = 2, .outputs = &sum, .n_outputs = 1, .options = {.stream = 7}};
     unsigned sent = 0, ended = 0;
@@ -161,13 +163,9 @@ static void accumulate(struct soak *s)
     struct kops_error e, failed = {.code = KOPS_OK};
     float *data;
 
-    if (memory_take(&s->memory, WITNESS * sizeof(float), &sum.buffer, &sum.offset, &e)) {
-        refuse_memory(s, &e);
+    if (!take_vector(s, &sum))
         return;
-    }
-    if (!sum.buffer)
-        return;
-    data = (float *)((char *)kops_buffer_data(sum.buffer) + sum.offset);
+    data = vector_data(&sum);
     for (unsigned i = 0; i < WITNESS; i++)
         data[i] = 0;
     inputs[0] = sum;
@@ -196,6 +194,12 @@ static void accumulate(struct soak *s)
     }
 }
 
+/* (a + b)² */
+static double right_of_program(unsigned i)
+{
+    return kept_sum(i) * kept_sum(i);
+}
+
 static void run_program(struct soak *s)
 {
     static const uint32_t places[] = {0, 1, 2, 3};
@@ -204,14 +208,13 @@ static void run_program(struct soak *s)
         {.op = "square", .inputs = places + 2, .n_inputs = 1, .outputs = places + 3, .n_outputs = 1}};
     const struct kops_sequence sequence = {s->kept, 4, steps, 2};
     struct kops_binding binding = {.tensor = 3};
+    struct kops_tensor out;
     struct kops_error e;
 
-    if (memory_take(&s->memory, WITNESS * sizeof(float), &binding.buffer, &binding.offset, &e)) {
-        refuse_memory(s, &e);
+    if (!take_vector(s, &out))
         return;
-    }
-    if (!binding.buffer)
-        return;
+    binding.buffer = out.buffer;
+    binding.offset = out.offset;
     s->requests += s->program ? 0 : 1;
     if (!s->program && kops_program_define(s->client, &sequence, NULL, &s->program, &e)) {
         count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "a program", &e);
@@ -221,7 +224,7 @@ static void run_program(struct soak *s)
     if (kops_program_run(s->program, &binding, 1, NULL, NULL, &e))
         count_failure(s, EXPECT_BEGUN_ANEW, "a program", &e);
     else
-        check_program(s, (const float *)((const char *)kops_buffer_data(binding.buffer) + binding.offset));
+        check_vector(s, &out, right_of_program, "of a program");
     check_kept(s);
     if (random_chance(&s->random, 10))
         s->program = kops_program_release(s->program);
@@ -251,12 +254,16 @@ static enum kops_code make_kernel(struct soak *s, struct kops_error *e)
     return kops_kernel_compile(s->client, &source, &signature, &s->kernel, NULL, e);
 }
 
+static double right_of_launch(unsigned i)
+{
+    return 2 * kept_value(0, i);
+}
+
 static void launch(struct soak *s)
 {
-    struct kops_tensor out = kops_vector(NULL, KOPS_F32, WITNESS);
     struct kops_argument arguments[3];
+    struct kops_tensor out;
     struct kops_error e;
-    const float *data;
 
     if (!s->kernel && make_kernel(s, &e)) {
         if (e.code == KOPS_ERR_COMPILE_FAILED) /* its process may have been killed */
@@ -265,11 +272,7 @@ static void launch(struct soak *s)
             count_failure(s, EXPECT_AGAIN, "a kernel", &e);
         return;
     }
-    if (memory_take(&s->memory, WITNESS * sizeof(float), &out.buffer, &out.offset, &e)) {
-        refuse_memory(s, &e);
-        return;
-    }
-    if (!out.buffer)
+    if (!take_vector(s, &out))
         return;
     arguments[0] = kops_arg_tensor(&out);
     arguments[1] = kops_arg_tensor(&s->kept[0]);
@@ -279,90 +282,9 @@ static void launch(struct soak *s)
         count_failure(s, EXPECT_ONCE, "a launch", &e);
         return;
     }
-    s->checked++;
-    data = (const float *)((const char *)kops_buffer_data(out.buffer) + out.offset);
-    for (unsigned i = 0; i < WITNESS; i++)
-        if ((double)data[i] != 2 * kept_value(0, i)) {
-            complain(s, "a wrong answer", "of a kernel");
-            break;
-        }
+    check_vector(s, &out, right_of_launch, "of a kernel");
     if (random_chance(&s->random, 10))
         s->kernel = kops_kernel_free(s->kernel);
-}
-
-/* A forked child works with its parent's buffers, on a connection of its own. */
-static void fork_client(struct soak *s)
-{
-    const pid_t child = fork();
-    struct kops_error e;
-    int status = 0;
-
-    if (child < 0)
-        err(EXIT_FAILURE, "fork");
-    if (!child) {
-        kops_add(s->client, &s->kept[0], &s->kept[1], &s->kept[2], NULL, NULL, &e);
-        if (e.code && !explained(e.code))
-            warnx("a child: %s", e.message);
-        _exit(e.code && !explained(e.code));
-    }
-    if (waitpid(child, &status, 0) != child || (WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) != SIGKILL))
-        complain(s, "a child", "it did not end well");
-}
-
-struct beside {
-    pthread_t thread;
-    struct soak *s;
-    kops_buffer *buffer;
-    struct kops_error error;
-    unsigned done;
-    bool left; /* an error, by a call that went well */
-};
-
-enum { CALLS_OF_EACH = 4, THREADS = 3 };
-
-static void *work_beside(void *p)
-{
-    struct beside *t = p;
-    struct kops_tensor out = kops_vector(t->buffer, KOPS_F32, WITNESS);
-
-    while (t->done < CALLS_OF_EACH && !t->left &&
-           !kops_add(t->s->client, &t->s->kept[0], &t->s->kept[1], &out, NULL, NULL, &t->error)) {
-        t->left = t->error.code;
-        t->done++;
-    }
-    return NULL;
-}
-
-/* Threads that work with one client at the same time. */
-static void threads(struct soak *s)
-{
-    struct beside all[THREADS] = {0};
-
-    for (unsigned i = 0; i < THREADS; i++) {
-        all[i].s = s;
-        if (memory_made(s->client, WITNESS * sizeof(float), &all[i].buffer, &all[i].error))
-            continue;
-        s->requests += CALLS_OF_EACH;
-        if (pthread_create(&all[i].thread, NULL, work_beside, &all[i]))
-            err(EXIT_FAILURE, "a thread");
-    }
-    for (unsigned i = 0; i < THREADS; i++) {
-        const float *data = all[i].buffer ? kops_buffer_data(all[i].buffer) : NULL;
-
-        if (all[i].buffer)
-            pthread_join(all[i].thread, NULL);
-        if (all[i].left)
-            complain(s, "an error of a thread's call that went well", all[i].error.message);
-        else if (all[i].error.code)
-            count_failure(s, EXPECT_AGAIN | EXPECT_BEGUN_ANEW, "a thread", &all[i].error);
-        s->checked++;
-        for (unsigned k = 0; all[i].done && k < WITNESS; k++)
-            if ((double)data[k] != kept_value(0, k) + kept_value(1, k)) {
-                complain(s, "a wrong answer", "of a thread");
-                break;
-            }
-        kops_buffer_release(all[i].buffer);
-    }
 }
 
 static void refused(struct soak *s)
@@ -437,10 +359,6 @@ void turn(struct soak *s)
         allocate(s);
     else if (what < 96 && s->kernels)
         launch(s);
-    else if (what < 97 && s->forks)
-        fork_client(s);
-    else if (s->threads && what < 98)
-        threads(s);
     else
         ping(s);
     if (!memory_reuse(&s->memory))

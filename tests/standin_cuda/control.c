@@ -1,7 +1,12 @@
-/* The control page: this process's row, the switches, the gates. Without KOPS_STANDIN_CONTROL the page is private. */
+/* What every exported function does first and last, handles, the reporting of misuse, and the control page: this
+ * process's row, the switches, the gates. Without KOPS_STANDIN_CONTROL the page is private.
+ *
+ * Handles are numbers, not addresses: a table entry, its generation and its kind. So a destroyed handle is known for
+ * what it is, however late it is used, and never reaches freed memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +17,8 @@
 #include <unistd.h>
 
 #include "standin.h"
+
+/* ---- the control page ---- */
 
 static struct standin_control *page;
 static struct standin_row *row;
@@ -140,14 +147,6 @@ void count_call(const char *function)
     }
 }
 
-void control_misuse(const char *text)
-{
-    if (!row)
-        return;
-    snprintf(row->last_misuse, sizeof(row->last_misuse), "%s", text);
-    count(STANDIN_COUNTER_misuse, 1);
-}
-
 CUresult control_fault(const char *function, bool *ret_sticky)
 {
     for (unsigned i = 0; i < STANDIN_FAULTS; i++) {
@@ -229,4 +228,195 @@ void gate_pass_call(enum standin_gate_id gate)
     pthread_mutex_unlock(&standin_lock);
     gate_pass(gate, NULL);
     pthread_mutex_lock(&standin_lock);
+}
+
+/* ---- calls and misuse ---- */
+
+pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t standin_progress = PTHREAD_COND_INITIALIZER;
+
+static _Atomic pid_t initialised_by;
+static _Thread_local const char *current_function = "?";
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+void state_initialised(void)
+{
+    initialised_by = getpid();
+}
+
+bool state_is_initialised(void)
+{
+    return initialised_by == getpid();
+}
+
+/* After a fork the child has the parent's memory but none of its threads; a real driver refuses it as well. Must come
+ * before the mutex, which another thread of the parent may have held. */
+static bool is_forked_child(void)
+{
+    pid_t by = initialised_by;
+
+    return by && by != getpid();
+}
+
+CUresult enter_uninitialised(const char *name)
+{
+    bool sticky = false;
+    CUresult fault;
+
+    if (is_forked_child())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&standin_lock);
+    current_function = name;
+    if (!state_is_initialised())
+        return CUDA_SUCCESS;
+    count_call(name);
+    fault = control_fault(name, &sticky);
+    if (fault == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    if (sticky) {
+        struct context *context;
+
+        if (context_current(&context) == CUDA_SUCCESS)
+            context_break(context, fault);
+    }
+    return leave(fault);
+}
+
+CUresult enter(const char *name)
+{
+    if (!state_is_initialised())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return enter_uninitialised(name);
+}
+
+CUresult enter_context(const char *name, struct context **ret_context)
+{
+    struct context *context;
+    CUresult r;
+
+    ENTER(enter(name));
+    r = context_current(&context);
+    if (r == CUDA_SUCCESS && context->broken)
+        r = context->error;
+    if (r == CUDA_SUCCESS)
+        r = capture_check_call(name, context);
+    if (r != CUDA_SUCCESS)
+        return leave(r);
+    if (ret_context)
+        *ret_context = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult leave(CUresult result)
+{
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult misuse(CUresult result, const char *format, ...)
+{
+    char text[STANDIN_TEXT];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "cuda_standin: misuse (pid %d): %s: %s\n", (int)getpid(), current_function, text);
+    if (row) {
+        snprintf(row->last_misuse, sizeof(row->last_misuse), "%.50s: %.140s", current_function, text);
+        count(STANDIN_COUNTER_misuse, 1);
+    }
+    return result;
+}
+
+void wait_for_progress(bool *counted)
+{
+    if (!*counted)
+        count(STANDIN_COUNTER_blocking_waits, 1);
+    *counted = true;
+    pthread_cond_wait(&standin_progress, &standin_lock);
+}
+
+/* ---- the profiler ---- */
+
+const struct standin_profiler *standin_profiler;
+
+void standin_set_profiler(const struct standin_profiler *profiler)
+{
+    pthread_mutex_lock(&standin_lock);
+    standin_profiler = profiler;
+    pthread_mutex_unlock(&standin_lock);
+}
+
+/* ---- handles ---- */
+
+struct entry {
+    void *object; /* NULL: free */
+    uint32_t generation;
+    uint32_t next_free;
+    enum handle_kind kind;
+};
+
+static struct entry *entries;
+static uint32_t n_entries, capacity, first_free = UINT32_MAX;
+
+static const char *const kind_names[] = {"",           "context",           "stream", "event",      "module",
+                                         "function",   "allocation handle", "graph",  "graph node", "graph exec",
+                                         "memory pool"};
+
+void *handle_new(enum handle_kind kind, void *object)
+{
+    uint32_t index = first_free;
+
+    if (index != UINT32_MAX) {
+        first_free = entries[index].next_free;
+    } else {
+        if (n_entries == capacity) {
+            uint32_t more = capacity ? capacity * 2 : 1024;
+            struct entry *grown = more < 1U << 24 ? realloc(entries, more * sizeof(*entries)) : NULL;
+
+            if (!grown)
+                return NULL;
+            entries = grown;
+            capacity = more;
+        }
+        index = n_entries++;
+        entries[index].generation = 0;
+    }
+    entries[index].generation = (entries[index].generation + 1) & 0xffffff;
+    entries[index].object = object;
+    entries[index].kind = kind;
+    return (void *)(uintptr_t)((uint64_t)(0x1c0 + kind) << 48 | (uint64_t)entries[index].generation << 24 | index);
+}
+
+void *handle_get(enum handle_kind kind, const void *handle)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)handle;
+    uint32_t index = bits & 0xffffff, generation = bits >> 24 & 0xffffff;
+
+    if (bits >> 48 != (uint64_t)(0x1c0 + kind) || index >= n_entries) {
+        misuse(0, "%p is no %s", handle, kind_names[kind]);
+        return NULL;
+    }
+    if (!entries[index].object || entries[index].kind != kind || entries[index].generation != generation) {
+        misuse(0, "%s %p was destroyed", kind_names[kind], handle);
+        return NULL;
+    }
+    return entries[index].object;
+}
+
+void handle_free(const void *handle)
+{
+    uint32_t index = (uint64_t)(uintptr_t)handle & 0xffffff;
+
+    entries[index].object = NULL;
+    entries[index].next_free = first_free;
+    first_free = index;
 }

@@ -31,13 +31,10 @@ enum {
     X(init)          /* in cuInit */                                                                                   \
     X(context)       /* in cuDevicePrimaryCtxRetain */                                                                 \
     X(ipc_open)      /* in cuIpcOpenMemHandle, when it truly maps */                                                   \
-    X(allocate)      /* in cuMemAlloc and cuMemCreate */                                                               \
     X(vmm_map)       /* in cuMemMap */                                                                                 \
-    X(host_register) /* in cuMemHostRegister */                                                                        \
     X(module_load)   /* in cuModuleLoadData and its kin */                                                             \
     X(memory_info)   /* in cuMemGetInfo */                                                                             \
-    X(stream_create) /* in cuStreamCreate and its kin */                                                               \
-    X(context_end)   /* in cuDevicePrimaryCtxRelease */
+    X(stream_create) /* in cuStreamCreate and its kin */
 
 /* Counters of one process. The first ones go down again when the thing ends. */
 #define STANDIN_COUNTERS(X)                                                                                            \
@@ -47,13 +44,12 @@ enum {
     X(live_modules)                                                                                                    \
     X(live_allocations) /* cuMemAlloc and cuMemAllocAsync */                                                           \
     X(live_allocation_bytes)                                                                                           \
+    X(live_pinned)       /* cuMemHostAlloc and cuMemAllocHost */                                                       \
     X(live_ipc_mappings) /* distinct ones, however often each was opened */                                            \
     X(live_vmm_handles)                                                                                                \
     X(live_vmm_reservations)                                                                                           \
     X(live_vmm_maps)                                                                                                   \
     X(live_host_registrations)                                                                                         \
-    X(live_host_registered_bytes)                                                                                      \
-    X(live_pinned)       /* cuMemHostAlloc and cuMemAllocHost */                                                       \
     X(live_pools)        /* made or imported */                                                                        \
     X(live_pool_imports) /* pointers of other processes' pools */                                                      \
     X(live_graphs)                                                                                                     \
@@ -66,21 +62,20 @@ enum {
     X(events)                                                                                                          \
     X(allocations)                                                                                                     \
     X(ipc_maps) /* opens that truly mapped */                                                                          \
-    X(ipc_hits) /* opens of a handle that was open already */                                                          \
     X(host_registrations)                                                                                              \
+    X(ipc_hits) /* opens of a handle that was open already */                                                          \
     X(graph_launches)                                                                                                  \
     X(launches)                                                                                                        \
-    X(stream_gates)                                                                                                    \
     X(cooperative_launches)                                                                                            \
     X(early_launches) /* that may begin before the kernel before them has ended */                                     \
-    X(kernels_run)                                                                                                     \
+    X(copies_d2d)                                                                                                      \
     X(copies_h2d)                                                                                                      \
     X(copies_d2h)                                                                                                      \
-    X(copies_d2d)                                                                                                      \
+    X(stream_gates)                                                                                                    \
+    X(kernels_run)                                                                                                     \
     X(value_writes)    /* cuStreamWriteValue, also of batches, that ran */                                             \
     X(pageable_copies) /* asynchronous copies that blocked, because the host memory was not registered */              \
     X(blocking_waits)  /* calls that had to wait for a stream, an event or the device */                               \
-    X(full_channels)   /* calls that had to wait for room in a channel */                                              \
     X(faults)          /* switches of this page that fired */                                                          \
     X(sticky)          /* 1: a context is broken */                                                                    \
     X(misuse)          /* calls that a correct program does not make; see last_misuse */

@@ -1,15 +1,5 @@
-"""The control page of the stand-in CUDA driver: watch and drive the processes that use it.
-
-    control = Control()
-    daemon = subprocess.Popen([...], env={**os.environ, **control.env})
-    with control.gate("kernel"):                      # kernels wait
-        ...
-        control.wait_for(lambda: control.waiting("kernel") == 1)
-        control.gate("kernel").let(1)                 # one may run
-    assert control.row(daemon.pid).live_ipc_mappings == 0
-
-The layout is that of control.h, whose lists of gates and counters are read from there.
-"""
+"""The control page of the stand-in CUDA driver: watch and drive the processes that use it, as README.md shows. The layout is
+that of control.h, whose lists of gates and counters are read from there."""
 
 from __future__ import annotations
 

@@ -16,10 +16,50 @@ from typing import Any
 import numpy
 
 from . import dlpack
-from .structs import AccessDescription, AllocationProperties, CUdeviceptr, IpcHandle, Location, PoolPointer, PoolProperties
 
 BUFFER_ID = 7
 POSIX_FD = 1
+
+# ---- structures of cuda.h ----
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class AllocationProperties(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("requested_handle_types", ctypes.c_int),
+        ("location", Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", ctypes.c_uint8 * 8),
+    ]
+
+
+class AccessDescription(ctypes.Structure):
+    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
+
+
+class PoolProperties(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", Location),
+        ("win32", ctypes.c_void_p),
+        ("max_size", ctypes.c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_uint8 * 54),
+    ]
+
+
+class Bytes(ctypes.Structure):
+    """A handle, by value."""
+
+    _fields_ = [("reserved", ctypes.c_uint8 * 64)]
+
+
+# ---- dtypes ----
 
 
 class Bfloat16:
@@ -63,22 +103,25 @@ class Driver:
 
     def __init__(self, ordinal: int = 0, path: str | None = None) -> None:
         self.lib = ctypes.CDLL(path or os.environ.get("KOPS_CUDA_DRIVER", "libcuda.so.1"))
-        self.call("cuInit", ctypes.c_uint(0))
-        device = ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
-        self.ordinal = device.value
-        self.context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
+        self.call("cuInit", 0)
+        self.ordinal = self.get("cuDeviceGet", ordinal)
+        self.context = self.get("cuDevicePrimaryCtxRetain", self.ordinal)
         self.make_current()
         Driver.latest = self
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Calls a driver function with ctypes values; an error raises CudaError."""
-        code = getattr(self.lib, function)(*arguments)
+        """Calls a driver function with integers and ctypes values; an error raises CudaError."""
+        code = getattr(self.lib, function)(*(ctypes.c_uint64(one) if isinstance(one, int) else one for one in arguments))
         if code:
             name = ctypes.c_char_p()
             self.lib.cuGetErrorName(code, ctypes.byref(name))
             raise CudaError(function, code, (name.value or b"?").decode())
+
+    def get(self, function: str, *arguments: Any) -> int:
+        """What the function writes to where its first argument points."""
+        value = ctypes.c_uint64()
+        self.call(function, ctypes.byref(value), *arguments)
+        return value.value
 
     def make_current(self) -> None:
         """Needed once on every other thread."""
@@ -86,156 +129,116 @@ class Driver:
 
     def uuid(self) -> str:
         raw = (ctypes.c_uint8 * 16)()
-        self.call("cuDeviceGetUuid_v2", raw, ctypes.c_int(self.ordinal))
+        self.call("cuDeviceGetUuid_v2", raw, self.ordinal)
         text = bytes(raw).hex()
         return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def alloc(self, size: int) -> int:
-        address = CUdeviceptr()
-        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        return address.value
+        return self.get("cuMemAlloc_v2", size)
 
     def alloc_async(self, size: int) -> int:
         """Memory of cudaMallocAsync's kind: it has no legacy IPC handle."""
-        address = CUdeviceptr()
-        self.call("cuMemAllocAsync", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(None))
-        return address.value
+        return self.get("cuMemAllocAsync", size, 0)
 
     def free(self, address: int) -> None:
-        self.call("cuMemFree_v2", CUdeviceptr(address))
+        self.call("cuMemFree_v2", address)
 
     def write(self, address: int, data: bytes) -> None:
-        self.call("cuMemcpyHtoD_v2", CUdeviceptr(address), ctypes.c_char_p(data), ctypes.c_size_t(len(data)))
+        self.call("cuMemcpyHtoD_v2", address, ctypes.c_char_p(data), len(data))
 
     def read(self, address: int, size: int) -> bytes:
         data = ctypes.create_string_buffer(size)
-        self.call("cuMemcpyDtoH_v2", data, CUdeviceptr(address), ctypes.c_size_t(size))
+        self.call("cuMemcpyDtoH_v2", data, address, size)
         return data.raw
 
     def synchronize(self) -> None:
         self.call("cuCtxSynchronize")
 
     def address_range(self, address: int) -> tuple[int, int]:
-        base, size = CUdeviceptr(), ctypes.c_size_t()
-        self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), CUdeviceptr(address))
-        return base.value, size.value
+        size = ctypes.c_size_t()
+        return self.get("cuMemGetAddressRange_v2", ctypes.byref(size), address), size.value
 
     def buffer_id(self, address: int) -> int:
-        value = ctypes.c_uint64()
-        self.call("cuPointerGetAttribute", ctypes.byref(value), ctypes.c_int(BUFFER_ID), CUdeviceptr(address))
-        return value.value
+        return self.get("cuPointerGetAttribute", BUFFER_ID, address)
 
     def ipc_handle(self, address: int) -> bytes:
-        handle = IpcHandle()
-        self.call("cuIpcGetMemHandle", ctypes.byref(handle), CUdeviceptr(address))
+        handle = Bytes()
+        self.call("cuIpcGetMemHandle", ctypes.byref(handle), address)
         return bytes(handle.reserved)
 
     def ipc_open(self, handle: bytes) -> int:
-        address = CUdeviceptr()
-        by_value = IpcHandle.from_buffer_copy(handle)
-        self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), by_value, ctypes.c_uint(1))
-        return address.value
+        return self.get("cuIpcOpenMemHandle_v2", Bytes.from_buffer_copy(handle), 1)
 
     def ipc_close(self, address: int) -> None:
-        self.call("cuIpcCloseMemHandle", CUdeviceptr(address))
+        self.call("cuIpcCloseMemHandle", address)
 
     # ---- code ----
 
     def module_load(self, path: str) -> int:
-        module = ctypes.c_void_p()
         with open(path, "rb") as file:
-            self.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(file.read()))
-        return module.value or 0
+            return self.get("cuModuleLoadData", ctypes.c_char_p(file.read()))
 
     def launch(self, module: int, name: str, parameters: bytes, stream: int = 0) -> None:
         """One thread of the module's kernel, with its parameters as they lie in memory; returns at once."""
-        function, size = ctypes.c_void_p(), ctypes.c_size_t(len(parameters))
-        self.call("cuModuleGetFunction", ctypes.byref(function), ctypes.c_void_p(module), name.encode())
+        function, size = self.get("cuModuleGetFunction", module, name.encode()), ctypes.c_size_t(len(parameters))
         buffer = ctypes.create_string_buffer(parameters, len(parameters))
         # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
-        one = [ctypes.c_uint(1)] * 6
-        self.call("cuLaunchKernel", function, *one, ctypes.c_uint(0), ctypes.c_void_p(stream), None, extra)
+        self.call("cuLaunchKernel", function, *[1] * 6, 0, stream, None, extra)
 
     # ---- streams ----
 
     def stream_create(self, priority: int = 0, blocking: bool = False) -> int:
-        stream = ctypes.c_void_p()
-        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), ctypes.c_uint(0 if blocking else 1), ctypes.c_int(priority))
-        return stream.value or 0
+        return self.get("cuStreamCreateWithPriority", int(not blocking), priority)
 
     def stream_synchronize(self, stream: int = 0) -> None:
-        self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+        self.call("cuStreamSynchronize", stream)
 
     # ---- VMM: what torch's expandable segments are made of, and what a daemon's `alloc` returns ----
 
     def vmm_create(self, size: int) -> int:
         properties = AllocationProperties(type=1, requested_handle_types=POSIX_FD, location=Location(1, self.ordinal))
-        handle = ctypes.c_uint64()
-        self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(properties), ctypes.c_ulonglong(0))
-        return handle.value
+        return self.get("cuMemCreate", size, ctypes.byref(properties), 0)
 
     def vmm_export(self, handle: int) -> int:
-        fd = ctypes.c_int(-1)
-        self.call("cuMemExportToShareableHandle", ctypes.byref(fd), ctypes.c_uint64(handle), ctypes.c_int(POSIX_FD), ctypes.c_ulonglong(0))
-        return fd.value
+        return self.get("cuMemExportToShareableHandle", handle, POSIX_FD, 0)
 
     def vmm_import(self, fd: int) -> int:
-        handle = ctypes.c_uint64()
-        self.call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), ctypes.c_int(POSIX_FD))
-        return handle.value
+        return self.get("cuMemImportFromShareableHandle", fd, POSIX_FD)
 
     def vmm_release(self, handle: int) -> None:
-        self.call("cuMemRelease", ctypes.c_uint64(handle))
+        self.call("cuMemRelease", handle)
 
     def vmm_reserve(self, size: int) -> int:
-        address = CUdeviceptr()
-        self.call(
-            "cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), CUdeviceptr(0), ctypes.c_ulonglong(0)
-        )
-        return address.value
+        return self.get("cuMemAddressReserve", size, 0, 0, 0)
 
-    def vmm_map(self, address: int, size: int, handle: int, *, access: bool = True) -> None:
-        self.call(
-            "cuMemMap", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.c_size_t(0), ctypes.c_uint64(handle), ctypes.c_ulonglong(0)
-        )
-        if access:
-            self.vmm_access(address, size)
-
-    def vmm_access(self, address: int, size: int, flags: int = 3, ordinal: int | None = None) -> None:
-        """For this device, or for another that shall reach the memory as well."""
-        access = AccessDescription(location=Location(1, self.ordinal if ordinal is None else ordinal), flags=flags)
-        self.call("cuMemSetAccess", CUdeviceptr(address), ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1))
+    def vmm_map(self, address: int, size: int, handle: int) -> None:
+        """And makes it accessible to this device."""
+        self.call("cuMemMap", address, size, 0, handle, 0)
+        access = AccessDescription(location=Location(1, self.ordinal), flags=3)
+        self.call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
 
     def vmm_unmap(self, address: int, size: int) -> None:
-        self.call("cuMemUnmap", CUdeviceptr(address), ctypes.c_size_t(size))
+        self.call("cuMemUnmap", address, size)
 
     def vmm_address_free(self, address: int, size: int) -> None:
-        self.call("cuMemAddressFree", CUdeviceptr(address), ctypes.c_size_t(size))
+        self.call("cuMemAddressFree", address, size)
 
     # ---- pools: what cudaMallocAsync allocates from ----
 
     def pool_create(self, exportable: bool = True) -> int:
         properties = PoolProperties(type=1, handle_types=POSIX_FD if exportable else 0, location=Location(1, self.ordinal))
-        pool = ctypes.c_void_p()
-        self.call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
-        return pool.value or 0
+        return self.get("cuMemPoolCreate", ctypes.byref(properties))
 
     def pool_alloc(self, pool: int, size: int) -> int:
-        address = CUdeviceptr()
-        self.call("cuMemAllocFromPoolAsync", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_void_p(pool), ctypes.c_void_p(None))
-        return address.value
+        return self.get("cuMemAllocFromPoolAsync", size, pool, 0)
 
     def pool_export(self, pool: int) -> int:
-        fd = ctypes.c_int(-1)
-        self.call(
-            "cuMemPoolExportToShareableHandle", ctypes.byref(fd), ctypes.c_void_p(pool), ctypes.c_int(POSIX_FD), ctypes.c_ulonglong(0)
-        )
-        return fd.value
+        return self.get("cuMemPoolExportToShareableHandle", pool, POSIX_FD, 0)
 
     def pool_export_pointer(self, address: int) -> bytes:
-        data = PoolPointer()
-        self.call("cuMemPoolExportPointer", ctypes.byref(data), CUdeviceptr(address))
+        data = Bytes()
+        self.call("cuMemPoolExportPointer", ctypes.byref(data), address)
         return bytes(data.reserved)
 
     # ---- arrays ----

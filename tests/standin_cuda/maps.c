@@ -1,8 +1,7 @@
 /* Encodes tensor maps, under the driver's conditions, and reads them. */
-#include "maps.h"
-
 #include <string.h>
 
+#include "kernels/cuda/ops/params.h"
 #include "standin.h"
 
 enum { DIMENSIONS = 3, MAGIC = 0x6d617073, STRIDE = 16, ELEMENT_BYTES = 2, MOST_BOX = 256, MOST_STEP = 8 };

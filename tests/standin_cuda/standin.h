@@ -20,8 +20,6 @@
 #include "profiler.h"
 
 #define API __attribute__((visibility("default"))) CUresult CUDAAPI
-/* A second exported name of the same function. The plain name is a macro of cuda.h: undefine it first. */
-#define API_ALIAS(target) __attribute__((visibility("default"), alias(#target)))
 
 enum {
     PAGE = 4096,
@@ -36,7 +34,7 @@ enum {
     MAX_PARAMS = 1024
 };
 
-/* ---- state.c: the mutex, calls, misuse ---- */
+/* ---- control.c: the mutex, calls, misuse, the control page, handles that know when they are stale ---- */
 
 struct context;
 struct stream;
@@ -77,12 +75,9 @@ void wait_for_progress(bool *counted);
 
 uint64_t now_ns(void);
 
-/* ---- control.c ---- */
-
 void control_attach(void);
 void count(enum standin_counter_id id, int64_t by);
 void count_call(const char *function);
-void control_misuse(const char *text);
 /* The error that a switch asks for this call, or CUDA_SUCCESS. */
 CUresult control_fault(const char *function, bool *ret_sticky);
 /* Whether streams share channels, and how much one holds. */
@@ -92,8 +87,6 @@ uint64_t control_memory_limit(void);
 void gate_pass(enum standin_gate_id gate, const _Atomic bool *give_up);
 /* The same from inside a call: gives the mutex up meanwhile. */
 void gate_pass_call(enum standin_gate_id gate);
-
-/* ---- handles.c: handles that know when they are stale ---- */
 
 enum handle_kind {
     HANDLE_CONTEXT = 1,
@@ -113,10 +106,9 @@ void *handle_new(enum handle_kind kind, void *object);
 void *handle_get(enum handle_kind kind, const void *handle);
 void handle_free(const void *handle);
 
-/* ---- device.c, context.c ---- */
+/* ---- device.c ---- */
 
 struct device {
-    unsigned physical; /* the same in every process, whatever is visible there */
     CUuuid uuid;
     struct context *primary;
     unsigned retained;
@@ -228,9 +220,6 @@ extern struct region *standin_regions;
 struct region *region_find(uint64_t address);
 struct region *region_find_range(uint64_t address, uint64_t size);
 void region_add(struct region *region);
-/* Maps another process's segment as a region like `how`, at an address of its own. Takes `fd` in every case; NULL: it
- * could not be mapped. */
-struct region *region_import(const struct region *how, int fd);
 void region_remove(struct region *region); /* from the list; the struct stays the caller's */
 /* Memory of a pool, or cuMemAlloc's own where that is NULL. */
 CUresult allocation_new(struct context *context, struct pool *pool, size_t size, CUdeviceptr *ret_address);
@@ -254,8 +243,6 @@ extern struct slot standin_slots[MAX_SLOTS];
 /* ---- vmm.c ---- */
 
 unsigned vmm_handle_types(const struct vmm_handle *vmm);
-
-/* ---- peer.c ---- */
 
 /* Whether work of the context may touch the region; with `copies` as copy engines do. */
 bool region_allows(const struct region *region, const struct context *context, bool write, bool copies);
@@ -348,33 +335,17 @@ CUresult streams_wait_context(struct context *context);
 /* Reports misuse when queued work uses the range, then waits for that work; waits for all of the context where frees do
  * so. Needs no current context. */
 void range_retire(struct context *context, uint64_t address, uint64_t size);
-bool range_in_use(uint64_t address, uint64_t size, const struct stream *except);
 void stream_unref(struct stream *stream);
 /* What is queued on `stream` from now on waits for what is queued on `other` now. */
 void stream_order_after(struct stream *stream, struct stream *other);
 
-/* ---- channel.c: streams that share a channel, where the control page says that they do ---- */
-
-unsigned channel_choose(struct context *context);
-/* Waits until the stream's channel has room, or the context is broken. */
-void channel_wait_for_room(struct stream *stream);
-void channel_enter(struct stream *stream, struct op *op);
-void channel_leave(struct stream *stream, const struct op *op);
-/* Something before it in its channel waits. `streams` are all that there are. */
-bool channel_holds(const struct stream *streams, const struct stream *stream, const struct op *op);
-bool op_is_held(const struct stream *stream, const struct op *op); /* of stream.c, which knows the streams */
-
 /* Enters with any context's stream, or with none current; the default stream is the current context's. */
 CUresult enter_stream_any(const char *name, CUstream handle, struct stream **ret_stream);
-
-/* ---- worker.c ---- */
-
-void *stream_main(void *stream);
 
 /* A device works on the pages that were pinned, also when a process that ends has unmapped them: no signal comes. */
 void bytes_copy(unsigned char *to, const unsigned char *from, size_t size);
 
-/* ---- event.c ---- */
+/* ---- work.c ---- */
 
 struct event {
     CUevent handle;
@@ -388,7 +359,7 @@ struct event {
 
 void event_unref(struct event *event);
 
-/* ---- capture.c ---- */
+/* ---- graphs.c ---- */
 
 /* Whether a capture forbids the call; used by enter_context(). */
 CUresult capture_check_call(const char *name, const struct context *context);
@@ -400,11 +371,6 @@ CUresult capture_enqueue(struct stream *stream, struct op *op, bool *ret_taken);
 CUresult capture_refuse(struct stream *stream);
 CUresult capture_record_event(struct stream *stream, struct event *event);
 void capture_stream_destroyed(struct stream *stream);
-
-/* ---- launch.c ---- */
-
-/* A launch that could be queued, with a copy of its parameters. */
-CUresult kernel_op_new(const CUDA_KERNEL_NODE_PARAMS *params, struct op **ret_op);
 
 /* ---- kernels.c ---- */
 
@@ -419,42 +385,51 @@ const char *kernel_symbol(const struct kernel *kernel); /* stays */
 /* Whether it only tells the time. */
 bool kernel_is_idle(const struct kernel *kernel, const void *params);
 void kernel_run(const struct kernel *kernel, const void *params);
-/* Adds the range from `address` over the furthest of `rank` indices; false when it leaves the address space. */
-bool op_use_strided(struct op *op, unsigned size, uint64_t address, unsigned rank, const uint64_t *shape,
-                    const uint64_t *strides, bool write);
 
-/* ---- repack.c: of elements of `size` bytes; pieces 0: bits are copied ---- */
+/* ---- user_kernels.c: kernels of users that this driver can compute, by name; what the code says is not looked at ----
+ */
 
-struct cuda_ops_repack;
-bool repack_uses(unsigned size, unsigned pieces, const struct cuda_ops_repack *p, struct op *op);
-void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
+struct compiled_entry;
+struct user_kernel;
+/* By the name in an image, plain or mangled, where the parameters are as large as they must be; or NULL. It lives as
+ * long as the process. */
+const struct user_kernel *user_kernel_find(const struct compiled_entry *kernel);
+const char *user_kernel_name(const struct user_kernel *kernel);
+/* What a launch will touch. */
+void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
+                      struct op *op);
+/* CUDA_SUCCESS, or the fault that it ends with. Returns early, whatever it does, once the context is broken. */
+CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
+                         const struct context *context);
 
-/* ---- parts of kernels.c that other products have, too ---- */
+/* ---- maps.c: tensor maps, which cuTensorMapEncodeTiled() writes as it was given them, and kernels read ---- */
 
 struct cuda_ops_gemm;
-struct cuda_ops_matrix;
-bool gemm_batches_agree(const struct cuda_ops_gemm *p);
-/* Adds a matrix of the product's batch, of elements of `size` bytes, as op_use_strided() does. */
-bool gemm_matrix_uses(unsigned size, const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t rows,
-                      uint64_t columns, bool write, struct op *op);
-uint64_t gemm_batch_address(const struct cuda_ops_gemm *p, const struct cuda_ops_matrix *x, uint64_t batch,
-                            unsigned size);
+struct cuda_ops_gemm_mapped;
+/* The product that a kernel of that symbol computes by its maps; false where they are none, or of another shape than
+ * the rest of the parameters says. */
+bool maps_read(const struct cuda_ops_gemm_mapped *p, const char *symbol, struct cuda_ops_gemm *ret);
 
-/* ---- scaled.c ---- */
+struct cuda_ops_repack;
 
-struct cuda_ops_gemm_scaled;
-bool scaled_uses(const struct cuda_ops_gemm_scaled *p, struct op *op);
-void scaled_run(const struct cuda_ops_gemm_scaled *p);
+void repack_run(unsigned size, unsigned pieces, const struct cuda_ops_repack *p);
 
-/* ---- math.c: what the kernels compute ---- */
+enum { MAPS_RANK = 5 };
 
-enum element { ELEMENT_F32, ELEMENT_F64, ELEMENT_F16, ELEMENT_BF16, ELEMENT_RAW };
+/* The tensor that a map of a user's kernel describes; dimensions from the innermost, those that it has not are 0. */
+struct maps_tensor {
+    uint64_t address, count, bytes; /* elements; from the first byte to the last */
+    unsigned size;                  /* of an element */
+    uint64_t extents[MAPS_RANK], strides[MAPS_RANK];
+};
 
-float half_to_float(uint16_t bits);
-float e4m3_to_float(uint8_t bits);
-float e5m2_to_float(uint8_t bits);
-uint16_t float_to_half(float value);
-float bfloat_to_float(uint16_t bits);
-uint16_t float_to_bfloat(float value);
+/* False: these 128 bytes are no map. */
+bool maps_find(const void *map, struct maps_tensor *ret);
+
+/* Where the next map from `at` on lies among parameters; 0: there is none. */
+size_t maps_next(const unsigned char *params, size_t at, size_t size);
+
+/* The address of the i-th element, in row-major order. */
+uint64_t maps_element(const struct maps_tensor *t, uint64_t i);
 
 #endif

@@ -13,14 +13,14 @@ import pytest
 
 from standin_cuda import Control, CudaError
 from standin_cuda import control as control_module
-from standin_cuda.peer import Peer
+from standin_cuda.conftest import Peer
 
 INVALID_DEVICE, INVALID_HANDLE, ILLEGAL_ADDRESS = 101, 400, 700
 LIBRARY = os.environ.get("KOPS_CUDA_DRIVER", "")
 CODE = str(Path(LIBRARY).parent / "user_kernels_sm_90.cubin")
 
 
-def test_mirror_has_the_layout_of_the_library(peers: Callable[..., Peer], control: Control) -> None:
+def test_mirror_has_the_layout_of_the_library(peers: Callable[[], Peer], control: Control) -> None:
     code = f"import ctypes; f = ctypes.CDLL({LIBRARY!r}).standin_control_size; f.restype = ctypes.c_uint64; print(f())"
     size = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert int(size.stdout) == control_module.PAGE_SIZE
@@ -30,7 +30,7 @@ def test_mirror_has_the_layout_of_the_library(peers: Callable[..., Peer], contro
     assert (row.calls("cuMemAlloc"), row.live_allocations, row.live_allocation_bytes) == (1, 1, 100)
 
 
-def test_equal_handle_gives_the_old_memory_while_it_is_open(peers: Callable[..., Peer]) -> None:
+def test_equal_handle_gives_the_old_memory_while_it_is_open(peers: Callable[[], Peer]) -> None:
     owner, user = peers(), peers()
     base = owner.alloc(4096)
     owner.write(base, b"old")
@@ -49,7 +49,7 @@ def test_equal_handle_gives_the_old_memory_while_it_is_open(peers: Callable[...,
     assert user.read(user.ipc_open(handle), 3) == b"new"
 
 
-def test_a_freed_or_bogus_handle_is_refused(peers: Callable[..., Peer], control: Control) -> None:
+def test_a_freed_or_bogus_handle_is_refused(peers: Callable[[], Peer], control: Control) -> None:
     owner, user = peers(), peers()
     handle = owner.ipc_handle(owner.alloc(4096))
     for bad in (bytes(64), os.urandom(64), handle[:20] + b"\x7f" + handle[21:], handle[:-8][::-1] + bytes(8)):
@@ -72,7 +72,7 @@ def test_a_freed_or_bogus_handle_is_refused(peers: Callable[..., Peer], control:
     assert control.row(user.pid).live_ipc_mappings == 0
 
 
-def test_a_kernel_reads_only_what_its_process_has_mapped(peers: Callable[..., Peer]) -> None:
+def test_a_kernel_reads_only_what_its_process_has_mapped(peers: Callable[[], Peer]) -> None:
     """Tests of isolation expect a neighbour's read to fault: here is the one that works, and the one that does not."""
     spy, victim = peers(), peers()
     out, secret = spy.alloc(64), victim.alloc(8192)
@@ -88,7 +88,7 @@ def test_a_kernel_reads_only_what_its_process_has_mapped(peers: Callable[..., Pe
     assert refused.value.code == ILLEGAL_ADDRESS
 
 
-def test_a_killed_process_waits_at_no_gate(peers: Callable[..., Peer], control: Control) -> None:
+def test_a_killed_process_waits_at_no_gate(peers: Callable[[], Peer], control: Control) -> None:
     owner, user = peers(), peers()
     handle = owner.ipc_handle(owner.alloc(4096))
     with control.gate("ipc_open") as gate:
@@ -100,7 +100,7 @@ def test_a_killed_process_waits_at_no_gate(peers: Callable[..., Peer], control: 
         assert peers().ipc_open(handle)
 
 
-def test_rows_of_ended_processes_are_taken_again(peers: Callable[..., Peer], control: Control) -> None:
+def test_rows_of_ended_processes_are_taken_again(peers: Callable[[], Peer], control: Control) -> None:
     """Also of those that nobody has waited for; those of living ones and of misuse stay."""
     culprit, living = peers(), peers()
     living.alloc(7)
@@ -125,7 +125,7 @@ print(child)
     assert len(list(control.rows())) == 64
 
 
-def test_misuse_is_reported(peers: Callable[..., Peer], control: Control) -> None:
+def test_misuse_is_reported(peers: Callable[[], Peer], control: Control) -> None:
     """The tests on this driver count on it, and on nothing that is right being taken for one."""
     peer = peers()
     a = peer.alloc(4096)

@@ -1,14 +1,11 @@
 /* User kernels as plain loops. Each does what one thread an element would do within the launch's grid and block: what
  * lies beyond them is left alone, so that a wrong geometry shows. Those that step by the whole grid do everything. */
-#include "user_kernels.h"
-
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "cubin.h"
-#include "maps.h"
+#include "compile/compiled.h"
 #include "standin.h"
 
 enum { BINS = 256 };
@@ -25,11 +22,15 @@ struct launch {
     unsigned grid, block, shared;
 };
 
+/* Computes, or where `op` is given tells what it will touch. */
+#define KERNEL(name)                                                                                                   \
+    CUresult name(const struct arguments *a, const struct launch *l, const struct context *context, struct op *op)
+typedef KERNEL(kernel_function);
+
 struct user_kernel {
     const char *name;
     const char *parameters; /* p: a pointer or an address, i: an int, m: a tensor map */
-    void (*uses)(const struct arguments *a, const struct launch *l, struct op *op);
-    CUresult (*run)(const struct arguments *a, const struct launch *l, const struct context *context);
+    kernel_function *run;
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -47,94 +48,69 @@ static float *f32(uint64_t address)
     return (float *)(uintptr_t)address;
 }
 
-static void use_f32(struct op *op, uint64_t address, uint64_t count, bool write)
+/* Of as many numbers each, the first of them written. */
+static CUresult use_f32(struct op *op, const struct arguments *a, uint64_t out, uint64_t first, uint64_t second)
 {
-    if (count)
-        op_use(op, address, count * sizeof(float), write);
+    const uint64_t counts[] = {out, first, second};
+
+    for (unsigned i = 0; i < 3; i++)
+        op_use(op, a->pointers[i], counts[i] * sizeof(float), i == 0);
+    return CUDA_SUCCESS;
 }
 
 /* ---- (float *c, const float *a, const float *b, int n) ---- */
 
-static void add_uses_n(const struct arguments *a, uint64_t n, struct op *op)
+static CUresult add(const struct arguments *a, uint64_t n, struct op *op)
 {
-    use_f32(op, a->pointers[0], n, true);
-    use_f32(op, a->pointers[1], n, false);
-    use_f32(op, a->pointers[2], n, false);
-}
-
-static CUresult add_run_n(const struct arguments *a, uint64_t n)
-{
+    if (op)
+        return use_f32(op, a, n, n, n);
     for (uint64_t i = 0; i < n; i++)
         f32(a->pointers[0])[i] = f32(a->pointers[1])[i] + f32(a->pointers[2])[i];
     return CUDA_SUCCESS;
 }
 
 /* Each thread steps by the whole grid. */
-static void add2_uses(const struct arguments *a, const struct launch *l, struct op *op)
+static KERNEL(add2)
 {
-    add_uses_n(a, positive(a->numbers[0]), op);
+    return add(a, positive(a->numbers[0]), op);
 }
 
-static CUresult add2_run(const struct arguments *a, const struct launch *l, const struct context *context)
+static KERNEL(vector_add)
 {
-    return add_run_n(a, positive(a->numbers[0]));
+    return add(a, least(positive(a->numbers[0]), l->threads[0]), op);
 }
 
-static void vector_add_uses(const struct arguments *a, const struct launch *l, struct op *op)
+/* (const float *in, float *out, int width, int height): each element squared. */
+static KERNEL(square)
 {
-    add_uses_n(a, least(positive(a->numbers[0]), l->threads[0]), op);
-}
+    const uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
+    const uint64_t rows = least(positive(a->numbers[1]), l->threads[1]);
+    const uint64_t last = rows && columns ? (rows - 1) * width + columns : 0;
 
-static CUresult vector_add_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    return add_run_n(a, least(positive(a->numbers[0]), l->threads[0]));
-}
-
-/* ---- (const float *in, float *out, int width, int height): each element squared ---- */
-
-static void square_uses(const struct arguments *a, const struct launch *l, struct op *op)
-{
-    uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
-    uint64_t rows = least(positive(a->numbers[1]), l->threads[1]), last = rows ? (rows - 1) * width + columns : 0;
-
-    use_f32(op, a->pointers[0], columns ? last : 0, false);
-    use_f32(op, a->pointers[1], columns ? last : 0, true);
-}
-
-static CUresult square_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    uint64_t width = positive(a->numbers[0]), columns = least(width, l->threads[0]);
-    uint64_t rows = least(positive(a->numbers[1]), l->threads[1]);
-
+    if (op) {
+        op_use(op, a->pointers[0], last * sizeof(float), false);
+        op_use(op, a->pointers[1], last * sizeof(float), true);
+        return CUDA_SUCCESS;
+    }
     for (uint64_t y = 0; y < rows; y++)
         for (uint64_t x = 0; x < columns; x++) {
-            float value = f32(a->pointers[0])[y * width + x];
+            const float value = f32(a->pointers[0])[y * width + x];
 
             f32(a->pointers[1])[y * width + x] = value * value;
         }
     return CUDA_SUCCESS;
 }
 
-/* ---- (float *c, const float *a, const float *b, int n, int m, int k): c[n, m] = a[n, k] · b[k, m] ---- */
-
-static void gemm_uses(const struct arguments *a, const struct launch *l, struct op *op)
+/* (float *c, const float *a, const float *b, int n, int m, int k): c[n, m] = a[n, k] · b[k, m]. A thread an element, x
+ * the column; blocks that are one-dimensional may divide the work as they like. */
+static KERNEL(gemm)
 {
-    uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
+    const uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
+    const bool square = l->threads[1] > 1;
+    const uint64_t rows = square ? least(n, l->threads[1]) : n, columns = square ? least(m, l->threads[0]) : m;
 
-    if (!n || !m)
-        return;
-    use_f32(op, a->pointers[0], n * m, true);
-    use_f32(op, a->pointers[1], n * k, false);
-    use_f32(op, a->pointers[2], k * m, false);
-}
-
-/* A thread an element, x the column; blocks that are one-dimensional may divide the work as they like. */
-static CUresult gemm_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    uint64_t n = positive(a->numbers[0]), m = positive(a->numbers[1]), k = positive(a->numbers[2]);
-    bool square = l->threads[1] > 1;
-    uint64_t rows = square ? least(n, l->threads[1]) : n, columns = square ? least(m, l->threads[0]) : m;
-
+    if (op)
+        return n && m ? use_f32(op, a, n * m, n * k, k * m) : CUDA_SUCCESS;
     for (uint64_t i = 0; i < rows && !context->broken; i++)
         for (uint64_t j = 0; j < columns; j++) {
             float sum = 0;
@@ -146,99 +122,82 @@ static CUresult gemm_run(const struct arguments *a, const struct launch *l, cons
     return CUDA_SUCCESS;
 }
 
-/* ---- (float *out, const float *in, int n) ---- */
-
-static void custom_uses(const struct arguments *a, const struct launch *l, struct op *op)
+/* (float *out, const float *in, int n): doubles. */
+static KERNEL(custom)
 {
-    uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
+    const uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
 
-    use_f32(op, a->pointers[0], n, true);
-    use_f32(op, a->pointers[1], n, false);
-}
-
-/* Doubles. */
-static CUresult custom_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    uint64_t n = least(positive(a->numbers[0]), l->threads[0]);
-
+    if (op)
+        return use_f32(op, a, n, n, 0);
     for (uint64_t i = 0; i < n; i++)
         f32(a->pointers[0])[i] = 2 * f32(a->pointers[1])[i];
     return CUDA_SUCCESS;
 }
 
-static void sum_uses(const struct arguments *a, const struct launch *l, struct op *op)
+/* (float *out, const float *in, int n): each block's part of the sum, the threads stepping by the whole grid; one float
+ * of dynamic shared memory a thread. */
+static KERNEL(sum)
 {
-    use_f32(op, a->pointers[0], l->grid, true);
-    use_f32(op, a->pointers[1], positive(a->numbers[0]), false);
-}
+    const uint64_t n = positive(a->numbers[0]), step = (uint64_t)l->grid * l->block;
 
-/* Each block's part of the sum, the threads stepping by the whole grid; one float of dynamic shared memory a thread. */
-static CUresult sum_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    uint64_t n = positive(a->numbers[0]), step = (uint64_t)l->grid * l->block;
-
+    if (op)
+        return use_f32(op, a, l->grid, n, 0);
     if (l->shared < l->block * sizeof(float)) {
         fprintf(stderr, "cuda_standin: sum_dynamic_shared has %u bytes of shared memory\n", l->shared);
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     for (uint64_t b = 0; b < l->grid; b++) {
-        float sum = 0;
+        float total = 0;
 
         for (uint64_t t = 0; t < l->block; t++)
             for (uint64_t i = b * l->block + t; i < n; i += step)
-                sum += f32(a->pointers[1])[i];
-        f32(a->pointers[0])[b] = sum;
+                total += f32(a->pointers[1])[i];
+        f32(a->pointers[0])[b] = total;
     }
     return CUDA_SUCCESS;
 }
 
-/* ---- (unsigned *bins, const unsigned char *data, int n): 256 bins, added to, the threads stepping ---- */
-
-static void histogram_uses(const struct arguments *a, const struct launch *l, struct op *op)
+/* (unsigned *bins, const unsigned char *data, int n): 256 bins, added to, the threads stepping. */
+static KERNEL(histogram)
 {
-    if (a->numbers[0] <= 0)
-        return;
-    op_use(op, a->pointers[0], BINS * sizeof(uint32_t), true);
-    op_use(op, a->pointers[1], positive(a->numbers[0]), false);
-}
-
-static CUresult histogram_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
+    const uint64_t n = positive(a->numbers[0]);
     uint32_t *bins = (uint32_t *)(uintptr_t)a->pointers[0];
     const unsigned char *data = (const unsigned char *)(uintptr_t)a->pointers[1];
 
-    for (uint64_t i = 0; i < positive(a->numbers[0]); i++)
+    if (op) {
+        op_use(op, a->pointers[0], n ? BINS * sizeof(uint32_t) : 0, true);
+        op_use(op, a->pointers[1], n, false);
+        return CUDA_SUCCESS;
+    }
+    for (uint64_t i = 0; i < n; i++)
         bins[data[i]]++;
     return CUDA_SUCCESS;
-}
-
-/* ---- (float *p) ---- */
-
-static void nothing_used(const struct arguments *a, const struct launch *l, struct op *op)
-{
-}
-
-static CUresult spin_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    const struct timespec pause = {.tv_nsec = 1000000};
-
-    while (!context->broken)
-        nanosleep(&pause, NULL);
-    return CUDA_SUCCESS;
-}
-
-static CUresult fault_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    return CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 /* ---- kernels of users who mean harm, and what tests see of them ---- */
 
 enum { SLICE_NS = 200000 };
 
-static void counts_word(const struct arguments *a, const struct launch *l, struct op *op)
+/* (float *p) */
+static KERNEL(spin)
 {
-    op_use(op, a->pointers[0], sizeof(uint32_t), true);
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    while (!op && !context->broken)
+        nanosleep(&pause, NULL);
+    return CUDA_SUCCESS;
+}
+
+/* (float *p) */
+static KERNEL(fault)
+{
+    return op ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static CUresult use_words(struct op *op, uint64_t address, uint64_t count)
+{
+    op_use(op, address, count * sizeof(uint32_t), true);
+    return CUDA_SUCCESS;
 }
 
 static void add_one(uint64_t address)
@@ -247,10 +206,12 @@ static void add_one(uint64_t address)
 }
 
 /* (unsigned *count): writes until the process ends. */
-static CUresult count_run(const struct arguments *a, const struct launch *l, const struct context *context)
+static KERNEL(count_for_ever)
 {
     const struct timespec pause = {.tv_nsec = SLICE_NS};
 
+    if (op)
+        return use_words(op, a->pointers[0], 1);
     while (!context->broken) {
         add_one(a->pointers[0]);
         nanosleep(&pause, NULL);
@@ -259,11 +220,13 @@ static CUresult count_run(const struct arguments *a, const struct launch *l, con
 }
 
 /* (unsigned *runs, int us): takes so much time, then counts itself. */
-static CUresult run_for_run(const struct arguments *a, const struct launch *l, const struct context *context)
+static KERNEL(run_for)
 {
     const uint64_t end_ns = now_ns() + positive(a->numbers[0]) * 1000;
     uint64_t now;
 
+    if (op)
+        return use_words(op, a->pointers[0], 1);
     while ((now = now_ns()) < end_ns && !context->broken) {
         const struct timespec pause = {.tv_nsec = (long)least(end_ns - now, SLICE_NS)};
 
@@ -271,12 +234,6 @@ static CUresult run_for_run(const struct arguments *a, const struct launch *l, c
     }
     add_one(a->pointers[0]);
     return CUDA_SUCCESS;
-}
-
-static void read_uses(const struct arguments *a, const struct launch *l, struct op *op)
-{
-    if (a->numbers[0] > 0)
-        op_use(op, a->pointers[0], positive(a->numbers[0]) * sizeof(uint32_t), true);
 }
 
 /* Whether the word could be read: the context has it mapped. */
@@ -295,10 +252,12 @@ static bool read_word(uint64_t address, const struct context *context, uint32_t 
 }
 
 /* (unsigned *out, unsigned long long address, int n): what lies there, as far as it can be read. */
-static CUresult read_run(const struct arguments *a, const struct launch *l, const struct context *context)
+static KERNEL(read_range)
 {
     uint32_t *out = (uint32_t *)(uintptr_t)a->pointers[0];
 
+    if (op)
+        return use_words(op, a->pointers[0], positive(a->numbers[0]));
     for (uint64_t i = 0; i < positive(a->numbers[0]); i++) {
         const uint64_t address = a->pointers[1] + i * sizeof(*out);
 
@@ -310,51 +269,27 @@ static CUresult read_run(const struct arguments *a, const struct launch *l, cons
     return CUDA_SUCCESS;
 }
 
-static void tell_uses(const struct arguments *a, const struct launch *l, struct op *op)
-{
-    op_use(op, a->pointers[0], sizeof(uint64_t), true);
-}
-
 /* (unsigned long long *out, const float *p) */
-static CUresult tell_run(const struct arguments *a, const struct launch *l, const struct context *context)
+static KERNEL(tell_address)
 {
+    if (op)
+        return use_words(op, a->pointers[0], 2);
     memcpy((void *)(uintptr_t)a->pointers[0], &a->pointers[1], sizeof(a->pointers[1]));
     return CUDA_SUCCESS;
 }
 
-static void times_uses(const struct arguments *a, const struct launch *l, struct op *op)
+/* (CUtensorMap out, CUtensorMap in) */
+static KERNEL(square_by_maps)
 {
-    op_use(op, a->pointers[0] + 2 * sizeof(uint64_t) * positive(a->numbers[0]), 2 * sizeof(uint64_t), true);
-}
+    struct maps_tensor out = {0}, in = {0};
+    const bool found = maps_find(a->maps[0], &out) && maps_find(a->maps[1], &in);
 
-/* (long long *times, int at): when it begins and ends, by the host's clock. */
-static CUresult times_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    uint64_t *times = (uint64_t *)(uintptr_t)a->pointers[0] + 2 * positive(a->numbers[0]);
-
-    times[0] = now_ns();
-    times[1] = now_ns();
-    return CUDA_SUCCESS;
-}
-
-/* ---- (CUtensorMap out, CUtensorMap in) ---- */
-
-static void maps_uses(const struct arguments *a, const struct launch *l, struct op *op)
-{
-    struct maps_tensor out, in;
-
-    if (maps_find(a->maps[0], &out) && maps_find(a->maps[1], &in)) {
-        op_use(op, out.address, out.bytes, true);
-        op_use(op, in.address, in.bytes, false);
+    if (op) {
+        op_use(op, out.address, found ? out.bytes : 0, true);
+        op_use(op, in.address, found ? in.bytes : 0, false);
+        return CUDA_SUCCESS;
     }
-}
-
-static CUresult maps_run(const struct arguments *a, const struct launch *l, const struct context *context)
-{
-    struct maps_tensor out, in;
-
-    if (!maps_find(a->maps[0], &out) || !maps_find(a->maps[1], &in) || out.count != in.count || out.size != in.size ||
-        out.size != sizeof(float))
+    if (!found || out.count != in.count || out.size != in.size || out.size != sizeof(float))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     for (uint64_t i = 0; i < out.count; i++)
         *f32(maps_element(&out, i)) = *f32(maps_element(&in, i)) * *f32(maps_element(&in, i));
@@ -364,21 +299,20 @@ static CUresult maps_run(const struct arguments *a, const struct launch *l, cons
 /* ---- the table ---- */
 
 static const struct user_kernel kernels[] = {
-    {"add2_kernel", "pppi", add2_uses, add2_run},
-    {"vector_add", "pppi", vector_add_uses, vector_add_run},
-    {"square_matrix_kernel", "ppii", square_uses, square_run},
-    {"gemm_kernel", "pppiii", gemm_uses, gemm_run},
-    {"custom_kernel", "ppi", custom_uses, custom_run},
-    {"sum_dynamic_shared", "ppi", sum_uses, sum_run},
-    {"histogram_kernel", "ppi", histogram_uses, histogram_run},
-    {"spin_forever", "p", nothing_used, spin_run},
-    {"fault_kernel", "p", nothing_used, fault_run},
-    {"count_forever", "p", counts_word, count_run},
-    {"run_for", "pi", counts_word, run_for_run},
-    {"read_range", "ppi", read_uses, read_run},
-    {"tell_address", "pp", tell_uses, tell_run},
-    {"note_times", "pi", times_uses, times_run},
-    {"square_by_maps", "mm", maps_uses, maps_run},
+    {"add2_kernel", "pppi", add2},
+    {"vector_add", "pppi", vector_add},
+    {"square_matrix_kernel", "ppii", square},
+    {"gemm_kernel", "pppiii", gemm},
+    {"custom_kernel", "ppi", custom},
+    {"sum_dynamic_shared", "ppi", sum},
+    {"histogram_kernel", "ppi", histogram},
+    {"spin_forever", "p", spin},
+    {"fault_kernel", "p", fault},
+    {"count_forever", "p", count_for_ever},
+    {"run_for", "pi", run_for},
+    {"read_range", "ppi", read_range},
+    {"tell_address", "pp", tell_address},
+    {"square_by_maps", "mm", square_by_maps},
 };
 
 static size_t size_of(char parameter)
@@ -386,12 +320,12 @@ static size_t size_of(char parameter)
     return parameter == 'p' ? sizeof(uint64_t) : parameter == 'm' ? sizeof(CUtensorMap) : sizeof(int32_t);
 }
 
-static bool parameters_are(const struct cubin_kernel *kernel, const char *parameters)
+static bool parameters_are(const struct compiled_entry *kernel, const char *parameters)
 {
     unsigned n = 0;
 
     for (; parameters[n]; n++)
-        if (n >= kernel->n_params || kernel->sizes[n] != size_of(parameters[n]))
+        if (n >= kernel->n_params || kernel->param_sizes[n] != size_of(parameters[n]))
             return false;
     return n == kernel->n_params;
 }
@@ -408,10 +342,10 @@ static bool name_is(const char *symbol, const char *name)
     return strncmp(symbol, mangled, strlen(mangled)) == 0;
 }
 
-const struct user_kernel *user_kernel_find(const struct cubin_kernel *kernel)
+const struct user_kernel *user_kernel_find(const struct compiled_entry *kernel)
 {
     for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++)
-        if (name_is(kernel->name, kernels[i].name) && parameters_are(kernel, kernels[i].parameters))
+        if (name_is(kernel->lowered, kernels[i].name) && parameters_are(kernel, kernels[i].parameters))
             return &kernels[i];
     return NULL;
 }
@@ -459,7 +393,7 @@ void user_kernel_uses(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_P
     struct arguments a = arguments_of(kernel, params);
     struct launch l = launch_of(geometry);
 
-    kernel->uses(&a, &l, op);
+    kernel->run(&a, &l, NULL, op);
 }
 
 CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NODE_PARAMS *geometry, const void *params,
@@ -468,5 +402,5 @@ CUresult user_kernel_run(const struct user_kernel *kernel, const CUDA_KERNEL_NOD
     struct arguments a = arguments_of(kernel, params);
     struct launch l = launch_of(geometry);
 
-    return kernel->run(&a, &l, context);
+    return kernel->run(&a, &l, context, NULL);
 }

@@ -105,12 +105,6 @@ extern "C" __global__ void tell_address(unsigned long long *out, const float *p)
     *out = (unsigned long long)p;
 }
 
-extern "C" __global__ void note_times(long long *times, int at)
-{
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(times[2 * at]));
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(times[2 * at + 1]));
-}
-
 // Needs no device of its own to be compiled for all: what it copies through the maps is the stand-in's to do.
 struct alignas(64) tensor_map {
     unsigned long long opaque[16];

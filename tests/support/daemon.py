@@ -74,8 +74,8 @@ STEADY = (("tuning", "ready", "off"), ("kernels", "helpers", "1"), ("executors",
 
 
 class Daemon:
-    """A running daemon. `config` is the text of its configuration file, `program` its name in the build folder. With
-    `manager` what it notifies after it has got ready is kept for heard()."""
+    """A running daemon. `config` is the text of its configuration file. With `manager` what it notifies after it has got
+    ready is kept for heard()."""
 
     def __init__(
         self,
@@ -88,7 +88,6 @@ class Daemon:
         user: int | None = None,
         manager: bool = False,
         start: bool = True,
-        program: str = "kopsd",
         steady: bool = True,
     ) -> None:
         """`steady`: with the settings of STEADY that `config` has none of; False: as it is by itself."""
@@ -96,7 +95,7 @@ class Daemon:
         _remove_at_exit(self.folder)
         self.socket_path = socket_path or str(self.folder / "kopsd.sock")
         self.log_path = self.folder / "log"
-        self.command = [str(binary(program))]
+        self.command = [str(binary())]
         if give_socket and listen is None:
             self.command += ["--socket", self.socket_path]
         if config is not None:
@@ -126,7 +125,7 @@ class Daemon:
         self.user = user
         if user is not None:
             os.chown(self.folder, user, user)
-            self.command[0] = str(reachable(self.folder, program))
+            self.command[0] = str(reachable(self.folder))
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_text = ""
         self.manager: socket.socket | None = None

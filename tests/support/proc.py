@@ -136,12 +136,6 @@ def states(pid: int) -> set[str]:
     return found
 
 
-def is_polling(pid: int) -> bool:
-    """Its first thread sleeps in poll() or its like."""
-    numbers = ("7", "271") if platform.machine() == "x86_64" else ("73",)
-    return Path(f"/proc/{pid}/syscall").read_text(encoding="utf-8").split()[0] in numbers
-
-
 def closing(pid: int) -> int:
     """How many of its threads wait in close()."""
     number, found = "3" if platform.machine() == "x86_64" else "57", 0

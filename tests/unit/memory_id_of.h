@@ -2,7 +2,7 @@
 #ifndef KOPS_TESTS_MEMORY_ID_OF_H
 #define KOPS_TESTS_MEMORY_ID_OF_H
 
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 
 /* The id that leads to the memory, made at the first call; 0 for NULL. */
 static inline uint32_t memory_id_of(struct backend_memory *memory)

@@ -27,21 +27,6 @@ def c_types(rows: Any) -> str:
     return f"static const struct {{\n    const char *type, *dtype;\n}} c_types[] = {{\n{body}}};\n"
 
 
-def expressions(rows: Any) -> str:
-    body = ""
-    for row in rows:
-        value = int(row.get("value", 0))
-        number = "INT64_MIN" if value == -(2**63) else f"INT64_C({value})"
-        body += f"    {{{literal(row['text'])}, {literal(row.get('error'))}, {number}}},\n"
-    return f"static const struct {{\n    const char *text, *error;\n    int64_t value;\n}} expressions[] = {{\n{body}}};\n"
-
-
-def scalars(rows: Any) -> str:
-    keys = ("dtype", "kind", "number", "error", "bytes")
-    body = "".join(f"    {{{', '.join(literal(row.get(key)) for key in keys)}}},\n" for row in rows)
-    return f"static const struct {{\n    const char *{', *'.join(keys)};\n}} scalars[] = {{\n{body}}};\n"
-
-
 def hostcode(rows: Any) -> str:
     widest = max(len(row["texts"]) for row in rows)
     body = ""
@@ -89,9 +74,6 @@ def places(rows: Any) -> str:
 
 if __name__ == "__main__":
     source, header = Path(sys.argv[1]), Path(sys.argv[2])
-    makers = {
-        "c_types": c_types, "conditions": conditions, "expressions": expressions, "hostcode": hostcode, "places": places,
-        "scalars": scalars,
-    }  # fmt: skip
+    makers = {"c_types": c_types, "conditions": conditions, "hostcode": hostcode, "places": places}
     made = makers[source.stem](load(source.name))
     header.write_text(f"/* Generated from {source.name}. */\n{made}", encoding="utf-8")

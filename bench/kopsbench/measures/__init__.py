@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ..context import Context
@@ -37,38 +38,12 @@ def add(
     """`run` is called with the context and then the arguments."""
     if name in _ALL:
         raise ValueError(f"two measures are called {name}")
-    bound = run if not arguments else partial(_with_arguments, run, arguments)
-    _ALL[name] = Measure(name, on_gpu, bound, mps, table, seconds)
-
-
-def _with_arguments(run: Callable[..., Record | list[Record]], arguments: tuple[Any, ...], context: Context) -> Record | list[Record]:
-    return run(context, *arguments)
+    _ALL[name] = Measure(name, on_gpu, lambda context: run(context, *arguments), mps, table, seconds)
 
 
 def everything() -> dict[str, Measure]:
-    from . import (  # noqa: F401 - they add themselves
-        arrays,
-        blocking,
-        clients,
-        compile,
-        harm,
-        here,
-        host,
-        judging,
-        launches,
-        load,
-        neighbours,
-        noop,
-        ordered,
-        peers,
-        priority,
-        products,
-        programs,
-        timing,
-        tutorial,
-        wheel,
-    )
-
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")  # they add themselves
     return _ALL
 
 

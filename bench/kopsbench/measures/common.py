@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from time import perf_counter_ns
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..context import Context, Skipped
 from ..record import Better, Record, Summary, summarise, summarise_rate
 
 ELEMENTS = 1024  # of a small vector
+OPS, ROUNDS = 5000, 20  # in a row, by default
 A_SECOND = 1e9  # for summarise_rate(): calls, not billions of something
 
 Samples = Callable[[int], Iterable[float]]  # so many, in microseconds
@@ -50,25 +52,27 @@ def timed(call: Callable[[], Any]) -> Samples:
     return samples
 
 
-def in_a_row(context: Context, n: int, call: Callable[[], Any], scope: Callable[[], Any] | None = None) -> Samples:
-    """Durations of n calls and a synchronisation, by n; in a `scope()` where there is one."""
+def in_a_row(context: Context, n: int, call: Callable[[], Any], scope: Callable[[], Any] = nullcontext) -> Samples:
+    """Durations of n calls, in a `scope()`, and a synchronisation, by n."""
 
     def many() -> None:
-        for _ in range(n):
-            call()
+        with scope():
+            for _ in range(n):
+                call()
+        context.torch.cuda.synchronize()
 
-    def samples(count: int) -> Iterator[float]:
-        for _ in range(count):
-            start = perf_counter_ns()
-            if scope is None:
-                many()
-            else:
-                with scope():
-                    many()
-            context.torch.cuda.synchronize()
-            yield (perf_counter_ns() - start) * 1e-3 / n
+    return lambda count: (us / n for us in timed(many)(count))
 
-    return samples
+
+def row_of(context: Context, ops: int = OPS) -> int:
+    """Calls in a row; a few where measures are only tried out."""
+    return 20 if context.smoke else ops
+
+
+def in_rows(context: Context, calls: Sequence[Callable[[], Any]], ops: int = OPS) -> list[list[float]]:
+    """Rounds of each call, so many in a row."""
+    sides = [in_a_row(context, row_of(context, ops), call) for call in calls]
+    return rounds(context, sides, calls=2 if context.smoke else ROUNDS, warmup=1)
 
 
 def of_the_caller(context: Context, n: int, call: Callable[[], Any]) -> Samples:
@@ -120,6 +124,22 @@ def client_with(context: Context, feature: str, *, blocking: bool = True, **opti
         return client
     client.close()
     raise Skipped(f"the daemon has no feature {feature}: it has no CUDA device or no NVRTC, or its policy says so")
+
+
+def many_calls(context: Context, factor: int, smoke: int = 4) -> int:
+    """Calls of a program's block, `factor` times as many as others make in all."""
+    return smoke if context.smoke else max(context.calls, 200) * factor // context.blocks
+
+
+def by_program(context: Context, work: str, **options: Any) -> dict[str, Any]:
+    """The series of bench_gpu, beside gpu_daemon."""
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return context.run_program("bench_gpu", "--work", work, *words, socket=context.gpu_daemon.socket_path)
+
+
+def in_rows_by_program(context: Context, work: str, ops: int, n_rounds: int = ROUNDS) -> dict[str, Any]:
+    """The series of rounds of `ops` calls in a row."""
+    return by_program(context, work, blocks=2 if context.smoke else n_rounds, calls=1, warmup=1, again=1, ops=ops)
 
 
 # ---- records ----

@@ -5,38 +5,35 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 from ..children import children
 from ..context import Context, Skipped
-from ..executors import wait_for_spares
+from ..harm import wait_for_spares
 from ..nvrtc import Module, Nvrtc
+from ..processors import tree_ms
 from ..record import Record, Summary, summarise
 from ..user_kernels import BLOCK, KERNELS, VECTOR_ADD, fresh, load_inline_missing
 from . import add
-from .common import ELEMENTS, Samples, beside, check, client_with, rate_beside, timed, vectors
+from .common import ELEMENTS, Samples, beside, check, client_with, rate_beside, vectors
 
 COLD_CALLS, PROCESSES, RESTARTS = 40, 5, 5
 NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS = 8, 20, 3
 ARCH = "sm_90a"
 COMPILING_S = 100.0
-TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 MEASURED = "from the source of vector_add to the end of its first launch on 1024 f32 torch CUDA tensors"
+PROCESS = [sys.executable, "-m", "kopsbench.process"]
 
-
-# ---- compiled now ----
+# ---- sources that are in no cache ----
 
 
 def ours_cold(client: Any, tensors: Sequence[Any]) -> Samples:
-    """Samples of compiling a text that nobody has seen."""
     a, b, c = tensors
 
     def samples(n: int) -> Iterator[float]:
@@ -76,36 +73,29 @@ def run_cold(context: Context) -> Record:
         kernel = VECTOR_ADD.declare(client)
         compiled = kernel.code.compiled
         sides = ours_cold(client, (a, b, c)), bare_cold(nvrtc, compiled.arch, (a, b, c))
-        in_a_row = list(sides[0](2 if context.smoke else 8))
+        list(sides[0](2))
         # In turns, not in blocks: between two requests the daemon starts its next compiler, as it does for users who ask now and then.
         turns = [[next(iter(side(1))) for side in sides] for _ in range(2 + (4 if context.smoke else COLD_CALLS))][2:]
         kernel(c, b, b, ELEMENTS)
         check(context, c, 4.0)
-    return beside(
-        "compile_cold_to_first_launch",
-        [ours for ours, _ in turns],
-        ([peer for _, peer in turns], "NVRTC + cuModuleLoadData + launch in process"),
-        f"{MEASURED}, a text that is new each time, blocking; NVRTC of both is loaded and warm; both take turns call by call",
-        1.15,
-        ours_in_a_row_p50_us=summarise(in_a_row).p50,
-        compiler=compiled.compiler,
-        peer_compiler=f"NVRTC {nvrtc.version}, {nvrtc.path}",
-        arch=compiled.arch,
-        compile_us_of_a_call=compiled.compile_us,
-        **context.python_link(),
-    )
+    ours, peer = zip(*turns)
+    measured = f"{MEASURED}, a text that is new each time, blocking; NVRTC of both is loaded and warm; both take turns call by call"
+    detail = {"compiler": compiled.compiler, "peer_compiler": nvrtc.name, "arch": compiled.arch, **context.python_link()}
+    by = (peer, "NVRTC + cuModuleLoadData + launch in process")
+    return beside("compile_cold_to_first_launch", ours, by, measured, 1.15, **detail)
 
 
 # ---- compiled before ----
 
 
-def child(context: Context, *arguments: str, said: Any = None, seconds: float = 120.0) -> dict[str, Any]:
+def child(context: Context, role: str, argument: str, said: Any = None, seconds: float = 120.0) -> dict[str, Any]:
     """What a process of its own found."""
-    command = [sys.executable, "-m", "kopsbench.kernel_process", *arguments]
     text = json.dumps(said) + "\n"
-    done = subprocess.run(command, input=text, env=context.of_children(), capture_output=True, text=True, timeout=seconds)
+    done = subprocess.run(
+        [*PROCESS, role, argument], input=text, env=context.of_children(), capture_output=True, text=True, timeout=seconds
+    )
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(arguments[:1])} failed: {done.stderr.strip()[-800:]}")
+        raise RuntimeError(f"{role} failed: {done.stderr.strip()[-800:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     if found.get("right") is False:
         raise RuntimeError("the result is wrong")
@@ -113,6 +103,7 @@ def child(context: Context, *arguments: str, said: Any = None, seconds: float = 
 
 
 def second_processes(context: Context, count: int) -> list[dict[str, Any]]:
+    """So many that launch a kernel by the daemon that another process had compiled."""
     source = fresh(VECTOR_ADD.source)
     with client_with(context, "kernels") as client:
         VECTOR_ADD.declare(client, source)
@@ -122,32 +113,31 @@ def second_processes(context: Context, count: int) -> list[dict[str, Any]]:
     return found
 
 
+def took(found: Sequence[dict[str, Any]]) -> list[float]:
+    return [one["us"] for one in found]
+
+
 def versus(
-    name: str,
-    ours: Sequence[float],
-    peer: Sequence[float],
-    peer_name: str,
-    target: float | None,
-    detail: dict[str, Any],
-    lacking: str | None,
+    name: str, ours: Sequence[float], peer: Sequence[float], who: str, target: float | None, detail: dict[str, Any], lacking: str | None
 ) -> Record:
     """How many times as fast; without a peer the detail says why."""
     without = {"no_peer": lacking} if lacking else {}
-    return rate_beside(name, ours, (peer, peer_name) if peer else None, target=target, **detail, **without)
+    return rate_beside(name, ours, (peer, who) if peer else None, target=target, **detail, **without)
+
+
+def absolute(name: str, found: Sequence[float], measured: str, target: float, **detail: Any) -> Record:
+    """A time whose target bounds itself."""
+    return Record(name, "us", "lower", summarise(found), None, {"measured": measured, **detail}, target=target, absolute=True)
 
 
 def run_second(context: Context) -> list[Record]:
     found = second_processes(context, 2 if context.smoke else PROCESSES)
-    ours = [one["us"] for one in found]
-    detail = {
-        "measured": f"{MEASURED} in a process with torch and a connection, of a kernel that another process had compiled",
-        "n": "processes",
-        "second_launch_p50_us": summarise(one["again_us"] for one in found).p50,
-    }
-    first = Record("compile_second_process", "us", "lower", summarise(ours), None, detail, target=1000.0, absolute=True)
+    ours = took(found)
+    measured = f"{MEASURED} in a process with torch and a connection, of a kernel that another process had compiled"
+    first = absolute("compile_second_process", ours, measured, 1000.0, n="processes")
     peer = [one["torch_us"] for one in found if "torch_us" in one]
     lacking = next((one["torch_missing"] for one in found if "torch_missing" in one), None)
-    return [first, versus("compile_second_process_vs_torch_nvrtc", ours, peer, "torch.cuda._compile_kernel", 15.0, detail, lacking)]
+    return [first, versus("compile_second_process_vs_torch_nvrtc", ours, peer, "torch.cuda._compile_kernel", 15.0, first.detail, lacking)]
 
 
 def run_load_inline(context: Context) -> list[Record]:
@@ -166,25 +156,28 @@ def run_load_inline(context: Context) -> list[Record]:
         with tempfile.TemporaryDirectory(prefix="kops-inline-") as folder:
             cold_peer = [child(context, "load_inline", folder, seconds=150)["us"]]
             warm = [child(context, "load_inline", folder, seconds=60) for _ in range(3)]
-
-    def first(of: list[dict[str, Any]]) -> list[float]:
-        return [one["us"] for one in of]
-
-    def with_imports(of: list[dict[str, Any]]) -> list[float]:
-        return [one["us"] + one["ready_us"] for one in of]
-
     detail = {"measured": f"{MEASURED}, a text that is new each time; load_inline in a fresh folder and a fresh process"}
     later = {"measured": f"{MEASURED} in a fresh process, of a kernel that was compiled before; load_inline in its folder"}
-    prefix, imports = "compile_second_process", "import torch.utils.cpp_extension and load_inline, warm"
-    of_imports = {**later, "ours_includes": "import kops and connect"}
+    ours, peer = took(second), took(warm)
     return [
         versus("compile_cold_vs_load_inline", cold, cold_peer, "load_inline, cold", 100.0, detail, lacking),
-        versus(f"{prefix}_vs_load_inline", first(second), first(warm), "load_inline, warm", 100.0, later, lacking),
-        versus(f"{prefix}_with_imports_vs_load_inline", with_imports(second), with_imports(warm), imports, None, of_imports, lacking),
+        versus("compile_second_process_vs_load_inline", ours, peer, "load_inline, warm", 100.0, later, lacking),
     ]
 
 
-# ---- after a restart ----
+def run_here_second(context: Context) -> Record:
+    """A fresh process, from the source to the first launch here, of a kernel that the daemon has."""
+    found = []
+    for _ in range(2 if context.smoke else 7):
+        source = fresh(VECTOR_ADD.source)
+        with client_with(context, "kernels") as client:
+            client.compile(source, [VECTOR_ADD.entry])
+        found.append(child(context, "here", context.gpu_daemon.socket_path, said=source))
+    measured = (
+        "Client.kernel() and its first launch here, waited for, in a fresh process with torch's context and a connection;"
+        " another process compiled the source before"
+    )
+    return absolute("here_second_process", took(found), measured, 1000.0, n="processes")
 
 
 def run_restart(context: Context) -> Record:
@@ -192,14 +185,13 @@ def run_restart(context: Context) -> Record:
     a, b, c = vectors(context, 3)
     source = fresh(VECTOR_ADD.source)
     first: list[float] = []
-    contexts: list[float] = []
     with context.daemon(cuda=True) as daemon:  # its cache is a folder of its own, and stays
         for turn in range(1 + (2 if context.smoke else RESTARTS)):
             if turn:
                 daemon.stop()
                 daemon.start()
             with client_with(context, "kernels", socket=daemon.socket_path) as client:
-                contexts += timed(lambda k=client: k.add(a, b, out=c))(1)  # type: ignore[misc]
+                client.add(a, b, out=c)
                 wait_for_spares(client.stats, 1)  # as many as there are by default
                 start = perf_counter_ns()
                 kernel = VECTOR_ADD.declare(client, source)
@@ -209,14 +201,9 @@ def run_restart(context: Context) -> Record:
                 if cached != ("disk" if turn else "no"):
                     raise RuntimeError(f"the kernel was cached: {cached}")
             check(context, c, 4.0)
-    detail = {
-        "measured": f"{MEASURED}, by a daemon that was restarted and has the kernel on its disk, and whose executors are ready",
-        "n": "restarts",
-        "first_add_with_context_p50_us": summarise(contexts).p50,
-        "peer": "none: nothing else keeps it",
-        **context.python_link(),
-    }
-    return Record("compile_after_restart", "us", "lower", summarise(first[1:]), None, detail, target=10000.0, absolute=True)
+    measured = f"{MEASURED}, by a daemon that was restarted and has the kernel on its disk, and whose executors are ready"
+    detail = {"n": "restarts", "peer": "none: nothing else keeps it", **context.python_link()}
+    return absolute("compile_after_restart", first[1:], measured, 10000.0, **detail)
 
 
 # ---- many at once ----
@@ -227,42 +214,20 @@ def new_kernels(count: int) -> list[tuple[str, str]]:
     return [(fresh(kernel.source), kernel.entry) for kernel in islice(cycle(KERNELS), count)]
 
 
-def tree_ms(root: int) -> float:
-    """Processor time of a process and all its descendants, those that have ended and were waited for included, in milliseconds."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue  # it has ended
-            found[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    members, more = {root}, {root}
-    while more:
-        more = {pid for pid, (parent, _) in found.items() if parent in members} - members
-        members |= more
-    return sum(found[pid][1] for pid in members if pid in found) * TICK_MS
-
-
 def together(context: Context, arguments: Sequence[str], count: int, kernels: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """What processes found that were started, and then told to compile at once."""
-    command = [sys.executable, "-m", "kopsbench.kernel_process", *arguments]
-    with children(command, count, context.of_children()) as started:
+    with children([*PROCESS, *arguments], count, context.of_children()) as started:
         for one in started:
             one.tell(json.dumps(kernels))
         return [one.hear(COMPILING_S) for one in started]
 
 
-def of_all(answers: Sequence[dict[str, Any]], more_ms: float = 0.0) -> dict[str, float]:
-    return {
-        "cpu_s": (more_ms + sum(one["cpu_ms"] for one in answers)) / 1e3,
-        "seconds": max(one["seconds"] for one in answers),
-        "import_ms": sum(one["ready_ms"] for one in answers),
-    }
+def cpu_s(answers: Sequence[dict[str, Any]], more_ms: float = 0.0) -> float:
+    return (more_ms + sum(one["cpu_ms"] for one in answers)) / 1e3
 
 
-def middle(rounds: Sequence[dict[str, float]], name: str, who: str | None = None) -> Summary:
-    ordered = sorted(one[name] for one in rounds)
+def middle(found: Sequence[float], who: str | None = None) -> Summary:
+    ordered = sorted(found)
     return Summary(ordered[len(ordered) // 2], ordered[-1], len(ordered), who)
 
 
@@ -270,8 +235,9 @@ def run_node(context: Context) -> list[Record]:
     """Without a GPU as well: nothing is launched."""
     nvrtc = Nvrtc()
     processes, count, rounds = (3, 5, 1) if context.smoke else (NODE_PROCESSES, NODE_KERNELS, NODE_ROUNDS)
-    ours: list[dict[str, float]] = []
-    peers: list[dict[str, float]] = []
+    ours: list[float] = []
+    peers: list[float] = []
+    most = 0
     with context.daemon(cuda=False) as daemon, context.connect(daemon.socket_path) as client:
         if "compile" not in client.info.features:
             raise Skipped("the daemon compiles nothing: no NVRTC, or no sandbox can be made here")
@@ -284,11 +250,10 @@ def run_node(context: Context) -> list[Record]:
             after, daemon_ms = client.stats()["kernels"], tree_ms(daemon.pid) - began
             if len({tuple(answer["found"]) for answer in answers}) != 1:
                 raise RuntimeError("the processes got different binaries")
-            compiles = after["compiles"] - before["compiles"]
-            ours.append({**of_all(answers, daemon_ms), "daemon_ms": daemon_ms, "compiles": compiles})
-            peers.append(of_all(together(context, ("nvrtc", ARCH), processes, kernels)))
+            most = max(most, after["compiles"] - before["compiles"])
+            ours.append(cpu_s(answers, daemon_ms))
+            peers.append(cpu_s(together(context, ("nvrtc", ARCH), processes, kernels)))
     name = f"{processes} × NVRTC in process"
-    most = max(one["compiles"] for one in ours)
     detail = {
         "measured": "processor time of all processes, user and system, from when each of them is ready to compile (imports done, connected,"
         " NVRTC loaded) until each has the binaries of the same new kernels",
@@ -296,15 +261,13 @@ def run_node(context: Context) -> list[Record]:
         "kernels": count,
         "n": "rounds, in turns",
         "compiler": compiler,
-        "peer_compiler": f"NVRTC {nvrtc.version}, {nvrtc.path}",
-        **{f"{name}_p50": middle(ours, name).p50 for name in ("daemon_ms", "seconds", "import_ms")},
-        **{f"peer_{name}_p50": middle(peers, name).p50 for name in ("seconds", "import_ms")},
+        "peer_compiler": nvrtc.name,
         **context.python_link(),
     }
     told = {"measured": f"compiles when {processes} processes that start at once need the same {count} new kernels"}
     each = Summary(processes * count, processes * count, rounds, name)
     return [
-        Record("compile_node_cpu", "s", "lower", middle(ours, "cpu_s"), middle(peers, "cpu_s", name), detail, target=1 / 6),
+        Record("compile_node_cpu", "s", "lower", middle(ours), middle(peers, name), detail, target=1 / 6),
         Record("compile_node_compiles", "compiles", "lower", Summary(most, most, rounds), each, told, target=count, absolute=True),
     ]
 
@@ -314,3 +277,4 @@ add("compile_second_process", run_second, on_gpu=True, table=True, seconds=90)
 add("compile_load_inline", run_load_inline, on_gpu=True, table=True, seconds=300)
 add("compile_after_restart", run_restart, on_gpu=True, table=True)
 add("compile_node", run_node, on_gpu=False, table=True, seconds=120)
+add("here_second_process", run_here_second, on_gpu=True, table=True, seconds=120)

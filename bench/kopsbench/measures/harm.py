@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from ..children import Child
 from ..context import Context
-from ..harm.culprit import DEADLINE_MS
-from ..harm.scene import SOME, Heard, Scene, bounded, counted, in_ms
+from ..harm import DEADLINE_MS, SOME, Heard, Scene, bounded, counted, in_ms
 from ..record import Record, Summary
 from . import add
 
@@ -19,39 +16,35 @@ from . import add
 class Harm:
     order: str  # to the culprit
     what: str
-    codes: tuple[str | None, ...] = (None,)  # that its reply may have
-    times: int = 3
-    spares: int = 1
+    code: str  # that its reply has
+    spares: int
     # Bounds of the largest, in ms: reply, next good reply, the others' wait; and of the p99 of the others' calls.
-    targets: Sequence[float | None] = (None, None, None, None)
+    targets: Sequence[float | None]
 
 
+TIMES = 10
 FAULT = "a kernel of another user writes where no memory is"
 HANG = f"a kernel of another user never ends; its deadline is {DEADLINE_MS} ms"
 ISOLATED = {
-    "fault": Harm("fault", FAULT, ("device_fault",), 10, 1, (None, 300, 250, None)),
-    "fault_no_spare": Harm("fault", FAULT, ("device_fault",), 10, 0, (None, 900, 250, None)),
-    "hang": Harm("hang", HANG, ("deadline_exceeded",), 10, 1, (250, 350, None, 5)),
+    "fault": Harm("fault", FAULT, "device_fault", 1, (None, 300, 250, None)),
+    "fault_no_spare": Harm("fault", FAULT, "device_fault", 0, (None, 900, 250, None)),
+    "hang": Harm("hang", HANG, "deadline_exceeded", 1, (250, 350, None, 5)),
 }
 
-def do(scene: Scene, culprit: Child, harm: Harm, times: int, heard: Heard) -> list[dict[str, Any]]:
-    """The culprit's answers; `heard` gets the reports of the others meanwhile. Each time begins when all is as before."""
-    said = []
-    for _ in range(times):
-        scene.settle()
-        scene.mark()
-        said.append(culprit.ask(harm.order))
-        if said[-1]["code"] not in harm.codes:
-            raise RuntimeError(f"{harm.what}: not {harm.codes} came but {said[-1]}")
-        scene.report(heard)
-    return said
 
-
-def run_isolated(context: Context, name: str) -> list[Record]:
-    harm, heard = ISOLATED[name], Heard()
+def run(context: Context, name: str) -> list[Record]:
+    """Each time begins when all is as before."""
+    harm, heard, said = ISOLATED[name], Heard(), []
     with Scene(context, spares=harm.spares) as scene:
         scene.add_bystanders(SOME)
-        said = do(scene, scene.add_culprit(), harm, 2 if context.smoke else harm.times, heard)
+        culprit = scene.add_culprit()
+        for _ in range(2 if context.smoke else TIMES):
+            scene.settle()
+            scene.mark()
+            said.append(culprit.ask(harm.order))
+            if said[-1]["code"] != harm.code:
+                raise RuntimeError(f"{harm.what}: not {harm.code} came but {said[-1]}")
+            scene.report(heard)
         executors = scene.stats()["executor_counts"]
     never = [one for one in said if "good_us" not in one]
     if never:
@@ -70,12 +63,12 @@ def run_isolated(context: Context, name: str) -> list[Record]:
     reply, good, wait, calls = harm.targets
     kernels = "the same of a client that launches kernels of its own, in a domain of its own, and waits for its turn"
     waits = "the longest of each from a blocking add until its right answer"
-    rows: list[tuple[str, Summary, str, float | None, str]] = [
+    rows: list[tuple[str, Summary, str, float | None, Any]] = [
         ("reply", in_ms(one["reply_us"] for one in said), "from the harm's launch", reply, "max"),
         ("next_good", in_ms(one["good_us"] for one in said), "from the harm's launch", good, "max"),
-        ("others_wait", in_ms(heard.waits_us), waits, wait, "max"),
-        ("others_calls", in_ms(heard.calls_us), "blocking adds from the harm until the good reply", calls, "p99"),
-        ("other_kernels_wait", in_ms(heard.kernel_waits_us), kernels, None, "p50"),
+        ("others_wait", in_ms(heard.waits_us(of_kernels=False)), waits, wait, "max"),
+        ("others_calls", in_ms(heard.calls_us()), "blocking adds from the harm until the good reply", calls, "p99"),
+        ("other_kernels_wait", in_ms(heard.waits_us(of_kernels=True)), kernels, None, "p50"),
     ]
     records = [
         bounded(f"isolation_{name}_{what}", "ms", ours, {**detail, "value": value}, target, statistic)
@@ -85,4 +78,4 @@ def run_isolated(context: Context, name: str) -> list[Record]:
 
 
 for _name in ISOLATED:
-    add(f"isolation_{_name}", partial(run_isolated, name=_name), on_gpu=True, seconds=120)
+    add(f"isolation_{_name}", run, _name, on_gpu=True, seconds=120)

@@ -7,18 +7,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..context import Context, Skipped
-from ..record import Record, summarise
-from ..user_kernels import BLOCK, VECTOR_ADD, fresh
+from ..context import Context
+from ..record import Record
+from ..user_kernels import VECTOR_ADD
 from . import add
-from .common import ELEMENTS, beside, check, client_with, in_a_row, of_program, of_the_caller, rounds, vectors
-from .compile import child
-from .launches import TORCH, torch_call
-from .ordered import OPS, ROUNDS
+from .common import (
+    ELEMENTS,
+    OPS,
+    beside,
+    check,
+    client_with,
+    in_a_row,
+    in_rows,
+    in_rows_by_program,
+    of_program,
+    of_the_caller,
+    rounds,
+    row_of,
+    vectors,
+)
+from .ordered import TORCH, need_torch, torch_call, torch_uses
 
 NODES = 20  # of a graph
 CALLS = 64  # in a row before the stream is waited for
 MODEL_SIDE = 256
+NO_MPS = "in a row and torch.cuda.synchronize(), by their number; no MPS"
 
 
 @contextmanager
@@ -34,75 +47,50 @@ def run_launch(context: Context) -> Record:
     a, b, c = vectors(context, 3)
     by_torch = torch_call(context, c, a, b)
     with ready(context, c, a, b) as kernel:
-        bound = kernel[-(-ELEMENTS // BLOCK), BLOCK]
-        calls = [
-            lambda: kernel(c, a, b, ELEMENTS, where="here"),
-            lambda: bound(c, a, b, ELEMENTS, where="here"),
-            lambda: context.torch.add(a, b, out=c),
-            *([by_torch] if callable(by_torch) else []),
-        ]
+        calls = [lambda: kernel(c, a, b, ELEMENTS, where="here"), *([by_torch] if callable(by_torch) else [])]
         sides = [of_the_caller(context, CALLS, call) for call in calls]
-        ours, with_geometry, op, *theirs = rounds(context, sides, calls=4 if context.smoke else 400)
+        ours, *theirs = rounds(context, sides, calls=4 if context.smoke else 400)
         kernel(c, b, b, ELEMENTS, where="here")
         check(context, c, 4.0)
-    lacking: dict[str, Any] = {} if theirs else {"no_peer": by_torch}
-    return beside(
-        "here_launch_python",
-        ours,
-        (theirs[0], TORCH) if theirs else None,
-        f'kernel(c, a, b, n, where="here") of 1024 f32: the caller\'s time of {CALLS} calls in a row, by their number',
-        0.25,
-        n="rounds",
-        geometry_of_the_call_p50_us=summarise(with_geometry).p50,
-        torch_add_out_p50_us=summarise(op).p50,
-        **lacking,
-        **context.python_link(),
-    )
+    detail: dict[str, Any] = {"n": "rounds", **context.python_link(), **({} if theirs else {"no_peer": by_torch})}
+    measured = f'kernel(c, a, b, n, where="here") of 1024 f32: the caller\'s time of {CALLS} calls in a row, by their number'
+    return beside("here_launch_python", ours, (theirs[0], TORCH) if theirs else None, measured, 0.25, **detail)
 
 
 def run_c(context: Context) -> Record:
-    n_rounds, ops = (2, 20) if context.smoke else (40, 500)
-    turns = ("--blocks", n_rounds, "--calls", 1, "--warmup", 1, "--again", 1, "--ops", ops)
-    found = context.run_program("bench_gpu", "--work", "here", *turns, socket=context.gpu_daemon.socket_path)
+    ops = row_of(context, 500)
+    found = in_rows_by_program(context, "here", ops, 40)
     measured = f"kops_kernel_enqueue() with KOPS_WHERE_HERE, {ops} in a row and cuStreamSynchronize, by their number; 1024 f32"
     peer = of_program(found["launches"], "cuLaunchKernel of an equal kernel")
     return beside("here_launch_c", of_program(found["here"]), peer, measured, 1.1, n="rounds")
 
 
-def chains(context: Context, middle: Callable[[], Any], tensors: tuple[Any, ...], ops: int, n_rounds: int) -> list[list[float]]:
-    """Samples of torch.add, the middle one, torch.add, each reading what the last wrote, and of three torch.add."""
+def chain_record(context: Context, name: str, middle: Callable[[], Any], tensors: tuple[Any, ...], what: str, target: float) -> Record:
+    """torch.add, the middle one, torch.add, each reading what the last wrote, against three torch.add."""
     torch = context.torch
     a, b, c = tensors
 
-    def chain(step: Callable[[], Any]) -> Any:
+    def chain(step: Callable[[], Any]) -> Callable[[], None]:
         def links() -> None:
             torch.add(a, b, out=c)
             step()
             torch.add(a, b, out=c)
 
-        return in_a_row(context, ops, links)
+        return links
 
-    found = rounds(context, [chain(middle), chain(lambda: torch.add(c, b, out=a))], calls=n_rounds, warmup=1)
-    torch.cuda.synchronize()
-    return found
+    mine, peer = in_rows(context, [chain(middle), chain(lambda: torch.add(c, b, out=a))], OPS // 3)
+    measured = f"torch.add, {what}, torch.add of 1024 f32, {row_of(context, OPS // 3)} times in a row and torch.cuda.synchronize()"
+    return beside(name, mine, (peer, "three torch.add"), measured, target, n="rounds", **context.python_link())
 
 
 def run_chain(context: Context) -> Record:
     a, b, c = vectors(context, 3)
-    ops, n_rounds = (20, 2) if context.smoke else (OPS // 3, ROUNDS)
     with ready(context, c, a, b) as kernel:
-        mine, peer = chains(context, lambda: kernel(a, c, b, ELEMENTS, where="here"), (a, b, c), ops, n_rounds)
-    measured = f"torch.add, a user's vector_add here, torch.add of 1024 f32, {ops} times in a row and torch.cuda.synchronize()"
-    return beside("here_chain_python", mine, (peer, "three torch.add"), measured, 1.2, n="rounds", **context.python_link())
+        middle = lambda: kernel(a, c, b, ELEMENTS, where="here")  # noqa: E731
+        return chain_record(context, "here_chain_python", middle, (a, b, c), "a user's vector_add here", 1.2)
 
 
 # ---- ops of the daemon's; the stand-in for torch chooses no place, and has neither a dispatcher nor graphs of kernels ----
-
-
-def need_torch(context: Context) -> Any:
-    if context.smoke:
-        raise Skipped("the stand-in for torch cannot do it")
-    return context.torch
 
 
 def run_op(context: Context) -> list[Record]:
@@ -115,27 +103,15 @@ def run_op(context: Context) -> list[Record]:
             lambda: client.add(a, b, out=c, where="auto"),
             lambda: torch.add(a, b, out=c),
         ]
-        here, auto, peer = rounds(context, [in_a_row(context, OPS, call) for call in calls], calls=ROUNDS, warmup=1)
+        here, auto, peer = in_rows(context, calls)
         c.zero_()
         calls[0]()
         check(context, c, 3.0)
-    measured = f"Client.add(out=) of 1024 f32 torch CUDA tensors, {OPS} in a row and torch.cuda.synchronize(), by their number; no MPS"
-    link = context.python_link()
+    measured, link = f"Client.add(out=) of 1024 f32 torch CUDA tensors, {OPS} {NO_MPS}", context.python_link()
     return [
         beside("here_op_python", here, (peer, "torch.add(out=)"), measured, 1.0, n="rounds", **link),
         beside("here_op_auto", auto, (here, 'where="here"'), measured, 0.3, "same", n="rounds", **link),
     ]
-
-
-@contextmanager
-def torch_uses(client: Any) -> Iterator[None]:
-    import kops.torch
-
-    kops.torch.use(client)
-    try:
-        yield
-    finally:
-        kops.torch.use(None)
 
 
 def run_torch_op(context: Context) -> Record:
@@ -143,11 +119,8 @@ def run_torch_op(context: Context) -> Record:
     a, b, _ = vectors(context, 3)
     with context.connect(blocking=False, where="here") as client, torch_uses(client):
         check(context, torch.ops.kops.add(a, b), 3.0)
-        calls = [lambda: torch.ops.kops.add(a, b), lambda: torch.add(a, b)]
-        mine, peer = rounds(context, [in_a_row(context, OPS, call) for call in calls], calls=ROUNDS, warmup=1)
-    measured = (
-        f'torch.ops.kops.add of 1024 f32, connected with where="here", {OPS} in a row and torch.cuda.synchronize(), by their number; no MPS'
-    )
+        mine, peer = in_rows(context, [lambda: torch.ops.kops.add(a, b), lambda: torch.add(a, b)])
+    measured = f'torch.ops.kops.add of 1024 f32, connected with where="here", {OPS} {NO_MPS}'
     return beside("here_torch_op", mine, (peer, "torch.add"), measured, 1.3, n="rounds", **context.python_link())
 
 
@@ -156,9 +129,8 @@ def run_chain_of_ops(context: Context) -> Record:
     need_torch(context)
     a, b, c = vectors(context, 3)
     with client_with(context, "images", blocking=False) as client:
-        mine, peer = chains(context, lambda: client.add(c, b, out=a, where="auto"), (a, b, c), OPS // 3, ROUNDS)
-    measured = f'torch.add, Client.add(where="auto"), torch.add of 1024 f32, {OPS // 3} times in a row and torch.cuda.synchronize()'
-    return beside("here_chain_ops", mine, (peer, "three torch.add"), measured, 1.1, n="rounds", **context.python_link())
+        middle = lambda: client.add(c, b, out=a, where="auto")  # noqa: E731
+        return chain_record(context, "here_chain_ops", middle, (a, b, c), 'Client.add(where="auto")', 1.1)
 
 
 def graph_of(torch: Any, step: Callable[[], Any]) -> Any:
@@ -180,23 +152,6 @@ def run_replay(context: Context) -> Record:
         mine, peer = rounds(context, [in_a_row(context, 1, graph.replay) for graph in graphs], calls=context.calls * 5)
     measured = f"replay of a graph of {NODES} kernels and torch.cuda.synchronize(); 1024 f32"
     return beside("here_replay", mine, (peer, "a graph of as many torch.add"), measured, 1.1)
-
-
-def run_second_process(context: Context) -> Record:
-    """A fresh process, from the source to the first launch here, of a kernel that the daemon has."""
-    found = []
-    for _ in range(2 if context.smoke else 7):
-        source = fresh(VECTOR_ADD.source)
-        with client_with(context, "kernels") as client:
-            client.compile(source, [VECTOR_ADD.entry])
-        found.append(child(context, "here", context.gpu_daemon.socket_path, said=source))
-    detail = {
-        "measured": "Client.kernel() and its first launch here, waited for, in a fresh process with torch's context and a connection;"
-        " another process compiled the source before",
-        "n": "processes",
-        "again_p50_us": summarise(one["again_us"] for one in found).p50,
-    }
-    return Record("here_second_process", "us", "lower", summarise(one["us"] for one in found), None, detail, target=1000.0, absolute=True)
 
 
 def model(torch: Any, square: Callable[[Any], Any], product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -249,4 +204,3 @@ add("here_torch_op", run_torch_op, on_gpu=True, table=True)
 add("here_chain_ops", run_chain_of_ops, on_gpu=True, table=True)
 add("here_replay", run_replay, on_gpu=True, table=True)
 add("here_model", run_model, on_gpu=True, table=True, seconds=240)
-add("here_second_process", run_second_process, on_gpu=True, table=True, seconds=120)

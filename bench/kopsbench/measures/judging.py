@@ -10,10 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
 from typing import Any
 
 from ..context import Context, Skipped
-from ..harm.scene import SOME, Heard, Scene, counted
+from ..harm import SOME, Heard, Scene, counted
 from ..record import Record, Summary
 from ..user_kernels import KERNELS, UserKernel, fresh, load_inline_missing
 from . import add
@@ -40,32 +41,20 @@ def tasks(smoke: bool) -> dict[str, Any]:
     def vectors(rng: Any, n: int) -> dict[str, Any]:
         return {"a": normal(rng, n), "b": normal(rng, n)}
 
-    def total(a: Any, b: Any) -> Any:
-        return a + b
+    def matrices(rng: Any, n: int, m: int, k: int) -> dict[str, Any]:
+        return {"a": normal(rng, n, k), "b": normal(rng, k, m)}
 
-    sizes = [{"n": length // 3 + 1}, {"n": length}]
-    made = [
-        judge.Task("add2", total, vectors, sizes, outputs="c", exchange=True),
-        judge.Task("vector_add", total, vectors, sizes, outputs="c", exchange=True),
-        judge.Task("custom", lambda **given: 2 * given["in"], lambda rng, n: {"in": normal(rng, n)}, sizes, exchange=True),
-        judge.Task(
-            "square_matrix",
-            lambda **given: given["in"] * given["in"],
-            lambda rng, height, width: {"in": normal(rng, height, width)},
-            [{"height": side - 1, "width": side + 1}, {"height": side, "width": side}],
-            exchange=True,
-        ),
-        judge.Task(
-            "gemm",
-            lambda a, b: a @ b,
-            lambda rng, n, m, k: {"a": normal(rng, n, k), "b": normal(rng, k, m)},
-            [{"n": side // 2 + 1, "m": side // 2, "k": side // 2 - 1}, {"n": side, "m": side, "k": side}],
-            outputs="c",
-            exchange=True,
-            flops="2 * n * m * k",
-        ),
+    of_n = [{"n": length // 3 + 1}, {"n": length}]
+    of_sides = [{"height": side - 1, "width": side + 1}, {"height": side, "width": side}]
+    of_nmk = [{"n": side // 2 + 1, "m": side // 2, "k": side // 2 - 1}, {"n": side, "m": side, "k": side}]
+    made: list[tuple[Any, ...]] = [
+        ("add2", lambda a, b: a + b, vectors, of_n, {"outputs": "c"}),
+        ("vector_add", lambda a, b: a + b, vectors, of_n, {"outputs": "c"}),
+        ("custom", lambda **given: 2 * given["in"], lambda rng, n: {"in": normal(rng, n)}, of_n, {}),
+        ("square_matrix", lambda **given: given["in"] ** 2, lambda rng, height, width: {"in": normal(rng, height, width)}, of_sides, {}),
+        ("gemm", lambda a, b: a @ b, matrices, of_nmk, {"outputs": "c", "flops": "2 * n * m * k"}),
     ]
-    return {task.name: task for task in made}
+    return {name: judge.Task(name, *what, exchange=True, **more) for name, *what, more in made}
 
 
 def on_standin(context: Context) -> dict[str, Any]:
@@ -83,10 +72,15 @@ def solution_of(kernel: UserKernel) -> Any:
     return judge.Solution(fresh(kernel.source), [launch], name=kernel.name)
 
 
-def endless(context: Context) -> Iterator[tuple[str, Any]]:
-    while True:
-        for kernel in KERNELS:
-            yield kernel.name, solution_of(kernel)
+def endless(known: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Tasks with solutions."""
+    return ((known[kernel.name], solution_of(kernel)) for kernel in cycle(KERNELS))
+
+
+def all_right(verdicts: list[Any]) -> None:
+    wrong = [verdict for verdict in verdicts if not verdict.right]
+    if wrong:
+        raise RuntimeError(f"{len(wrong)} of {len(verdicts)} right solutions were judged otherwise: {wrong[0]}")
 
 
 def judged(scene: Scene, many: int, detail: dict[str, Any], **how: Any) -> tuple[list[Any], float]:
@@ -94,14 +88,15 @@ def judged(scene: Scene, many: int, detail: dict[str, Any], **how: Any) -> tuple
     judges, and of the time in which nothing else is judged, by part."""
     from kops import judge
 
-    known, given = tasks(scene.context.smoke), endless(scene.context)
+    smoke = scene.context.smoke
+    given = endless(tasks(smoke))
     how |= on_standin(scene.context)
     with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False, **how) as judging:
         if judging.how != "gpu":
             raise Skipped("the daemon has no GPU")
-        for name, solution in (next(given) for _ in range((1 if scene.context.smoke else BEFORE) * len(KERNELS))):
-            judging.judge(known[name], solution)
-        pairs = [(known[name], solution) for name, solution in (next(given) for _ in range(many))]
+        for pair in islice(given, (1 if smoke else BEFORE) * len(KERNELS)):
+            judging.judge(*pair)
+        pairs = list(islice(given, many))
         judging.spent.clear()
         start, used = time.perf_counter(), time.process_time()
         verdicts = [verdict for _, verdict in judging.judge_many(pairs)]
@@ -111,15 +106,9 @@ def judged(scene: Scene, many: int, detail: dict[str, Any], **how: Any) -> tuple
         return verdicts, seconds
 
 
-def all_right(verdicts: list[Any]) -> None:
-    wrong = [verdict for verdict in verdicts if not verdict.right]
-    if wrong:
-        raise RuntimeError(f"{len(wrong)} of {len(verdicts)} right solutions were judged otherwise: {wrong[0]}")
-
-
 def inline_rate(context: Context, each: int) -> tuple[float, int]:
     """Solutions a second of a pool of processes: each compiles with load_inline, launches, compares, in a process of its own."""
-    command = [sys.executable, "-m", "kopsbench.kernel_process", "load_inline"]
+    command = [sys.executable, "-m", "kopsbench.process", "load_inline"]
     how: dict[str, Any] = {"env": context.of_children(), "check": True, "capture_output": True, "timeout": 280}
     with tempfile.TemporaryDirectory(prefix="kops-judging-") as folder:
 
@@ -132,44 +121,37 @@ def inline_rate(context: Context, each: int) -> tuple[float, int]:
         return PROCESSES * each / (time.perf_counter() - start), PROCESSES * each
 
 
-def rate(name: str, found: tuple[list[Any], float], detail: dict[str, Any], target: float) -> Record:
-    verdicts, seconds = found
+def rate(context: Context, name: str, many: int, target: float, measured: str, **how: Any) -> Record:
+    detail: dict[str, Any] = {"measured": measured, "n": "solutions", "processors": len(os.sched_getaffinity(0))}
+    detail |= {"vectors": LENGTH, "matrices": SIDE}
+    with Scene(context, isolate="connection") as scene:
+        verdicts, seconds = judged(scene, many, detail, **how)
     all_right(verdicts)
-    rate = len(verdicts) / seconds
-    return Record(name, "/s", "higher", Summary(rate, rate, len(verdicts)), None, detail, target=target, absolute=True)
+    found = len(verdicts) / seconds
+    return Record(name, "/s", "higher", Summary(found, found, len(verdicts)), None, detail, target=target, absolute=True)
 
 
 def run_rate(context: Context) -> list[Record]:
-    with Scene(context, isolate="connection") as scene:
-        detail: dict[str, Any] = {
-            "measured": "verdicts with times, without counters, on solutions of the five example kernels, all of different sources, by"
-            f" one Judge, after {BEFORE} of each kernel",
-            "n": "solutions",
-            "processors": len(os.sched_getaffinity(0)),
-            "vectors": LENGTH,
-            "matrices": SIDE,
-        }
-        found = judged(scene, 10 if context.smoke else 150, detail)
-        records = [rate("judge_rate", found, detail, RATE)]
+    measured = (
+        "verdicts with times, without counters, on solutions of the five example kernels, all of different sources, by one Judge, after"
+        f" {BEFORE} of each kernel"
+    )
+    ours = rate(context, "judge_rate", 10 if context.smoke else 150, RATE, measured)
     missing = load_inline_missing() or ("the stand-in for torch compiles nothing" if context.smoke else None)
     try:
         theirs, many = inline_rate(context, 1) if missing is None else (0.0, 0)
     except subprocess.SubprocessError as error:  # our own figure stays
         missing = f"{error}: {(getattr(error, 'stderr', None) or b'').decode(errors='replace')[-300:]}"
     if missing is not None:
-        records[0].detail["no_peer"] = missing
-        return records
-    ours = records[0].ours
+        ours.detail["no_peer"] = missing
+        return [ours]
     peer = Summary(theirs, theirs, many, f"{PROCESSES} processes, each load_inline of one")
-    return [*records, Record("judge_rate_vs_load_inline", "/s", "higher", ours, peer, detail, target=OF_LOAD_INLINE)]
+    return [ours, Record("judge_rate_vs_load_inline", "/s", "higher", ours.ours, peer, ours.detail, target=OF_LOAD_INLINE)]
 
 
 def run_strict(context: Context) -> Record:
     measured = "the same, a process of its own on the GPU for each solution"
-    detail: dict[str, Any] = {"measured": measured, "n": "solutions", "processors": len(os.sched_getaffinity(0))}
-    with Scene(context, isolate="connection") as scene:
-        found = judged(scene, 5 if context.smoke else 30, detail, strict=True)
-    return rate("judge_rate_strict", found, detail, STRICT_RATE)
+    return rate(context, "judge_rate_strict", 5 if context.smoke else 30, STRICT_RATE, measured, strict=True)
 
 
 def run_thousand(context: Context) -> list[Record]:
@@ -177,31 +159,28 @@ def run_thousand(context: Context) -> list[Record]:
     from kops import judge
 
     many = 20 if context.smoke else 1000
-    known, given = tasks(context.smoke), endless(context)
-    first, size = known["vector_add"], {"n": 1000}
-    small = judge.Task("small", first.reference, first.inputs, [size], outputs="c")
+    known = tasks(context.smoke)
+    given, first = endless(known), known["vector_add"]
+    small = judge.Task("small", first.reference, first.inputs, [{"n": 1000}], outputs="c")
     harmful = {
         3: ("faulted", judge.Solution(FAULTS, [judge.Launch("fault_kernel", "float* c", 1, 1)])),
         13: ("hangs", judge.Solution(HANGS, [judge.Launch("spin_forever", "float* c", 1, 1)])),
     }
-    pairs: list[tuple[str, Any, Any]] = []
+    kinds, pairs = [], []
     for number in range(many):
-        if number % 20 in harmful:
-            kind, solution = harmful[number % 20]
-            pairs.append((kind, small, solution))
-        else:
-            name, solution = next(given)
-            pairs.append(("right", known[name], solution))
+        kind, solution = harmful.get(number % 20, ("right", None))
+        kinds.append(kind)
+        pairs.append((small, solution) if solution else next(given))
     with Scene(context, isolate="connection") as scene:
         scene.add_bystanders(SOME)
         scene.settle()
         scene.mark()
         start = time.perf_counter()
         with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, time=False) as judging:
-            found = dict(judging.judge_many((task, solution) for _, task, solution in pairs))
+            found = dict(judging.judge_many(pairs))
         seconds = time.perf_counter() - start
         heard = scene.report(Heard())
-    others = [f"{found[i].kind} for {kind}" for i, (kind, _, _) in enumerate(pairs) if found[i].kind != kind]
+    others = [f"{found[i].kind} for {kind}" for i, kind in enumerate(kinds) if found[i].kind != kind]
     detail = {
         "measured": f"{many} solutions of which one in 20 faults and one in 20 never ends, deadline {DEADLINE:g} s; others work beside",
         "kinds": dict(Counter(verdict.kind for verdict in found.values())),
@@ -210,7 +189,7 @@ def run_thousand(context: Context) -> list[Record]:
     }
     return [
         counted("judge_thousand_wrong_verdicts", "count", len(others), {**detail, "first": others[:5]}, 0),
-        counted("judge_thousand_trouble", "count", heard.errors + heard.wrong, detail, 0),
+        counted("judge_thousand_trouble", "count", heard.sum("errors") + heard.sum("wrong"), detail, 0),
         counted("judge_thousand_stalled", "%", heard.stalled_percent(), detail, STALLED_PERCENT),
     ]
 
@@ -219,13 +198,12 @@ def run_spread(context: Context) -> Record:
     """The same solution again and again, while others work."""
     from kops import judge
 
-    known = tasks(context.smoke)
-    kernel = next(one for one in KERNELS if one.name == "gemm")
-    solution = solution_of(kernel)
+    task = tasks(context.smoke)["gemm"]
+    solution = solution_of(next(kernel for kernel in KERNELS if kernel.name == "gemm"))
     with Scene(context, isolate="connection") as scene:
         scene.add_bystanders(SOME)
         with judge.Judge(scene.daemon.socket_path, deadline=DEADLINE, counters=False, **on_standin(context)) as judging:
-            verdicts = [judging.judge(known["gemm"], solution) for _ in range(3 if context.smoke else 20)]
+            verdicts = [judging.judge(task, solution) for _ in range(3 if context.smoke else 20)]
     all_right(verdicts)
     times = [verdict.time.us for verdict in verdicts]
     spread = 100 * (max(times) - min(times)) / sorted(times)[len(times) // 2]

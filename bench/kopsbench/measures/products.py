@@ -13,7 +13,7 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
-from ..context import Context, Skipped
+from ..context import Context
 from ..cuda import DTYPES, cache_note, event_times, kernel_times, sets_for
 from ..record import Record, summarise, summarise_rate
 from . import add
@@ -41,8 +41,8 @@ def tf32(torch: Any, allowed: bool) -> Iterator[None]:
 class Side:
     """An op of the daemon's on sets of operands in rotation, inputs and then the output."""
 
-    def __init__(self, client: Any, op: str, sets: Sequence[tuple[Any, ...]], exact: bool, attributes: dict[str, Any]) -> None:
-        self.client, self.op, self.sets, self.exact, self.attributes = client, op, sets, exact, attributes
+    def __init__(self, client: Any, op: str, sets: Sequence[tuple[Any, ...]], exact: bool = False, attributes: Any = None) -> None:
+        self.client, self.op, self.sets, self.exact, self.attributes = client, op, sets, exact, attributes or {}
         self.next = cycle(sets)
         self.variant = ""
         self.timers: set[str] = set()
@@ -69,35 +69,36 @@ def compare(
     sets: Sequence[tuple[Any, ...]],
     peer: Callable[..., Any],
     peer_name: str,
-    work: float,
+    shape: Shape,
     target: float | None,
     exact: bool = False,
-    unit: str = "GFLOP/s",
     attributes: dict[str, Any] | None = None,
     **detail: Any,
 ) -> Record:
-    """`peer` is called with the operands. `work` is the operations, or bytes, of one call."""
+    """A product of that shape; `peer` is called with the operands."""
     torch, client = context.torch, context.gpu_client()
     torch.cuda.synchronize()
-    ours, theirs = Side(client, op, sets, exact, attributes or {}), cycle(sets)
+    ours, theirs = Side(client, op, sets, exact, attributes), cycle(sets)
 
     def peers(n: int) -> Iterable[float]:
         calls = [lambda s=one: peer(*s) for one in islice(theirs, n)]
         return kernel_times(torch, calls, each=None) if exact else event_times(torch, calls)
 
     ours_us, peer_us = rounds(context, [ours, peers], warmup=max(3, len(sets)))
-    size = sum(one.numel() * one.element_size() for one in sets[0])
     how = "repeated executions" if len(sets) == 1 else "pipelined requests"
+    m, n, k = shape
     detail = {
         "measured": "CUPTI's times of the kernels in the daemon against CUPTI's times of the kernels of torch's calls"
         if exact
         else f"gpu_us of {how} in the daemon against CUDA events around torch calls queued back to back",
-        "cache": cache_note(size, len(sets)),
+        "cache": cache_note(sum(one.numel() * one.element_size() for one in sets[0]), len(sets)),
         "variant": ours.variant,
         **({"timer": "+".join(sorted(ours.timers))} if exact else {}),
+        **{"m": m, "n": n, "k": k},
         **detail,
     }
-    return Record(name, unit, "higher", summarise_rate(ours_us, work), summarise_rate(peer_us, work, peer_name), detail, target=target)
+    work = 2.0 * m * n * k
+    return Record(name, "GFLOP/s", "higher", summarise_rate(ours_us, work), summarise_rate(peer_us, work, peer_name), detail, target=target)
 
 
 def random(torch: Any, *shapes: tuple[int, ...], dtype: Any) -> Callable[[], list[Any]]:
@@ -106,24 +107,29 @@ def random(torch: Any, *shapes: tuple[int, ...], dtype: Any) -> Callable[[], lis
     return lambda: [torch.randn(shape, device="cuda", generator=generator, dtype=torch.float32).to(dtype) for shape in shapes]
 
 
-def operands_of(torch: Any, shape: Shape, dtype: Any) -> list[tuple[Any, ...]]:
+# ---- gemm ----
+
+KINDS = {  # dtype and precision
+    "f32": ("f32", "highest"), "high": ("f32", "high"), "tf32": ("f32", "medium"), "f64": ("f64", "highest"), "f16": ("f16", "highest"),
+    "bf16": ("bf16", "highest"),
+}  # fmt: skip
+
+
+def operands_of(torch: Any, kind: str, shape: Shape) -> list[tuple[Any, ...]]:
     """Sets of a, b and room for their product, as many as do not fit into the cache together."""
     m, n, k = shape
+    dtype = getattr(torch, DTYPES[KINDS[kind][0]])
     make = random(torch, (m, k), (k, n), dtype=dtype)
     size = (m * k + k * n + m * n) * torch.empty(0, dtype=dtype).element_size()
     return [(*make(), torch.empty((m, n), device="cuda", dtype=dtype)) for _ in range(sets_for(size))]
 
 
-# ---- gemm ----
-
-SHAPES = ("4096", "8192", "4095", "4097", "16x4096x4096", "256", "64", "512x512x65536")
-KINDS = {  # dtype and precision
-    "f32": ("f32", "highest"), "high": ("f32", "high"), "tf32": ("f32", "medium"), "f64": ("f64", "highest"), "f16": ("f16", "highest"),
-    "bf16": ("bf16", "highest"),
-}  # fmt: skip
-TARGETS = {
-    "bf16_4095": 3.5, "bf16_4097": 3.5, "tf32_4095": 1.8, "tf32_4097": 1.8, "high_8192": 4.5, "f32_16x4096x4096": 1.7, "f32_256": 1.4,
-}  # fmt: skip
+def against_mm(context: Context, name: str, kind: str, shape: Shape, sets: Any, target: float | None, **more: Any) -> Record:
+    torch, precision = context.torch, KINDS[kind][1]
+    attributes = {"precision": precision, **more.pop("attributes", {})}
+    with tf32(torch, precision == "medium"):
+        peer = lambda a, b, out: torch.mm(a, b, out=out)  # noqa: E731
+        return compare(context, name, "gemm", sets, peer, "torch.mm(out=)", shape, target, attributes=attributes, **more)
 
 
 def errors_of(torch: Any, client: Any, shape: Shape, attributes: dict[str, Any]) -> dict[str, float]:
@@ -139,26 +145,20 @@ def errors_of(torch: Any, client: Any, shape: Shape, attributes: dict[str, Any])
     return errors
 
 
-def run_gemm(context: Context, name: str, kind: str, shape: str, target: float | None, variant: str | None = None) -> Record:
-    torch = context.torch
-    dtype, precision = KINDS[kind]
-    m, n, k = sizes = shape_of(shape)
-    attributes = {"precision": precision, **({"variant": variant} if variant else {})}
-    sets = operands_of(torch, sizes, getattr(torch, DTYPES[dtype]))
-    with tf32(torch, precision == "medium"):
-        record = compare(
-            context, name, "gemm", sets, lambda a, b, out: torch.mm(a, b, out=out), "torch.mm(out=)", 2.0 * m * n * k, target,
-            attributes=attributes, precision=precision, m=m, n=n, k=k,
-        )  # fmt: skip
-        if dtype == "f32":
-            record.detail |= errors_of(torch, context.gpu_client(), sizes, attributes)
+def run_gemm(context: Context, name: str, kind: str, side: str, target: float, variant: str | None = None) -> Record:
+    torch, (dtype, precision), shape = context.torch, KINDS[kind], shape_of(side)
+    more = {"variant": variant} if variant else {}
+    record = against_mm(context, name, kind, shape, operands_of(torch, kind, shape), target, attributes=more, precision=precision)
+    if dtype == "f32":
+        with tf32(torch, precision == "medium"):
+            record.detail |= errors_of(torch, context.gpu_client(), shape, {"precision": precision, **more})
     return record
 
 
 for _kind in KINDS:
-    for _shape in SHAPES:
-        _target = TARGETS.get(f"{_kind}_{_shape}", 0.97 if _shape in ("4096", "8192") else None)
-        add(f"gemm_{_kind}_{_shape}", run_gemm, f"gemm_{_kind}_{_shape}", _kind, _shape, _target, on_gpu=True)
+    for _side in ("4096", "8192"):
+        _target = 4.5 if (_kind, _side) == ("high", "8192") else 0.97
+        add(f"gemm_{_kind}_{_side}", run_gemm, f"gemm_{_kind}_{_side}", _kind, _side, _target, on_gpu=True)
 add("gemm_highest_8192_bf16x6", run_gemm, "gemm_highest_8192_bf16x6", "f32", "8192", 1.8, "bf16x6", on_gpu=True)
 add("gemm_tiled_f32_4096", run_gemm, "gemm_tiled_f32_4096", "f32", "4096", 0.5, "tiled", on_gpu=True)
 
@@ -173,14 +173,6 @@ TUNED_TARGET, GEOMEAN_TARGET, TUNING_TARGET_US = 0.99, 1.08, 1e6
 MOST_TUNINGS = 10  # of a shape, until all candidates were tried
 
 
-def chosen_shapes(context: Context) -> Sequence[str]:
-    """Those of `--shapes`; all without it."""
-    unknown = set(context.shapes) - set(TUNED_SHAPES)
-    if unknown:
-        raise Skipped(f"gemm_tuned has no shape {', '.join(sorted(unknown))}; it has {', '.join(TUNED_SHAPES)}")
-    return context.shapes or TUNED_SHAPES
-
-
 def tune(client: Any, operands: tuple[Any, ...], precision: str) -> list[Any]:
     """What each tuning of the shape has said."""
     a, b, out = operands
@@ -193,25 +185,18 @@ def tune(client: Any, operands: tuple[Any, ...], precision: str) -> list[Any]:
 
 
 def run_tuned(context: Context, kind: str) -> list[Record]:
-    torch = context.torch
-    dtype, precision = KINDS[kind]
     records: list[Record] = []
     tunings: list[float] = []
-    for shape in chosen_shapes(context):
-        m, n, k = shape_of(shape)
-        sets = operands_of(torch, (m, n, k), getattr(torch, DTYPES[dtype]))
-        torch.cuda.synchronize()
-        said = tune(context.gpu_client(), sets[0], precision)
+    for name in TUNED_SHAPES:
+        shape = shape_of(name)
+        sets = operands_of(context.torch, kind, shape)
+        context.torch.cuda.synchronize()
+        said = tune(context.gpu_client(), sets[0], KINDS[kind][1])
         tunings += [one.took_us for one in said]
         detail = {"chosen": said[-1].best.what, "gain_over_usual": said[-1].gain, "candidates": len(said[-1].candidates)}
-        detail |= {"tried": [one.tried for one in said], "tunings_us": [one.took_us for one in said], "m": m, "n": n, "k": k}
-        target = TUNED_TARGETS.get(f"{kind}_{shape}", TUNED_TARGET)
-        with tf32(torch, kind == "tf32"):
-            record = compare(
-                context, f"gemm_tuned_{kind}_{shape}", "gemm", sets, lambda a, b, out: torch.mm(a, b, out=out), "torch.mm(out=)",
-                2.0 * m * n * k, target, exact=True, attributes={"precision": precision}, **detail,
-            )  # fmt: skip
-        records.append(record)
+        detail |= {"tried": [one.tried for one in said], "tunings_us": [one.took_us for one in said]}
+        target = TUNED_TARGETS.get(f"{kind}_{name}", TUNED_TARGET)
+        records.append(against_mm(context, f"gemm_tuned_{kind}_{name}", kind, shape, sets, target, exact=True, **detail))
     ratios = [record.ratio for record in records if record.ratio]
     geomean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
     detail = {"geomean_ratio": geomean, "target_of_geomean": GEOMEAN_TARGET, "shapes": len(records), "the_first_us": tunings[0]}
@@ -224,18 +209,18 @@ for _kind in ("f32", "tf32", "bf16", "f16", "f64"):
 
 # ---- linear: a product with its bias and activation in one pass ----
 
-LINEAR_SHAPES = ("4096", "8192x4096x1024", "16x4096x4096")  # square, a layer of a model over a long prompt, and over few tokens
-LINEAR_PEERS = {
-    "": "torch's mm, add, activation", "_addmm": "torch's addmm, activation", "_compiled": "torch.compile of mm, add, activation",
+LINEAR_SHAPES = ("4096", "8192x4096x1024")  # square, and a layer of a model over a long prompt
+LINEAR_PEERS = {  # and the target of the square product
+    "": ("torch's mm, add, activation", 1.1), "_addmm": ("torch's addmm, activation", None),
+    "_compiled": ("torch.compile of mm, add, activation", 1.0),
 }  # fmt: skip
-LINEAR_TARGETS = {"": 1.1, "_addmm": None, "_compiled": 1.0}  # of the square product
 
 
-def run_linear(context: Context, name: str, shape: str, activation: str, against: str, target: float | None) -> Record:
+def run_linear(context: Context, name: str, side: str, activation: str, against: str, target: float | None) -> Record:
     torch = context.torch
-    m, n, k = shape_of(shape)
+    m, n, k = shape = shape_of(side)
     gelu = torch.nn.functional.gelu
-    apply = {"none": lambda x: x, "relu": torch.relu, "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh")}[activation]
+    apply = {"relu": torch.relu, "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh")}[activation]
     make = random(torch, (m, k), (k, n), (n,), dtype=torch.bfloat16)
 
     def operands() -> tuple[Any, ...]:
@@ -243,34 +228,29 @@ def run_linear(context: Context, name: str, shape: str, activation: str, against
         return a, b * k**-0.5, bias, torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
 
     def separate(a: Any, b: Any, bias: Any) -> Any:
-        return apply(torch.mm(a, b) + bias)
+        return apply(torch.addmm(bias, a, b) if against == "_addmm" else torch.mm(a, b) + bias)
 
-    theirs = {"": lambda: separate, "_addmm": lambda: lambda a, b, bias: apply(torch.addmm(bias, a, b))}.get(
-        against, lambda: torch.compile(separate)
-    )()
+    theirs = torch.compile(separate) if against == "_compiled" else separate
     return compare(
         context, name, "linear", [operands() for _ in range(sets_for(2 * (m * k + k * n + m * n + n)))],
-        lambda a, b, bias, out: theirs(a, b, bias), LINEAR_PEERS[against], 2.0 * m * n * k, target,
-        attributes={"activation": activation}, activation=activation, m=m, n=n, k=k,
+        lambda a, b, bias, out: theirs(a, b, bias), LINEAR_PEERS[against][0], shape, target, attributes={"activation": activation},
+        activation=activation,
     )  # fmt: skip
 
 
-for _activation in ("none", "relu", "gelu", "gelu_tanh"):
-    for _shape in LINEAR_SHAPES:
-        for _against, _target in LINEAR_TARGETS.items():
-            _name = f"linear_bf16_{_activation}_{_shape}{_against}"
-            _its = _target if _shape == "4096" and _activation != "none" else None
-            add(_name, run_linear, _name, _shape, _activation, _against, _its, on_gpu=True)
+for _activation in ("relu", "gelu", "gelu_tanh"):
+    for _side in LINEAR_SHAPES:
+        for _against, (_, _its) in LINEAR_PEERS.items():
+            _name = f"linear_bf16_{_activation}_{_side}{_against}"
+            add(_name, run_linear, _name, _side, _activation, _against, _its if _side == "4096" else None, on_gpu=True)
 
 # ---- scaled_gemm: products of 8-bit floats ----
 
-SCALED_SHAPES = ("1024", "4096", "8192", "8192x4096x1024", "16x4096x4096")
 
-
-def run_scaled(context: Context, name: str, shape: str, how: str, target: float | None) -> Record:
+def run_scaled(context: Context, name: str, side: str, how: str, target: float | None) -> Record:
     """`rows`: scales of rows and columns; `medium`: sums of the tensor cores alone."""
     torch = context.torch
-    m, n, k = shape_of(shape)
+    m, n, k = shape = shape_of(side)
     make = random(torch, (m, k), (n, k), dtype=torch.float8_e4m3fn)
     generator = torch.Generator(device="cuda").manual_seed(1)
 
@@ -285,16 +265,15 @@ def run_scaled(context: Context, name: str, shape: str, how: str, target: float 
 
     return compare(
         context, name, "scaled_gemm", [operands() for _ in range(sets_for(m * k + k * n + 2 * m * n))], theirs,
-        f"torch._scaled_mm(out=, use_fast_accum={how == 'medium'})", 2.0 * m * n * k, target,
+        f"torch._scaled_mm(out=, use_fast_accum={how == 'medium'})", shape, target,
         attributes={"precision": "medium"} if how == "medium" else {}, scales="of rows and columns" if how == "rows" else "one each",
-        m=m, n=n, k=k,
     )  # fmt: skip
 
 
-for _shape in SCALED_SHAPES:
+for _side in ("1024", "4096", "8192", "16x4096x4096"):
     for _how in ("", "rows", "medium"):
-        _name = f"scaled_gemm_e4m3_e4m3_{_shape}" + (f"_{_how}" if _how else "")
-        add(_name, run_scaled, _name, _shape, _how, 0.97 if _shape in ("4096", "8192") and not _how else None, on_gpu=True)
+        _name = f"scaled_gemm_e4m3_e4m3_{_side}" + (f"_{_how}" if _how else "")
+        add(_name, run_scaled, _name, _side, _how, 0.97 if _side in ("4096", "8192") and not _how else None, on_gpu=True)
 
 # ---- add and square ----
 
@@ -303,24 +282,21 @@ TENSOR_BYTES = 1 << 30
 
 def run_elementwise(context: Context, op: str, dtype: str) -> Record:
     """Both sides' times are the kernels': ours tell theirs themselves."""
-    torch, client = context.torch, context.gpu_client()
+    torch = context.torch
     of = getattr(torch, DTYPES[dtype])
     count = TENSOR_BYTES // torch.empty(0, dtype=of).element_size()
     *inputs, out = random(torch, *[(count,)] * (3 if op == "add" else 2), dtype=of)()
-    calls: dict[str, Callable[[], Any]] = {
-        "add": lambda: torch.add(inputs[0], inputs[-1], out=out), "square": lambda: torch.mul(inputs[0], inputs[0], out=out),
-    }  # fmt: skip
+    peer, peer_name = (torch.add, "torch.add(out=)") if op == "add" else (torch.mul, "torch.mul(out=)")
     torch.cuda.synchronize()
-    side = Side(client, op, [(*inputs, out)], False, {})
-    ours, peer = rounds(context, [side, lambda n: kernel_times(torch, [calls[op]] * n)])
+    side = Side(context.gpu_client(), op, [(*inputs, out)])
+    ours, its = rounds(context, [side, lambda n: kernel_times(torch, [lambda: peer(inputs[0], inputs[-1], out=out)] * n)])
     moved = TENSOR_BYTES * (len(inputs) + 1)
     detail = {
         "measured": "gpu_us of repeated executions in the daemon against CUPTI's times of the kernels of torch's calls;"
         " bytes of inputs and output at 1 GiB each",
         "variant": side.variant,
     }
-    peer_name = "torch.add(out=)" if op == "add" else "torch.mul(out=)"
-    rates = summarise_rate(ours, moved), summarise_rate(peer, moved, peer_name)
+    rates = summarise_rate(ours, moved), summarise_rate(its, moved, peer_name)
     return Record(f"{op}_gbps_{dtype}", "GB/s", "higher", *rates, detail, target=0.97)
 
 

@@ -4,7 +4,6 @@ at a time and which goes first alternates; and what a caller in Python pays for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ..context import Context
@@ -19,54 +18,46 @@ SIDES = {"timed": KERNELS, "untimed": (*KERNELS, "--set", "executors.cupti=off")
 TARGETS = {"tiny": 0.85, "50us": 0.99}
 CALLS = {"tiny": 2000, "50us": 400}
 PYTHON_TARGET = 1.15
+# Work, length (a few or about 50 µs on an H200), title, size, further options
+CASES = [
+    ("add", "tiny", "add of {} f32", 1024),
+    ("add", "50us", "add of {} f32", 20_000_000),
+    ("gemm", "tiny", "gemm of {}³, bf16", 256, "--bf16"),
+    ("gemm", "50us", "gemm of {}³, bf16", 2560, "--bf16"),
+    ("kernel", "tiny", "a user's vector_add of {} f32", 1024),
+    ("kernel", "50us", "a user's vector_add of {} f32", 18_000_000),
+]
 
 
-@dataclass(frozen=True)
-class Work:
-    title: str
-    sizes: dict[str, int]  # that take a few us, and some 50, on an H200
-    more: tuple[str, ...] = ()
-
-
-WORKS = {
-    "add": Work("add of {} f32", {"tiny": 1024, "50us": 20_000_000}),
-    "gemm": Work("gemm of {}³, bf16", {"tiny": 256, "50us": 2560}, ("--bf16",)),
-    "kernel": Work("a user's vector_add of {} f32", {"tiny": 1024, "50us": 18_000_000}),
-}
-CASES = [(name, size) for name, work in WORKS.items() for size in work.sizes]
-
-
-def rates_of_a_daemon(context: Context, side: str) -> dict[tuple[str, str], Summary]:
-    found = {}
+def rates_of_a_daemon(context: Context, side: str) -> list[Summary]:
+    """One for each case."""
+    found = []
     with context.daemon(*SIDES[side], cuda=True) as daemon:
-        for name, size in CASES:
-            work = WORKS[name]
-            elements, n_rounds, calls = (16, 2, 20) if context.smoke else (work.sizes[size], ROUNDS, CALLS[size])
-            series = context.run_program(
-                "bench_timing", "--work", name, *work.more, *(["--untimed"] if side == "untimed" else []), "--elements", elements,
-                "--rounds", n_rounds, "--calls", calls, socket=daemon.socket_path,
-            )["calls"]  # fmt: skip
-            found[name, size] = Summary(1e6 / series["p50"], 1e6 / series["p99"], series["n"])
+        for work, takes, _, size, *more in CASES:
+            elements, n_rounds, calls = (16, 2, 20) if context.smoke else (size, ROUNDS, CALLS[takes])
+            how = (*more, *(["--untimed"] if side == "untimed" else []), "--elements", elements, "--rounds", n_rounds, "--calls", calls)
+            series = context.run_program("bench_calls", "--work", work, *how, socket=daemon.socket_path)["calls"]
+            found.append(Summary(1e6 / series["p50"], 1e6 / series["p99"], series["n"]))
     return found
 
 
 def run_off(context: Context) -> list[Record]:
-    found: dict[str, list[dict[tuple[str, str], Summary]]] = {side: [] for side in SIDES}
+    found: dict[str, list[list[Summary]]] = {side: [] for side in SIDES}
     for turn in range(2 if context.smoke else DAEMON_ROUNDS):
         for side in SIDES if turn % 2 == 0 else reversed(SIDES):
             found[side].append(rates_of_a_daemon(context, side))
     records = []
-    for name, size in CASES:
-        ours, peer = ([one[name, size] for one in found[side]] for side in SIDES)
+    for i, (work, takes, title, size, *_) in enumerate(CASES):
+        ours, peer = ([one[i] for one in found[side]] for side in SIDES)
         detail = {
-            "measured": f"{WORKS[name].title.format(WORKS[name].sizes[size])}, 32 requests under way, rounds of {CALLS[size]}; with timing"
+            "measured": f"{title.format(size)}, 32 requests under way, rounds of {CALLS[takes]}; with timing"
             " in a daemon as it is by default, without in one that cannot use CUPTI",
             "n": "rounds",
             "p50_by_daemon": [one.p50 for one in ours],
             "peer_p50_by_daemon": [one.p50 for one in peer],
         }
         sides = merge(ours), merge(peer, "timing: false, executors.cupti = off")
-        records.append(Record(f"timing_off_{name}_{size}", "calls/s", "higher", *sides, detail, target=TARGETS[size]))
+        records.append(Record(f"timing_off_{work}_{takes}", "calls/s", "higher", *sides, detail, target=TARGETS[takes]))
     return records
 
 
@@ -93,7 +84,7 @@ def run_python(context: Context) -> list[Record]:
             found = call(True)
             if not (found[1] if isinstance(found, tuple) else found).total_us:
                 raise RuntimeError(f"{title}: a timed call has no times")
-            sides = [timed(lambda it=call: it(True)), timed(lambda it=call: it(False))]  # type: ignore[misc]
+            sides = [timed(lambda it=call, timing=timing: it(timing)) for timing in (True, False)]  # type: ignore[misc]
             ours, peer = rounds(context, sides, calls=context.calls * 5)
             measured = f"blocking {title}, torch CUDA tensors, with timing=True, in turns"
             record = beside(f"timing_python_{name}", ours, (peer, "timing=False"), measured, PYTHON_TARGET, **context.python_link())

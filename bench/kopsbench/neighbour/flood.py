@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -31,15 +31,11 @@ def messages(method: str, params: dict[str, Any], count: int) -> list[bytes]:
     return [head + (FIRST_MSGID + number).to_bytes(4, "big") + tail for number in range(count)]
 
 
-def notification(method: str, params: dict[str, Any]) -> bytes:
-    return raw.pack([2, method, [params]])
+def notifications(method: str, count: int) -> list[bytes]:
+    return [raw.pack([2, method, [{}]])] * count
 
 
 Lap = tuple[list[int], memoryview]  # where messages end, and all of them
-
-
-def lap_of(prepared: Sequence[bytes]) -> Lap:
-    return [0, *accumulate(map(len, prepared))], memoryview(b"".join(prepared))
 
 
 class Stream:
@@ -52,7 +48,10 @@ class Stream:
         self.ends, self.bytes = lap
         self.sent_bytes = self.answered = 0
         self.tail = b""
-        self.open = True
+        self.writing = True
+
+    def events(self) -> int:
+        return (select.EPOLLIN if self.read else 0) | (select.EPOLLOUT if self.writing else 0)
 
     @property
     def goal(self) -> float:
@@ -82,11 +81,9 @@ class Flood:
         self.path = path
         self.streams: dict[int, Stream] = {}
         self.poll = select.epoll()
-        self.writing: dict[int, bool] = {}
         self.scratch = bytearray(SCRATCH_BYTES)
         self.counts: Counter[str] = Counter()
         self.said: Counter[str] = Counter()  # error codes that were seen, at most one for each read
-        self.on_closed: Callable[[Stream], None] | None = None
         self.kept: list[raw.Connection] = []  # connections that hold something and have no stream
         self.last: tuple[Sequence[bytes], Lap] | None = None  # streams often send the same
         self.ring: Any = None
@@ -96,15 +93,14 @@ class Flood:
         """For what must be asked before the flood; its socket may then become a stream's."""
         return raw.Connection(self.path)
 
-    def add(self, link: socket.socket | None, prepared: Sequence[bytes], depth: int | None, *, read: bool = True) -> None:
-        """One more stream, on a new connection without `link`."""
+    def add(self, link: socket.socket, prepared: Sequence[bytes], depth: int | None, *, read: bool = True) -> None:
+        """One more stream."""
         if self.last is None or self.last[0] is not prepared:
-            self.last = prepared, lap_of(prepared)
-        stream = Stream(link or self.connect().socket, self.last[1], depth, read=read)
+            self.last = prepared, ([0, *accumulate(map(len, prepared))], memoryview(b"".join(prepared)))
+        stream = Stream(link, self.last[1], depth, read=read)
         fd = stream.socket.fileno()
         self.streams[fd] = stream
-        self.writing[fd] = True
-        self.poll.register(fd, select.EPOLLOUT | (select.EPOLLIN if read else 0))
+        self.poll.register(fd, stream.events())
 
     def note(self, data: bytes | memoryview) -> None:
         """Remembers the first error code in what was read."""
@@ -138,8 +134,7 @@ class Flood:
     def close(self, stream: Stream) -> None:
         fd = stream.socket.fileno()
         self.poll.unregister(fd)
-        del self.streams[fd], self.writing[fd]
-        stream.open = False
+        del self.streams[fd]
         self.counts["answered"] += stream.answered
         stream.socket.close()
 
@@ -158,13 +153,10 @@ class Flood:
             except OSError:
                 self.counts["closed"] += 1
                 self.close(stream)
-                if self.on_closed:
-                    self.on_closed(stream)
                 continue
-            if blocked != self.writing[fd]:
-                self.writing[fd] = blocked
-                reading = select.EPOLLIN if stream.read else 0
-                self.poll.modify(fd, reading | (select.EPOLLOUT if blocked else 0))
+            if blocked != stream.writing:
+                stream.writing = blocked
+                self.poll.modify(fd, stream.events())
 
     def run(self, until: float) -> None:
         while (now := time.monotonic()) < until:
@@ -182,4 +174,3 @@ class Flood:
     def close_all(self) -> None:
         for stream in list(self.streams.values()):
             self.close(stream)
-

@@ -31,27 +31,25 @@ class Scene(ExitStack):
         if os.getuid() != 0:
             raise Skipped("only root can become several users")
         self.memory_bytes = memory_bytes
-        self.cuda = cuda
         self.groups = Groups()
         self.callback(self.groups.close)
         self.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, two_processors())
         self.users: set[User] = set()
         self.paths: list[Path] = []
+        self.device = "host" if cuda else None
         try:
-            self.daemon = self._daemon(binary)
+            self.daemon = self._daemon(binary, cuda)
         except BaseException:
             self.close()
             raise
         self.callback(self._end_users)
-        self.device = "host" if cuda else None
 
-    def _daemon(self, binary: Path) -> Daemon:
+    def _daemon(self, binary: Path, cuda: bool) -> Daemon:
         lift_descriptors()
         driver = backends.STANDIN if backends.missing(backends.STANDIN) is None else backends.CUDA
-        config = backends.config(driver) if self.cuda else backends.config(backends.HOST)
-        more = f"{config}[server]\nsocket_mode = 0666\nuser = daemon\n"
-        daemon = Daemon("--log-level", "warning", config=more, start=False, steady=False)
+        config = f"{backends.config(driver if cuda else backends.HOST)}[server]\nsocket_mode = 0666\nuser = daemon\n"
+        daemon = Daemon("--log-level", "warning", config=config, start=False, steady=False)
         self.callback(daemon.cleanup)
         daemon.command[0] = str(binary)
         os.chmod(daemon.folder, 0o755)

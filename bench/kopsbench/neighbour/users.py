@@ -31,12 +31,11 @@ GIB = 1 << 30
 OWN_WEIGHT = 1000  # of all of a run's groups, beside the rest of the machine
 
 
-def lift_descriptors() -> int:
+def lift_descriptors() -> None:
     """As many as the unit has, or as this process may; for all that is started from now on."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     want = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (want, most))
-    return want
 
 
 class Gone(Exception):
@@ -53,61 +52,43 @@ class Groups:
     """Control groups of one run. Where they cannot be made `missing` says why, and nothing is bounded."""
 
     def __init__(self) -> None:
-        self.name = f"kops-neighbours-{os.getpid()}"
+        name = f"kops-neighbours-{os.getpid()}"
         self.made: list[Path] = []
-        self.roots: list[Path] = []
         self.missing: str | None = None
         self.weight = unit_weight()
         self.v2 = (CGROUPS / "cgroup.controllers").exists()
+        self.roots = [CGROUPS / controller / name for controller in ([""] if self.v2 else ["cpu", "memory"])]
         try:
-            for controller in [""] if self.v2 else ["cpu", "memory"]:
-                self._root(CGROUPS / controller / self.name)
+            for root in self.roots:
+                if self.v2:
+                    self._pass_on(root.parent)
+                # A higher priority: other programs of the machine disturb the measure less.
+                for path, weight in ((root, OWN_WEIGHT), (root / "system", 100), (root / "users", 100)):
+                    self._make(path, weight)
+                    if self.v2:
+                        self._pass_on(path)
         except OSError as error:
             self.missing = f"{error.strerror}: {error.filename}"
             self.close()
 
-    def _root(self, path: Path) -> None:
-        if self.v2:
-            self._controllers(path.parent)
-        self._make(path)
-        self.roots.append(path)
-        for name in ("system", "users"):
-            self._make(path / name)
-
-    def _controllers(self, path: Path) -> None:
+    def _pass_on(self, path: Path) -> None:
         (path / "cgroup.subtree_control").write_text("+cpu +memory", encoding="ascii")
 
-    def _make(self, path: Path) -> None:
+    def _make(self, path: Path, weight: int, memory_bytes: int | None = None) -> None:
         path.mkdir(exist_ok=True)
         self.made.append(path)
-        if path.name == self.name:  # other programs of the machine disturb what is measured as little as may be
-            self._write(path, "cpu.shares", OWN_WEIGHT * 1024 // 100)
-            self._write(path, "cpu.weight", OWN_WEIGHT)
-        if self.v2 and path.name in (self.name, "system", "users"):
-            self._controllers(path)
+        files = {"cpu.shares": weight * 1024 // 100, "cpu.weight": weight}
+        files |= {} if memory_bytes is None else {"memory.limit_in_bytes": memory_bytes, "memory.max": memory_bytes}
+        for file, value in files.items():
+            if (path / file).exists():
+                (path / file).write_text(str(value), encoding="ascii")
 
     def group(self, name: str, memory_bytes: int, weight: int = 100) -> list[Path]:
         """`system/kopsd` or `users/…`: its folders, to be joined by a process."""
-        if self.missing:
-            return []
-        paths = []
-        for root in self.roots:
-            path = root / name
-            self._make(path)
-            for file, value in (
-                ("cpu.shares", weight * 1024 // 100),
-                ("cpu.weight", weight),
-                ("memory.limit_in_bytes", memory_bytes),
-                ("memory.max", memory_bytes),
-            ):
-                self._write(path, file, value)
-            paths.append(path)
+        paths = [] if self.missing else [root / name for root in self.roots]
+        for path in paths:
+            self._make(path, weight, memory_bytes)
         return paths
-
-    @staticmethod
-    def _write(path: Path, file: str, value: int) -> None:
-        if (path / file).exists():
-            (path / file).write_text(str(value), encoding="ascii")
 
     @staticmethod
     def join(paths: list[Path], pid: int) -> None:

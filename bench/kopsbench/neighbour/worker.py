@@ -4,7 +4,7 @@ compiles of small sources."""
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,12 @@ class Found:
     wrong: int = 0
     failures: list[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Worker:
-    connection: raw.Connection
-    calls = 0
+    def __init__(self, path: str, patience: float) -> None:
+        self.calls = 0
+        self.connection = raw.Connection(path)
+        self.connection.socket.settimeout(patience)
 
     def call(self, found: Found) -> bool:
         """One call; false when there is no use in another."""
@@ -41,27 +40,21 @@ class Worker:
         return found
 
     def ask(self, found: Found, method: str, params: dict[str, Any]) -> raw.Reply | None:
-        connection, msgid = self.connection, self.calls & 0x7FFFFFFF
+        msgid = self.calls & 0x7FFFFFFF
         data = raw.pack_request(msgid, method, params)
-        start = time.perf_counter_ns()
+        reply, start = None, time.perf_counter_ns()
         try:
-            connection.socket.sendall(data)
-            reply = connection.reply(msgid)
+            self.connection.socket.sendall(data)
+            reply = self.connection.reply(msgid)
         except (OSError, raw.Closed) as error:
-            found.samples.append((time.perf_counter_ns() - start) / 1000)
             found.failures.append(f"{type(error).__name__}: {error}"[:200])
-            return None
         found.samples.append((time.perf_counter_ns() - start) / 1000)
-        if reply.error is not None:
+        if reply and reply.error is not None:
             found.failures.append(str(reply.error)[:200])
         return reply
 
 
 class Compiler(Worker):
-    def __init__(self, path: str, patience: float) -> None:
-        self.connection = raw.Connection(path)
-        self.connection.socket.settimeout(patience)
-
     def call(self, found: Found) -> bool:
         self.calls += 1
         source = f'extern "C" __global__ void f(float* p) {{ *p = {self.calls}; }}\n'
@@ -73,15 +66,13 @@ class Compiler(Worker):
 
 class Adder(Worker):
     def __init__(self, path: str, patience: float, device: str | None = None, elements: int = ELEMENTS) -> None:
-        self.connection = raw.Connection(path)
-        self.connection.socket.settimeout(patience)
+        super().__init__(path, patience)
         self.shared = memfd.Shared(3 * 4 * elements)
         self.vectors = self.shared.view(np.float32, 3 * elements).reshape(3, elements)
         self.vectors[0], self.vectors[1] = np.arange(elements), 3.0
-        buffer = self.connection.call("register", {"kind": "memfd", "size": self.shared.size, "fd": 0}, [self.shared.fd])["buffer"]
+        buffer = self.connection.register(self.shared)
         a, b, out = (raw.tensor(buffer, [elements], offset=4 * elements * i) for i in range(3))
-        params = {"op": "add", "in": [a, b], "out": [out], "timing": False, **({"device": device} if device else {})}
-        self.params = params
+        self.params = {"op": "add", "in": [a, b], "out": [out], "timing": False, **({"device": device} if device else {})}
 
     def call(self, found: Found) -> bool:
         a, b, out = self.vectors

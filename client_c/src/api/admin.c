@@ -5,7 +5,7 @@
 #include "base/fail.h"
 #include "run/here.h"
 #include "run/run.h"
-#include "session/call.h"
+#include "session/connect.h"
 #include "wire/wire.h"
 
 /* ---- administration ---- */

@@ -9,7 +9,6 @@
 #include "base/fail.h"
 #include "core/decode.h"
 #include "core/op.h"
-#include "core/overlap.h"
 #include "core/step.h"
 #include "ops/launch.h"
 #include "wire/put.h"

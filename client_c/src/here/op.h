@@ -5,7 +5,6 @@
 #define KOPS_CLIENT_HERE_OP_H
 
 #include "code.h"
-#include "read.h"
 #include "tally.h"
 
 /* Ops that one client launched in this process: a tally for each op, dtypes and device, for the daemon's statistics,

@@ -1,13 +1,162 @@
+/* A connection's streams, on its socket and in its shared memory. */
 #include "transport.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+/* ---- shared memory ---- */
+
+static void ring_link_init(struct ring_link *l)
+{
+    *l = (struct ring_link){.doorbell = -1, .wake = -1};
+}
+
+/* Touching a mapping longer than its file would kill the process. */
+static bool long_enough(int fd, uint64_t size)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+
+    return seals >= 0 && seals & F_SEAL_SHRINK && fstat(fd, &st) == 0 && st.st_size >= 0 &&
+           (uint64_t)st.st_size >= size;
+}
+
+const char *ring_link_open(struct ring_link *l, const struct ring_offer *offer)
+{
+    const char *wrong = NULL;
+    void *memory = MAP_FAILED;
+    size_t size = 0;
+
+    if (!ring_size_valid(offer->request_bytes) || !ring_size_valid(offer->reply_bytes)) {
+        wrong = "the sizes of its rings are no powers of two";
+    } else {
+        size = (size_t)ring_memory_bytes(offer->request_bytes, offer->reply_bytes);
+        if (!long_enough(offer->fd, size))
+            wrong = "its memory is not sealed, or shorter than it says";
+        else
+            memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, offer->fd, 0);
+    }
+    close(offer->fd);
+    if (memory == MAP_FAILED) {
+        close(offer->doorbell);
+        close(offer->wake);
+        return wrong ? wrong : "its memory cannot be mapped";
+    }
+    *l = (struct ring_link){.memory = memory, .size = size, .doorbell = offer->doorbell, .wake = offer->wake};
+    fcntl(l->wake, F_SETFL, O_NONBLOCK);
+    ring_client_ends(memory, offer->request_bytes, offer->reply_bytes, &l->requests, &l->replies);
+    return NULL;
+}
+
+/* Unmaps and closes; safe without memory. */
+static void ring_link_close(struct ring_link *l)
+{
+    if (!l->memory)
+        return;
+    munmap(l->memory, l->size);
+    close(l->doorbell);
+    close(l->wake);
+    ring_link_init(l);
+}
+
+static void ring_bell(const struct ring_link *l)
+{
+    const uint64_t one = 1;
+
+    /* A write fails only where the counter is full, and then the bell rings already. */
+    if (write(l->doorbell, &one, sizeof(one)) < 0)
+        return;
+}
+
+/* Writes as much as there is room for, at most n bytes. Returns how many, -EAGAIN for none, -EPROTO when the daemon
+ * broke the ring. */
+static ssize_t ring_link_send(struct ring_link *l, const void *data, size_t n)
+{
+    uint64_t room = ring_room_known(&l->requests);
+
+    if (room < n) {
+        int64_t now = ring_room(&l->requests);
+
+        if (now < 0)
+            return -EPROTO;
+        room = (uint64_t)now;
+    }
+    if (n > room)
+        n = (size_t)room;
+    if (!n)
+        return -EAGAIN;
+    ring_write(&l->requests, data, n);
+    if (ring_publish(&l->requests))
+        ring_bell(l);
+    return (ssize_t)n;
+}
+
+bool ring_link_unread(const struct ring_link *l, uint64_t end)
+{
+    uint64_t read = atomic_load_explicit(&l->requests.control->tail, memory_order_seq_cst);
+
+    return end - read - 1 < l->requests.size;
+}
+
+/* Returns the window in which the daemon expects its next reply. */
+static struct wait_window ring_link_window(const struct ring_link *l)
+{
+    return ring_window_get(l->memory);
+}
+
+/* Copies received bytes, at most `max`. Returns how many, 0 for none, -EPROTO. */
+static ssize_t ring_link_receive(struct ring_link *l, void *into, size_t max)
+{
+    int64_t there = ring_available(&l->replies);
+    size_t n;
+
+    if (there <= 0)
+        return there < 0 ? -EPROTO : 0;
+    n = ring_read(&l->replies, into, max);
+    if (ring_producer_waits(&l->replies))
+        ring_bell(l);
+    return (ssize_t)n;
+}
+
+/* Prepares for poll(2) on `wake`. False: there is something to receive already, or something is wrong. */
+static bool ring_link_sleep(struct ring_link *l)
+{
+    ring_consumer_sleeps(&l->replies);
+    if (ring_available(&l->replies) == 0)
+        return true;
+    ring_consumer_wakes(&l->replies);
+    return false;
+}
+
+/* Ends the sleep after poll(2); `rung` when `wake` was readable. */
+static void ring_link_awake(struct ring_link *l, bool rung)
+{
+    uint64_t count;
+
+    ring_consumer_wakes(&l->replies);
+    if (rung && read(l->wake, &count, sizeof(count)) < 0)
+        return; /* another thread read it before */
+}
+
+bool ring_link_want_room(struct ring_link *l)
+{
+    ring_producer_sleeps(&l->requests);
+    if (ring_room(&l->requests) == 0)
+        return true;
+    ring_producer_wakes(&l->requests);
+    return false;
+}
+
+/* ---- both streams ---- */
 
 enum { RECEIVE_ROOM = 16384, KEEP_CAPACITY = 256 << 10, POLLS_A_CLOCK = 16, SOCKET_LOOK_NS = 20000 };
 
@@ -366,12 +515,12 @@ static struct wait_window window_of(const struct transport *t, uint64_t begin)
     return w;
 }
 
-/* Waits by the daemon's forecast: sleeps, then polls. Without a forecast it polls for poll_us. TRANSPORT_TIMEOUT:
- * nothing came, and polling does not pay any more. */
+/* Waits by the daemon's forecast: sleeps, then polls. Without a forecast, or when it has gone, it polls for poll_us.
+ * TRANSPORT_TIMEOUT: nothing came, and polling does not pay any more. */
 static enum transport_result wait_by_forecast(struct transport *t, uint64_t deadline, unsigned poll_us)
 {
-    const uint64_t begin = clock_ns();
-    uint64_t now = begin, until = begin + (uint64_t)poll_us * 1000U, look_ns = begin + SOCKET_LOOK_NS;
+    const uint64_t begin = clock_ns(), poll_ns = (uint64_t)poll_us * 1000U;
+    uint64_t now = begin, until = begin + poll_ns, look_ns = begin + SOCKET_LOOK_NS;
     bool crowded = false;
 
     while (now < deadline) {
@@ -389,6 +538,8 @@ static enum transport_result wait_by_forecast(struct transport *t, uint64_t dead
                 now = clock_ns();
             } else if (now >= (wait_is_known(&w) ? w.to_ns : until)) {
                 break;
+            } else if (wait_is_known(&w)) {
+                until = now + poll_ns; /* the daemon takes the window back just before it writes the reply */
             }
         }
         if (r != TRANSPORT_TIMEOUT) {

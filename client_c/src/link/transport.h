@@ -15,7 +15,36 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "codec/scan.h"
-#include "ring_link.h"
+#include "proto/ring.h"
+
+/* The client's side of a connection's shared memory: both rings and both bells (proto/ring.h, PROTOCOL.md).
+ *
+ * The link owns the mapping and the two eventfds. The sending half (requests) and the receiving half (replies) belong
+ * to one thread each at a time, as the transport's do. No value that the daemon writes there is trusted. */
+
+/* The daemon's offer: descriptors that become the link's, and the size of each ring. */
+struct ring_offer {
+    int fd, doorbell, wake;
+    uint64_t request_bytes, reply_bytes;
+};
+
+struct ring_link {
+    void *memory; /* NULL: no shared memory */
+    size_t size;
+    int doorbell, wake; /* -1 without memory */
+    struct ring_producer requests;
+    struct ring_consumer replies;
+};
+
+/* Maps the memory and takes the descriptors, also on failure. Returns NULL, or a sentence that says why
+ * they are wrong. */
+const char *ring_link_open(struct ring_link *l, const struct ring_offer *offer);
+
+/* Tells whether the daemon has not yet read up to the place `end` of the request ring's stream. */
+bool ring_link_unread(const struct ring_link *l, uint64_t end);
+
+/* Asks to be woken when there is room again. False: there is room already. */
+bool ring_link_want_room(struct ring_link *l);
 
 enum {
     TRANSPORT_MESSAGE_MAX = 16 << 20, /* longest reply; stats and samples are the big ones */

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/clock.h"
 #include "cuda/cuda_driver.h"
 #include "session/connect.h"
 
@@ -62,5 +63,22 @@ struct span {
 bool span_of(const struct kops_tensor *t, struct span *ret);
 
 bool spans_meet(const struct span *a, const struct span *b);
+
+/* ---- device memory that the daemon allocated, in this process's address space. Lock held. ---- */
+
+/* Tells whether b->pointer and b->ordinal are valid in this process, process_id(): then they stay so. Without the lock.
+ */
+static inline bool cuda_map_is_here(const struct kops_buffer *b, pid_t process)
+{
+    return atomic_load_explicit(&b->cuda_process, memory_order_acquire) == process;
+}
+
+/* Makes b->pointer and b->ordinal valid in this process; memory of the daemon's is mapped first. Errors: bad_argument
+ * (no device memory), no_cuda, device_error. */
+enum kops_code cuda_map_pointer(const struct cuda_driver *d, struct kops_buffer *b, struct kops_error *e);
+
+/* Copies between device memory and the host, `to` or `from` being NULL. Maps the memory first. */
+enum kops_code cuda_map_copy(struct kops_buffer *b, uint64_t offset, void *to, const void *from, size_t size,
+                             struct kops_error *e);
 
 #endif

@@ -7,8 +7,6 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
-#include "cuda_map.h"
-#include "session/call.h"
 #include "session/connect.h"
 #include "session/session.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/fail.h"
 #include "here/op.h"
-#include "session/call.h"
+#include "session/connect.h"
 #include "wire/wire.h"
 
 /* ---- binaries that the daemon hands out ---- */

@@ -4,10 +4,10 @@
 
 #include <kops/kops.h>
 
-#include "jobs/batch.h"
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
+#include "jobs/ordered.h"
 #include "kernel.h"
-#include "memory/cuda_map.h"
+#include "memory/buffer.h"
 
 /* Refuses ways and options that only the daemon supports. `options` may be NULL. */
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);

@@ -31,9 +31,7 @@ struct kops_kernel {
     struct kops_kernel *next_here; /* next kernel of the client that is launched here */
 };
 
-/* Compiles a module; *log as in kops_compile(). module_unref() drops a reference, and takes NULL. */
-enum kops_code module_compile(struct kops_client *c, const struct kops_source *source, uint64_t deadline,
-                              struct kops_module **ret_module, char **log, struct kops_error *e);
+/* Drops a reference; takes NULL. */
 void module_unref(struct kops_module *m);
 
 /* Makes the module known to the present connection. */

@@ -163,8 +163,9 @@ static bool can_be_captured(const struct kops_client *c, const struct kops_optio
     return d->way == DISPATCH_ENQUEUE && c->features & FEATURE_IMAGES && o->where == KOPS_WHERE_DEFAULT;
 }
 
-enum kops_code run_request(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
-                           struct kops_error *ret_error)
+/* Enters the client. `ret_error` may be NULL. */
+static enum kops_code run_request(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
+                                  struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(c, request->options.timeout_ms);

@@ -3,7 +3,7 @@
 #ifndef KOPS_CLIENT_RUN_H
 #define KOPS_CLIENT_RUN_H
 
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
 #include "memory/buffer.h"
 
 /* Faults that would change the meaning of an operand's message. The daemon checks everything about the op. */
@@ -70,9 +70,6 @@ static inline const struct kops_tensor *request_tensor(const struct kops_request
     return i < r->n_inputs ? &r->inputs[i] : &r->outputs[i - r->n_inputs];
 }
 
-/* Enters the client. `ret_error` may be NULL. */
-enum kops_code run_request(struct kops_client *c, const struct kops_request *request, const struct dispatch *d,
-                           struct kops_error *ret_error);
 enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                               const struct kops_launch_options *how, const struct dispatch *d,
                               struct kops_error *ret_error);

@@ -3,11 +3,11 @@
 
 #include "base/arena.h"
 #include "base/fail.h"
-#include "jobs/enqueue.h"
+#include "jobs/job.h"
 #include "kernel.h"
 #include "memory/buffer.h"
 #include "run.h"
-#include "session/call.h"
+#include "session/connect.h"
 
 /* ---- sequences: one of the public structs on its way. Lock held. ---- */
 

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "memory/buffer.h"
-#include "memory/cuda_map.h"
 #include "run.h"
 
 enum { STAGING_LEAST = 64 << 10, STAGING_MOST = 8 << 20 };

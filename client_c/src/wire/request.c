@@ -1,7 +1,7 @@
 /* Requests and notifications as bytes. */
 #include <string.h>
 
-#include "codec/head.h"
+#include "codec/read.h"
 #include "put.h"
 #include "wire.h"
 

@@ -1,6 +1,6 @@
 /* MessagePack on both sides of the protocol, by codec/.
  *
- * request.c appends requests to a struct bytes, message.c takes messages apart, result.c reads results. Requests
+ * request.c appends requests to a struct bytes, result.c takes messages apart and reads results. Requests
  * contain plain values only: buffers are resolved to ids (0: none) before. Bytes are checked by codec/scan.h before
  * they come here; a value is a position in them. Thread: any. */
 #ifndef KOPS_CLIENT_WIRE_H
@@ -299,9 +299,6 @@ struct wire_cache_file {
 struct wire_cache_counts {
     uint64_t removed, imported, skipped;
 };
-
-/* The compiler's log of an error (malloc'd); NULL: it has none. */
-char *wire_error_log(const unsigned char *error);
 
 /* Reads an undecoded reply of `compile`. An error is in *e, and the compiler's log in *log (malloc'd; NULL: none). */
 enum kops_code wire_read_module(const struct native_reply *reply, struct wire_module *ret, char **log,

@@ -22,7 +22,7 @@ from .._version import VERSION
 from .declarations import DTYPES, OPS
 from .dtypes import NAMES
 from .errors import BY_CODE, KopsError, Unsupported
-from .log import log
+from .texts import log
 
 _RULES: dict[Any, int] = {"elementwise": 1, "gemm": 2, "linear": 2}  # with results of the inputs' dtype
 FAST_RULES = {op: _RULES.get(declared["rule"], 0) for op, declared in OPS.items()}

@@ -1,7 +1,7 @@
 """Results of calls besides tensors: timings, profiles with what the device's speed depended on and what the GPU's counters say, what tuning
 has chosen, and a daemon's description of itself.
 
-The line of conditions that is printed is also kopsctl's (daemon/ctl/view/measure.c); tests/vectors/conditions.json holds both to it.
+The line of conditions that is printed is also kopsctl's (daemon/ctl/view/rows.c); tests/vectors/conditions.json holds both to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-from . import intervals, table
+from . import intervals, texts
 from .record import Record, known, several
 from .records import Candidate, CountersBase, Device, OpBase
 
@@ -176,11 +176,11 @@ class Counters(CountersBase):
 
     def _percent(self, name: str) -> str:
         value = self[name]
-        return table.NONE if value is None else f"{value:.1f} %"
+        return texts.NONE if value is None else f"{value:.1f} %"
 
     def _lines(self) -> list[tuple[str, str]]:
         """What is printed, a name and a text a line."""
-        lines = [("duration", f"{table.number(self['duration_us'])} us, caches {self.cache}, {self.passes} passes")]
+        lines = [("duration", f"{texts.number(self['duration_us'])} us, caches {self.cache}, {self.passes} passes")]
         lines += [(title, ", ".join(f"{what} {self._percent(name)}" for what, name in parts)) for title, parts in _LINES]
         conflicts, wavefronts = self["bank_conflicts"], self["shared_wavefronts"]
         if conflicts is not None and wavefronts:
@@ -195,7 +195,7 @@ class Counters(CountersBase):
         else:
             lines.append(("occupancy", f"achieved {self._percent('occupancy_pct')}"))
         stalls = ", ".join(f"{name} {pct:.0f} %" for name, pct in self.top_stalls())
-        lines.append(("warps wait for", stalls or table.NONE))
+        lines.append(("warps wait for", stalls or texts.NONE))
         if self.others:
             lines.append(("beware", f"{self.others} other processes have the GPU: figures of L2 and DRAM may be theirs, too"))
         return lines
@@ -249,7 +249,7 @@ class Tuned:
     def __str__(self) -> str:
         timed = sorted((c for c in self.candidates if c.us is not None), key=lambda c: c.us or 0.0)
         rows = [
-            [c.what, table.number(c.us), c.state, " ".join(n for n in ("best", "before", "usual") if getattr(self, n) is c)]
+            [c.what, texts.number(c.us), c.state, " ".join(n for n in ("best", "before", "usual") if getattr(self, n) is c)]
             for c in timed
         ]
         head = f"{self.problem}: {self.best.what}"
@@ -259,7 +259,7 @@ class Tuned:
             head += f", of {self.tried} of {len(self.candidates)} candidates so far"
         if self.goes_on:
             head += " (still measuring)"
-        return "\n".join([head, table.layout([["candidate", "us", "state", ""], *rows], "lrll")])
+        return "\n".join([head, texts.layout([["candidate", "us", "state", ""], *rows], "lrll")])
 
 
 def tuned_of(reply: Mapping[str, Any]) -> Tuned:
@@ -365,10 +365,10 @@ class Timings:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        measured = [f"{name} {table.number(us)}" for name in _PARTS if (us := getattr(self, f"{name}_us")) is not None]
+        measured = [f"{name} {texts.number(us)}" for name in _PARTS if (us := getattr(self, f"{name}_us")) is not None]
         parts = [", ".join(measured) + " us" if measured else "no times"]
         if self.samples:
-            spread = [f"{name} {table.number(us)}" for name in _SPREAD if (us := getattr(self, name)) is not None]
+            spread = [f"{name} {texts.number(us)}" for name in _SPREAD if (us := getattr(self, name)) is not None]
             parts.append(f"{len(self.samples)} executions: {', '.join(spread)} us")
         return "; ".join([*parts, *self._where])
 
@@ -486,12 +486,12 @@ class Profile:
 
     @property
     def _title(self) -> str:
-        return ", ".join([f"{self.op} {table.shapes(self.shapes)} {self.dtype}".rstrip(), *self.timings._where])
+        return ", ".join([f"{self.op} {texts.shapes(self.shapes)} {self.dtype}".rstrip(), *self.timings._where])
 
     def _cells(self) -> dict[str, str]:
-        spread = {f"{name} us": table.number(getattr(self, name)) for name in _SPREAD}
-        interval = " to ".join(map(table.number, self.interval)) if self.interval else table.NONE
-        rates = {"GB/s": table.number(self.gb_s), "GFLOP/s": table.number(self.gflop_s)}
+        spread = {f"{name} us": texts.number(getattr(self, name)) for name in _SPREAD}
+        interval = " to ".join(map(texts.number, self.interval)) if self.interval else texts.NONE
+        rates = {"GB/s": texts.number(self.gb_s), "GFLOP/s": texts.number(self.gflop_s)}
         return {"n": str(len(self.samples)), **spread, "interval us": interval, **rates}
 
     def _notes(self) -> list[str]:
@@ -514,7 +514,7 @@ class Profile:
 
     def __str__(self) -> str:
         cells = self._cells()
-        lines = [self._title, table.layout([list(cells), list(cells.values())], "r" * len(cells))]
+        lines = [self._title, texts.layout([list(cells), list(cells.values())], "r" * len(cells))]
         lines += self._notes()
         if self.counters is not None:
             lines.append(str(self.counters))

@@ -13,7 +13,7 @@ import pwd
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from . import table
+from . import texts
 from .errors import BadArgument
 from .records import ExecutorStats, MappingStats, OpStats
 
@@ -43,19 +43,19 @@ TITLES = {
 def _user(of: tuple[int, str]) -> str:
     uid, identity = of
     if identity:
-        return table.text(f"[{identity}]")
+        return texts.text(f"[{identity}]")
     with contextlib.suppress(KeyError, OverflowError):
-        return table.text(pwd.getpwuid(uid).pw_name)
-    return str(uid) if uid >= 0 else table.NONE
+        return texts.text(pwd.getpwuid(uid).pw_name)
+    return str(uid) if uid >= 0 else texts.NONE
 
 
 # For each key: the value that rows are grouped and sorted by, and its cell.
 KEYS: dict[str, tuple[Callable[[Row], Any], Callable[[Any], str]]] = {
-    "op": (lambda row: row.get("op", ""), table.text),
-    "shapes": (lambda row: [list(shape) for shape in row.get("shapes", ())], table.shapes),
-    "dtype": (lambda row: row.get("dtype", ""), table.text),
-    "variant": (lambda row: row.get("variant", ""), table.text),
-    "device": (lambda row: row.get("device", ""), lambda uuid: table.text(uuid[:12])),
+    "op": (lambda row: row.get("op", ""), texts.text),
+    "shapes": (lambda row: [list(shape) for shape in row.get("shapes", ())], texts.shapes),
+    "dtype": (lambda row: row.get("dtype", ""), texts.text),
+    "variant": (lambda row: row.get("variant", ""), texts.text),
+    "device": (lambda row: row.get("device", ""), lambda uuid: texts.text(uuid[:12])),
     "user": (lambda row: (row.get("uid", -1), row.get("identity", "")), _user),
 }
 COUNTS = ("calls", "errors")
@@ -112,7 +112,7 @@ class Line:
         value = self.numbers[column]
         if column in COUNTS:
             return str(value)
-        return f"{value:.1f}" if column == "share" and value is not None else table.number(value)
+        return f"{value:.1f}" if column == "share" and value is not None else texts.number(value)
 
 
 def _lines(rows: Sequence[Row], by: Sequence[str]) -> list[Line]:
@@ -175,7 +175,7 @@ def text(rows: Sequence[Row], sort_by: str, group_by: str | Sequence[str], limit
     grid, align, more = cells(rows, sort_by, group_by, limit)
     if not rows:
         return ""
-    return table.layout(grid, align) + (f"\nand {more} more" if more else "")
+    return texts.layout(grid, align) + (f"\nand {more} more" if more else "")
 
 
 class Stats(dict[str, Any]):

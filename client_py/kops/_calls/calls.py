@@ -12,16 +12,16 @@ from typing import Any
 
 from .._base.compiled import FAST_RULES, fast_types, native, pack
 from .._base.errors import BadArgument, Capturing, ConnectionLost, KopsError, UnknownOp
-from .._base.log import TurnsWarning, log, warn
 from .._base.results import Timing, Timings
-from .._base.timeouts import DefaultTimeout
+from .._base.texts import TurnsWarning, log, warn
+from .._base.twins import DefaultTimeout
 from .._memory.exports import allocations
 from .._memory.pool import Unknown
 from .._session.link import Call
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, SHORT_LOSSES, Trial, no_hazard, short_call
 from .._tensors.torch import current_stream
-from . import contexts, ops_here, out_dtypes, plans
+from . import contexts, ops_here, plans, rules
 from .contexts import Place, torch_device_of
 from .launch import Launch
 from .ops import NUMBERS
@@ -237,10 +237,10 @@ class Calls(DefaultTimeout):
             return NotImplemented
         if op in VECTORS and any(len(getattr(value, "shape", ())) < 2 for value in values[:2]):
             return NotImplemented  # the daemon takes matrices only
-        if (attrs and out_dtypes.KEY in attrs) or (out is None and op in out_dtypes.OTHERS):
+        if (attrs and rules.OUT_DTYPE in attrs) or (out is None and op in rules.OTHER_DTYPES):
             if any(type(value) not in fast_types for value in values):
                 return NotImplemented
-            attrs, out = out_dtypes.for_tensors(op, values, attrs, out)
+            attrs, out = rules.out_for_tensors(op, values, attrs, out)
         packed, rule = (pack(attrs), 0) if attrs else (None, FAST_RULES.get(op, 0))
         try:
             made = link.run(op, values, out, packed, rule, 2 if timing else blocking, self._timeout_of(timeout))

@@ -17,8 +17,8 @@ from typing import Any
 from .._base.compiled import FAST_RULES, native, pack
 from .._base.declarations import OPS
 from .._base.errors import BadArgument, WrongType
-from .._base.timeouts import DEFAULT_TIMEOUT
-from . import out_dtypes
+from .._base.twins import DEFAULT_TIMEOUT
+from . import rules
 from .contexts import DAEMON_BY_AUTO
 from .rules import VECTORS
 
@@ -147,7 +147,7 @@ def _with_short_way(op: str, method: Callable[..., Any]) -> Any:
     declared = OPS[op]
     if native is None or len(declared["outputs"]) != 1:
         return method
-    rule = 0 if op in out_dtypes.OTHERS else FAST_RULES.get(op, 0)
+    rule = 0 if op in rules.OTHER_DTYPES else FAST_RULES.get(op, 0)
     attrs = (*(attr["name"] for attr in declared["attrs"]), "variant")
     return native.OpMethod(
         method, op, NUMBERS[op], len(declared["inputs"]), rule, op in VECTORS, attrs, _packer(op), DAEMON_BY_AUTO, MethodType

@@ -12,13 +12,12 @@ from .._base.declarations import OPS
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, ReadOnly, ShapeMismatch, Unsupported, WrongType
 from .._base.results import Timing
-from .._base.texts import counted
 from .._memory.exports import allocations
 from .._memory.pool import code_file
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Layout, Operand, Operands, widened
-from . import contexts, out_dtypes, rules
+from . import contexts, rules
 from .contexts import Place, place, torch_device_of
 from .ops import NUMBERS
 from .plans import Plan
@@ -95,8 +94,7 @@ def _not_here(op: str, what: str) -> WrongType:
 def _inputs(op: str, values: tuple[Any, ...], rule: rules.Rule) -> tuple[tuple[Any, ...], Any]:
     """The inputs as arrays in device memory, and the first of those that were given."""
     names = _DECLARED[op]["inputs"]
-    if len(values) != len(names):
-        raise BadArgument(f"{op} takes {counted(len(names), 'input')} ({', '.join(names)}), got {len(values)}")
+    rules.check_count(op, len(values))
     like = next((value for value in values if _is_array(value) and contexts.on_device(value)), None)
     made = []
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
@@ -131,12 +129,12 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _allocate(op: str, like: Any, shape: tuple[int, ...], wanted: str | None) -> Any:
     """A new array of the framework and on the device of `like`, of the dtype of the op's results."""
     torch = sys.modules.get("torch")
-    plain = wanted is None and not out_dtypes.offered(op)
+    plain = wanted is None and not rules.takes_out_dtype(op)
     if plain and torch is not None and isinstance(like, torch.Tensor):
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     adapter, operands = adapter_of(like), Operands()
     of = adapter.operand(like, operands)
-    return adapter.allocate(out_dtypes.as_dtype(of, out_dtypes.result(op, of.dtype, wanted)), shape, operands).value
+    return adapter.allocate(rules.as_dtype(of, rules.out_dtype_of(op, of.dtype, wanted)), shape, operands).value
 
 
 def _check_writable(value: Any) -> None:
@@ -180,8 +178,7 @@ class _Prepared:
         shape = rules.of_vectors(shape, row, column)
         names = _DECLARED[op]["outputs"]
         if out is None:
-            if rule.reads_out(attrs):
-                raise BadArgument(f"{op} with these attributes reads its output: give out=")
+            rule.check_no_out(op, attrs)
             return tuple(_allocate(op, like, shape, wanted) for _ in names)
         given = tuple(out) if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
         for value in given:
@@ -204,7 +201,7 @@ def launch(
     if native is None:
         contexts.need(client._live(), op, FEATURE)
     client._flush_batch()
-    attrs, wanted = out_dtypes.split(op, attrs, out)
+    attrs, wanted = rules.without_out_dtype(op, attrs, out)
     prepared = _Prepared(op, values, out, attrs, wanted)
     packed = pack(dict(attrs)) if attrs else None
     answer = _call(client, op, prepared, packed, bool(timing), timeout)

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from .._base.errors import BadArgument, Cancelled, Timeout
-from .._base.log import uncollected
-from .._base.timeouts import DEFAULT_TIMEOUT, seconds_of
+from .._base.texts import uncollected
+from .._base.twins import DEFAULT_TIMEOUT, seconds_of
 from .._session.link import Call, no_reply
 from .._session.native_link import NativeLink
 from .._session.plain import PlainLink

@@ -33,17 +33,15 @@ from .._base.errors import (
 from .._base.records import Device
 from .._base.results import Timing, Timings
 from .._base.stats import Stats
-from .._base.texts import counted
 from .._memory import device_pool
 from .._memory.device_pool import DeviceSegment
 from .._memory.exports import allocations
 from .._memory.pool import Source, Unknown, pool
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
-from .._tensors.array_adapter import NumberSource
-from .._tensors.device_array import Array, dtype_name, find_device, new_guarded
+from .._tensors.device_array import Array, NumberSource, dtype_name, find_device, new_guarded
 from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
-from . import out_dtypes, rules
+from . import rules
 
 Plan: TypeAlias = Generator[Call, Any, Any]
 
@@ -200,14 +198,12 @@ class Request:
     ) -> None:
         self.op = op
         self.names = (op,)
-        self.attrs, self.out_dtype = out_dtypes.split(op, attrs, out)
+        self.attrs, self.out_dtype = rules.without_out_dtype(op, attrs, out)
         self.options = options
         declared: dict[str, Any] = OPS.get(op, {})
         self.declared = declared
         self.rule = rules.RULES.get(declared["rule"], rules.UNKNOWN) if declared else rules.UNKNOWN
-        if declared and len(values) != len(declared["inputs"]):
-            names = ", ".join(declared["inputs"])
-            raise BadArgument(f"{op} takes {counted(len(declared['inputs']), 'input')} ({names}), got {len(values)}")
+        rules.check_count(op, len(values))
         self.operands = operands if operands is not None else Operands()
         one = [rules.own_dtype(op, i) for i in range(len(values))]
         if not self.rule.broadcasts and any(adapter_of(value).number and dtype is None for value, dtype in zip(values, one, strict=True)):
@@ -221,7 +217,7 @@ class Request:
         self.given = out is not None
         if op not in BETWEEN_DEVICES:
             check_devices(self.inputs, self.outputs)
-        if declared and self.given and op not in out_dtypes.OTHERS:
+        if declared and self.given and op not in rules.OTHER_DTYPES:
             check_dtypes(op, self.outputs)
 
     def _vectors(self) -> tuple[bool, bool]:
@@ -261,8 +257,7 @@ class Request:
             raise UnknownOp(
                 f"no op {self.op!r} is known here; there are {known}. One that only the daemon knows needs out=", {"op": self.op}
             )
-        if self.rule.reads_out(attrs):
-            raise BadArgument(f"{self.op} with these attributes reads its output: give out=")
+        self.rule.check_no_out(self.op, attrs)
         if not self.inputs:
             raise BadArgument(f"{self.op} without inputs needs out=")
         like = next((operand for operand in self.inputs if not operand.adapter.plain), self.inputs[0])
@@ -270,7 +265,7 @@ class Request:
             dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
         else:
             dtype = rules.check_inputs(self.op, [operand.dtype for operand in self.inputs])
-        like = out_dtypes.as_dtype(like, out_dtypes.result(self.op, dtype, self.out_dtype))
+        like = rules.as_dtype(like, rules.out_dtype_of(self.op, dtype, self.out_dtype))
         shape = self._result_shape()
         return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])
 

@@ -15,12 +15,12 @@ import msgpack
 
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch, WrongType
 from .._base.results import Timing, Timings
-from .._base.timeouts import DEFAULT_TIMEOUT
+from .._base.twins import DEFAULT_TIMEOUT
 from .._memory.pool import Remote, release
 from .._session.link import Call, Link
 from .._session.recovery import KERNEL_HAZARD, LOSSES
 from .._source.geometry import NAMES
-from .._tensors.adapters import adapter_of, inputs
+from .._tensors.adapters import adapter_of, array, inputs
 from .._tensors.operands import Operand, Operands, extent, overlap, renew, widened
 from . import plans
 from .contexts import checked_place
@@ -86,7 +86,7 @@ class Recorder(OpMethods):
 
     def _guard(self) -> None:
         """Makes reading the last step's output an error until the steps have run."""
-        from .recorded import Promise, promised
+        from .._tensors.numpy import Promise, promised
 
         if self._promise is None:
             self._promise = Promise(self.name)
@@ -353,12 +353,10 @@ class BaseProgram(Recorder, Remote):
         lists = [adapter.plain and not adapter.number for adapter in adapters]
         if not any(lists):
             return list(values)
-        from .._tensors import arrays
-
         scratch = Operands()
         typed = [v for v, adapter in zip(values, adapters, strict=True) if not adapter.plain]
         dtype = inputs(typed[:1], scratch)[0].dtype if typed else None
-        return [arrays.array(v, dtype) if is_list else v for v, is_list in zip(values, lists, strict=True)]
+        return [array(v, dtype) if is_list else v for v, is_list in zip(values, lists, strict=True)]
 
     def places_of(self, recorded: Any) -> list[tuple[int, tuple[bool, bool]]]:
         """The tensors that an array stands for in this program: itself, and what it is as a row, a column or both. Raises

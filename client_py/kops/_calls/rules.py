@@ -1,5 +1,9 @@
-"""The client's part of a shape rule: the shapes of the outputs that it allocates, whether an output is read,
-and the sizes that an op's arithmetic is counted in. One entry a rule, not an op; the daemon checks everything again."""
+"""The client's part of a shape rule: the shapes and dtypes of the outputs that it allocates, whether an output is read,
+and the sizes that an op's arithmetic is counted in. One entry a rule, not an op; the daemon checks everything again.
+
+`out_dtype`, which ops take whose results may have another dtype than their inputs, travels among a call's attributes up to the request,
+where it says what is allocated; the daemon sees the output's dtype alone.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from typing import Any, NamedTuple
 from .._base.declarations import DTYPES, OPS
 from .._base.dtypes import FLOATS, NAMES
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
+from .._base.texts import counted
+from .._tensors.operands import Operand
 
 _DECLARED: Mapping[str, Any] = OPS
 Shape = Sequence[int]
@@ -85,6 +91,11 @@ class Rule(NamedTuple):
     def reads_out(self, attrs: Attrs) -> bool:
         return not self.known or (self.out_scale is not None and attrs.get(self.out_scale, 0) != 0)
 
+    def check_no_out(self, op: str, attrs: Attrs) -> None:
+        """Raises BadArgument where an output is read, and so has to be given."""
+        if self.reads_out(attrs):
+            raise BadArgument(f"{op} with these attributes reads its output: give out=")
+
 
 RULES: dict[str, Rule] = {
     "elementwise": Rule(_elementwise_shapes, lambda shapes, attrs: {}, broadcasts=True),
@@ -137,6 +148,13 @@ def own_dtype(op: str, i: int) -> str | None:
     return own[i][0] if i < len(own) and len(own[i]) == 1 else None
 
 
+def check_count(op: str, count: int) -> None:
+    """Raises BadArgument for another number of inputs than an op takes that is known here."""
+    names = _DECLARED[op]["inputs"] if op in _DECLARED else None
+    if names is not None and count != len(names):
+        raise BadArgument(f"{op} takes {counted(len(names), 'input')} ({', '.join(names)}), got {count}")
+
+
 def check_inputs(op: str, dtypes: Sequence[str]) -> str:
     """The dtype of the inputs: the first one's, and of all that have none of their own. Raises DtypeMismatch."""
     own = own_dtypes(op)
@@ -171,3 +189,60 @@ def operations(
 def operand_bytes(shape: Shape, dtype: str) -> int:
     """Bytes of a tensor's elements, each index counted."""
     return math.prod(shape) * DTYPES[dtype]
+
+
+OUT_DTYPE = "out_dtype"
+
+# Ops whose results have other dtypes than their inputs, even where no dtype is asked for.
+OTHER_DTYPES = frozenset(op for op, d in _DECLARED.items() if any(i not in outs for i, outs in d.get("out_dtypes", {}).items()))
+
+
+def takes_out_dtype(op: str) -> bool:
+    """Whether the op takes `out_dtype`."""
+    return "out_dtypes" in _DECLARED.get(op, {})
+
+
+def out_dtype_of(op: str, dtype: str, wanted: str | None = None) -> str:
+    """The dtype of the results beside inputs of `dtype`."""
+    taken: Sequence[str] = _DECLARED.get(op, {}).get("out_dtypes", {}).get(dtype, (dtype,))
+    if wanted is None:
+        return taken[0]
+    if wanted not in taken:
+        names = " or ".join(NAMES[name] for name in taken)
+        raise DtypeMismatch(f"{op} of {NAMES[dtype]} gives {names}, not {NAMES[wanted]}", {"key": OUT_DTYPE})
+    return wanted
+
+
+def without_out_dtype(op: str, attrs: Mapping[str, Any], out: Any) -> tuple[Mapping[str, Any], str | None]:
+    """The attributes without `out_dtype`, and its wire name."""
+    if OUT_DTYPE not in attrs or not takes_out_dtype(op):
+        return attrs, None
+    from .._tensors.device_array import dtype_name
+
+    others = {name: value for name, value in attrs.items() if name != OUT_DTYPE}
+    if attrs[OUT_DTYPE] is None:
+        return others, None
+    if out is not None:
+        raise BadArgument(f"{op}: out= has a dtype of its own: leave out {OUT_DTYPE}", {"key": OUT_DTYPE})
+    return others, dtype_name(attrs[OUT_DTYPE])
+
+
+def as_dtype(operand: Operand, dtype: str) -> Operand:
+    """What an adapter allocates a tensor of that dtype like."""
+    if operand.dtype == dtype:
+        return operand
+    return Operand(operand.value, None, 0, (), None, dtype, operand.adapter)
+
+
+def out_for_tensors(op: str, values: Sequence[Any], attrs: Mapping[str, Any], out: Any) -> tuple[Mapping[str, Any], Any]:
+    """The attributes without `out_dtype`, and the output that it asks for beside torch tensors."""
+    attrs, wanted = without_out_dtype(op, attrs, out)
+    if wanted is None and op not in OTHER_DTYPES:
+        return attrs, out
+    from .._tensors.device_array import dtype_name
+
+    dtype = out_dtype_of(op, check_inputs(op, [dtype_name(value.dtype) for value in values]), wanted)
+    shape = RULES[_DECLARED[op]["rule"]].out_shape([value.shape for value in values], attrs)
+    import torch
+
+    return attrs, values[0].new_empty(shape, dtype=getattr(torch, NAMES[dtype]))

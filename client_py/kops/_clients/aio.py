@@ -17,13 +17,13 @@ from typing import Any
 
 from .._base.compiled import native, why_not
 from .._base.errors import BadArgument, ConnectionLost, Unsupported
-from .._base.log import warn
 from .._base.records import Device
 from .._base.results import Info, Timing
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import awaited, take_async
+from .._base.texts import warn
+from .._base.twins import DEFAULT_TIMEOUT, awaited, take_async
 from .._calls import plans
 from .._calls.contexts import checked_place
+from .._calls.measure import AsyncMeasureMethods
 from .._calls.ops import AsyncOpMethods
 from .._calls.plans import Plan
 from .._calls.recording import AsyncProgram, AsyncSequence
@@ -31,10 +31,8 @@ from .._kernels.modules import AsyncKernelMethods
 from .._session.link import Call, no_reply
 from .._session.native_link import NativeLink
 from .._session.recovery import LOSSES, RUNS, Trial, no_hazard, reconnect_timeout_of, shorter
-from .admin import AsyncAdminMethods
-from .base import BaseClient
+from .base import AsyncAdminMethods, BaseClient
 from .client import Client
-from .measuring import AsyncMeasureMethods
 
 END_GRACE = 1.0  # seconds, as in libkops
 LOOK = 0.005  # seconds between looks at a connection that ends
@@ -320,7 +318,7 @@ class AsyncClient(BaseClient, AsyncOpMethods, AsyncKernelMethods, AsyncMeasureMe
                 expiry.cancel()
 
 
-async def _by_a_thread(make: Callable[[], NativeLink], before: NativeLink | None) -> NativeLink:
+async def _by_a_thread(make: Callable[[], Any], before: NativeLink | None) -> Any:
     """What `make` returns, which may block, by a thread that nothing waits for at the end of the loop or of the process. A connection
     that nobody waits for any more is closed, unless it goes on with the client of `before`: the next call takes that."""
     loop = asyncio.get_running_loop()

@@ -1,28 +1,33 @@
-"""What both clients are: the daemon that they found, the time in which they find it again, the arrays that they make."""
+"""What both clients are: the daemon that they found, the time in which they find it again, the arrays that they make, and their methods for
+administrators.
+"""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from .._base.compiled import native
-from .._base.errors import BadArgument, ConnectionLost
-from .._base.log import log
-from .._base.records import Device
-from .._base.results import Info, Op
-from .._base.timeouts import DEFAULT_TIMEOUT, DefaultTimeout
-from .._base.twins import Steps
+from .._base.errors import BadArgument, ConnectionLost, UnknownMethod, Unsupported
+from .._base.record import Record
+from .._base.records import ClientInfo, Device, Drained, UserInfo
+from .._base.results import Info, Op, Reading
+from .._base.texts import log
+from .._base.twins import DEFAULT_TIMEOUT, DefaultTimeout, Steps, awaited
 from .._calls import plans
 from .._calls.pending import Link
+from .._calls.plans import Plan
 from .._calls.recording import BaseProgram
+from .._session.link import Call
 from .._session.native_link import NativeLink
 from .._session.plain import connect as connect_plainly
 from .._session.recovery import no_hazard, shorter
-from .._tensors import device_array
+from .._tensors import adapters, device_array
 
 
 class BaseClient(DefaultTimeout):
@@ -86,17 +91,17 @@ class BaseClient(DefaultTimeout):
         With `device`, one of `k.devices`, its index or UUID, the result is a `kops.Array` in memory of the daemon's on that device,
         a GPU or the host, and raises `OutOfMemory` where that has none left. This process needs no CUDA for it. With asyncio such a
         call is awaited."""
-        return _arrays().empty(shape, dtype) if device is None else self._on_device(device, shape, dtype)
+        return adapters.empty(shape, dtype) if device is None else self._on_device(device, shape, dtype)
 
     def zeros(self, shape: Any, dtype: Any = "f32", *, device: Any = None) -> Any:
         """As `empty`, filled with zeros."""
-        return _arrays().zeros(shape, dtype) if device is None else self._on_device(device, shape, dtype, (0,))
+        return adapters.zeros(shape, dtype) if device is None else self._on_device(device, shape, dtype, (0,))
 
     def array(self, value: Any, dtype: Any = None, *, device: Any = None) -> Any:
         """A copy of `value` in shared memory, see `empty`, or with `device` there. Without `dtype` that of `value` when it is an
         array of a supported one, else f32. Without `device` a torch tensor gives a torch CPU tensor."""
         if device is None:
-            return _arrays().array(value, dtype)
+            return adapters.array(value, dtype)
         made = device_array.dtype_of(value) if dtype is None else dtype
         return self._on_device(device, device_array.shape_of(value), made, (value,))
 
@@ -185,7 +190,116 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _arrays() -> Any:
-    from .._tensors import arrays
+# For administrators: the users of a daemon, its metrics, and its draining
 
-    return arrays
+
+@dataclass(frozen=True)
+class DeviceLoad(Record):
+    """How busy a device is: `busy_us` for this daemon's clients since its start, `running` jobs. Memory in bytes, None
+    where it is not known."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    busy_us: float = 0.0
+    running: int = 0
+    memory_total: int | None = None
+    memory_free: int | None = None
+    conditions: Reading | None = None  # clocks, temperature, power; None: the daemon is older
+    _converted = {"conditions": Reading.read}
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> DeviceLoad:
+        conditions = reply.get("conditions")
+        return cls.read({**reply, "conditions": {**conditions, "device": reply.get("uuid", "")}} if conditions else reply)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The users of the daemon. `state` is "serving", "draining" or "stopping"."""
+
+    clients: tuple[ClientInfo, ...]
+    users: tuple[UserInfo, ...]
+    devices: tuple[DeviceLoad, ...]
+    state: str
+    uptime_s: float
+
+
+def _ask(method: str, params: dict[str, Any]) -> Plan:
+    try:
+        return (yield Call(method, params))
+    except UnknownMethod:
+        raise Unsupported(f"this daemon is older than the method `{method}`: install a newer one") from None
+
+
+def clients() -> Plan:
+    reply = yield from _ask("clients", {})
+    return Clients(
+        clients=tuple(map(ClientInfo.read, reply["clients"])),
+        users=tuple(map(UserInfo.read, reply.get("users", ()))),
+        devices=tuple(map(DeviceLoad.of, reply.get("devices", ()))),
+        state=reply.get("state", ""),
+        uptime_s=reply.get("uptime_s", 0.0),
+    )
+
+
+def metrics() -> Plan:
+    reply = yield from _ask("metrics", {})
+    return reply["text"]
+
+
+def drain(stop: bool, resume: bool, wait: float | None) -> Plan:
+    if stop and resume:
+        raise BadArgument("a daemon can stop or resume, not both")
+    if wait is not None and not 0 < wait <= 86400:
+        raise BadArgument(f"the time to drain is seconds above 0, up to a day, or None for no limit, not {wait!r}")
+    params: dict[str, Any] = {key: True for key, value in (("stop", stop), ("resume", resume)) if value}
+    if wait is not None:
+        params["timeout_ms"] = max(1, round(wait * 1000))
+    reply = yield from _ask("drain", params)
+    return Drained.read(reply)
+
+
+def drain_patience(wait: float | None, timeout: float | None) -> float | None:
+    """How long to wait for the answer to a drain: the daemon answers when its own time is over."""
+    return None if wait is None or timeout is None else wait + timeout
+
+
+def drain_hazard() -> str:
+    return "the daemon that comes next is not the one that was to drain"
+
+
+class AdminMethods:
+    """Methods of `Client`. A daemon that is older than one raises `Unsupported`."""
+
+    _ask: Any
+    _timeout_of: Any
+
+    def clients(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> Clients:
+        """The connections, the memory that each one uses and how it is served. Administrators (by default root and the user that
+        the daemon runs as) see everybody, others the connections of their own uid, or identity."""
+        answer: Clients = self._ask(lambda _: clients(), timeout)
+        return answer
+
+    def metrics(self, *, timeout: float | None = DEFAULT_TIMEOUT) -> str:
+        """All metrics in Prometheus' text format 0.0.4."""
+        answer: str = self._ask(lambda _: metrics(), timeout)
+        return answer
+
+    def drain(
+        self, *, stop: bool = False, resume: bool = False, wait: float | None = None, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> Drained:
+        """Lets the daemon take no new work, and waits `wait` seconds at most (None: as long as it takes) until no job is
+        in flight. With `stop` the daemon ends then, with `resume` it takes new work again, at once. `timeout` comes on
+        top of `wait`. For administrators; not repeated when the connection is lost."""
+        patience = drain_patience(wait, self._timeout_of(timeout))
+        answer: Drained = self._ask(lambda _: drain(stop, resume, wait), patience, drain_hazard)
+        return answer
+
+
+class AsyncAdminMethods:
+    """Methods of `AsyncClient`."""
+
+    clients = awaited(AdminMethods.clients)
+    metrics = awaited(AdminMethods.metrics)
+    drain = awaited(AdminMethods.drain)

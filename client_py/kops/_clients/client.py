@@ -11,25 +11,21 @@ from typing import Any
 
 from .._base.compiled import SWITCHED_OFF, native, why_not
 from .._base.errors import BadArgument, ConnectionLost, KopsError
-from .._base.log import uncollected, warn
 from .._base.records import Device
 from .._base.results import Info, Timing
 from .._base.stats import Stats
-from .._base.texts import counted
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import take
-from .._calls import ops_here, plans
+from .._base.texts import counted, uncollected, warn
+from .._base.twins import DEFAULT_TIMEOUT, take
+from .._calls import launch, ops_here, plans
 from .._calls.calls import Batch, Calls
+from .._calls.measure import MeasureMethods
 from .._calls.ops import OpMethods, check_attrs
 from .._calls.pending import Link, Pending, Watcher
 from .._calls.recording import Program, Sequence, record
-from .._kernels import here
 from .._kernels.modules import KernelMethods
 from .._session.recovery import LOSSES, no_hazard, reconnect_timeout_of
 from .._tensors.adapters import meet_torch
-from .admin import AdminMethods
-from .base import BaseClient
-from .measuring import MeasureMethods
+from .base import AdminMethods, BaseClient
 
 PLAIN = (
     "kops is not compiled here: each call waits for its result, none is repeated when a daemon ends, and there is no asyncio client. "
@@ -259,7 +255,7 @@ class Client(BaseClient, Calls, OpMethods, KernelMethods, MeasureMethods, AdminM
     def _tell_launched(self) -> None:
         for kernel in [reference() for reference in self._launched.valuerefs()]:
             if kernel is not None:
-                here.tell(self._connection, kernel)
+                launch.tell_launched(self._connection, kernel)
         ops_here.tell(self)
 
     def __enter__(self) -> Client:

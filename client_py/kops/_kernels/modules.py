@@ -16,14 +16,11 @@ from typing import Annotated, Any, Generic, TypeVar, get_origin, overload
 from .._base.errors import BadArgument
 from .._base.records import Compiled, Entry
 from .._base.texts import closest_first
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.twins import Steps, awaited
+from .._base.twins import DEFAULT_TIMEOUT, Steps, awaited
 from .._source.geometry import Geometry, Sizes
 from .._source.signature import Param, declarations
-from .code import Code
-from .elementwise import AsyncElementwise, Elementwise
-from .kernels import AsyncKernel, BaseKernel, Kernel
-from .reduction import AsyncReduction, Reduction
+from .formulas import AsyncElementwise, AsyncReduction, Elementwise, Reduction
+from .kernels import AsyncKernel, BaseKernel, Code, Kernel
 
 
 def _evaluated(value: str, function: Callable[..., object]) -> Any:

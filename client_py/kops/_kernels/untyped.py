@@ -16,15 +16,13 @@ from typing import Any
 from .._base.errors import BadArgument, SignatureMismatch, WrongType
 from .._base.records import Entry
 from .._base.texts import counted
-from .._base.timeouts import DEFAULT_TIMEOUT
-from .._base.views import plain_view
-from .._calls.launch import scalar
+from .._base.twins import DEFAULT_TIMEOUT
+from .._calls.launch import plain_view, scalar
 from .._source.geometry import Geometry
 from .._source.signature import Declared, NotParsed, Param
 from .._source.source import parameters_found
 from .._tensors.adapters import adapter_of
-from .code import Code, launches_none
-from .kernels import Kernel
+from .kernels import Code, Kernel, launches_none
 
 
 def is_number(value: Any) -> bool:

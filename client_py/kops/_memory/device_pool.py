@@ -71,7 +71,7 @@ class DeviceSegment(Source):
         yield {"kind": "cuda_vmm", "size": self.size, "device": self.device, "fd": 0, "nfds": 1}, (self.fd,)
 
     def close(self) -> None:
-        from .mapping import unmap
+        from .exports import unmap
 
         unmap(self)
         if self.fd >= 0:

@@ -32,7 +32,7 @@ from .._memory.exports import Allocation, allocations
 from .._memory.pool import Source
 from .._version import VERSION
 from .link import CANCELLABLE, MSGID_MASK, Call, Link, barrier_for, ends_daemon, goes_on, no_reply, packed, too_long
-from .places import candidates
+from .plain import candidates
 
 HEAD = 32  # most bytes of a request before its params
 TAKING = 0.0002  # seconds between looks while another thread reads a reply that has arrived

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._base.errors import BadArgument, ConnectionLost, DeviceLost, JobTimeout, KopsError, ShuttingDown
-from .._base.log import log
+from .._base.texts import log
 from .link import Call, ends_daemon
 
 DEFAULT_RECONNECT = 10.0  # seconds

@@ -1,5 +1,5 @@
 """Numbers as scalar arguments of kernels: which of them a parameter takes, and its bytes. The daemon has the same rules
-(daemon/core/kernel_scalar.c); both run tests/vectors/scalars.json."""
+(daemon/core/kernel.c); both run tests/vectors/scalars.json."""
 
 from __future__ import annotations
 

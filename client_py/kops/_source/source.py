@@ -27,6 +27,7 @@ __all__ = ["Preprocessor"]
 
 MAX_WORDS = 8  # words of a macro that is replaced
 MAX_LIST = 4096  # tokens in parentheses, of a kernel's parameters or of an attribute
+MAX_TYPE = 256  # tokens of a declaration that names a type
 MAX_STEPS = 256  # macros that are replaced for one name, or one condition
 MAX_DEPTH = 32  # depth of includes, and of macros in macros
 _SIMPLE = re.compile(r"(?:[A-Za-z_$][\w$]*|::|\*|&|\d+|\s+)*")
@@ -395,15 +396,18 @@ def scan(text: str, files: Mapping[str, str] | None = None, options: Iterable[st
 
 def _type(found: Sequence[Token], at: int, made: Scan) -> None:
     """The type that is declared at `at`, and what it is another name for; nothing for any other type."""
+    if found[at].text not in ("typedef", "using"):
+        made.types.setdefault(found[at + 1].text if at + 1 < len(found) else "", set()).add(())
+        return
     end, depth = at + 1, 0
-    while end < len(found) and not (depth <= 0 and found[end].text == ";"):
+    while end < min(len(found), at + MAX_TYPE) and not (depth <= 0 and found[end].text == ";"):
         depth += {"{": 1, "}": -1}.get(found[end].text, 0)
         end += 1
     words = [token.text for token in found[at + 1 : end]]
     name, stands_for = words[0] if words else "", []
     if found[at].text == "typedef" and words:
         name, stands_for = words[-1], words[:-1]
-    elif found[at].text == "using":
+    else:
         if words[1:2] != ["="]:
             return  # a declaration or directive: names are looked up without their namespaces anyway
         stands_for = words[2:] if at == 0 or found[at - 1].text != ">" else []

@@ -1,4 +1,6 @@
-"""Which adapter a tensor needs. A framework is looked at only where the program has imported it."""
+"""Which framework a value belongs to: the adapter that a tensor needs, and arrays in shared memory for `empty`, `zeros` and `array` of the
+clients. A framework is looked at only where the program has imported it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._base.errors import WrongType
-from .array_adapter import array_adapter
-from .device_array import Array
+from .device_array import Array, array_adapter
 from .operands import Adapter, Operand, Operands
 
 _by_type: dict[type, Adapter] = {Array: array_adapter}
@@ -40,8 +41,7 @@ def _find_adapter(value: Any) -> Adapter:
         return _by_type.setdefault(kind, TorchAdapter(torch))
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.ndarray):
-        from .bits import Bits, BitsAdapter
-        from .numpy import NumpyAdapter
+        from .numpy import Bits, BitsAdapter, NumpyAdapter
 
         if issubclass(kind, numpy.ma.MaskedArray):
             raise WrongType("masked arrays are not supported: pass .data or .filled()")
@@ -55,7 +55,7 @@ def _find_adapter(value: Any) -> Adapter:
 
         return dlpack_adapter(value)
     if _is_number(value):  # not by its type, which may have arrays as well
-        from .numbers import number_adapter
+        from .operands import number_adapter
 
         return number_adapter
     if kind in (list, tuple) or any(hasattr(value, a) for a in ("__array__", "__array_interface__", "__float__")):
@@ -113,3 +113,40 @@ def _first(found: list[Any]) -> Operand | None:
     """The first operand that is made already, of an array where one is among them."""
     made = [one for one in found if type(one) is Operand]
     return next((one for one in made if not one.adapter.plain), made[0] if made else None)
+
+
+def _torch(thing: Any, kind: str) -> Any:
+    """torch, when `thing` is a torch object of that class."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(thing, getattr(torch, kind)) else None
+
+
+def empty(shape: Any, dtype: Any) -> Any:
+    torch = _torch(dtype, "dtype")
+    if torch is not None:
+        from .torch import TorchAdapter
+
+        return TorchAdapter(torch).empty((shape,) if isinstance(shape, int) else tuple(shape), dtype)
+    from . import numpy as numpy_arrays
+
+    return numpy_arrays.empty(shape, numpy_arrays.numpy_dtype(dtype))
+
+
+def zeros(shape: Any, dtype: Any) -> Any:
+    made = empty(shape, dtype)
+    made[...] = 0
+    return made
+
+
+def array(value: Any, dtype: Any) -> Any:
+    torch = _torch(value, "Tensor")
+    if torch is not None:
+        made = empty(tuple(value.shape), dtype if dtype is not None else value.dtype)
+        made.copy_(value.detach())
+        return made
+    from . import numpy as numpy_arrays
+
+    source, made_of = numpy_arrays.to_copy(value, dtype)
+    made = numpy_arrays.empty(source.shape, made_of)
+    made[...] = source
+    return made

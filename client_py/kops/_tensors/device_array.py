@@ -1,9 +1,16 @@
-"""`Array`: an array in memory of the daemon's, on a device that the caller chose."""
+"""`Array`: an array in memory of the daemon's, on a device that the caller chose, and such arrays as operands: by reference, also their
+views. Results lie on the same device.
+
+Numbers beside arrays on GPUs take a few bytes there, which are written at the first use and kept for the next.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +18,10 @@ from .._base.declarations import DTYPES
 from .._base.dtypes import NAMES, TYPESTRS
 from .._base.errors import BadArgument, NoCuda, ShapeMismatch, UnknownDevice, Unsupported, WrongType
 from .._base.records import Device
-from .._memory.device_pool import DeviceSegment, pool_of
-from .._memory.mapping import pointer_of
-from .._memory.pool import pool
+from .._memory.device_pool import DeviceBlock, DeviceSegment, pool_of
+from .._memory.exports import pointer_of
+from .._memory.pool import Source, pool
+from .operands import CACHED, Adapter, Operand, Operands, number_bytes
 
 _TYPESTRS = {name: typestr for typestr, name in TYPESTRS.items()}
 
@@ -258,12 +266,12 @@ class Array:
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        from . import dlpack
+        from . import device
 
-        return dlpack.device_of(self.device)
+        return device.device_of(self.device)
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
-        from . import dlpack
+        from . import device
 
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("DLPack gives the array where it is; copy it with .get() or k.copy(a)")
@@ -273,8 +281,8 @@ class Array:
             raise BufferError(f"the array cannot be mapped in this process: {error}") from error
         if address is None:
             raise BufferError(self._why_no_address())
-        versioned = max_version is not None and tuple(max_version) >= dlpack.VERSION
-        return dlpack.capsule(self, address, self._type, self.shape, self._strides, self.__dlpack_device__(), versioned)
+        versioned = max_version is not None and tuple(max_version) >= device.VERSION
+        return device.capsule(self, address, self._type, self.shape, self._strides, self.__dlpack_device__(), versioned)
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
@@ -352,3 +360,78 @@ def find_device(devices: Sequence[Device], device: Any) -> Device:
 
 
 __all__ = ["Array", "dtype_name", "dtype_of", "find_device", "new", "new_guarded", "row_major", "shape_of"]
+
+
+class NumberSource(Source):
+    """A number's memory: `stage` is where it is copied from, None once it was. Its ids are those of the block's segment."""
+
+    __slots__ = ("block", "dtype", "stage")
+
+    def __init__(self, device: str, dtype: str, data: bytes) -> None:
+        super().__init__()
+        self.block: DeviceBlock = pool_of(device).take(len(data))
+        self.base = self.block.segment.base
+        self.dtype = dtype
+        self.stage: Any = pool.take(len(data))
+        memoryview(self.stage).cast("B")[: len(data)] = data
+
+    def forget(self) -> None:
+        self.ids = {}
+        self.block.segment.forget()
+
+
+_made: OrderedDict[tuple[str, str, bytes], NumberSource] = OrderedDict()
+_lock = threading.Lock()
+
+
+def number_on(device: str, dtype: str, value: Any) -> NumberSource:
+    """The memory of a number on a GPU, by the GPU's UUID. Raises WrongType or OutOfRange."""
+    data = number_bytes(value, dtype)[1]
+    key = (device, dtype, data)
+    with _lock:
+        found = _made.get(key)
+        if found is not None:
+            _made.move_to_end(key)
+            return found
+    made = NumberSource(device, dtype, data)
+    with _lock:
+        made = _made.setdefault(key, made)
+        while len(_made) > CACHED:
+            _made.popitem(last=False)
+    return made
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class ArrayAdapter(Adapter):
+    def operand(self, value: Array, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        operands.keep.append(value)
+        if value._block is None or not value.size:
+            return Operand(value, None, 0, value.shape, None, value._type, self)
+        strides = None if value.contiguous else value._strides
+        return Operand(value, value._block.segment, value._start, value.shape, strides, value._type, self)
+
+    def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
+        of: Array = like.value
+        return self.operand(new(of._client, of.device, shape, like.dtype), operands)
+
+    def number_operand(self, value: Any, like: Operand, operands: Operands) -> Operand:
+        of: Array = like.value
+        if of.device.backend == "host":
+            return super().number_operand(value, like, operands)
+        number = number_on(of.device.uuid, like.dtype, value)
+        operands.keep.append(number)
+        return Operand(of, number, number.block.offset, (), None, like.dtype, self)
+
+    def on_host(self, value: Array) -> Any:
+        value._in_this_process()
+        return value
+
+
+array_adapter = ArrayAdapter()

@@ -2,6 +2,8 @@
 
 An array that lies in the pool's memory (made by `empty`, `array`, a result, or a view of such) is referred to where it
 is, recognised by its address. Any other is copied into a block of the pool for the call, and an output is copied back.
+
+Nothing imports this file before arrays, lists or numbers are met: torch tensors go without NumPy.
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import FLOATS, NAMES, OF_ML_DTYPES
 from .._base.errors import BadArgument, Overlap, ReadOnly, ShapeMismatch
-from .._base.needs_numpy import numpy
 from .._memory.pool import Block, pool
 from .operands import Adapter, Layout, Operand, Operands, copied_strides, unknown_dtype
+
+try:
+    import numpy as numpy
+except ModuleNotFoundError as error:
+    if error.name != "numpy":
+        raise
+    raise ModuleNotFoundError(
+        "NumPy is not installed, which kops needs for arrays, lists and numbers (not for torch tensors): pip install numpy", name="numpy"
+    ) from None
 
 # numpy dtype -> (name, native dtype or None when it is that already)
 _dtypes: dict[Any, tuple[str, Any]] = {}
@@ -241,3 +251,187 @@ def as_array(value: Any, keeps: Collection[str]) -> Any:
 
 
 numpy_adapter = NumpyAdapter()
+
+
+# Floats for which NumPy alone has no dtype, as arrays of their bits
+
+
+class Bits(numpy.ndarray):  # type: ignore[misc]
+    """Unsigned integers with the bits of a dtype. As operands of ops with `out`."""
+
+    of: ClassVar[str]  # the dtype, by the wire's name
+    unsigned: ClassVar[str]  # the integers'
+
+
+class Bfloat16Bits(Bits):
+    of, unsigned = "bf16", "uint16"
+
+
+class E4m3Bits(Bits):
+    of, unsigned = "f8_e4m3", "uint8"
+
+
+class E5m2Bits(Bits):
+    of, unsigned = "f8_e5m2", "uint8"
+
+
+BITS: dict[str, type[Bits]] = {kind.of: kind for kind in (Bfloat16Bits, E4m3Bits, E5m2Bits)}
+
+
+class BitsAdapter(NumpyAdapter):
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
+        made = super().operand(value, operands, output=output, reads=reads)
+        return Operand(made.value, made.source, made.offset, made.shape, made.strides, self.dtype, self)
+
+    def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return value
+
+
+def bits_of(values: Any, dtype: str) -> Any:
+    """float32 values without the bits that bf16 has not; of a dtype of 8 bits the next number, for values that it has room for."""
+    kind = BITS[dtype]
+    if dtype == "bf16":
+        return (values.view("uint32") >> 16).astype("uint16").view(kind)
+    known = numbers_of(dtype)
+    positive = numpy.flatnonzero(numpy.isfinite(known[:128]))  # in the order of their bits
+    between = (known[positive][1:] + known[positive][:-1]) / 2
+    signs = numpy.where(values < 0, numpy.uint8(128), numpy.uint8(0))
+    return (numpy.searchsorted(between, numpy.abs(values)).astype("uint8") | signs).view(kind)
+
+
+def numbers_of(dtype: str) -> Any:
+    """What each of the 256 bytes of an 8-bit dtype means, in float64."""
+    bits = numpy.arange(256, dtype="uint16")
+    if dtype == "f8_e5m2":
+        return (bits << 8).view("float16").astype("float64")
+    # a sign, four bits of exponent with the bias 7, three of mantissa; no infinities
+    exponent, mantissa = (bits >> 3) & 15, (bits & 7).astype("f8")
+    made = numpy.where(exponent, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0), mantissa / 8 * 2.0**-6)
+    made[(bits & 127) == 127] = numpy.nan
+    return numpy.where(bits & 128, -made, made)
+
+
+# Outputs of recorded ops, which have no content before the sequence or program runs
+
+
+class Promise:
+    """Whether a recorder's ops have run, so that their outputs can be read."""
+
+    __slots__ = ("kept", "name")
+
+    def __init__(self, name: str) -> None:
+        self.kept = False
+        self.name = name  # "sequence" or "program"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Promise, (self.name,)
+
+
+WHEN = {"sequence": "when its `with` block ends", "program": "with its first run()"}
+
+
+def _plain(value: Any) -> Any:
+    """Without the guard; raises where there is nothing to read yet."""
+    if isinstance(value, Recorded):
+        value._check()
+        return value.view(numpy.ndarray)
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    return value
+
+
+class Recorded(numpy.ndarray):  # type: ignore[misc]
+    """See above. Operations on it give plain arrays."""
+
+    _promise: Promise | None
+
+    def __array_finalize__(self, obj: Any) -> None:
+        self._promise = getattr(obj, "_promise", None)
+
+    def _check(self) -> None:
+        promise = self._promise
+        if promise is not None and not promise.kept:
+            raise BadArgument(
+                f"this array is written {WHEN[promise.name]}: the {promise.name} that an op was recorded in has not run, and "
+                "there is nothing to read before. Its shape and dtype can be looked at, and it can be given to other ops of "
+                f"the {promise.name}"
+            )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        return getattr(ufunc, method)(*map(_plain, inputs), **{key: _plain(value) for key, value in keywords.items()})
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in SEEN_FROM_OUTSIDE:
+            return super().__array_function__(func, types, args, kwargs)
+        plain = {key: _plain(value) for key, value in kwargs.items()}
+        return func(*map(_plain, args), **plain)
+
+    def __repr__(self) -> str:
+        if self._promise is not None and not self._promise.kept:
+            shape = "×".join(map(str, self.shape)) or "a number"
+            return f"<kops: {shape} {self.dtype}, written {WHEN[self._promise.name]}>"
+        return repr(self.view(numpy.ndarray))
+
+    def __str__(self) -> str:
+        return repr(self) if self._promise is not None and not self._promise.kept else str(self.view(numpy.ndarray))
+
+    def __format__(self, spec: str) -> str:
+        return repr(self) if self._promise is not None and not self._promise.kept else format(self.view(numpy.ndarray), spec)
+
+    def __reduce__(self) -> Any:
+        return _plain(self).__reduce__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _plain(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _plain(self).__deepcopy__(memo)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if not isinstance(found, Recorded):  # a number
+            self._check()
+        return found
+
+
+# Functions that look at shape and place only.
+SEEN_FROM_OUTSIDE = {
+    getattr(numpy, name)
+    for name in ("shape", "ndim", "size", "shares_memory", "may_share_memory", "broadcast_to", "broadcast_arrays", "reshape",
+                 "transpose", "swapaxes", "moveaxis", "squeeze", "expand_dims", "ravel", "atleast_1d", "atleast_2d", "result_type",
+                 "empty_like", "zeros_like", "ones_like", "full_like", "copyto", "putmask")
+    if hasattr(numpy, name)
+}  # fmt: skip
+
+
+def _reading(name: str) -> Any:
+    method = getattr(numpy.ndarray, name)
+
+    def read(self: Recorded, *args: Any, **keywords: Any) -> Any:
+        return method(_plain(self), *map(_plain, args), **keywords)
+
+    read.__name__, read.__doc__ = name, method.__doc__
+    return read
+
+
+for _name in (
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__int__", "__float__", "__complex__", "__index__",
+    "__iter__", "__contains__", "__copy__", "item", "tolist",
+    "tobytes", "tofile", "dump", "dumps", "copy", "astype", "byteswap", "all", "any", "argmax", "argmin", "argsort",
+    "argpartition", "choose", "clip", "compress", "conj", "conjugate", "cumprod", "cumsum", "diagonal", "dot", "flatten", "max",
+    "mean", "min", "nonzero", "prod", "ptp", "repeat", "round", "searchsorted", "std", "sum", "take", "trace", "var",
+):  # fmt: skip
+    if hasattr(numpy.ndarray, _name):
+        setattr(Recorded, _name, _reading(_name))
+
+
+def promised(value: Any, promise: Promise) -> Any:
+    """An output of a recorded op as its caller gets it."""
+    if type(value) is numpy.ndarray:
+        value = value.view(Recorded)
+        value._promise = promise
+        return value
+    return tuple(promised(one, promise) for one in value) if type(value) is tuple else value

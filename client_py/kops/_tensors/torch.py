@@ -14,11 +14,10 @@ from typing import Any
 from .._base.compiled import configure
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, Capturing, Overlap, ShapeMismatch, Unsupported
-from .._base.log import warn
+from .._base.texts import warn
 from .._memory.exports import allocations
 from .._memory.pool import pool
-from .numbers import NumbersOnDevices
-from .operands import Adapter, Layout, Operand, Operands, copied_strides, span, unknown_dtype
+from .operands import Adapter, Layout, NumbersOnDevices, Operand, Operands, copied_strides, span, unknown_dtype
 
 # torch copies more than about 64 KiB with all of its threads. They then poll for milliseconds for more work, and take
 # processors from the daemon (gemm of 512 x 512 in bf16 on two processors: 0.77 ms a call, 0.48 without them). Above

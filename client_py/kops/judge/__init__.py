@@ -13,11 +13,10 @@ in; elsewhere in the interpreter, with checks and without times. Needs NumPy.
 """
 
 from ._judge import Judge, judge
-from ._page import leaderboard, load_verdicts, ranked
 from ._solution import Launch, Scratch, Solution, load_solution
 from ._task import Case, Task, Tolerance, load_task, load_tasks
 from ._timed import Limits
-from ._verdict import KINDS, REASONS, Fault, Measured, Time, Verdict, Worst
+from ._verdict import KINDS, REASONS, Fault, Measured, Time, Verdict, Worst, leaderboard, load_verdicts, ranked
 
 __all__ = [
     "KINDS", "REASONS", "Case", "Fault", "Judge", "Launch", "Limits", "Measured", "Scratch", "Solution", "Task", "Time", "Tolerance",

@@ -10,10 +10,9 @@ from typing import Any
 
 from .. import BadArgument, ConnectFailed, KopsError
 from ._judge import Judge
-from ._page import leaderboard, load_verdicts, summary, text
 from ._solution import Solution, load_solution
 from ._task import load_task
-from ._verdict import Verdict
+from ._verdict import Verdict, leaderboard, load_verdicts, summary, text
 
 DONE, FAILED, USAGE, NO_DAEMON = 0, 1, 2, 3  # exit statuses, as kopsctl's
 UNPROVEN = 5  # nothing is wrong, and not all cases have run
@@ -63,7 +62,7 @@ def _judged(wanted: argparse.Namespace) -> list[Verdict]:
 
 def _write(wanted: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
     if wanted.page:
-        from ._page import write
+        from ._verdict import write
 
         write(verdicts, wanted.page)
     if wanted.kept:

@@ -17,16 +17,14 @@ from typing import Any
 from .. import BadArgument, Client, Device, KopsError
 from .._companions import Stopwatch
 from ._carrier import gpu_of
-from ._draws import Draw
+from ._draws import Draw, Pool, half_of_memory
 from ._gpu import compile_ahead
 from ._host import HostRunner
 from ._machine import Machine
-from ._pool import Pool, half_of_memory
 from ._runner import DRAWS, Job, verdict_of
 from ._solution import Solution
 from ._task import Task
-from ._timed import TIMED_DRAWS, Found, Limits, dtype_of, flops_of, timed
-from ._unseen import SLOW, prepare, usual
+from ._timed import SLOW, TIMED_DRAWS, Found, Limits, dtype_of, flops_of, prepare, timed, usual
 from ._verdict import BaselineFault, Busy, Fault, Gone, HeldBack, Refused, Stop, TaskFault, Verdict
 from ._worker import missing
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import Array, Client, Device, KopsError
 from .._companions import BY_CODE, DTYPES, numpy, view_of, wire_dtype
-from ..profiler._roofline import gflop_s
+from ..profiler._report import gflop_s
 from ._carrier import Carrier
 from ._draws import Draw, compare, new_seed
 from ._gpu import Executor, GpuRunner, errors, wrong_in

@@ -12,12 +12,18 @@ With `torch_profiler=` the trace is one with torch's: its ops and kernels, ours,
 CLOCK_MONOTONIC, which the daemon and its clients share.
 """
 
-from ._averages import Average, Averages
-from ._profile import ProfilerAction, ProfilerActivity, profile, schedule, supported_activities, tensorboard_trace_handler
-from ._recorder import Event
-from ._report import report
-from ._roofline import Peaks
-from ._spans import Span, record_function
+from ._profile import (
+    Average,
+    Averages,
+    ProfilerAction,
+    ProfilerActivity,
+    profile,
+    schedule,
+    supported_activities,
+    tensorboard_trace_handler,
+)
+from ._recorder import Event, Span, record_function
+from ._report import Peaks, report
 
 __all__ = [
     "Average", "Averages", "Event", "Peaks", "ProfilerAction", "ProfilerActivity", "Span", "profile", "record_function", "report",

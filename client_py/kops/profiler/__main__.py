@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import BadArgument, Client, ConnectFailed, KopsError
-from ._report import report
-from ._roofline import Peaks
+from ._report import Peaks, report
 
 DONE, FAILED, NO_DAEMON = 0, 1, 3  # exit statuses, as kopsctl's
 

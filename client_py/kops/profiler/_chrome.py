@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import Device
-from ._recorder import Event
-from ._spans import Span, match
+from ._recorder import Event, Span, match
 
 DEVICE_PIDS = (1 << 31) - 1  # devices count downwards from here: no process has such a number
 UNKNOWN_PIDS, UNKNOWN_PIDS_COUNT = 1 << 30, 1 << 29

@@ -12,14 +12,11 @@ is free, and to another one where a worker, a node or a daemon is lost; each res
 `pip install "ray>=2.9" numpy`.
 """
 
-from . import _travel as _travel
-from ._judge import judge_many
-from ._map import map
+from ._map import judge_many, map
 from ._pool import Pool
 from ._stats import ClusterStats
 from ._trace import ClusterTrace
-from ._travel import GivenUp, WorkersFailed
 from ._work import Run
-from ._worker import WorkerInfo
+from ._worker import GivenUp, WorkerInfo, WorkersFailed
 
 __all__ = ["ClusterStats", "ClusterTrace", "GivenUp", "Pool", "Run", "WorkerInfo", "WorkersFailed", "judge_many", "map"]

@@ -11,8 +11,7 @@ from typing import Any
 from .. import BadArgument, Unsupported
 from .._companions import VERSION, counted, log
 from ._stats import Gathered
-from ._travel import WorkersFailed, ray
-from ._worker import ASIDE, ASIDE_THREADS, THREADS, Worker, WorkerInfo
+from ._worker import ASIDE, ASIDE_THREADS, THREADS, Worker, WorkerInfo, WorkersFailed, ray
 
 FAILURES_MOST = 3  # starts that fail one after the other, for a pool of few workers
 SPREAD = "SPREAD"

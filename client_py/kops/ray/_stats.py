@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import BadArgument
-from .._companions import stats_table, table
+from .._companions import stats_table, texts
 
 KEYS = ("op", "shapes", "dtype", "variant", "device", "node")
 NODES_SHOWN = 8
@@ -86,14 +86,14 @@ class ClusterStats(dict[str, Any]):
             return ""
         names = sorted({row["node"] for row in self["ops"]})
         names = [] if "node" in by or len(names) > NODES_SHOWN else names
-        head = [*by, *(stats_table.TITLES[name] for name in columns), *(f"{table.text(name)} ms" for name in names)]
+        head = [*by, *(stats_table.TITLES[name] for name in columns), *(f"{texts.text(name)} ms" for name in names)]
         shown = lines[:limit]
         cells = [
-            [*(line.key_cell(key) for key in by), *map(line.cell, columns), *(table.number(line.of(name)) for name in names)]
+            [*(line.key_cell(key) for key in by), *map(line.cell, columns), *(texts.number(line.of(name)) for name in names)]
             for line in shown
         ]
         more = f"\nand {len(lines) - len(shown)} more" if len(lines) > len(shown) else ""
-        return table.layout([head, *cells], "l" * len(by) + "r" * (len(head) - len(by))) + more
+        return texts.layout([head, *cells], "l" * len(by) + "r" * (len(head) - len(by))) + more
 
     def __str__(self) -> str:
         told = [f"{one['node']}: {one['items']} items{', lost' if one['lost'] else ''}" for one in self["nodes"]]
@@ -106,7 +106,7 @@ class _Line(stats_table.Line):
         self.keys["node"] = row["node"]
 
     def key_cell(self, key: str) -> str:
-        return table.text(self.keys[key]) if key == "node" else self.cell(key)
+        return texts.text(self.keys[key]) if key == "node" else self.cell(key)
 
     def of(self, node: str) -> float | None:
         us = [us for row, _, us in self.timed if row["node"] == node]

@@ -17,8 +17,7 @@ from .._companions import log
 from ..profiler._chrome import DEVICE_PIDS, Trace
 from ..profiler._profile import _to_time_of_day
 from ._pool import Member, Pool
-from ._travel import ray
-from ._worker import EVENTS, Begun, Outcome, Part, events
+from ._worker import EVENTS, Begun, Outcome, Part, events, ray
 
 # Clocks: a node's beside the driver's, as exactly as questions and answers tell
 

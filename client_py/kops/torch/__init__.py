@@ -44,9 +44,11 @@ if not hasattr(_torch.library, "register_vmap"):
 
 from .._base.declarations import OPS as _OPS  # noqa: E402
 from . import _ops as _made  # noqa: E402
-from ._clients import client, use  # noqa: E402
-from ._compile import compile_kernel  # noqa: E402
-from ._kernels import custom_op  # noqa: E402
+from ._kernels import (
+    compile_kernel,  # noqa: E402
+    custom_op,  # noqa: E402
+)
+from ._where import client, use  # noqa: E402
 
 __all__ = ["client", "compile_kernel", "custom_op", "use"]
 

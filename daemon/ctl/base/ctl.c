@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "json.h"
+#include "output.h"
 
 /* ---- connection ---- */
 

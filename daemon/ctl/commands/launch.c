@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
 #include "compile.h"
 #include "data/data.h"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/json.h"
+#include "base/output.h"
 #include "commands.h"
 #include "metrics.h"
 

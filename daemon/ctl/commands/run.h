@@ -3,8 +3,8 @@
 #define KOPS_CTL_RUN_H
 
 #include "base/ctl.h"
-#include "data/reference.h"
-#include "view/measure.h"
+#include "data/data.h"
+#include "view/rows.h"
 
 /* A tensor and its memory: shared, or the device's with a copy here. */
 struct operand {

@@ -1,4 +1,4 @@
-/* The live view of kopsctl top, on a terminal by ncurses. It shows the text of top_view.c, cut to the terminal's size.
+/* The live view of kopsctl top, on a terminal by ncurses. It shows the text of top.c, cut to the terminal's size.
  * Single-threaded. */
 #include <curses.h>
 #include <poll.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/table.h"
+#include "base/output.h"
 #include "top.h"
 
 static const int64_t answer_ms = 5000; /* the keys are dead meanwhile */

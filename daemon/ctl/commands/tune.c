@@ -5,8 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/json.h"
-#include "base/table.h"
+#include "base/output.h"
 #include "commands.h"
 #include "run.h"
 

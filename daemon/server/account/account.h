@@ -11,9 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "server/account/account.h"
 #include "server/account/identity.h"
-#include "server/account/limits.h"
 #include "server/account/schedule.h"
 #include "util/close_queue.h"
 #include "util/error.h"
@@ -86,7 +84,7 @@ struct account {
     unsigned references;
     struct list pressed_link, paused; /* paused: connections that are not read, see peer/user_pressure.h */
     const void *exempt;               /* the connection that is read all the same; NULL: none */
-    /* The connection whose long reply is being built (peer/long_reply.h); NULL: none. */
+    /* The connection whose long reply is being built (peer/request.h); NULL: none. */
     struct connection *builds_reply;
     struct list held;                          /* streams that wait, in the order of looks: see exec/timeline.c */
     struct list held_link;                     /* in that room's list of users */

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "util/error.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 struct account;
 

@@ -41,7 +41,6 @@ enum isolation {
 extern const char *const isolation_names[ISOLATE_COUNT];
 
 struct server_config {
-    const char *default_device; /* UUID or index; NULL: the first */
     uint64_t max_connections;
     uint64_t message_bytes;    /* bytes of one request */
     uint64_t inflight;         /* unanswered requests a connection */

@@ -9,18 +9,18 @@
 #ifndef KOPS_SERVER_BASE_SHARED_H
 #define KOPS_SERVER_BASE_SHARED_H
 
+#include <stdatomic.h>
 #include <sys/types.h>
 #include <uv.h>
 
-#include "backend/devices.h"
+#include "backend/backend.h"
 #include "backend/mapping.h"
-#include "core/dtype.h"
+#include "core/tensor.h"
 #include "proto/generated/methods.h"
 #include "rpc/value.h"
 #include "server/account/account.h"
 #include "server/account/host_room.h"
 #include "server/account/schedule.h"
-#include "server/base/activity.h"
 #include "server/base/config.h"
 #include "util/list.h"
 
@@ -68,6 +68,30 @@ struct admission {
 /* The daemon's state, and its name on the wire. */
 enum server_state { STATE_SERVING, STATE_DRAINING, STATE_STOPPING, STATE_COUNT };
 extern const char *const server_state_names[STATE_COUNT];
+
+/* Activity: the request that the loop carries out, for the watchdog's thread, which may not touch the loop's objects
+ * and must say in the log where a blocked loop stands. The loop alone writes, with one relaxed store a word. A reader
+ * gets a consistent picture only while the loop stands still, which is when it reads. */
+struct activity {
+    _Atomic(const char *) what; /* the method, a string of a table; NULL: none */
+    atomic_int pid;
+    atomic_uint uid; /* or an identity's number */
+};
+
+#define activity_store(at, value) atomic_store_explicit((at), (value), memory_order_relaxed)
+#define activity_load(at)         atomic_load_explicit((at), memory_order_relaxed)
+
+static inline void activity_begin(struct activity *a, const char *what, pid_t pid, uid_t uid)
+{
+    activity_store(&a->what, what);
+    activity_store(&a->pid, (int)pid);
+    activity_store(&a->uid, (unsigned)uid);
+}
+
+static inline void activity_end(struct activity *a)
+{
+    activity_store(&a->what, NULL);
+}
 
 struct server {
     struct server_config config;

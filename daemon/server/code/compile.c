@@ -7,7 +7,6 @@
 #include "compile/service.h"
 #include "server/code/code.h"
 #include "server/code/kernel.h"
-#include "server/code/module.h"
 #include "server/code/room.h"
 #include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"

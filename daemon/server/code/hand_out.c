@@ -7,14 +7,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "server/code/code.h"
 #include "server/code/kernel.h"
 #include "server/code/room.h"
 #include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
-#include "util/work.h"
+#include "util/loop.h"
 
 struct hand_out {
     struct work work;

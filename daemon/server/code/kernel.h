@@ -1,11 +1,64 @@
-/* Kernels of users: an entry of a module with the signature that its client declared, as an op with arguments.
- *
- * A kernel is counted: the connection's id for it, programs and runs hold references. Thread: loop. */
+/* Kernels of users, and the modules that they are entries of. Thread: loop; loading and unloading run on the pool. */
 #ifndef KOPS_SERVER_CODE_KERNEL_H
 #define KOPS_SERVER_CODE_KERNEL_H
 
+#include "compile/compiled.h"
 #include "core/kernel.h"
-#include "server/code/module.h"
+#include "server/account/account.h"
+#include "server/peer/connection.h"
+#include "util/loop.h"
+
+/* ---- modules ----
+ *
+ * Binaries of users' kernels that are loaded on devices. A binary is loaded once a device and domain, for all
+ * connections there. Connections' ids, kernels, programs and runs hold references. A module without references stays
+ * loaded for the next user of its binary, if it is small and few such modules are kept, and if its domain is not one
+ * connection's. */
+
+enum module_state { MODULE_LOADING, MODULE_READY, MODULE_FAILED };
+
+/* Waits until a module is loaded. */
+struct module_waiter {
+    struct list link;
+    void (*ready)(struct module_waiter *waiter); /* the module is loaded, or failed to load */
+};
+
+struct module {
+    struct list link; /* in the room's used or idle list */
+    struct server *server;
+    unsigned refs;
+    enum module_state state;
+    struct compiled *compiled;          /* a reference */
+    struct backend_device *device;      /* NULL: no device here runs the binary, and it is not loaded */
+    uint64_t domain;                    /* jobs of this domain launch it */
+    struct backend_code *loaded;        /* NULL: not loaded */
+    struct backend_function *functions; /* owned: one for each of compiled->entries */
+    struct error error;                 /* set with MODULE_FAILED */
+    struct list waiters;                /* struct module_waiter */
+    struct work work;
+    struct backend_work domain_work; /* loads it for a domain that has a process */
+};
+
+/* Unloads the idle modules, once no work runs any more. */
+void modules_unload(struct server *s);
+
+/* A reference to the module of the binary on the device (NULL: not loaded) for a domain's jobs. NULL: no memory. */
+struct module *module_take(struct server *s, struct compiled *compiled, struct backend_device *device, uint64_t domain);
+struct module *module_ref(struct module *module);
+void module_unref(struct module *module);
+/* Only while it is MODULE_LOADING. */
+void module_wait(struct module *module, struct module_waiter *waiter);
+
+/* Whether a binary for `arch` ("sm_90a") runs on the device. */
+bool module_runs_on(const char *arch, const struct backend_device *device);
+/* The architecture that sources are compiled for by default: the device's own, with all its features. "" for a device
+ * that runs no kernels of users. */
+void module_default_arch(const struct backend_device *device, char into[COMPILED_ARCH_SIZE]);
+
+/* ---- kernels ----
+ *
+ * An entry of a module with the signature that its client declared, as an op with arguments. A kernel is counted: the
+ * connection's id for it, programs and runs hold references. */
 
 /* A connection's id for a module: the result of `compile`. */
 struct client_module {

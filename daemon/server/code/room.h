@@ -4,7 +4,7 @@
 #define KOPS_SERVER_CODE_ROOM_H
 
 #include "compile/service.h"
-#include "server/code/module.h"
+#include "server/code/kernel.h"
 #include "util/idtable.h"
 
 struct modules {

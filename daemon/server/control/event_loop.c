@@ -1,7 +1,5 @@
-#include "server/control/event_loop.h"
-
+/* The event loop: the order of work in a turn, and the decision to sleep. Thread: loop. */
 #include "server/control/room.h"
-#include "server/control/shutdown.h"
 #include "server/exec/exec.h"
 #include "server/peer/listener.h"
 #include "server/peer/peers.h"
@@ -9,7 +7,11 @@
 #include "server/tune/tune.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/watch.h"
+#include "util/loop.h"
+
+static void busy_poll_init(struct server *s);
+static bool busy_poll_slice(struct server *s);
+static void idle_exit_step(struct server *s);
 
 static void check_lost(struct server *s)
 {
@@ -22,7 +24,8 @@ static void check_lost(struct server *s)
         }
 }
 
-void event_loop_turn(struct server *s)
+/* Does all work that needs no waiting. Replies of one turn leave in one write a connection. */
+static void event_loop_turn(struct server *s)
 {
     exec_poll(s);
     tune_step(s);
@@ -123,11 +126,14 @@ void event_loop_stop(struct server *s)
 
 /* ---- busy poll ---- */
 
+/* The busy poll: polls rings, devices and sockets for up to server.spin_us before the loop sleeps. Owns the budget,
+ * which shrinks while polling does not pay. */
+
 /* A slice is short, so that timers, new connections and other sockets get their turn soon. Where many sockets are busy
  * there are no slices: the loop asks for all sockets in one call. */
 enum { SLICE_NS = 20000, SHRINKS_TO = 8, FEW_NEW = 8, LOOKS = 4 };
 
-void busy_poll_init(struct server *s)
+static void busy_poll_init(struct server *s)
 {
     s->control->busy_poll_ns = s->config.spin_us * 1000;
 }
@@ -167,7 +173,9 @@ static bool wanted(struct server *s, uint64_t now)
     return exec_ends_soon(s, now) || (gap < s->config.spin_us * 1000 && !exec_has_forecasts(s) && exec_may_complete(s));
 }
 
-bool busy_poll_slice(struct server *s)
+/* Polls rings, devices and recent sockets for a slice of the budget, then lets the loop look at everything else. True:
+ * the loop must come back without sleeping, to poll on or since the last turn has left work. */
+static bool busy_poll_slice(struct server *s)
 {
     uint64_t now, end;
 
@@ -221,7 +229,8 @@ static void on_timer(uv_timer_t *timer)
     shutdown_begin(s);
 }
 
-void idle_exit_step(struct server *s)
+/* Begins and ends the wait. Called in every turn of the loop. */
+static void idle_exit_step(struct server *s)
 {
     uv_timer_t *timer = &s->control->idle_exit;
     const bool waits = s->config.idle_exit_s && is_unused(s);

@@ -1,14 +1,11 @@
-#include "server/control/shutdown.h"
-
+/* The shutdown: refuses new work, sends the replies of work in flight, closes everything, in that order and within
+ * server.shutdown_grace_ms. Thread: loop. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "server/code/code.h"
-#include "server/control/event_loop.h"
 #include "server/control/room.h"
-#include "server/control/socket_folder.h"
-#include "server/control/watchdog.h"
 #include "server/exec/exec.h"
 #include "server/observe/observe.h"
 #include "server/peer/back_pressure.h"
@@ -19,6 +16,8 @@
 #include "server/tune/tune.h"
 #include "util/clock.h"
 #include "util/log.h"
+
+static void drain_close(struct server *s);
 
 enum { LOST_GRACE_MS = 500, WIND_UP_MS = 10000 };
 
@@ -199,7 +198,7 @@ void drain_init(struct server *s)
     s->control->drain.timer.data = s;
 }
 
-void drain_close(struct server *s)
+static void drain_close(struct server *s)
 {
     uv_close((uv_handle_t *)&s->control->drain.timer, NULL);
 }

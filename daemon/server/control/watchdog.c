@@ -1,5 +1,11 @@
-#include "server/control/watchdog.h"
-
+/* The watchdog: a thread of its own that ends the process when the loop does not turn any more.
+ *
+ * The thread asks the loop for a sign of life now and then. While signs come it tells the service manager
+ * (hooks.alive). When none has come for server.loop_timeout_s it logs where the loop stands and ends the process: a
+ * blocked loop serves no client.
+ *
+ * Time is counted in the thread's own ticks, so that a machine that slept, or a process that was stopped, is not taken
+ * for a blocked loop. Thread: these functions are the loop's. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

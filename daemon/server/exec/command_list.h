@@ -71,7 +71,7 @@ void command_list_release(struct command_list *commands);
 /* "tensors[7].": the prefix of a sequence's tensor in errors. i < SEQUENCE_TENSORS_MAX. */
 const char *tensor_path(unsigned i);
 
-/* tensor_decode.c: decodes one tensor map and takes its mapping into use. `path` is put before its keys in errors
+/* step_decode.c: decodes one tensor map and takes its mapping into use. `path` is put before its keys in errors
  * ("in[0]."). *ret_buffer is the id of its buffer; 0: it has none. */
 int tensor_decode(struct connection *c, const struct rpc_value *value, const char *path, struct tensor *ret_tensor,
                   struct operand_ref *ref, uint64_t *ret_buffer, struct error *e);
@@ -81,7 +81,6 @@ int tensor_decode_layout(const struct rpc_arg *args, const char *path, struct te
 int tensor_use_buffer(struct connection *c, uint64_t id, const char *path, struct operand_ref *ref, uint64_t *ret_size,
                       struct error *e);
 
-/* step_decode.c */
 /* Makes the step's plan, and checks shapes, overlap and writable memory, once its tensors and attributes are known;
  * again when memory was bound anew. */
 int step_plan(struct command_list *commands, unsigned i, struct error *e);
@@ -103,12 +102,5 @@ int command_list_choose_device(struct server *s, const struct command_list *comm
 int command_list_decode(struct connection *c, const struct rpc_arg *tensors, const struct rpc_arg *ops,
                         const struct rpc_arg *device, uint64_t *ret_buffers, struct command_memory *counted_in,
                         struct command_list *commands, struct backend_device **ret_device, struct error *e);
-
-/* launch_decode.c */
-/* Fills the i-th step from an op map of a sequence, whose `kernel` is there; makes its plan. */
-int launch_decode_step(struct connection *c, struct command_list *commands, unsigned i, const struct rpc_arg *args,
-                       struct error *e);
-/* Checks that the addresses are still aligned as declared, after memory was bound anew. */
-int launch_check_alignment(const struct command_list *commands, unsigned i, struct error *e);
 
 #endif

@@ -1,19 +1,13 @@
 /* counters: a run of one step whose device counts, alone and on copies of its operands. Thread: loop. */
-#include "core/counters.h"
-
 #include <stdlib.h>
 
+#include "core/counters.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 
 enum { N_RUN = RUN_done + 1, N_LAUNCH = LAUNCH_done + 1 };
-
-static int missing(const char *key, const char *beside, struct error *e)
-{
-    return error_at(e, ERROR_MISSING_KEY, "", key, beside);
-}
 
 static int refuse_keys(const struct rpc_arg *args, const unsigned *keys, const char *const *names, unsigned n,
                        const char *why, struct error *e)
@@ -37,9 +31,9 @@ static int decode_op(struct connection *c, struct run *run, const struct rpc_arg
     if (refuse_keys(args, others, names, sizeof(names) / sizeof(names[0]), "takes `kernel` beside it", e) < 0)
         return -1;
     if (!args[COUNTERS_in].present)
-        return missing("in", "required beside `op`", e);
+        return error_at(e, ERROR_MISSING_KEY, "", "in", "required beside `op`");
     if (!args[COUNTERS_out].present)
-        return missing("out", "required beside `op`", e);
+        return error_at(e, ERROR_MISSING_KEY, "", "out", "required beside `op`");
     return run_decode_single(c, run, of_run, e);
 }
 
@@ -56,7 +50,7 @@ static int decode_kernel(struct connection *c, struct run *run, const struct rpc
                     e) < 0)
         return -1;
     if (!args[COUNTERS_args].present)
-        return missing("args", "required beside `kernel`", e);
+        return error_at(e, ERROR_MISSING_KEY, "", "args", "required beside `kernel`");
     return launch_decode(c, run, of_launch, e);
 }
 
@@ -66,7 +60,8 @@ static int decode_work(struct connection *c, struct run *run, const struct rpc_a
         return error_at(e, ERROR_INVALID_ARGUMENT, "", "op", "not beside `kernel`: counters are of one of them");
     if (args[COUNTERS_kernel].present)
         return decode_kernel(c, run, args, e);
-    return args[COUNTERS_op].present ? decode_op(c, run, args, e) : missing("op", "required, or `kernel`", e);
+    return args[COUNTERS_op].present ? decode_op(c, run, args, e)
+                                     : error_at(e, ERROR_MISSING_KEY, "", "op", "required, or `kernel`");
 }
 
 static int decode_cache(const struct rpc_arg *arg, bool *ret_warm, struct error *e)

@@ -4,7 +4,6 @@
  *
  * A timer looks while there are jobs. A stream is stuck when its first job is the same, with as many ended executions,
  * over several ticks, and no job that came before it progressed either. A job pays for one comparison. */
-#include "server/exec/device_watchdog.h"
 
 #include <stdio.h>
 #include <string.h>

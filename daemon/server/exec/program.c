@@ -1,5 +1,4 @@
-#include "server/exec/program.h"
-
+/* Programs: recorded sequences, which a connection runs by id. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/exec/program.h"
+#include "core/counters.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/request.h"
@@ -42,7 +42,12 @@ static const struct error *end_error(const struct run *run, struct error *into)
         error_set(into, ERROR_SHUTTING_DOWN, "the daemon is ending, and the job had not started; connect again");
         return into;
     }
-    set_stop_error(run, true, run->job.forced ? forced : run->job.started_ns ? undefined : not_started, into);
+    /* A job that came back to begin anew has begun once. */
+    set_stop_error(run, true,
+                   run->job.forced                                  ? forced
+                   : run->job.started_ns || run->job.begun_anew > 0 ? undefined
+                                                                    : not_started,
+                   into);
     return into;
 }
 
@@ -160,6 +165,47 @@ static double device_us(struct run *run, uint64_t now_ns)
     return us;
 }
 
+/* The values that are known, with their names. */
+static struct rpc_values known(struct rpc_number *ret, const double *values, unsigned n, const char *(*name)(unsigned))
+{
+    unsigned there = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        if (!isnan(values[i]))
+            ret[there++] = (struct rpc_number){name(i), values[i]};
+    return (struct rpc_values){there, rpc_each_number, ret};
+}
+
+static void write_counters(struct rpc_output *out, const struct run *run)
+{
+    const struct backend_counters *c = run->counters;
+    const struct counter_launch *l = &c->launch;
+    struct rpc_number values[COUNTER_COUNT], stalls[STALL_COUNT];
+    double stalls_pct[STALL_COUNT];
+    char why[COUNTER_WHY_BYTES];
+    const enum counter_verdict verdict = counters_judge(c, why);
+    const struct counter_launch_map launch = {
+        .grid = {3, rpc_each_u32, l->grid},
+        .block = {3, rpc_each_u32, l->block},
+        .registers = l->registers,
+        .static_shared = l->static_shared,
+        .dynamic_shared = l->dynamic_shared,
+        .local_bytes = l->local_bytes,
+        .occupancy_pct = l->occupancy_pct,
+        .limiter = c->has_launch ? counter_limiter_name(l->limiter) : NULL,
+    };
+
+    for (unsigned i = 0; i < STALL_COUNT; i++)
+        stalls_pct[i] = counters_stall_pct(c, i);
+    rpc_write_record(out, RECORD(counters_reply, .device = run->device->info.uuid,
+                                 .variant = run->commands.steps[0].variant_used, .kernel = c->kernel,
+                                 .kernels = c->kernels, .passes = c->passes, .copied_bytes = c->copied_bytes,
+                                 .verdict = counter_verdict_name(verdict), .why = why,
+                                 .values = known(values, c->values, COUNTER_COUNT, counter_name),
+                                 .stalls = known(stalls, stalls_pct, STALL_COUNT, counter_stall_name),
+                                 .launch = c->has_launch ? &launch : NULL, .others = {c->knows_others, c->others}));
+}
+
 void run_reply(struct request *r, struct run *run)
 {
     struct server *s = r->connection->server;
@@ -167,8 +213,8 @@ void run_reply(struct request *r, struct run *run)
     const double total_us = clock_us_between(r->received_ns, now);
     const bool several = run->job.repeat > 1 && run->job.n_samples && !run->sampled;
     const struct rpc_maybe exclusive = {run->job.exclusive, run->job.was_alone};
-    const char *const uuid = run->device->info.uuid, *const timer = timer_of(run);
     const struct command_list *const b = &run->commands;
+    const char *uuid, *timer;
     struct timings_map timings;
     struct rpc_output *out;
     double *sorted;
@@ -187,8 +233,10 @@ void run_reply(struct request *r, struct run *run)
     out = request_result(r);
     if (!out)
         return;
+    uuid = run->device->info.uuid; /* a refused run may have no device */
+    timer = timer_of(run);
     if (run->counters) {
-        run_write_counters(out, run);
+        write_counters(out, run);
         return;
     }
     sorted = several ? sort_samples(run->samples, run->job.n_samples) : NULL;

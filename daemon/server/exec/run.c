@@ -4,12 +4,93 @@
 
 #include "server/code/code.h"
 #include "server/exec/exec.h"
-#include "server/exec/program.h"
 #include "server/exec/room.h"
-#include "server/exec/timeline.h"
 #include "server/memory/connection_resources.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
+
+static void run_deadline(struct run *run);
+static void run_finish(struct run *run);
+
+/* ---- deadlines: when one passes, the run is stopped; one timer is set to the earliest ---- */
+
+static void on_timer(uv_timer_t *timer);
+
+static void arm(struct server *s)
+{
+    uint64_t earliest = UINT64_MAX, now = clock_now_ns();
+
+    list_for_each_safe (node, after, &s->exec->deadlines) {
+        const struct run *run = list_entry(node, struct run, deadline_link);
+
+        if (run->deadline_ns < earliest)
+            earliest = run->deadline_ns;
+    }
+    if (earliest == UINT64_MAX) {
+        uv_timer_stop(&s->exec->deadline_timer);
+        return;
+    }
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->exec->deadline_timer, on_timer, earliest > now ? (earliest - now) / 1000000 + 1 : 0, 0);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    bool again = true;
+
+    /* A late run leaves the list. Stopping one run may end others, so the search begins anew. */
+    while (again) {
+        uint64_t now = clock_now_ns();
+
+        again = false;
+        list_for_each_safe (node, after, &s->exec->deadlines) {
+            struct run *run = list_entry(node, struct run, deadline_link);
+
+            if (run->deadline_ns <= now) {
+                run_deadline(run);
+                again = true;
+                break;
+            }
+        }
+    }
+    arm(s);
+}
+
+void deadlines_init(struct server *s)
+{
+    list_init(&s->exec->deadlines);
+    uv_timer_init(&s->loop, &s->exec->deadline_timer);
+    s->exec->deadline_timer.data = s;
+}
+
+/* run_deadline() is called at `at_ns`, or earlier where the run has an earlier deadline. */
+static void deadline_set(struct run *run, uint64_t at_ns)
+{
+    struct server *s = run->stream->connection->server;
+
+    if (run->deadline_ns && run->deadline_ns <= at_ns)
+        return;
+    if (!run->deadline_ns)
+        list_append(&s->exec->deadlines, &run->deadline_link);
+    run->deadline_ns = at_ns;
+    arm(s);
+}
+
+/* The run has no deadline any more. */
+static void deadline_remove(struct run *run)
+{
+    struct server *s = run->stream->connection->server;
+
+    if (!run->deadline_ns)
+        return;
+    run->deadline_ns = 0;
+    list_remove(&run->deadline_link);
+    if (list_empty(&s->exec->deadlines))
+        uv_timer_stop(&s->exec->deadline_timer);
+}
+
+/* ---- a run's life ---- */
 
 enum {
     SAMPLE_ONE_IN = 61 /* an untimed run in so many is timed; not a power of two, since clients' loops often are */
@@ -224,12 +305,21 @@ static void enqueue(struct request *r, struct run *run, struct stream *stream)
         stream_advance(stream);
 }
 
+static void free_counters(struct run *run)
+{
+    if (!run->counters)
+        return;
+    request_of(run)->connection->account->counting = false;
+    free(run->counters);
+    run->counters = run->job.counters = NULL;
+}
+
 static void run_release(struct run *run)
 {
     if (run->program)
         program_end_run(run);
     command_list_release(&run->commands);
-    run_free_counters(run);
+    free_counters(run);
     if (run->samples != &run->sample)
         free(run->samples);
     run->samples = NULL;
@@ -352,7 +442,8 @@ void run_end(struct run *run)
     barriers_advance(c);
 }
 
-void run_finish(struct run *run)
+/* Like run_end(), then advances the run's stream. */
+static void run_finish(struct run *run)
 {
     struct stream *stream = run->stream;
 
@@ -391,7 +482,9 @@ static bool can_stop(const struct run *run, enum run_stop why)
     return run->stop == RUN_GOES_ON || (why == RUN_ABANDONED && run->stop != RUN_ABANDONED);
 }
 
-void run_stop(struct run *run, enum run_stop why)
+/* Stops a run, unless it was stopped before. A run that no device has ends at once. A submitted one ends when the
+ * device lets go of it. */
+static void run_stop(struct run *run, enum run_stop why)
 {
     if (!can_stop(run, why))
         return;
@@ -409,7 +502,9 @@ void run_stop(struct run *run, enum run_stop why)
         run_finish(run);
 }
 
-void run_deadline(struct run *run)
+/* The run's deadline has passed. Where run_end_now() ends it now, it is answered then. Otherwise it is answered first,
+ * and ends when the device lets go of it. */
+static void run_deadline(struct run *run)
 {
     deadline_remove(run);
     if (run_can_end_now(run)) {

@@ -65,22 +65,13 @@ struct run_observer {
 void run_begin(struct run *run, const struct run_options *o);
 /* Refuses a run: answers with the error, for ordered work in its turn. Gives everything back. */
 void run_refuse(struct run *run, const struct run_options *o, const struct error *e);
-/* Stops a run, unless it was stopped before. A run that no device has ends at once. A submitted one ends when the
- * device lets go of it. */
-void run_stop(struct run *run, enum run_stop why);
-/* The run's deadline has passed. Where run_end_now() ends it now, it is answered then. Otherwise it is answered first,
- * and ends when the device lets go of it. */
-void run_deadline(struct run *run);
 /* The run has ended: replies and gives everything back. */
 void run_end(struct run *run);
-/* Like run_end(), then advances the run's stream. */
-void run_finish(struct run *run);
 /* For every method that runs ops: an empty run; its priority; after the command list is decoded, the job. */
 void run_init(struct run *run);
 /* Decodes one op (RUN_…) or one launch (LAUNCH_…): the command list and the device. */
 int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
-int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
 int run_set_job(struct run *run, const struct run_options *o, struct error *e);
 /* The run_options of such a method, from its arguments. */
 #define RUN_OPTIONS(METHOD)                                                                                            \
@@ -95,9 +86,6 @@ void run_stop_all(struct connection *c, enum run_stop why);
 
 /* reply.c: tells the observer of the ended run, and answers it unless it was answered before. */
 void run_reply(struct request *r, struct run *run);
-/* counters_reply.c: writes the result of a run that counted; gives back what it took. */
-void run_write_counters(struct rpc_output *out, const struct run *run);
-void run_free_counters(struct run *run);
 /* Answers a stopped run whose job a device still has. */
 void run_reply_early(struct run *run);
 
@@ -110,10 +98,6 @@ bool run_can_end_now(const struct run *run);
  * other's: false. It ends when it is the first one. */
 bool run_end_now(struct run *run);
 
-/* run_deadline() is called at `at_ns`, or earlier where the run has an earlier deadline. */
-void deadline_set(struct run *run, uint64_t at_ns);
-/* The run has no deadline any more. */
-void deadline_remove(struct run *run);
 void deadlines_init(struct server *s);
 
 #endif

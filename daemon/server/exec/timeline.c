@@ -1,19 +1,24 @@
-#include "server/exec/timeline.h"
-
+/* Ordered work. A run waits for its ready word in shared memory, which the client's CUDA stream writes. When it has
+ * ended, its done word is written, for which the client's stream waits. See PROTOCOL.md, Ordered work.
+ *
+ * A waiting run stays in the daemon; no wait is ever put on the device. So a client holds up neither a channel of the
+ * GPU nor a driver call that waits for the whole context (freeing memory, loading code).
+ *
+ * Thread: loop. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/error.h"
+#include "util/loop.h"
 
 enum {
     PAGE_BYTES = 4096,

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/memory/memory.h"
 #include "server/peer/connection.h"
 
 struct shared_charge *connection_charge_mapping(struct connection *c, const struct mapping *m, uint64_t declared,
@@ -237,7 +236,8 @@ void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, u
     buffer->size = size;
 }
 
-void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
+/* Frees the buffer and its references. */
+static void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer)
 {
     idtable_remove(&c->memory->buffers, buffer->id);
     *bytes_like(c, buffer) -= buffer->size;

@@ -8,6 +8,7 @@
 #include "server/account/account.h"
 #include "server/base/shared.h"
 #include "server/peer/connection.h"
+#include "server/peer/request.h"
 #include "util/idtable.h"
 
 enum { INLINE_BUCKETS = 256 };
@@ -79,8 +80,6 @@ struct buffer_ref *connection_add_buffer(struct connection *c, struct mapping *m
                                          uint64_t size, enum buffer_kind kind, struct error *e);
 /* Notes that the buffer has become larger. */
 void connection_resize_buffer(struct connection *c, struct buffer_ref *buffer, uint64_t size);
-/* Frees the buffer and its references. */
-void connection_drop_buffer(struct connection *c, struct buffer_ref *buffer);
 
 /* Release a buffer for the method `release`: 0, or -1 and unknown_buffer. */
 int connection_release_buffer(struct connection *c, uint64_t id, struct error *e);
@@ -92,12 +91,18 @@ void memory_limit_connection(struct connection *c);
 /* Charges for descriptors that are kept while a mapping exists: QUOTA_FDS of the user that registered the memory.
  * Thread: loop. */
 
-struct connection;
-
 /* The descriptor of a pool, and its copy where the device's backend keeps one. Paid once a mapping. */
 int kept_fds_pay_pool(struct connection *c, struct mapping *m, struct error *e);
 /* `n` more descriptors of a mapping, where the device's backend keeps copies of them; and back. */
 int kept_fds_pay(struct connection *c, struct mapping *m, unsigned n, struct error *e);
 void kept_fds_refund(struct mapping *m, unsigned n);
+
+/* ---- the room ---- */
+
+/* Sets up the registry of mappings. */
+void memory_init(struct server *s);
+
+/* Sizes of the requests' states. */
+extern const size_t alloc_state_bytes, trim_state_bytes;
 
 #endif

@@ -1,6 +1,6 @@
 /* The methods alloc and trim. alloc: the backend makes zeroed memory on the pool, and the client gets its descriptor.
  * trim: closes the connection's unused mappings. */
-#include "server/memory/memory.h"
+#include "server/memory/connection_resources.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,10 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
 #include "server/peer/request.h"
-#include "util/shortage.h"
+#include "util/error.h"
 
 /* The state of an alloc request. */
 struct alloc {

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "server/memory/connection_resources.h"
 #include "server/peer/request.h"
 

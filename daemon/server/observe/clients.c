@@ -1,5 +1,4 @@
-#include "server/observe/clients.h"
-
+/* The method `clients`: connections, users and devices; and the status line. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,37 +6,15 @@
 #include "server/code/code.h"
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
-#include "server/observe/conditions.h"
 #include "server/observe/executors.h"
 #include "server/observe/latency.h"
 #include "server/observe/observe.h"
 #include "server/observe/room.h"
-#include "server/observe/sampling.h"
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
-#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
-
-/* ---- visibility ---- */
-
-bool may_see(const struct connection *viewer, uid_t uid)
-{
-    return viewer->uid == uid || access_allows(viewer, ACCESS_ADMINISTER);
-}
-
-bool may_see_account(const struct connection *viewer, const struct account *a)
-{
-    return viewer->account == a || may_see(viewer, a->uid);
-}
-
-const char *identity_of(const struct server *s, uid_t number)
-{
-    return uid_is_identity(number) ? identities_name(&s->accounts.identities, number) : NULL;
-}
-
-/* ---- the method ---- */
 
 static struct quantiles_map quantiles_of(const struct connection *c, enum latency_part part)
 {

@@ -1,6 +1,5 @@
 #include "server/observe/executors.h"
 
-#include "server/observe/clients.h"
 #include "server/peer/access.h"
 #include "util/clock.h"
 

@@ -4,10 +4,11 @@
 #define KOPS_SERVER_OBSERVE_ROOM_H
 
 #include "backend/conditions.h"
-#include "server/observe/late.h"
+#include "server/exec/run.h"
 #include "server/observe/latency.h"
 #include "server/observe/profile.h"
-#include "util/work.h"
+#include "server/peer/request.h"
+#include "util/loop.h"
 
 /* Numbers that only the system or a driver knows, asked for on the pool. See sampling.c. */
 struct sampling {
@@ -23,7 +24,7 @@ struct sampling {
     uint64_t conditions_ns; /* time of the request for them; the pool's while it is busy */
 };
 
-/* Readings of devices for the method `conditions`, see conditions.c. */
+/* Readings of devices for the method `conditions`. */
 struct readings {
     struct work work;
     bool busy;
@@ -40,6 +41,18 @@ struct clients_walk {
     struct list *at;  /* the next connection */
     size_t count_at;  /* place for the number of rows */
     uint32_t n_clients;
+};
+
+/* Times of runs that come after their replies. Those of the last LATE_MAX runs are expected; a time that has not come
+ * by then is lost. */
+enum { LATE_MAX = 1024 };
+
+/* The time of a run that ended with timed_later. */
+struct late {
+    uint64_t token;        /* 0: none */
+    uint64_t row;          /* row of the profile; 0: none */
+    struct connection *of; /* NULL: it is gone */
+    struct latency_op *op; /* or NULL */
 };
 
 struct observe {
@@ -65,5 +78,36 @@ struct connection_statistics {
     struct trace *trace;         /* a reference; NULL: it never began one */
     uint32_t traced;             /* the traces that know it, a bit each */
 };
+
+/* ---- sampling.c: numbers that only the system or a driver knows ---- */
+
+void sampling_init(struct server *s);
+void sampling_close(struct server *s);
+
+/* Takes a new sample, then calls long_reply_enqueue(). If the sample is late, the reply has the last one. */
+void sampling_enqueue(struct request *r, bool (*first)(struct long_reply *reply));
+
+/* Readings for the method `conditions`. */
+int readings_init(struct server *s, struct error *e);
+void readings_close(struct server *s);
+
+/* The conditions map of results.json. */
+struct conditions_map conditions_reply(const struct backend_conditions *c);
+
+/* ---- trace.c ---- */
+
+/* Whether a trace records the user's work. */
+bool trace_records(const struct server *s, uid_t uid);
+
+/* A run has ended. */
+void trace_run(const struct request *r, const struct run *run, uint64_t now_ns);
+/* A compilation has ended. `started_ns` 0: the code was cached. */
+void trace_compile(const struct request *r, const char *name, uint64_t started_ns, bool failed);
+
+/* The times of a run that ended with timed_later are there. */
+void trace_timed(struct server *s, uint64_t token, const struct backend_times *times);
+
+/* The connection has ended. */
+void trace_leave(struct connection *c);
 
 #endif

@@ -5,13 +5,11 @@
 #include "server/code/code.h"
 #include "server/exec/exec.h"
 #include "server/memory/connection_resources.h"
-#include "server/observe/clients.h"
 #include "server/observe/executors.h"
 #include "server/observe/observe.h"
 #include "server/observe/room.h"
 #include "server/peer/access.h"
 #include "server/peer/connection.h"
-#include "server/peer/long_reply.h"
 #include "server/peer/request.h"
 #include "util/clock.h"
 

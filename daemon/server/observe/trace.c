@@ -1,12 +1,70 @@
-#include "server/observe/trace_state.h"
-
+/* Traces: the times of every run and compilation, recorded for the clients that ask. Each connection may have one
+ * trace. Its events wait in a ring of their own until they are read; without room they are dropped, and counted. While
+ * nobody traces, a run costs one look at an empty list. Thread: loop. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/generated/results.h"
+#include "server/observe/profile.h"
 #include "server/observe/room.h"
 #include "server/peer/access.h"
+#include "server/peer/request.h"
 #include "util/clock.h"
+
+enum {
+    TRACE_KINDS_MAX = 4096, /* kinds of a trace; others have the number 0 */
+    TRACE_KINDS_BUCKETS = 1024
+};
+
+/* The op, variant and shapes that events of one kind share. */
+struct trace_kind {
+    struct list bucket;
+    uint32_t number;
+    struct op_key_head head;
+    char name[PROFILE_NAME_MAX];
+    int64_t words[];
+};
+
+/* Times are the trace's; 0: there is none. */
+struct trace_event {
+    uint64_t client, received, ready, started, began, finished, ended, busy;
+    uint64_t token; /* token of the device's times, which are still to come; 0: none */
+    uint32_t kind, call, stream, executions;
+    bool failed;
+};
+
+struct trace_client {
+    uint64_t number;
+    pid_t pid;
+    uid_t uid;
+    char name[CLIENT_NAME_MAX + 1], comm[COMM_MAX + 1];
+};
+
+struct trace {
+    unsigned references; /* the connection's, and those of replies */
+    struct list link;    /* in the room's traces while it records or waits for times */
+    bool over;           /* the trace records no more */
+    unsigned slot;       /* the trace's bit in connections' `traced` */
+    bool everybody;
+    uid_t uid; /* user of the client that records */
+    uint64_t origin_ns, dropped;
+    struct trace_event *events; /* a ring of `room` */
+    uint32_t room;
+    uint64_t written, settled, read; /* counts of events; those before `settled` are whole */
+    struct {
+        uint64_t token, index;
+    } late[LATE_MAX]; /* events whose times are still to come */
+    struct trace_kind *kinds[TRACE_KINDS_MAX];
+    struct list buckets[TRACE_KINDS_BUCKETS];
+    uint32_t n_kinds, kinds_read; /* number 0 is for all that have no place */
+    struct trace_client *clients;
+    uint32_t n_clients, clients_read, clients_room;
+    struct charge charge;
+};
+
+/* Finds out which events are whole now. */
+static void trace_settle(struct trace *t);
 
 enum {
     TRACES_OF_USER = 4, /* each is work for the loop at every run of the user */
@@ -18,7 +76,7 @@ static const uint64_t patience_ns = 200 * 1000 * 1000;
 
 /* ---- a trace's life ---- */
 
-struct trace *trace_unref(struct trace *t)
+static struct trace *trace_unref(struct trace *t)
 {
     if (!t || --t->references)
         return NULL;
@@ -102,7 +160,8 @@ static unsigned free_slot(const struct server *s)
     return (unsigned)__builtin_ctz(~taken);
 }
 
-int trace_begin(struct connection *c, bool everybody, uint32_t room, struct error *e)
+/* A new trace of the connection, in place of the one that it had. */
+static int trace_begin(struct connection *c, bool everybody, uint32_t room, struct error *e)
 {
     struct server *s = c->server;
     struct trace *t;
@@ -230,7 +289,7 @@ static void record(struct trace *t, struct connection *c, const struct op_key *k
 
 /* ---- times that come later ---- */
 
-void trace_settle(struct trace *t)
+static void trace_settle(struct trace *t)
 {
     const uint64_t now = clock_now_ns() - t->origin_ns;
 
@@ -244,7 +303,8 @@ void trace_settle(struct trace *t)
         list_remove(&t->link);
 }
 
-void trace_end(struct trace *t)
+/* Ends the recording. Runs that have ended may still get their times. */
+static void trace_end(struct trace *t)
 {
     t->over = true;
     trace_settle(t);
@@ -351,4 +411,145 @@ void trace_compile(const struct request *r, const char *name, uint64_t started_n
     key.head.uid = r->connection->uid;
     key.name = name;
     record_for_all(r->connection, &key, &event);
+}
+
+/* The method `trace`: beginning, reading and ending one. */
+
+enum { PIECE = 512 /* events of one piece of a reply */ };
+
+/* ---- the reply ---- */
+
+struct trace_read {
+    const struct server *server;
+    const struct trace *trace;
+};
+
+static void write_kind(struct rpc_output *out, const void *of, uint32_t i)
+{
+    static const struct op_key_head others = {.what = METHOD_RUN};
+    const struct trace_read *read = of;
+    const uint32_t number = read->trace->kinds_read + i;
+    const struct trace_kind *kind = read->trace->kinds[number];
+    const struct op_key_head *head = kind ? &kind->head : &others;
+
+    rpc_write_record(out, RECORD(trace_kind_map, .kind = number, .what = request_method_name(read->server, head->what),
+                                 .op = kind ? kind->name : "other", .ops = head->ops,
+                                 .device = head->device ? head->device->info.uuid : NULL, .variant = head->variant,
+                                 .dtype = head->dtype ? dtype_name(head->dtype) : NULL,
+                                 .shapes = {head->operands, op_key_each_shape, kind ? kind->words : NULL}));
+}
+
+static void write_client(struct rpc_output *out, const void *of, uint32_t i)
+{
+    const struct trace_read *read = of;
+    const struct trace_client *client = &read->trace->clients[read->trace->clients_read + i];
+
+    rpc_write_record(out, RECORD(trace_client_map, .client = client->number, .pid = (uint64_t)client->pid,
+                                 .uid = client->uid, .identity = identity_of(read->server, client->uid),
+                                 .name = client->name, .comm = client->comm));
+}
+
+static void write_event(struct rpc_output *out, const struct trace_event *event)
+{
+#define X(column) event->column,
+    const uint64_t columns[] = {KOPS_COLUMNS_TRACE_EVENT(X)};
+#undef X
+    const unsigned n = sizeof(columns) / sizeof(columns[0]);
+
+    rpc_write_array(out, n);
+    for (unsigned i = 0; i < n; i++)
+        rpc_write_uint(out, columns[i]);
+}
+
+/* The state of a trace request. */
+struct trace_request {
+    bool begins; /* the reply has no events: the client does not look for any */
+};
+const size_t trace_state_bytes = sizeof(struct trace_request);
+
+static struct trace_request *trace_request_of(const struct request *r)
+{
+    return request_state(r);
+}
+
+/* A reply while it is built. Its events are those that were recorded before it began. */
+struct reading {
+    struct trace *trace;
+    uint64_t end;
+};
+
+static void reading_free(void *state)
+{
+    struct reading *reading = state;
+
+    trace_unref(reading->trace);
+    free(reading);
+}
+
+static bool read_events(struct long_reply *reply)
+{
+    const struct reading *reading = reply->state;
+    struct trace *t = reading->trace;
+
+    for (unsigned i = 0; i < PIECE && t->read < reading->end; i++)
+        write_event(&reply->out, &t->events[t->read++ % t->room]);
+    return t->read == reading->end;
+}
+
+static bool read_begin(struct long_reply *reply)
+{
+    struct connection *c = reply->request->connection;
+    struct reading *reading = calloc(1, sizeof(*reading));
+    const bool nothing = trace_request_of(reply->request)->begins;
+    struct trace *t = c->statistics->trace;
+    const struct trace_read read = {c->server, t};
+
+    if (!reading) {
+        reply->failed = true;
+        return true;
+    }
+    trace_settle(t);
+    *reading = (struct reading){.trace = t, .end = nothing ? t->read : t->settled};
+    t->references++;
+    reply->state = reading;
+    reply->free_state = reading_free;
+    rpc_write_record(&reply->out, RECORD(trace_reply, .recording = !t->over, .origin_ns = t->origin_ns,
+                                         .now_ns = clock_now_ns() - t->origin_ns, .dropped = t->dropped,
+                                         .pending = {true, t->written - t->settled},
+                                         .kinds = {nothing ? 0 : t->n_kinds - t->kinds_read, write_kind, &read},
+                                         .clients = {nothing ? 0 : t->n_clients - t->clients_read, write_client, &read},
+                                         .events = {.n = (uint32_t)(reading->end - t->read)}));
+    if (!nothing) {
+        t->kinds_read = t->n_kinds;
+        t->clients_read = t->n_clients;
+    }
+    reply->step = read_events;
+    return t->read == reading->end;
+}
+
+void handle_trace(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
+{
+    struct connection *c = r->connection;
+    int ok = 0;
+    struct error e;
+
+    (void)fds;
+    if (args[TRACE_begin].b && args[TRACE_end].b)
+        ok = error_set(&e, ERROR_INVALID_ARGUMENT, "begin and end: a trace begins or ends, not both");
+    else if (args[TRACE_begin].b)
+        ok = trace_begin(c, args[TRACE_everybody].b, (uint32_t)args[TRACE_events].u, &e);
+    else if (c->statistics->trace && c->statistics->trace->everybody && !access_allows(c, ACCESS_ADMINISTER)) {
+        /* The lists in the configuration have changed. It stays, for replies under way. */
+        trace_end(c->statistics->trace);
+        ok = access_refuse(c, "trace", ACCESS_ADMINISTER, &e);
+    } else if (!c->statistics->trace)
+        ok = error_set(&e, ERROR_INVALID_ARGUMENT, "this connection records no trace: call trace with begin first");
+    if (ok < 0) {
+        request_end_error(r, &e);
+        return;
+    }
+    if (args[TRACE_end].b)
+        trace_end(c->statistics->trace);
+    trace_request_of(r)->begins = args[TRACE_begin].b;
+    long_reply_enqueue(r, read_begin);
 }

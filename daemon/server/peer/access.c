@@ -147,3 +147,20 @@ int access_renew(struct connection *c, struct error *e)
     c->access = classes_of(c);
     return access_allows(c, ACCESS_USE) ? 0 : not_allowed(c, e);
 }
+
+/* ---- visibility ---- */
+
+bool may_see(const struct connection *viewer, uid_t uid)
+{
+    return viewer->uid == uid || access_allows(viewer, ACCESS_ADMINISTER);
+}
+
+bool may_see_account(const struct connection *viewer, const struct account *a)
+{
+    return viewer->account == a || may_see(viewer, a->uid);
+}
+
+const char *identity_of(const struct server *s, uid_t number)
+{
+    return uid_is_identity(number) ? identities_name(&s->accounts.identities, number) : NULL;
+}

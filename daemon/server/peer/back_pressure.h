@@ -14,8 +14,6 @@ bool connection_may_look(const struct connection *c);
 bool connection_may_look_at_ring(const struct connection *c);
 /* Whether the client has so many unread replies that the connection is paused: a stuck reader. */
 bool connection_is_stuck(const struct connection *c);
-/* Whether a partial message has come whose rest would be read. */
-bool connection_has_part(const struct connection *c);
 /* Whether replies wait to be sent. */
 bool connection_has_output(const struct connection *c);
 
@@ -27,7 +25,7 @@ void connection_mark_dirty(struct connection *c);
  * the user's QUOTA_WAITING; while a user is over it the user is pressed, and its connections are paused.
  *
  * Command lists of runs and sources have charges of their own; this file charges the input and output of connections. A
- * paused connection is not read, and must read its replies (peer_timeouts.h). Two connections with partial messages
+ * paused connection is not read, and must read its replies. Two connections with partial messages
  * could then wait for each other for ever, so one connection at a time that owes the rest of a message is exempt: it is
  * read all the same. Thread: loop. */
 
@@ -46,5 +44,19 @@ void user_pressure_note(struct connection *c);
 void user_pressure_forget(struct connection *c);
 /* Resumes the connections of users that have room again. */
 void user_pressure_turn(struct server *s);
+
+/* Peer timeouts, for slow peers (limits.peer_timeout_s): a stuck reader does not read the replies that pause it; a
+ * partial message lacks its rest. A socket that lacks memory of the kernel's is tried again. Each kind has a list in
+ * the order of time. One timer runs only while a list has connections. Thread: loop. */
+
+void peer_timeouts_init(struct server *s);
+void peer_timeouts_stop(struct server *s);
+
+/* Call it after a turn of the connection; `sent`: some of its replies were sent. */
+void peer_timeouts_note(struct connection *c, bool sent);
+/* The limits may have changed. */
+void peer_timeouts_reload(struct server *s);
+/* The connection is closed. */
+void peer_timeouts_forget(struct connection *c);
 
 #endif

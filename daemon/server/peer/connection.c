@@ -12,16 +12,15 @@
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
 #include "server/peer/listener.h"
-#include "server/peer/long_reply.h"
-#include "server/peer/peer_timeouts.h"
 #include "server/peer/peers.h"
 #include "server/peer/request.h"
-#include "server/peer/ring.h"
 #include "server/peer/room.h"
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/loop.h"
+
+static int connection_watch_socket(struct connection *c);
 
 static void on_exit_of_peer(uv_poll_t *poll, int status, int events)
 {
@@ -337,7 +336,7 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 /* ---- watching the socket ---- */
 
 /* UV_DISCONNECT, so that the end of a client is seen also while it is not read. */
-int connection_watch_socket(struct connection *c)
+static int connection_watch_socket(struct connection *c)
 {
     c->unwatched = false;
     return watch_start(&c->poll, (c->reading ? UV_READABLE : 0) | (c->writing ? UV_WRITABLE : 0) | UV_DISCONNECT,

@@ -116,8 +116,6 @@ void connections_free_done(struct server *s);
 
 /* Takes input, continues waiting requests, sends replies. */
 void connection_turn(struct connection *c);
-/* Watches the socket for the events the connection waits for. Negative: no memory. */
-int connection_watch_socket(struct connection *c);
 
 /* Reads from the socket, up to a turn's share, and dispatches the messages. */
 void connection_take_input(struct connection *c);

@@ -1,7 +1,7 @@
 /* Input: messages from clients' sockets and rings to dispatch(), a bounded number a turn. */
 #include <string.h>
 
-#include "rpc/socket.h"
+#include "rpc/input.h"
 #include "server/peer/back_pressure.h"
 #include "server/peer/connection.h"
 #include "server/peer/peers.h"

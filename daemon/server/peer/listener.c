@@ -12,10 +12,9 @@
 #include "server/peer/peers.h"
 #include "server/peer/room.h"
 #include "util/clock.h"
+#include "util/error.h"
 #include "util/log.h"
-#include "util/loop_memory.h"
-#include "util/shortage.h"
-#include "util/watch.h"
+#include "util/loop.h"
 
 /* Few connections are accepted a turn: each costs as much as a request or two, and connected clients must not wait for
  * many. An idle loop turns all the faster. */

@@ -20,7 +20,7 @@ void peers_free(struct server *s);
  * turn, and then resumes paused connections of users who have room again. */
 void peers_poll(struct server *s);
 void peers_serve(struct server *s);
-/* ring.c: before the loop sleeps, puts every ring that may be read to sleep. False: a ring has work, and the loop must
+/* Before the loop sleeps, puts every ring that may be read to sleep. False: a ring has work, and the loop must
  * not sleep. */
 bool peers_sleep(struct server *s);
 
@@ -68,5 +68,10 @@ bool recent_sockets_are_many(const struct server *s, uint64_t now);
 void recent_sockets_read(struct server *s, uint64_t now);
 /* The busy poll ends: the loop watches the sockets again. */
 void recent_sockets_watch(struct server *s);
+
+/* Makes the connection's channel. The caller sends and closes the descriptors. */
+int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e);
+/* Frees the channel; harmless without one. */
+void ring_close(struct connection *c);
 
 #endif

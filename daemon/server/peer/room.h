@@ -29,7 +29,7 @@ struct peers {
         struct rpc_output notice;   /* memory reserved for when there is no other */
     } listener;
     struct log_limit connect_limit, disconnect_limit, fault_limit, protocol_limit, refuse_limit;
-    uv_timer_t user_pressure_timer; /* runs while accounts are pressed: see user_pressure.c */
+    uv_timer_t user_pressure_timer; /* runs while accounts are pressed: see back_pressure.c */
     struct list connections;        /* every struct connection, closed ones too */
     struct list done;               /* closed connections that are freed at the end of the turn */
     unsigned n_connections;         /* not closed */

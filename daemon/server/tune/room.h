@@ -110,6 +110,10 @@ struct tune {
 /* Starts the measurer where it does not run. */
 int tune_start(struct server *s, struct error *e);
 
+/* Hands a task to the measurer. The thread is started where there is none. After an error the task is the caller's. */
+int tune_begin(struct server *s, struct tune_task *task, struct error *e);
+void tune_task_free(struct tune_task *task);
+
 /* ---- measurer.c ---- */
 
 void *measurer_run(void *tune);
@@ -121,23 +125,6 @@ void tune_answer(const struct tune_task *task);
 /* Answers the request that waits for a task, which has not ended: with its list of candidates, NULL where there is none
  * yet. `goes_on`: it is being measured. */
 void tune_answer_early(const struct tune_task *task, const struct tuning_result *listed, bool goes_on);
-
-/* ---- tasks.c ---- */
-
-void tune_overdue_init(struct server *s);
-void tune_overdue_close(struct server *s);
-/* Hands a task to the measurer. The thread is started where there is none. After an error the task is the caller's. */
-int tune_begin(struct server *s, struct tune_task *task, struct error *e);
-/* Takes back the tasks that the measurer has done, and answers them. */
-void tune_tasks_end(struct server *s);
-void tune_task_free(struct tune_task *task);
-/* Notes that nobody waits for the task any more. */
-void tune_task_let_go(struct tune *t, struct tune_task *task);
-/* Answers requests whose time is over, and makes sure that the loop turns at the next one's time. Called in every turn
- * of the loop. */
-void tune_answer_overdue(struct server *s);
-/* Cancels the tasks that the connection waits for; NULL: all tasks. */
-void tune_cancel_tasks(struct tune *t, const struct connection *c);
 
 /* ---- tuned.c ---- */
 
@@ -152,7 +139,7 @@ void tuned_publish(void *tune, const struct tuned *tuned);
 
 struct store;
 
-/* ---- unfinished.c. Thread: the measurer, or before it starts. ---- */
+/* Unfinished tunings. Thread: the measurer, or before it starts. */
 
 /* Tells the candidates that earlier tunings of the problem have tried. */
 void unfinished_recall(const struct tune *t, struct tuning_result *r);

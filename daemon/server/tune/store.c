@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compile/cache_disk.h"
+#include "compile/cache.h"
 #include "server/tune/room.h"
 #include "util/log.h"
 

@@ -48,9 +48,6 @@ struct blaslt_context_api {
 
 extern struct blaslt_api blaslt_api; /* filled by blaslt_ready() */
 
-/* Loads the library, if that is still to be done. Error: unsupported, there is none. Thread: any; may block. */
-int blaslt_ready(struct error *e);
-
 /* Makes the device's context current, as cuda_on() does, and returns the functions. */
 const struct blaslt_context_api *blaslt_on(const struct cuda_device *d);
 

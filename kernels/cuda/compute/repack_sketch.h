@@ -138,8 +138,4 @@ static inline int64_t repack_batch(const struct plan *plan)
 
 const struct repack_mode *repack_mode(const char *variant);
 
-/* Returns the panel at position `at`, of that size or cut off at the end of out. */
-struct repack_panel repack_lay_out(const struct plan *plan, const struct repack_mode *mode, const uint64_t *addresses,
-                                   struct repack_extents at, struct repack_extents size);
-
 #endif

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/kernel.h"
-#include "embedded.h"
+#include "kernels.h"
 #include "ops/limits.h"
 #include "times/records.h"
 #include "util/error.h"

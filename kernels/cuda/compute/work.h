@@ -4,9 +4,12 @@
 
 #include <cuda.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "backend/backend.h"
+#include "core/plan.h"
 #include "ops/launch.h"
+#include "util/error.h"
 
 struct blaslt_plan;
 struct cuda_device;

@@ -18,4 +18,13 @@ int cuda_count(const struct cuda_kernels *kernels, const struct cuda_queue *queu
 int cuda_counters_load(struct backend_device *base, struct error *e);
 int cuda_counters_take(struct backend_device *base, struct error *e);
 
+/* Limits per multiprocessor. */
+struct occupancy_limits {
+    uint32_t threads, blocks, registers, shared; /* shared: bytes */
+    uint32_t reserved_shared;                    /* bytes that the driver adds to each block */
+};
+
+/* Computes launch->occupancy_pct and launch->limiter from the other members. */
+void occupancy_find(const struct occupancy_limits *limits, struct counter_launch *launch);
+
 #endif

@@ -183,7 +183,4 @@ struct cupti_profiling {
 /* Returns the library's functions, loaded by the first call. NULL: *e says what is missing. Thread: any. */
 const struct cupti_profiling *cupti_get(struct error *e);
 
-/* Fills `e` for a result that is not 0, with advice for the user; returns -1. */
-int cupti_fail(int result, const char *call, struct error *e);
-
 #endif

@@ -6,9 +6,9 @@
 
 #include "graph.h"
 #include "job.h"
-#include "recorded.h"
 #include "stamps.h"
 #include "stream.h"
+#include "timed.h"
 #include "waiter.h"
 
 struct cuda_executor {
@@ -45,7 +45,7 @@ bool cuda_submit(struct backend_stream *stream, struct backend_job *job);
 unsigned cuda_poll(struct cuda_executor *x);
 void cuda_arm(struct cuda_executor *x);
 
-/* ---- prepare.c ---- */
+/* ---- preparing jobs: job.c ---- */
 
 /* Whether preparing the job may block, so that the loop leaves it to a thread. */
 bool cuda_needs_prepare(struct cuda_executor *x, const struct backend_job *job);
@@ -62,8 +62,6 @@ int cuda_prepare_step(struct cuda_stream *s, const struct step *step, struct cud
 /* Issues executions of the stream's jobs as far as the windows allow. */
 void cuda_stream_issue(struct cuda_stream *s);
 
-/* ---- completion.c ---- */
-
 /* Returns the kind of the event behind an execution. Events to sleep on cost each call 0.5 to 1 us more (H200). With a
  * flag they are not needed here: one is recorded before a thread sleeps. */
 static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, const struct cuda_execution *x)
@@ -72,38 +70,5 @@ static inline enum cuda_event_kind cuda_end_kind(const struct cuda_stream *s, co
         return EVENT_PLAIN_END;
     return s->flag ? EVENT_TIMED : EVENT_TIMED_END;
 }
-
-enum cuda_wait { WAIT_NOTHING /* poll now */, WAIT_EVENT, WAIT_FLAG, WAIT_THREAD /* a thread wakes the loop */ };
-enum cuda_wait cuda_stream_waits_for(struct cuda_stream *s, CUevent *ret_event);
-
-/* Moves ended jobs from the stream's head to `finished`. */
-void cuda_stream_finish(struct cuda_stream *s, struct list *finished);
-
-/* Moves all jobs of the stream to `finished` when the device is lost. Jobs that had ended before succeed, as far as
- * flags and events still tell; the others fail. A job that a thread prepares stays until the next call, with those
- * behind it. */
-void cuda_stream_fail(struct cuda_stream *s, struct list *finished);
-
-/* Queries the stream, and marks the device broken if the query fails, or if a user's kernel has overwritten the
- * stream's flag, which would hide the end of its work. */
-void cuda_stream_check(struct cuda_stream *s);
-
-/* ---- timed.c: an execution is timed by CUPTI's record, by a stamp of its kernel, or by events around it ---- */
-
-/* Makes the execution an untimed one. */
-void cuda_timed_init(struct cuda_execution *x);
-
-/* Call before the work of a timed execution is enqueued. */
-int cuda_timed_begin(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
-                     struct error *e);
-/* Call when the execution and the event behind it are on the stream. */
-void cuda_timed_enqueued(struct cuda_stream *s, struct cuda_execution *x);
-
-/* Call when the execution has ended. Its time becomes a sample of the job, now or when CUPTI's record has come. */
-void cuda_timed_end(struct cuda_stream *s, struct backend_job *base, struct cuda_job *job, struct cuda_execution *x,
-                    uint64_t seen_ns);
-
-/* Call before the driver's stream is destroyed. */
-void cuda_timed_forget(struct cuda_stream *s);
 
 #endif

@@ -1,5 +1,5 @@
-/* Times of kernels: stamps that embedded kernels write, the GPU's clock, gates, and the overhead of events. Thread:
- * loop; the context is current. */
+/* Words that the GPU writes: flags at the end of work, and times of kernels: stamps that embedded kernels write, the
+ * GPU's clock, gates, and the overhead of events. Thread: loop; the context is current. */
 #ifndef KOPS_CUDA_STAMPS_H
 #define KOPS_CUDA_STAMPS_H
 
@@ -7,9 +7,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compute/embedded.h"
-#include "flags.h"
+#include "compute/kernels.h"
+#include "driver/device.h"
 #include "times/records.h"
+
+/* ---- flags ----
+ *
+ * Words of page-locked host memory that the GPU writes and the loop reads, the cheapest way to detect the end of work.
+ * Each stream has a flag, on a cache line of its own, followed by a word that the loop writes and a gate reads. */
+
+enum { CUDA_FLAGS_MAX = 1024 };
+
+struct cuda_flags {
+    unsigned char *host; /* NULL: the device cannot write flags */
+    CUdeviceptr on_device;
+    unsigned n_free;
+    uint16_t free[CUDA_FLAGS_MAX];
+};
+
+/* Whether device and driver have 64-bit stream memory operations. The device need not be active. */
+bool cuda_flags_are_supported(const struct cuda_device *d);
+
+/* Leaves `flags` empty where the device cannot write them. The context is current. */
+int cuda_flags_open(struct cuda_device *d, struct cuda_flags *flags, struct error *e);
+void cuda_flags_close(struct cuda_device *d, struct cuda_flags *flags);
+
+/* Returns an unused flag, which is 0, like the word behind it; NULL: none is left. */
+atomic_ullong *cuda_flag_take(struct cuda_flags *flags, CUdeviceptr *ret_address);
+/* Returns a number below CUDA_FLAGS_MAX. */
+unsigned cuda_flag_number(const struct cuda_flags *flags, const atomic_ullong *flag);
+/* NULL is allowed. */
+void cuda_flag_give(struct cuda_flags *flags, atomic_ullong *flag);
 
 /* ---- the GPU's clock beside CLOCK_MONOTONIC ----
  *

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "driver/device.h"
-#include "flags.h"
+#include "stamps.h"
 #include "util/list.h"
 
 /* Marks: the values that a stream's flag gets, one behind each execution. Marks are random, since a user's kernel can

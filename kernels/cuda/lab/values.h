@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/dtype.h"
+#include "core/tensor.h"
 
 /* An element's bits, in the low ones; integers are these. */
 uint64_t value_bits(enum dtype dtype, const unsigned char *array, size_t i);

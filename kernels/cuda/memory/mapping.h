@@ -79,19 +79,6 @@ int cuda_memory_refused(struct cuda_device *d, CUresult r, const char *call, con
 
 int cuda_memory_too_small(uint64_t needed, uint64_t size, struct error *e);
 
-/* Checks that opened memory belongs to this device and is at least as large as declared. */
-int cuda_memory_check(struct cuda_device *d, CUdeviceptr address, uint64_t declared, uint64_t *ret_size,
-                      struct error *e);
-
-/* ---- pool.c: other processes' pools (cudaMallocAsync) ---- */
-
-/* Whether the driver can open pools of other processes. */
-bool cuda_pools_import(void);
-int cuda_pool_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,
-                     struct error *e);
-void cuda_pool_close(struct cuda_device *d, struct cuda_memory *m);
-CUresult cuda_pool_allow(const struct cuda_pool *pool, const struct cuda_device *peer);
-
 /* ---- vmm.c: allocations mapped to consecutive addresses ---- */
 
 int cuda_vmm_import(struct cuda_device *d, const struct backend_import *import, struct cuda_memory **ret_memory,

@@ -4,11 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "compute/embedded.h"
+#include "compute/kernels.h"
 #include "core/plan.h"
 #include "driver/device.h"
 #include "memory/operand.h"
-#include "memory/registration.h"
 #include "ops/params.h"
 
 enum {

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/cupti_library.h"
 #include "driver/driver.h"
 #include "util/clock.h"
 #include "util/log.h"

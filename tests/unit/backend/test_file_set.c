@@ -53,24 +53,6 @@ TEST(finds_by_another_descriptor)
     close(foreign);
 }
 
-TEST(one_file_twice)
-{
-    struct file_set set = {0};
-    int fd = new_file(), other = fcntl(fd, F_DUPFD_CLOEXEC, 0), a, b;
-
-    add(&set, fd, &a);
-    add(&set, other, &b);
-    file_set_remove(&set, fd, &a);
-    assert_ptr_equal(file_set_find(&set, fd), &b);
-    file_set_remove(&set, other, &a); /* which has gone */
-    assert_int_equal(set.n, 1);
-    file_set_remove(&set, other, &b);
-    assert_null(file_set_find(&set, fd));
-    file_set_free(&set);
-    close(fd);
-    close(other);
-}
-
 /* As where the kernel does not compare: nothing is found, all can be removed. */
 TEST(descriptors_that_are_closed)
 {

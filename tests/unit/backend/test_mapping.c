@@ -1,16 +1,16 @@
-/* The registry over a backend that counts what is open: lifetimes, which memory a reference means, and memory that is
- * known by descriptors (the driver's, pools, shared memory, what alloc made). */
+/* The registry over a backend that counts what is open. What clients see of it: functional_cuda,
+ * functional_memory_kinds. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "backend/mapping.h"
-#include "backend/memfd.h"
+#include "backend/memory.h"
 #include "tests/support/unit.h"
 
 static atomic_uint n_open, n_opened;
-static atomic_bool refuse_open; /* the backend opens and extends nothing */
+static atomic_bool refuse_open; /* the backend opens nothing */
 static uv_loop_t loop;
 static struct mapping_registry registry;
 
@@ -40,8 +40,6 @@ static void fake_close(struct backend_memory *memory)
 static int fake_extend(struct backend_memory *memory, const struct backend_import *more, uint64_t *ret_size,
                        struct error *e)
 {
-    if (atomic_load(&refuse_open))
-        return error_set(e, ERROR_INVALID_HANDLE, "refused");
     *ret_size = memory->size + more->fd_bytes[0];
     return 0;
 }
@@ -109,27 +107,6 @@ static void on_ready(struct mapping_waiter *w, bool ok)
     *(int *)w->context = ok ? 1 : -1;
 }
 
-MAPPING_TEST(same_reference_is_opened_once)
-{
-    struct mapping *a, *b;
-
-    MUST(get('a', 5, ann, &a, &e));
-    MUST(get('a', 5, bob, &b, &e));
-    assert_ptr_equal(a, b);
-    mapping_use(a);
-    mapping_use(b);
-    settle();
-    assert_int_equal(a->state, MAPPING_OPEN);
-    mapping_unref(a);
-    mapping_unref(b);
-    mapping_unuse(a);
-    settle();
-    assert_int_equal(atomic_load(&n_open), 1); /* b's use keeps it */
-    mapping_unuse(b);
-    settle();
-    assert_int_equal(atomic_load(&n_opened), 1);
-}
-
 /* The handle's bytes come back with another id: the old mapping ends first, and only then the new one opens. */
 MAPPING_TEST(newer_id_replaces_the_older)
 {
@@ -172,26 +149,6 @@ MAPPING_TEST(older_id_is_refused)
     mapping_unref(other);
 }
 
-MAPPING_TEST(trim_closes_and_use_reopens)
-{
-    struct mapping *m;
-
-    MUST(get('a', 5, ann, &m, &e));
-    mapping_use(m);
-    settle();
-    assert_int_equal(mapping_trim(m), 0); /* in use */
-    mapping_unuse(m);
-    assert_int_equal(mapping_trim(m), 1000);
-    settle();
-    assert_int_equal(atomic_load(&n_open), 0);
-    mapping_use(m);
-    settle();
-    assert_int_equal(m->state, MAPPING_OPEN);
-    assert_int_equal(atomic_load(&n_opened), 2);
-    mapping_unuse(m);
-    mapping_unref(m);
-}
-
 static void count_done(struct mapping_flush *flush)
 {
     assert_int_equal(atomic_load(&n_open), 0);
@@ -217,30 +174,6 @@ MAPPING_TEST(flush_waits_for_closes)
         uv_run(&loop, UV_RUN_ONCE);
 }
 
-MAPPING_TEST(failed_open_tells_and_may_be_tried_again)
-{
-    struct mapping_waiter w = {.ready = on_ready};
-    struct mapping *m;
-    int ready = 0;
-
-    atomic_store(&refuse_open, true);
-    MUST(get('a', 5, ann, &m, &e));
-    mapping_use(m);
-    w.context = &ready;
-    mapping_wait(m, &w);
-    while (!ready)
-        uv_run(&loop, UV_RUN_ONCE);
-    assert_int_equal(ready, -1);
-    assert_int_equal(m->error.code, ERROR_INVALID_HANDLE);
-    mapping_unuse(m);
-    atomic_store(&refuse_open, false);
-    mapping_use(m);
-    settle();
-    assert_int_equal(m->state, MAPPING_OPEN);
-    mapping_unuse(m);
-    mapping_unref(m);
-}
-
 /* Who comes with a newer id while the older is being opened is told as well when that fails. */
 MAPPING_TEST(failed_open_lets_the_next_one_try)
 {
@@ -262,22 +195,6 @@ MAPPING_TEST(failed_open_lets_the_next_one_try)
         mapping_unuse(m[i]);
         mapping_unref(m[i]);
     }
-}
-
-MAPPING_TEST(without_id_it_is_neither_shared_nor_kept)
-{
-    struct mapping *a, *b;
-
-    MUST(get('u', 0, ann, &a, &e));
-    MUST(get('u', 0, ann, &b, &e));
-    assert_ptr_not_equal(a, b);
-    mapping_use(a);
-    settle();
-    mapping_unuse(a);
-    settle();
-    assert_int_equal(atomic_load(&n_open), 0);
-    mapping_unref(a);
-    mapping_unref(b);
 }
 
 /* References dropped while the open is under way. */
@@ -329,26 +246,6 @@ MAPPING_TEST(descriptors_stay_open_until_released)
     assert_int_equal(atomic_load(&n_open), 0);
 }
 
-MAPPING_TEST(descriptors_that_fail_are_not_tried_again)
-{
-    struct backend_import import = descriptors();
-    struct mapping_waiter w = {.ready = on_ready};
-    struct mapping *m;
-    int ready = 0;
-
-    atomic_store(&refuse_open, true);
-    MUST(mapping_get_vmm(&registry, &fake_device, &import, ann, &m, &e));
-    mapping_use(m);
-    settle();
-    atomic_store(&refuse_open, false);
-    w.context = &ready;
-    mapping_wait(m, &w);
-    assert_int_equal(ready, -1);
-    assert_int_equal(m->error.code, ERROR_INVALID_HANDLE);
-    mapping_unuse(m);
-    mapping_unref(m);
-}
-
 MAPPING_TEST(descriptors_never_opened_are_closed)
 {
     struct backend_import import = descriptors();
@@ -394,25 +291,6 @@ MAPPING_TEST(extension_grows_one_at_a_time)
     settle();
 }
 
-MAPPING_TEST(extension_that_fails_changes_nothing)
-{
-    struct backend_import import = descriptors();
-    struct mapping_extension x = {.import = descriptors(), .done = count_extended};
-    struct mapping *m;
-
-    MUST(mapping_get_vmm(&registry, &fake_device, &import, ann, &m, &e));
-    mapping_use(m);
-    settle();
-    atomic_store(&refuse_open, true);
-    MUST(mapping_extend(m, &x, &e));
-    settle();
-    assert_false(x.ok);
-    assert_int_equal(m->memory->size, 1000);
-    assert_int_equal(registry.areas, 1);
-    mapping_unuse(m);
-    mapping_unref(m);
-}
-
 /* A pool's pointers are the same memory only where the pool is. */
 MAPPING_TEST(pools_tell_equal_pointers_apart)
 {
@@ -433,12 +311,6 @@ MAPPING_TEST(pools_tell_equal_pointers_apart)
     mapping_use(a);
     settle();
     assert_false(is_closed(one.fds[0]));
-    mapping_unuse(a);
-    assert_int_equal(mapping_trim(a), 1000); /* the pool's descriptor opens it again */
-    settle();
-    mapping_use(a);
-    settle();
-    assert_int_equal(a->state, MAPPING_OPEN);
     mapping_unuse(a);
     mapping_unref(a);
     mapping_unref(b);
@@ -472,26 +344,4 @@ MAPPING_TEST(memfds_are_in_nobody_s_way)
         mapping_unref(mappings[i]);
     settle();
     free(mappings);
-}
-
-/* Memory that alloc made is recognised until it is given back. */
-MAPPING_TEST(own_memory_is_found_by_its_descriptor)
-{
-    struct backend_import import = handle('o');
-    struct backend_memory *memory;
-    struct mapping *m, *found;
-    struct error e;
-    int fd = memfd_create("own", MFD_CLOEXEC), other = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-
-    assert_int_equal(fake_device.backend->memory_import(&fake_device, &import, &memory, &e), 0);
-    memory->kind = MEMORY_CUDA_VMM;
-    assert_int_equal(mapping_adopt(&registry, memory, &fake_device, 1, fd, ann, &m, &e), 0);
-    found = mapping_find_own(&registry, &fake_device, other);
-    assert_ptr_equal(found, m);
-    mapping_unref(found);
-    mapping_unref(m);
-    assert_null(mapping_find_own(&registry, &fake_device, other)); /* also while it is being closed */
-    settle();
-    assert_int_equal(fcntl(fd, F_GETFD), -1);
-    close(other);
 }

@@ -1,4 +1,4 @@
-/* A daemon that does what a test says, on a real socket (fake.c) and in shared memory (fake_shm.c).
+/* A daemon that does what a test says, on a real socket and in shared memory.
  *
  * fake_start() listens in a folder of its own and gives every connection a thread that runs the test's `serve`. What a
  * test does not care about is answered by fake_answer(). Everything that a handler and the test share is the test's
@@ -79,27 +79,21 @@ bool fake_is_work(const char *method);
 /* Answers everything until the connection ends: a fake_serve. */
 void fake_serve_well(struct fake_connection *c, void *context);
 
-/* hello's limits.inflight of the answers that follow; 64 at first. */
-void fake_set_inflight(uint64_t inflight);
-
-/* hello's features of the answers that follow, NULL-terminated and kept; NULL: all that tests want, as at first. */
-void fake_set_features(const char *const *features);
-
-/* Which stream is looked at first where there is shared memory; the ring at first. */
-void fake_prefer_socket(bool prefer);
-
-/* The UUID of hello's only device, kept until the next call; NULL: "host", as at first. Not while a hello is answered.
- */
-void fake_set_device(const char *uuid);
+/* What a daemon is like until fake_stop(). Hello's limits.inflight; its only device's UUID, "host" at first; whether it
+ * has no feature but memfd; whether it looks at the socket before the ring. */
+extern atomic_uint fake_inflight;
+extern _Atomic(const char *) fake_device;
+extern atomic_bool fake_offers_little, fake_prefers_socket;
 
 /* ---- messages as text (fake_text.c): {op: 'gemm', in: [{shape: [2, 3]}], alpha: 0.5, of: null, raw: <xyz>} ---- */
 
 void fake_pack(msgpack_sbuffer *ret, const char *text);
 void fake_print(const msgpack_object *o, char *into, size_t size);
 
-/* A result, or the details of an error, as such a text. */
-void fake_reply(struct fake_connection *c, uint32_t msgid, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Any message, a result, the details of an error: as such texts. */
+void fake_say(struct fake_connection *c, const int *fds, unsigned n_fds, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+#define fake_reply(c, msgid, ...) fake_reply_with_fds(c, msgid, NULL, 0, __VA_ARGS__)
 void fake_reply_with_fds(struct fake_connection *c, uint32_t msgid, const int *fds, unsigned n, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 void fake_reply_error(struct fake_connection *c, uint32_t msgid, const char *code, const char *message,
@@ -108,28 +102,11 @@ void fake_reply_run(struct fake_connection *c, uint32_t msgid, const char *varia
 
 void fake_send(struct fake_connection *c, const void *data, size_t length, const int *fds, unsigned n_fds);
 
-/* fake_shm.c: the daemon's side of shared memory. Its hello goes through fake_answer(). */
-void fake_shm_answer_hello(struct fake_connection *c, uint32_t msgid);
-void fake_shm_free(struct fake_shm *s);
-
-/* Waits until there is something to read on the ring or the socket. True: the ring had something, which was appended to
- * the connection's ring bytes. */
-bool fake_shm_receive(struct fake_connection *c);
-
-/* What came by the ring; `used` of it is taken. */
-char *fake_shm_bytes(struct fake_connection *c, size_t *ret_length);
-void fake_shm_taken(struct fake_connection *c, size_t used);
-
-void fake_shm_send(struct fake_connection *c, const void *data, size_t length);
-
 /* Rings the client's bell. */
 void fake_shm_wake(struct fake_connection *c);
 
 /* The page with the rings' control words: for tests that break them. */
 void *fake_shm_page(struct fake_connection *c);
-
-/* Answers `timelines`; the page is c->words from then on. */
-void fake_answer_timelines(struct fake_connection *c, uint32_t msgid);
 
 /* The member of a request's map; NULL: absent. */
 const msgpack_object *fake_param(const msgpack_object *map, const char *key);

@@ -1,158 +1,39 @@
-/* What a daemon tells of itself, clients, stats, metrics, drain, tune, tuning and trace: what is asked, and what
- * becomes of good, sparse, wrong and missing answers. */
+/* What administrators ask of a daemon, and traces: sparse, wrong and missing answers, and what is not asked. Full
+ * answers are kopsctl's tests' (tests/ctl) and golden (test_golden.c). */
 #include <math.h>
 
-#include "scripted.h"
+#include "scene.h"
 
 static const char methods[] = "clients stats metrics drain conditions tune tuning trace";
 
-static void assert_asked(struct scene *s, const char *parameters)
+SCENE(what_an_answer_leaves_out_is_said_so)
 {
-    assert_string_equal(scene_seen(s).asked, parameters);
-}
-
-SCENE(clients_are_read)
-{
-    struct kops_clients *clients;
     const struct kops_client_info *first;
-    const struct kops_user_info *user;
+    struct kops_clients *clients;
 
     scene_answer(s, methods,
-                 "{clients: [{pid: 7, client: 'x', connected_s: 1.5, paused: true, later: 1, isolation: 'user',"
-                 "            executor: 5, latency: {total: {count: 2, p50: 3, p999: 4}, queue: {count: 0}}}, {}],"
-                 " users: [{uid: 1000, refused: 3, limits: {connections: 9, device_share: 50}}],"
-                 " devices: [{index: 1, name: 'd', memory_free: 5}], state: 'draining', uptime_s: 2.5}");
+                 "{clients: [{pid: 7, later: 1, latency: {total: {count: 2, p50: 3}, queue: {count: 0}}}, {}],"
+                 " users: [{uid: 1000, limits: {connections: 9}}], devices: [], state: 'serving', uptime_s: 2.5}");
     assert_ok(kops_clients(s->client, &clients, NULL));
-    assert_asked(s, "{}");
     first = clients->clients[0];
-    user = clients->users[0];
-    assert_texts(first->client, "x", first->comm, "", first->isolation, "user", clients->clients[1]->isolation, "",
-                 clients->devices[0]->name, "d", clients->state, "draining");
-    assert_true(first->pid == 7 && first->connected_s == 1.5 && first->paused && !first->shm && first->executor == 5);
-    assert_true(first->latency.total.count == 2 && first->latency.total.p50 == 3 && first->latency.total.p999 == 4);
-    assert_true(isnan(first->latency.total.p99) && isnan(first->latency.queue.p50) && !first->latency.device.count);
-    assert_true(clients->clients[1]->executor == 0 && !clients->clients[2]);
-    assert_true(user->uid == 1000 && user->refused == 3 && user->limits.connections == 9);
-    assert_true(user->limits.device_share == 50 && user->limits.buffers == KOPS_NO_LIMIT);
-    assert_true(clients->devices[0]->memory_free == 5 && !clients->devices[1] && clients->uptime_s == 2.5);
+    assert_texts(first->client, "", first->isolation, "", clients->clients[1]->comm, "");
+    assert_true(first->latency.total.p50 == 3 && isnan(first->latency.total.p99) && isnan(first->latency.queue.p50));
+    assert_true(first->pid == 7 && !first->executor && !first->shm && !clients->clients[2] && !clients->devices[0]);
+    assert_true(clients->users[0]->limits.connections == 9 && clients->users[0]->limits.buffers == KOPS_NO_LIMIT);
     assert_null(kops_clients_free(clients));
-    assert_null(kops_clients_free(NULL));
 }
 
-SCENE(conditions_are_read)
-{
-    struct kops_conditions *c;
-
-    scene_answer(s, methods,
-                 "{device: 'x', conditions: {clock_mhz: 1980, reasons: ['power_cap', 'thermal'], later: 1}}");
-    assert_ok(kops_conditions(s->client, "GPU-1", &c, NULL));
-    assert_asked(s, "{device: 'GPU-1'}");
-    assert_true(c->clock_mhz == 1980 && isnan(c->temperature_c));
-    assert_texts(c->missing, "", c->reasons[0], "power_cap", c->reasons[1], "thermal");
-    assert_null(c->reasons[2]);
-    assert_null(kops_conditions_free(c));
-    scene_answer(s, methods, "{device: 'x', conditions: {missing: 'no'}}");
-    assert_ok(kops_conditions(s->client, NULL, &c, NULL));
-    assert_asked(s, "{}");
-    assert_string_equal(c->missing, "no");
-    assert_null(c->reasons[0]);
-    assert_null(kops_conditions_free(c));
-    assert_null(kops_conditions_free(NULL));
-}
-
-SCENE(executors_are_read)
-{
-    const struct kops_executor *const *executors;
-    struct kops_stats *stats;
-
-    scene_answer(s, methods,
-                 "{executors: [{pid: 5, state: 'serving', domain: 'user', uid: 7, jobs: 2, device_us: 1.5},"
-                 "             {pid: 6, state: 'spare', connection: 8, client_pid: 9}],"
-                 " executor_counts: {started: 3}}");
-    assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
-    executors = stats->executors;
-    assert_true(executors[0]->pid == 5 && executors[0]->uid == 7 && executors[0]->connection == 0);
-    assert_texts(executors[0]->state, "serving", executors[0]->domain, "user");
-    assert_true(executors[0]->jobs == 2 && executors[0]->device_us == 1.5 && isnan(executors[0]->uptime_s));
-    assert_null(executors[1]->domain);
-    assert_true(executors[1]->uid == -1 && executors[1]->connection == 8 && executors[1]->client_pid == 9);
-    assert_null(executors[2]);
-    assert_string_equal(stats->executor_counts[0]->name, "started");
-    assert_int_equal(stats->executor_counts[0]->value, 3);
-    assert_null(kops_stats_free(stats));
-
-    scene_answer(s, methods, "{}"); /* of an older daemon */
-    assert_ok(kops_stats_get(s->client, NULL, &stats, NULL));
-    assert_null(stats->executors[0]);
-    assert_null(stats->executor_counts[0]);
-    kops_stats_free(stats);
-}
-
-SCENE(metrics_are_a_text)
-{
-    static const char *const wrong[] = {"{text: 1}", "{}"};
-    char *text = NULL;
-
-    scene_answer(s, methods, "{text: 'a 1\nb 2'}");
-    assert_ok(kops_metrics(s->client, &text, &s->error));
-    assert_string_equal(text, "a 1\nb 2");
-    assert_null(kops_metrics_free(text));
-    text = NULL;
-    for (int i = 0; i < 2; i++) {
-        scene_answer(s, methods, wrong[i]);
-        assert_int_equal(kops_metrics(s->client, &text, i ? NULL : &s->error), KOPS_ERR_BAD_REPLY);
-        assert_null(text);
-    }
-}
-
-SCENE(drain_says_what_is_left)
-{
-    const struct kops_drain_options stop = {.stop = true, .timeout_ms = 250}, resume = {.resume = true};
-    struct kops_drain_result result;
-
-    scene_answer(s, methods, "{drained: false, jobs: 3, connections: 2}");
-    assert_ok(kops_drain(s->client, &stop, &result, NULL));
-    assert_asked(s, "{stop: true, timeout_ms: 250}");
-    assert_true(!result.drained && result.jobs == 3 && result.connections == 2);
-    assert_ok(kops_drain(s->client, &resume, NULL, NULL));
-    assert_asked(s, "{resume: true}");
-    assert_ok(kops_drain(s->client, NULL, NULL, NULL));
-    assert_asked(s, "{}");
-    scene_answer(s, methods, "{drained: 1}");
-    assert_int_equal(kops_drain(s->client, NULL, &result, NULL), KOPS_ERR_BAD_REPLY);
-}
-
-SCENE(what_makes_no_sense_is_refused_before)
+/* The daemon that answers the second time would not be the one that was to drain. */
+SCENE(drain_is_never_asked_twice)
 {
     const struct kops_drain_options wrong[] = {
         {.stop = true, .resume = true}, {.timeout_ms = -1}, {.timeout_ms = 86400001}};
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_int_equal(kops_drain(s->client, &wrong[i], NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
-        assert_int_equal(s->error.code, KOPS_ERR_BAD_ARGUMENT);
         assert_int_equal(kops_drain(s->client, &wrong[i], NULL, NULL), KOPS_ERR_BAD_ARGUMENT);
     }
     assert_string_equal(scene_seen(s).last, "hello");
-}
-
-SCENE(an_older_daemon_is_told_as_such)
-{
-    struct kops_clients *clients;
-    char *text;
-
-    scene_script(s, "u*", methods);
-    assert_int_equal(kops_clients(s->client, &clients, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(s->error.message, "older than the method `clients`"));
-    assert_int_equal(kops_metrics(s->client, &text, NULL), KOPS_ERR_UNSUPPORTED);
-    assert_int_equal(kops_drain(s->client, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(s->error.message, "drain"));
-    assert_int_equal(kops_trace_begin(s->client, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(s->error.message, "older than the method `trace`"));
-}
-
-/* The daemon that answers the second time would not be the one that was to drain. */
-SCENE(drain_is_never_asked_twice)
-{
     scene_script(s, "x", methods);
     assert_int_equal(kops_drain(s->client, NULL, NULL, NULL), KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_ping(s->client, 0, NULL));
@@ -160,8 +41,6 @@ SCENE(drain_is_never_asked_twice)
 }
 
 /* ---- tuning ---- */
-
-static const char good_tune[] = "{candidates: [{us: 3}, {}], best: 1, before: 0, usual: 0}";
 
 /* A product whose tensors have no memory. */
 struct product {
@@ -181,22 +60,24 @@ static const struct kops_request *product(struct product *p)
     return &p->request;
 }
 
-SCENE(a_tuning_is_asked_for)
+/* The daemon is told of places in memory, not of the memory. */
+SCENE(what_runs_can_be_tuned_as_it_is)
 {
-    struct kops_tune *tune = NULL;
+    kops_buffer *memory = scene_memory(s, 4096);
+    struct kops_tuning *tuning;
+    struct kops_tune *tune;
     struct product p;
 
-    scene_answer(s, methods, good_tune);
-    assert_ok(kops_tune(s->client, product(&p), &tune, NULL));
-    assert_string_equal(scene_seen(s).asked,
-                        "{op: 'gemm', in: [{shape: [2, 3], dtype: 'f16'}, {shape: [3, 4], dtype: 'f16'}],"
-                        " out: [{shape: [2, 4], dtype: 'f32'}]}");
-    assert_true(tune->n_candidates == 2 && tune->best == 1 && tune->before == 0 && tune->usual == 0);
-    assert_true(tune->candidates[0]->us == 3 && isnan(tune->candidates[1]->us) && isnan(tune->noise));
-    assert_string_equal(tune->candidates[1]->what, "");
-    assert_string_equal(tune->device, "");
+    scene_answer(s, methods, "{candidates: [{us: 3}, {}], best: 1, before: 0, usual: 0}");
+    product(&p);
+    p.inputs[0].buffer = p.inputs[1].buffer = p.output.buffer = memory;
+    p.inputs[1].offset = 64;
+    assert_ok(kops_tune(s->client, &p.request, &tune, NULL));
+    scene_asked(s, "{op: 'gemm', in: [{shape: [2, 3], dtype: 'f16'}, {offset: 64, shape: [3, 4], dtype: 'f16'}],"
+                   " out: [{shape: [2, 4], dtype: 'f32'}]}");
+    assert_true(isnan(tune->candidates[1]->us) && isnan(tune->noise));
+    assert_texts(tune->candidates[1]->what, "", tune->device, "");
     assert_null(kops_tune_free(tune));
-    assert_null(kops_tune_free(NULL));
 
     product(&p);
     p.inputs[0] = kops_vector(NULL, KOPS_F16, 7);
@@ -209,31 +90,15 @@ SCENE(a_tuning_is_asked_for)
     p.request.n_attrs = 2;
     p.request.options.device = "1";
     assert_ok(kops_tune(s->client, &p.request, &tune, NULL));
-    assert_string_equal(scene_seen(s).asked,
-                        "{op: 'gemm', in: [{offset: 34, shape: [7], strides: [5], dtype: 'f16'}],"
-                        " out: [{shape: [2, 4], dtype: 'f32'}], attrs: {trans_a: true, precision: 'medium'},"
-                        " device: 1}");
+    scene_asked(s, "{op: 'gemm', in: [{offset: 34, shape: [7], strides: [5], dtype: 'f16'}],"
+                   " out: [{shape: [2, 4], dtype: 'f32'}], attrs: {trans_a: true, precision: 'medium'}, device: 1}");
     kops_tune_free(tune);
-}
 
-/* The daemon is told of the places in memory, not of the memory. */
-SCENE(what_runs_can_be_tuned_as_it_is)
-{
-    struct kops_tune *tune;
-    kops_buffer *memory;
-    struct product p;
-
-    scene_answer(s, methods, good_tune);
-    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &memory, NULL));
-    product(&p);
-    p.inputs[0].buffer = p.inputs[1].buffer = p.output.buffer = memory;
-    p.inputs[1].offset = 64;
-    assert_ok(kops_tune(s->client, &p.request, &tune, NULL));
-    assert_string_equal(scene_seen(s).asked,
-                        "{op: 'gemm', in: [{shape: [2, 3], dtype: 'f16'}, {offset: 64, shape: [3, 4], dtype: 'f16'}],"
-                        " out: [{shape: [2, 4], dtype: 'f32'}]}");
-    kops_tune_free(tune);
-    kops_buffer_release(memory);
+    scene_answer(s, methods, "{total: 0}");
+    assert_ok(kops_tuning(s->client, 256, true, &tuning, NULL));
+    scene_asked(s, "{from: 256, clear: true}");
+    assert_null(tuning->choices[0]);
+    assert_null(kops_tuning_free(tuning));
 }
 
 SCENE(a_tuning_that_makes_no_sense_is_refused_before)
@@ -241,25 +106,24 @@ SCENE(a_tuning_that_makes_no_sense_is_refused_before)
     struct kops_tune *tune = NULL;
     struct product p;
 
-#define REFUSED(change, about)                                                                                         \
-    do {                                                                                                               \
-        product(&p);                                                                                                   \
-        change;                                                                                                        \
-        if (kops_tune(s->client, &p.request, &tune, &s->error) != KOPS_ERR_BAD_ARGUMENT ||                             \
-            !strstr(s->error.message, about))                                                                          \
-            fail_msg("%s: %s", #change, s->error.message);                                                             \
-    } while (0)
-    REFUSED(p.request.options.variant = "tiled", "variant");
-    REFUSED(p.request.op = NULL, "");
-    REFUSED(p.inputs[1].rank = KOPS_MAX_RANK + 1, "inputs[1].rank");
-    REFUSED(p.request.n_inputs = KOPS_MAX_OPERANDS + 1, "");
-#undef REFUSED
+    product(&p);
+    p.request.options.variant = "tiled";
+    assert_int_equal(kops_tune(s->client, &p.request, &tune, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    assert_non_null(strstr(s->error.message, "variant"));
+    p.request.options.variant = NULL;
+    p.inputs[1].rank = KOPS_MAX_RANK + 1;
+    assert_int_equal(kops_tune(s->client, &p.request, &tune, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    assert_non_null(strstr(s->error.message, "inputs[1].rank"));
+    p.request.op = NULL;
+    assert_int_equal(kops_tune(s->client, &p.request, &tune, NULL), KOPS_ERR_BAD_ARGUMENT);
+    product(&p);
+    p.request.n_inputs = KOPS_MAX_OPERANDS + 1;
     assert_int_equal(kops_tune(s->client, &p.request, &tune, NULL), KOPS_ERR_BAD_ARGUMENT);
     assert_null(tune);
     assert_string_equal(scene_seen(s).last, "hello");
 }
 
-/* Each of the three is an index for the caller. */
+/* Each index in a tune's answer is one for the caller. */
 SCENE(wrong_answers_are_bad_replies)
 {
     static const char *const wrong[] = {
@@ -269,46 +133,29 @@ SCENE(wrong_answers_are_bad_replies)
         "{candidates: [{}], best: 0, before: 1, usual: 0}",
         "{candidates: [{}], best: 0, before: 0, usual: 1}",
         "{candidates: [{}], best: 0, before: 0}",
+        "{drained: 1}",
+        "{text: 1}",
     };
     struct kops_tuning *tuning = NULL;
+    struct kops_drain_result drained;
     struct kops_tune *tune = NULL;
+    char *text = NULL;
     struct product p;
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         scene_answer(s, methods, wrong[i]);
-        if (kops_tune(s->client, product(&p), &tune, NULL) != KOPS_ERR_BAD_REPLY || tune)
+        if (kops_tune(s->client, product(&p), &tune, NULL) != KOPS_ERR_BAD_REPLY || tune ||
+            kops_tuning(s->client, 0, false, &tuning, NULL) != KOPS_ERR_BAD_REPLY || tuning ||
+            kops_metrics(s->client, &text, &s->error) != KOPS_ERR_BAD_REPLY || text)
             fail_msg("taken: %s", wrong[i]);
     }
-    scene_answer(s, methods, "{}");
-    assert_int_equal(kops_tuning(s->client, 0, false, &tuning, NULL), KOPS_ERR_BAD_REPLY);
-    assert_null(tuning);
+    scene_answer(s, methods, "{drained: 1}");
+    assert_int_equal(kops_drain(s->client, NULL, &drained, NULL), KOPS_ERR_BAD_REPLY);
 }
 
-SCENE(choices_are_read)
+/* Neither a daemon whose hello says so, which is not asked, nor one that took the place of the first. */
+TEST(a_daemon_that_is_older_is_told_as_such)
 {
-    struct kops_tuning *tuning;
-
-    scene_answer(s, methods, "{total: 2, choices: [{what: 'x', us: 2, at: 1.5}, {usual_us: 3}]}");
-    assert_ok(kops_tuning(s->client, 0, false, &tuning, NULL));
-    assert_string_equal(scene_seen(s).asked, "{}");
-    assert_int_equal(tuning->total, 2);
-    assert_string_equal(tuning->choices[0]->what, "x");
-    assert_true(tuning->choices[0]->us == 2 && tuning->choices[0]->at == 1.5 && isnan(tuning->choices[0]->usual_us));
-    assert_true(tuning->choices[1]->usual_us == 3 && !tuning->choices[2]);
-    assert_null(kops_tuning_free(tuning));
-    assert_null(kops_tuning_free(NULL));
-
-    scene_answer(s, methods, "{total: 0}");
-    assert_ok(kops_tuning(s->client, 256, true, &tuning, NULL));
-    assert_string_equal(scene_seen(s).asked, "{from: 256, clear: true}");
-    assert_null(tuning->choices[0]);
-    kops_tuning_free(tuning);
-}
-
-/* Neither one whose hello says so, which is not asked, nor one that took the place of the first. */
-TEST(a_daemon_that_cannot_tune_is_told_as_such)
-{
-    static const char *const features[] = {"memfd", NULL};
     struct kops_tuning *tuning = NULL;
     struct kops_tune *tune = NULL;
     struct product p;
@@ -316,7 +163,7 @@ TEST(a_daemon_that_cannot_tune_is_told_as_such)
     for (int asked = 0; asked < 2; asked++) {
         struct scene *s;
 
-        fake_set_features(asked ? NULL : features);
+        fake_offers_little = !asked;
         s = scene_start(NULL);
         scene_script(s, "u*", methods);
         assert_int_equal(kops_tune(s->client, product(&p), &tune, &s->error), KOPS_ERR_UNSUPPORTED);
@@ -325,9 +172,10 @@ TEST(a_daemon_that_cannot_tune_is_told_as_such)
         assert_non_null(strstr(s->error.message, asked ? "older than the method `tuning`" : "no feature `tune`"));
         assert_int_equal(scene_seen(s).work, asked ? 2 : 0);
         assert_true(!tune && !tuning);
+        assert_int_equal(kops_trace_begin(s->client, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(s->error.message, "older than the method `trace`"));
         scene_stop(s);
     }
-    fake_set_features(NULL);
 }
 
 /* ---- a trace belongs to its connection; its bytes are golden: test_golden.c ---- */
@@ -347,23 +195,6 @@ static int begin_tracing(void **state)
 
 #define TRACING(name) TEST_OF(struct scene *s, name, begin_tracing, scene_end)
 
-TRACING(a_trace_is_read_in_parts)
-{
-    struct kops_trace *trace;
-
-    assert_ok(kops_trace_begin(s->client, NULL, NULL));
-    scene_answer(s, methods, TRACE("[" EVENT ", " EVENT "]"));
-    assert_ok(kops_trace_read(s->client, false, &trace, NULL));
-    assert_int_equal(trace->n_events, 2);
-    assert_int_equal(trace->events[1].executions, 10);
-    assert_null(kops_trace_free(trace));
-    scene_answer(s, methods, TRACE("[]"));
-    assert_ok(kops_trace_read(s->client, true, &trace, NULL));
-    assert_true(trace->n_events == 0 && !trace->kinds[0] && !trace->clients[0]);
-    assert_null(kops_trace_free(trace));
-    assert_null(kops_trace_free(NULL));
-}
-
 TRACING(a_trace_is_begun_first)
 {
     struct kops_trace *trace;
@@ -378,7 +209,8 @@ TRACING(a_trace_ends_with_its_connection)
 {
     struct kops_trace *trace;
 
-    assert_ok(kops_trace_begin(s->client, NULL, NULL));
+    assert_ok(kops_trace_begin(s->client, &(struct kops_trace_options){.events = 65536}, NULL));
+    scene_asked(s, "{begin: true, events: 65536}");
     scene_script(s, "x", methods);
     assert_int_equal(kops_trace_read(s->client, false, &trace, NULL), KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_ping(s->client, 0, NULL));
@@ -389,8 +221,11 @@ TRACING(a_trace_ends_with_its_connection)
     }
     assert_int_equal(scene_seen(s).work, 1);
     assert_ok(kops_trace_begin(s->client, NULL, NULL));
-    assert_ok(kops_trace_read(s->client, false, &trace, NULL));
-    kops_trace_free(trace);
+    scene_asked(s, "{begin: true}");
+    assert_ok(kops_trace_read(s->client, true, &trace, NULL));
+    scene_asked(s, "{end: true}");
+    assert_true(trace->n_events == 0 && !trace->kinds[0] && !trace->clients[0]);
+    assert_null(kops_trace_free(trace));
 }
 
 /* The daemon may have begun it, on a connection that is over. */

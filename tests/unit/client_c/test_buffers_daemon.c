@@ -11,21 +11,20 @@ static const char *driver;
 
 static int begin(void **state)
 {
-    static struct scene s;
+    static struct real s;
 
-    memset(&s, 0, sizeof(s));
-    scene_init(&s, driver);
+    real_init(&s, driver);
     *state = &s;
     return 0;
 }
 
 static int end(void **state)
 {
-    scene_free(*state);
+    real_free(*state);
     return 0;
 }
 
-static kops_buffer *allocate(struct scene *s, size_t size)
+static kops_buffer *allocate(struct real *s, size_t size)
 {
     kops_buffer *made = NULL;
 
@@ -35,8 +34,9 @@ static kops_buffer *allocate(struct scene *s, size_t size)
     return made;
 }
 
-#define WITH_GPU(name) TEST_OF(struct scene *s, name, begin, end)
+#define WITH_GPU(name) TEST_OF(struct real *s, name, begin, end)
 
+/* By this daemon, and by the next ones. */
 WITH_GPU(ops_work_on_what_was_written)
 {
     kops_buffer *buffer = allocate(s, 2 * BYTES);
@@ -44,13 +44,19 @@ WITH_GPU(ops_work_on_what_was_written)
     float values[N], got[N];
 
     out.offset = BYTES;
+    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
     for (int i = 0; i < N; i++)
         values[i] = (float)i;
     assert_ok(kops_buffer_write(buffer, 0, values, BYTES, &s->error));
+    for (int round = 0; round < 3; round++) {
+        assert_ok(kops_square(s->client, &in, &out, NULL, NULL, &s->error));
+        replace(s);
+        assert_ok(kops_buffer_read(buffer, BYTES, got, BYTES, &s->error));
+        for (int i = 0; i < N; i++)
+            assert_true(got[i] == values[i] * values[i]);
+        assert_ok(kops_buffer_write(buffer, BYTES, values, BYTES, &s->error));
+    }
     assert_ok(kops_square(s->client, &in, &out, NULL, NULL, &s->error));
-    assert_ok(kops_buffer_read(buffer, BYTES, got, BYTES, &s->error));
-    for (int i = 0; i < N; i++)
-        assert_true(got[i] == values[i] * values[i]);
     assert_ok(kops_copy(s->client, &out, &in, NULL, NULL, &s->error));
     assert_ok(kops_buffer_read(buffer, 0, values, BYTES, &s->error));
     assert_memory_equal(values, got, BYTES);
@@ -87,30 +93,6 @@ WITH_GPU(any_range_is_copied_and_nothing_else)
     free(got);
 }
 
-/* Of the GPU's memory and of shared memory, which ops use with each daemon. */
-WITH_GPU(contents_outlive_the_daemon)
-{
-    kops_buffer *made = allocate(s, BYTES), *shared = NULL;
-    struct kops_tensor a = kops_vector(made, KOPS_F32, N), b;
-    float values[N];
-
-    assert_int_equal(strlen(kops_info(s->client)->instance), 32);
-    assert_ok(kops_buffer_alloc_shared(s->client, BYTES, &shared, &s->error));
-    b = kops_vector(shared, KOPS_F32, N);
-    for (int i = 0; i < N; i++)
-        values[i] = (float)i;
-    assert_ok(kops_buffer_write(made, 0, values, BYTES, &s->error));
-    for (int round = 0; round < 3; round++) {
-        replace(s);
-        assert_ok(kops_add(s->client, &a, &a, &b, NULL, NULL, &s->error));
-        for (int i = 0; i < N; i++)
-            assert_true(((float *)kops_buffer_data(shared))[i] == 2 * (float)i);
-        memset(kops_buffer_data(shared), 0, BYTES);
-    }
-    kops_buffer_release(made);
-    kops_buffer_release(shared);
-}
-
 struct worker {
     kops_buffer *buffer;
     unsigned char number;
@@ -132,40 +114,31 @@ static void *work(void *argument)
     return NULL;
 }
 
-WITH_GPU(threads_do_not_meet)
+/* The buffer is the memory of all; what it is copied through is not. */
+WITH_GPU(threads_and_children_do_not_meet)
 {
-    kops_buffer *buffer = allocate(s, THREADS * 5000);
-    struct worker workers[THREADS];
-
-    for (unsigned i = 0; i < THREADS; i++)
-        workers[i] = (struct worker){buffer, (unsigned char)i};
-    in_threads(THREADS, work, workers, sizeof(workers[0]));
-    kops_buffer_release(buffer);
-}
-
-/* The buffer is the memory of both; what it is copied through is not. */
-WITH_GPU(a_child_copies_for_itself)
-{
-    kops_buffer *buffer = allocate(s, 2 * 5000);
-    struct worker parent = {buffer, 0}, child_worker = {buffer, 1};
+    kops_buffer *buffer = allocate(s, (THREADS + 1) * 5000);
+    struct worker workers[THREADS + 1];
     unsigned char got[2];
     int status;
     pid_t child;
 
+    for (unsigned i = 0; i <= THREADS; i++)
+        workers[i] = (struct worker){buffer, (unsigned char)i};
     assert_ok(kops_buffer_write(buffer, 0, "so that there is memory to copy through", 40, &s->error));
     child = fork();
     if (!child) {
-        const bool good = !work(&child_worker);
+        const bool good = !work(&workers[THREADS]);
 
         kops_close(s->client);
         _exit(good ? 0 : 1);
     }
-    assert_null(work(&parent));
+    in_threads(THREADS, work, workers, sizeof(workers[0]));
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    assert_ok(kops_buffer_read(buffer, 4999, got, 2, &s->error));
-    assert_int_equal(got[0], ROUNDS - 1);
-    assert_int_equal(got[1], ROUNDS);
+    assert_ok(kops_buffer_read(buffer, THREADS * 5000 - 1, got, 2, &s->error));
+    assert_int_equal(got[0], THREADS - 1 + ROUNDS - 1);
+    assert_int_equal(got[1], THREADS + ROUNDS - 1);
     kops_buffer_release(buffer);
 }
 

@@ -3,26 +3,22 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "scripted.h"
+#include "scene.h"
 #include "session/client.h"
 
+/* What kopsctl shows of it is tests/ctl's. */
 SCENE(info_is_read)
 {
     const struct kops_info *info = kops_info(s->client);
     const struct kops_op *op = kops_info_op(s->client, "gemm");
 
-    assert_non_null(op);
-    assert_texts(info->server, "kopsd 9.8.7", info->socket, fake_path(s->fake), info->kernels->policy, "group",
-                 kops_info_device(s->client, NULL)->uuid, "host", kops_info_device(s->client, "0")->arch, "avx2",
-                 op->inputs[1], "b", op->dtypes[1], "f64", op->attrs[1]->fallback.value.text, "highest",
-                 op->attrs[1]->choices[1], "high", op->variants[0]->device, "host", op->variants[0]->names[1],
-                 "blocked");
-    assert_true(info->pid == 4711 && info->limits.message_bytes == 100000 && info->limits.inflight == 64);
+    assert_texts(info->socket, fake_path(s->fake), kops_info_device(s->client, NULL)->uuid, "host",
+                 kops_info_device(s->client, "0")->arch, "avx2", op->attrs[1]->choices[1], "high");
     assert_ptr_equal(kops_info_device(s->client, "host"), info->devices[0]);
-    assert_true(info->kernels->allowed && !info->devices[1] && !kops_info_device(s->client, "1"));
+    assert_true(!info->devices[1] && !kops_info_device(s->client, "1") && !kops_info_op(s->client, "no_such_op"));
     assert_true(kops_info_feature(s->client, "memfd") && !kops_info_feature(s->client, "cuda_ipc"));
     assert_true(op->attrs[0]->fallback.type == KOPS_ATTR_FLOAT && op->attrs[0]->fallback.value.real == 1.0);
-    assert_true(!op->inputs[2] && !op->attrs[0]->choices && !op->attrs[2] && !kops_info_op(s->client, "no_such_op"));
+    assert_true(!op->inputs[2] && !op->attrs[0]->choices && !op->attrs[2]);
 }
 
 TEST(isolation_is_asked_for_and_told)
@@ -124,15 +120,4 @@ SCENE(idle_connection_lost_unnoticed)
     assert_int_equal(poll(&gone, 1, -1), 1);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(scene_seen(s).connections, 2);
-}
-
-TEST(gone_for_good)
-{
-    struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = KOPS_NO_RECONNECT});
-
-    scene_script(s, "x", NULL);
-    fake_vanish(s->fake);
-    assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_CONNECT_FAILED);
-    scene_stop(s);
 }

@@ -1,14 +1,14 @@
 /* Launches in this process: as they are counted and told, and which of them are launched without being checked. */
 #include "base/clock.h"
-#include "here/last.h"
+#include "here/kernel.h"
 #include "here/tally.h"
-#include "test.h"
+#include "scene.h"
 
 /* ---- a driver whose events end when they are told to ---- */
 
 static unsigned made, records;
 static int capturing, unfinished, broken;
-static uintptr_t next_event;
+static uintptr_t next_event, in_context;
 
 /* Of the thread; CU_STREAM_CAPTURE_MODE_GLOBAL at first. */
 static int mode;
@@ -76,6 +76,7 @@ static int set_up(void **state)
 {
     made = records = 0;
     capturing = unfinished = broken = 0;
+    in_context = 1;
     *state = here_tally_new();
     return *state ? 0 : -1;
 }
@@ -109,21 +110,16 @@ static struct here_shapes shapes_of_length(int64_t length)
 }
 
 /* One launch, as here_launch() makes them. */
-static bool launch_in(struct here_tally *t, int64_t length, uintptr_t context)
+static bool launch(struct here_tally *t, int64_t length)
 {
     const struct here_shapes shapes = shapes_of_length(length);
     struct here_row row = {.generation = 0};
     struct here_counted counted;
 
     counted = count(t, &shapes, &row);
-    if (counted.timed && here_tally_begin(t, &driver, (cuda_context)context, NULL))
+    if (counted.timed && here_tally_begin(t, &driver, (cuda_context)in_context, NULL))
         here_tally_end(t, &driver, NULL, counted.row);
     return counted.due;
-}
-
-static bool launch(struct here_tally *t, int64_t length)
-{
-    return launch_in(t, length, 1);
 }
 
 static void launch_often(struct here_tally *t, unsigned n)
@@ -191,27 +187,36 @@ TALLY(test_times_no_more_than_it_tells)
     assert_int_equal(records, 2 * (TALLY_SAMPLES + 2));
 }
 
-TALLY(test_puts_no_events_into_graphs)
+/* In graphs there are no events. */
+TALLY(test_counts_what_it_cannot_time)
 {
+    const unsigned every = 2 * TALLY_EVERY;
+
     capturing = 1;
-    launch_often(t, 2 * TALLY_EVERY);
+    launch_often(t, every);
     assert_int_equal(records, 0);
     TELLS(t, "[{shapes: [[8], []], count: 122}]");
+    capturing = 0;
+    broken = 1;
+    launch_often(t, every);
+    TELLS(t, "[{shapes: [[8], []], count: 122}]");
+    broken = 0;
+    unfinished = 709; /* CUDA_ERROR_CONTEXT_IS_DESTROYED: a lost time is not waited for */
+    launch_often(t, TALLY_EVERY);
+    here_tally_read(t);
+    assert_int_equal(made, 0);
+    unfinished = 0;
+    launch_often(t, TALLY_EVERY);
+    TELLS(t, "[{shapes: [[8], []], count: 122, us: [250.0]}]");
 }
 
 TALLY(test_follows_the_context)
 {
-    for (unsigned i = 0; i < 2 * TALLY_EVERY; i++)
-        launch_in(t, 8, i < TALLY_EVERY ? 1 : 2);
+    launch_often(t, TALLY_EVERY);
+    in_context = 2;
+    launch_often(t, TALLY_EVERY);
     assert_int_equal(records, 4);
     assert_int_equal(made, 2); /* those of the context before are destroyed */
-}
-
-TALLY(test_goes_on_where_the_driver_does_not)
-{
-    broken = 1;
-    launch_often(t, 2 * TALLY_EVERY);
-    TELLS(t, "[{shapes: [[8], []], count: 122}]");
 }
 
 TALLY(test_more_shapes_than_there_is_room_for)
@@ -238,17 +243,6 @@ TALLY(test_is_due_now_and_then)
     assert_in_range(due, 1, 4);
 }
 
-TALLY(test_a_lost_time_is_not_waited_for)
-{
-    unfinished = 709; /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
-    launch_often(t, TALLY_EVERY);
-    here_tally_read(t);
-    assert_int_equal(made, 0);
-    unfinished = 0;
-    launch_often(t, TALLY_EVERY);
-    TELLS(t, "[{shapes: [[8], []], count: 122, us: [250.0]}]");
-}
-
 TALLY(test_attributes_make_other_rows)
 {
     struct here_shapes shapes = shapes_of_length(8);
@@ -260,7 +254,8 @@ TALLY(test_attributes_make_other_rows)
                  "[{shapes: [[8], []], count: 1}, {shapes: [[8], []], count: 1, attrs: {trans_a: true}}]");
 }
 
-TALLY(test_a_row_is_found_once_and_not_after_it_is_gone)
+/* A row is found once, and not after it is gone; a launch that is refused does not count. */
+TALLY(test_rows)
 {
     const struct here_shapes shapes = shapes_of_length(TALLY_ROWS);
     struct here_row row = {.generation = 0}, before;
@@ -276,19 +271,10 @@ TALLY(test_a_row_is_found_once_and_not_after_it_is_gone)
     here_tally_uncount(t, before);
     here_tally_time(t, before, 250);
     count(t, &shapes, &row);
-    TELLS(t, "[{shapes: [[8], []], count: 1}, {shapes: [[64], []], count: 1}]");
-}
-
-TALLY(test_a_launch_that_is_refused_does_not_count)
-{
-    const struct here_shapes shapes = shapes_of_length(8);
-    struct here_row row = {.generation = 0};
-
-    for (unsigned i = 0; i < 3; i++)
-        count(t, &shapes, &row);
+    count(t, &shapes, &row);
     here_tally_uncount(t, row);
     here_tally_time(t, row, 250);
-    TELLS(t, "[{shapes: [[8], []], count: 2, us: [250.0]}]");
+    TELLS(t, "[{shapes: [[8], []], count: 1}, {shapes: [[64], []], count: 1, us: [250.0]}]");
     here_tally_uncount(t, row); /* was told of already */
     TELLS(t, "");
 }
@@ -309,47 +295,18 @@ TALLY(test_a_child_tells_nothing_of_its_parent)
 
 /* ---- the last calls of a kernel; that every other call is checked is for test_here_kernel_daemon.c ---- */
 
-static const int64_t shape[] = {4, 8}, strides[] = {8, 1};
-
-/* A call with everything that a call may have. */
 struct repeated {
-    struct here_tensor tensors[2];
-    struct kops_argument args[6];
-    struct kops_launch_geometry geometry;
+    struct kops_argument arg;
     struct here_call call;
     struct here_last last; /* what is kept */
 };
 
-static void prepare(struct repeated *s)
-{
-    s->tensors[0] = (struct here_tensor){.pointer = 4096, .shape = shape, .rank = 2, .dtype = KOPS_F32, .bytes = 128};
-    s->tensors[1] = (struct here_tensor){
-        .pointer = 8192, .shape = shape, .strides = strides, .rank = 2, .dtype = KOPS_F32, .bytes = 0};
-    s->args[0] = kops_arg_tensor(NULL);
-    s->args[1] = kops_arg_null();
-    s->args[2] = kops_arg_tensor(NULL);
-    s->args[3] = kops_arg_int(-1);
-    s->args[4] = kops_arg_float(0.5);
-    s->args[5] = kops_arg_bool(true);
-    s->geometry = (struct kops_launch_geometry){
-        .grid = {2, {3, 4, 0}}, .block = {1, {32, 0, 0}}, .has_shared = true, .shared = 64};
-    s->call = (struct here_call){
-        .tensors = s->tensors, .n_tensors = 2, .args = s->args, .n_args = 6, .geometry = &s->geometry, .device = -1};
-}
-
 static int begin_repeated(void **state)
 {
-    struct repeated *s = calloc(1, sizeof(*s));
+    static struct repeated s;
 
-    must(s);
-    prepare(s);
-    *state = s;
-    return 0;
-}
-
-static int end_repeated(void **state)
-{
-    free(*state);
+    s = (struct repeated){.call = {.args = &s.arg, .n_args = 1, .device = -1}};
+    *state = &s;
     return 0;
 }
 
@@ -365,20 +322,19 @@ static void keep(struct repeated *s)
 
     memset(&plan, 7, sizeof(plan));
     plan.param_bytes = 16;
-    for (unsigned i = 0; i < LAST_CALLS; i++)
-        s->last.calls[i].row = (struct here_row){.generation = 3, .index = 4};
     here_last_keep(&s->last, &s->call, &plan, &shapes);
 }
 
-#define REPEATED(name) TEST_OF(struct repeated *s, name, begin_repeated, end_repeated)
+#define REPEATED(name) TEST_OF(struct repeated *s, name, begin_repeated, NULL)
 
 REPEATED(a_bool_is_told_apart_whatever_lies_beside_it)
 {
+    s->arg = kops_arg_bool(true);
     keep(s);
-    memset(&s->args[5].value, 0xee, sizeof(s->args[5].value));
-    s->args[5].value.boolean = true;
+    memset(&s->arg.value, 0xee, sizeof(s->arg.value));
+    s->arg.value.boolean = true;
     assert_true(is_kept(s));
-    s->args[5].value.boolean = false;
+    s->arg.value.boolean = false;
     assert_false(is_kept(s));
 }
 
@@ -386,26 +342,19 @@ REPEATED(a_bool_is_told_apart_whatever_lies_beside_it)
 static void assert_kept(struct repeated *s, int from, int to, bool kept)
 {
     for (int i = from; i < to; i++) {
-        s->args[3] = kops_arg_int(i);
+        s->arg = kops_arg_int(i);
         assert_int_equal(is_kept(s), kept);
     }
 }
 
 REPEATED(calls_by_turns_are_kept_until_there_are_more)
 {
-    const struct here_last_call *found[LAST_CALLS];
-
     for (int i = 0; i < LAST_CALLS; i++) {
-        s->args[3] = kops_arg_int(i);
+        s->arg = kops_arg_int(i);
         keep(s);
     }
     for (int round = 0; round < 2; round++)
-        for (int i = 0; i < LAST_CALLS; i++) {
-            s->args[3] = kops_arg_int(i);
-            found[i] = here_last_find(&s->last, &s->call);
-            assert_non_null(found[i]);
-            assert_true(i == 0 || found[i] != found[i - 1]);
-        }
+        assert_kept(s, 0, LAST_CALLS, true);
     assert_kept(s, LAST_CALLS, LAST_CALLS + 1, false);
     keep(s);
     assert_kept(s, 0, 1, false); /* the oldest made room */
@@ -417,6 +366,7 @@ REPEATED(calls_by_turns_are_kept_until_there_are_more)
 REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept)
 {
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const struct kops_launch_geometry geometry = {.grid = {.n = 3}, .block = {.n = 3}, .cluster = {.n = 3}};
     struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
     struct kops_argument args[KERNEL_MAX_PARAMS + 1];
 
@@ -424,12 +374,11 @@ REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept)
         tensors[i] = (struct here_tensor){.shape = ones, .strides = ones, .rank = TENSOR_MAX_RANK, .dtype = KOPS_F32};
     for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++)
         args[i] = kops_arg_int(i);
-    s->geometry.grid.n = s->geometry.block.n = s->geometry.cluster.n = 3;
     s->call = (struct here_call){.tensors = tensors,
                                  .n_tensors = KERNEL_MAX_TENSORS,
                                  .args = args,
                                  .n_args = KERNEL_MAX_PARAMS,
-                                 .geometry = &s->geometry};
+                                 .geometry = &geometry};
     keep(s);
     assert_true(is_kept(s));
     s->call.n_args++;

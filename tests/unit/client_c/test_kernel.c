@@ -1,5 +1,7 @@
 /* Modules and kernels: what is sent when, what a new connection is told, what is refused before. */
-#include "scripted.h"
+#include <stdatomic.h>
+
+#include "scene.h"
 #include "session/session.h"
 
 /* ---- a kernel to play with ---- */
@@ -12,62 +14,53 @@ static const struct kops_source source = {.text = "void f(float *c, int n);"};
 static const struct kops_signature signature = {
     .entry = "f", .params = params, .n_params = 2, .geometry = {.grid = {"ceil_div(n, 32)"}, .block = {"32"}}};
 
-struct setting {
-    struct scene *s;
-    kops_kernel *kernel;
-    struct kops_tensor c;
-    struct kops_argument args[2];
-};
+static kops_kernel *kernel;
+static struct kops_tensor c;
+static struct kops_argument args[2];
 
 static int set_up(void **state)
 {
-    struct setting *x = calloc(1, sizeof(*x));
+    struct scene *s = scene_start(NULL);
     char *log = NULL;
 
-    x->s = scene_start(NULL);
-    assert_ok(kops_kernel_compile(x->s->client, &source, &signature, &x->kernel, &log, NULL));
+    assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, &log, NULL));
     assert_null(log);
-    x->c = kops_vector(NULL, KOPS_F32, 0);
-    x->args[0] = kops_arg_tensor(&x->c);
-    x->args[1] = kops_arg_int(7);
-    *state = x;
+    c = kops_vector(NULL, KOPS_F32, 0);
+    args[0] = kops_arg_tensor(&c);
+    args[1] = kops_arg_int(7);
+    *state = s;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct setting *x = *state;
-
-    kops_kernel_free(x->kernel);
-    scene_stop(x->s);
-    free(x);
-    return 0;
+    kops_kernel_free(kernel);
+    return scene_end(state);
 }
 
-static enum kops_code launch(struct setting *x)
+static enum kops_code launch(struct scene *s)
 {
-    return kops_kernel_launch(x->kernel, x->args, 2, NULL, NULL, &x->s->error);
+    return kops_kernel_launch(kernel, args, 2, NULL, NULL, &s->error);
 }
 
 /* What was sent in all, also without waiting for a reply. */
-static void assert_order(struct setting *x, const char *order)
+static void assert_order(struct scene *s, const char *order)
 {
-    assert_ok(kops_ping(x->s->client, 0, NULL));
-    assert_string_equal(scene_seen(x->s).order, order);
+    assert_ok(kops_ping(s->client, 0, NULL));
+    assert_string_equal(scene_seen(s).order, order);
 }
 
 /* ---- tests ---- */
 
-#define WITH_KERNEL(name) TEST_OF(struct setting *x, name, set_up, tear_down)
+#define WITH_KERNEL(name) TEST_OF(struct scene *s, name, set_up, tear_down)
 
 WITH_KERNEL(a_module_tells_of_its_entries)
 {
-    const kops_module *module = kops_kernel_module(x->kernel);
+    const kops_module *module = kops_kernel_module(kernel);
     const struct kops_module_info *info = kops_module_info(module);
     const struct kops_entry *entry = kops_module_entry(module, "f");
 
-    assert_texts(kops_kernel_entry(x->kernel), "f", info->key, "0123", info->log, "a warning", entry->lowered,
-                 "_Z1fPf");
+    assert_texts(kops_kernel_entry(kernel), "f", info->key, "0123", info->log, "a warning", entry->lowered, "_Z1fPf");
     assert_true(info->compile_us == 25000.5 && entry->registers == 32 && entry->n_params == 2 && entry->params[1] == 4);
     assert_true(!kops_module_entry(module, "g") && !info->entries[1]);
 }
@@ -78,13 +71,13 @@ WITH_KERNEL(a_launch_is_sent_and_timed)
     struct kops_result result;
     kops_ticket ticket;
 
-    assert_ok(kops_kernel_launch(x->kernel, x->args, 2, &how, &result, NULL));
-    assert_string_equal(scene_seen(x->s).asked, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7], repeat: 3}");
+    assert_ok(kops_kernel_launch(kernel, args, 2, &how, &result, NULL));
+    scene_asked(s, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7], repeat: 3}");
     assert_true(result.total_us == 20);
-    assert_ok(kops_kernel_submit(x->kernel, x->args, 2, NULL, &ticket, NULL));
-    assert_ok(kops_wait(x->s->client, ticket, 0, &result, NULL));
-    assert_order(x, "CKLL");
-    assert_string_equal(scene_seen(x->s).asked, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7]}");
+    assert_ok(kops_kernel_submit(kernel, args, 2, NULL, &ticket, NULL));
+    assert_ok(kops_wait(s->client, ticket, 0, &result, NULL));
+    assert_order(s, "CKLL");
+    scene_asked(s, "{kernel: 2, args: [{shape: [0], dtype: 'f32'}, 7]}");
 }
 
 WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
@@ -93,35 +86,32 @@ WITH_KERNEL(the_whole_log_of_a_refusal_is_told)
     kops_module *module = NULL;
     char *log = NULL;
 
-    scene_script(x->s, "cc", "compile");
-    assert_int_equal(kops_compile(x->s->client, &wrong, &module, &log, &x->s->error), KOPS_ERR_COMPILE_FAILED);
+    scene_script(s, "cc", "compile");
+    assert_int_equal(kops_compile(s->client, &wrong, &module, &log, &s->error), KOPS_ERR_COMPILE_FAILED);
     assert_null(module);
     assert_int_equal(strlen(log), LOG_BYTES);
-    assert_string_equal(kops_error_text(&x->s->error, "reason"), "source");
-    assert_string_equal(x->s->error.message, "kernel.cu(1): error: no");
+    assert_string_equal(kops_error_text(&s->error, "reason"), "source");
+    assert_string_equal(s->error.message, "kernel.cu(1): error: no");
     kops_log_free(log);
-    assert_int_equal(kops_compile(x->s->client, &wrong, &module, NULL, NULL), KOPS_ERR_COMPILE_FAILED);
-    assert_ok(kops_compile(x->s->client, &wrong, &module, &log, &x->s->error)); /* the connection is as before */
+    assert_int_equal(kops_compile(s->client, &wrong, &module, NULL, NULL), KOPS_ERR_COMPILE_FAILED);
+    assert_ok(kops_compile(s->client, &wrong, &module, &log, &s->error)); /* the connection is as before */
     assert_null(log);
     kops_module_free(module);
 }
 
 WITH_KERNEL(a_new_connection_is_told_what_it_needs)
 {
-    const struct kops_module_info *info = kops_module_info(kops_kernel_module(x->kernel));
-    kops_buffer *buffer;
+    const struct kops_module_info *info = kops_module_info(kops_kernel_module(kernel));
 
-    assert_ok(kops_buffer_alloc_shared(x->s->client, 64, &buffer, NULL));
-    x->c = kops_vector(buffer, KOPS_F32, 16);
-    scene_script(x->s, "x", NULL);
-    assert_int_equal(launch(x), KOPS_ERR_CONNECTION_LOST);
-    assert_ok(launch(x));
-    assert_order(x, "CKLCKL");
-    assert_non_null(strstr(scene_seen(x->s).asked, "kernel: 103, ")); /* behind the buffer and the module */
-    assert_string_equal(info->cached, "no");                          /* what was given out stays */
-    assert_ok(launch(x));
-    assert_order(x, "CKLCKLL");
-    kops_buffer_release(buffer);
+    c = kops_vector(scene_memory(s, 64), KOPS_F32, 16);
+    scene_script(s, "x", NULL);
+    assert_int_equal(launch(s), KOPS_ERR_CONNECTION_LOST);
+    assert_ok(launch(s));
+    assert_order(s, "CKLCKL");
+    assert_non_null(strstr(scene_seen(s).asked, "kernel: 103, ")); /* behind the buffer and the module */
+    assert_string_equal(info->cached, "no");                       /* what was given out stays */
+    assert_ok(launch(s));
+    assert_order(s, "CKLCKLL");
 }
 
 WITH_KERNEL(what_nobody_holds_is_released)
@@ -132,14 +122,14 @@ WITH_KERNEL(what_nobody_holds_is_released)
     kops_kernel *second;
     char *log;
 
-    assert_ok(kops_compile(x->s->client, &both, &module, &log, NULL));
+    assert_ok(kops_compile(s->client, &both, &module, &log, NULL));
     assert_ok(kops_kernel_define(module, &signature, &second, NULL));
     assert_null(kops_module_free(module)); /* the kernel goes on */
-    assert_order(x, "CKCK");
-    assert_ok(kops_kernel_launch(second, x->args, 2, NULL, NULL, NULL));
+    assert_order(s, "CKCK");
+    assert_ok(kops_kernel_launch(second, args, 2, NULL, NULL, NULL));
     assert_null(kops_kernel_free(second));
-    assert_order(x, "CKCKLrr");
-    assert_string_equal(scene_seen(x->s).released, "{kernel: 4}{module: 3}");
+    assert_order(s, "CKCKLrr");
+    assert_string_equal(scene_seen(s).released, "{kernel: 4}{module: 3}");
     assert_null(kops_kernel_free(NULL));
     assert_null(kops_module_free(NULL));
 }
@@ -150,31 +140,23 @@ WITH_KERNEL(a_module_that_comes_too_late_is_given_back)
     kops_module *module;
 
     impatient.timeout_ms = 20;
-    scene_script(x->s, "w", "compile");
-    assert_int_equal(kops_compile(x->s->client, &impatient, &module, NULL, &x->s->error), KOPS_ERR_TIMEOUT);
-    assert_ok(kops_ping(x->s->client, KOPS_FOREVER, NULL)); /* the module came before its reply, */
-    assert_ok(kops_ping(x->s->client, KOPS_FOREVER, NULL)); /* what was sent then was read before this one's */
-    assert_string_equal(scene_seen(x->s).released, "{module: 3}");
+    scene_script(s, "w", "compile");
+    assert_int_equal(kops_compile(s->client, &impatient, &module, NULL, &s->error), KOPS_ERR_TIMEOUT);
+    assert_ok(kops_ping(s->client, KOPS_FOREVER, NULL)); /* the module came before its reply, */
+    assert_ok(kops_ping(s->client, KOPS_FOREVER, NULL)); /* what was sent then was read before this one's */
+    assert_string_equal(scene_seen(s).released, "{module: 3}");
 }
 
-enum { THREADS = 6, LAUNCHES = 40 };
+static atomic_uint lost;
 
-struct launcher {
-    struct setting *x;
-    unsigned lost;
-    struct kops_error error;
-};
-
-static void *launch_often(void *context)
+static void *launch_often(void *unused)
 {
-    struct launcher *l = context;
-
-    for (int i = 0; i < LAUNCHES; i++) {
-        const enum kops_code r = kops_kernel_launch(l->x->kernel, l->x->args, 2, NULL, NULL, &l->error);
+    for (int i = 0; i < 40; i++) {
+        const enum kops_code r = kops_kernel_launch(kernel, args, 2, NULL, NULL, NULL);
 
         if (r && r != KOPS_ERR_CONNECTION_LOST)
-            return l->error.message;
-        l->lost += r != KOPS_OK;
+            return "a launch failed";
+        lost += r != KOPS_OK;
     }
     return NULL;
 }
@@ -182,62 +164,54 @@ static void *launch_often(void *context)
 /* One of them tells a new connection, once. */
 WITH_KERNEL(threads_share_a_kernel)
 {
-    struct launcher launchers[THREADS];
-    unsigned lost = 0;
-
-    scene_script(x->s, "x", NULL);
-    for (int i = 0; i < THREADS; i++)
-        launchers[i] = (struct launcher){.x = x};
-    in_threads(THREADS, launch_often, launchers, sizeof(launchers[0]));
-    for (int i = 0; i < THREADS; i++)
-        lost += launchers[i].lost;
-    assert_in_range(lost, 1, THREADS);
-    assert_int_equal(scene_seen(x->s).compiled, 2);
-    assert_int_equal(scene_seen(x->s).defined, 2);
+    scene_script(s, "x", NULL);
+    in_threads(6, launch_often, NULL, 0);
+    assert_in_range(lost, 1, 6);
+    assert_int_equal(scene_seen(s).compiled, 2);
+    assert_int_equal(scene_seen(s).defined, 2);
 }
 
 WITH_KERNEL(kernels_are_steps_of_sequences)
 {
-    kops_client *client = x->s->client;
+    kops_client *client = s->client;
     const struct kops_tensor tensors[] = {kops_vector(NULL, KOPS_F32, 0)};
-    const struct kops_argument args[] = {kops_arg_index(0), kops_arg_int(7)};
+    const struct kops_argument places[] = {kops_arg_index(0), kops_arg_int(7)};
     const uint32_t zero[] = {0};
-    struct kops_step steps[] = {{.kernel = x->kernel, .args = args, .n_args = 2},
+    struct kops_step steps[] = {{.kernel = kernel, .args = places, .n_args = 2},
                                 {.op = "square", .inputs = zero, .n_inputs = 1, .outputs = zero, .n_outputs = 1}};
     const struct kops_sequence sequence = {tensors, 1, steps, 2};
     kops_program *program;
 
-    scene_script(x->s, "", "sequence program");
-    assert_ok(kops_sequence_run(client, &sequence, NULL, NULL, &x->s->error));
-    assert_non_null(
-        strstr(scene_seen(x->s).asked, "ops: [{kernel: 2, args: [0, 7]}, {op: 'square', in: [0], out: [0]}]"));
-    assert_ok(kops_program_define(client, &sequence, NULL, &program, &x->s->error));
+    scene_script(s, "", "sequence program");
+    assert_ok(kops_sequence_run(client, &sequence, NULL, NULL, &s->error));
+    assert_non_null(strstr(scene_seen(s).asked, "ops: [{kernel: 2, args: [0, 7]}, {op: 'square', in: [0], out: [0]}]"));
+    assert_ok(kops_program_define(client, &sequence, NULL, &program, &s->error));
 
     /* The program keeps the kernel, also for the next connection. */
-    kops_kernel_free(x->kernel);
-    x->kernel = NULL;
+    kops_kernel_free(kernel);
+    kernel = NULL;
     memset(steps, 0, sizeof(steps));
-    assert_order(x, "CKSP");
+    assert_order(s, "CKSP");
     pthread_mutex_lock(&client->lock);
     session_lost(client, KOPS_ERR_CONNECTION_LOST, "for a test");
     session_close_lost(client);
     pthread_mutex_unlock(&client->lock);
-    assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &x->s->error));
-    assert_order(x, "CKSPCKPR");
+    assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
+    assert_order(s, "CKSPCKPR");
     assert_non_null(
-        strstr(scene_seen(x->s).asked, "ops: [{kernel: 102, args: [0, 7]}, {op: 'square', in: [0], out: [0]}]"));
+        strstr(scene_seen(s).asked, "ops: [{kernel: 102, args: [0, 7]}, {op: 'square', in: [0], out: [0]}]"));
     kops_program_release(program);
-    assert_order(x, "CKSPCKPRrrr");
+    assert_order(s, "CKSPCKPRrrr");
 }
 
 WITH_KERNEL(what_makes_no_sense_is_refused_before)
 {
-    kops_client *client = x->s->client;
+    kops_client *client = s->client;
     const struct kops_argument index[] = {kops_arg_index(0), kops_arg_int(7)}, no_tensor[] = {kops_arg_tensor(NULL)};
     const struct kops_launch_options variant = {.options = {.variant = "user"}}, device = {.options = {.device = "0"}},
                                      wide = {.geometry = {.grid = {4, {1, 1, 1}}}};
-    const struct kops_step mixed = {.kernel = x->kernel, .op = "add"},
-                           by_value = {.kernel = x->kernel, .args = x->args, .n_args = 2};
+    const struct kops_step mixed = {.kernel = kernel, .op = "add"},
+                           by_value = {.kernel = kernel, .args = args, .n_args = 2};
     const struct kops_sequence sequences[] = {{.steps = &mixed, .n_steps = 1}, {.steps = &by_value, .n_steps = 1}};
     const struct kops_param no_kind[] = {{.name = "x", .dtype = KOPS_F32}},
                             no_dtype[] = {{.name = "x", .kind = KOPS_PARAM_IN}};
@@ -245,25 +219,25 @@ WITH_KERNEL(what_makes_no_sense_is_refused_before)
                                 typeless = {.entry = "f", .params = no_dtype, .n_params = 1};
     const struct kops_source nothing = {.name = "x"};
     struct kops_argument many[KOPS_MAX_KERNEL_TENSORS + 1];
-    kops_kernel *kernel;
+    kops_kernel *refused;
     kops_module *module;
 
 #define REFUSED(call) assert_int_equal(call, KOPS_ERR_BAD_ARGUMENT)
     for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
-        many[i] = x->args[0];
-    REFUSED(kops_kernel_launch(x->kernel, index, 2, NULL, NULL, NULL));
-    REFUSED(kops_kernel_launch(x->kernel, no_tensor, 1, NULL, NULL, NULL));
-    REFUSED(kops_kernel_launch(x->kernel, many, KOPS_MAX_KERNEL_TENSORS + 1, NULL, NULL, NULL));
-    REFUSED(kops_kernel_launch(x->kernel, x->args, 2, &variant, NULL, NULL));
-    REFUSED(kops_kernel_launch(x->kernel, x->args, 2, &device, NULL, NULL));
-    REFUSED(kops_kernel_launch(x->kernel, x->args, 2, &wide, NULL, NULL));
+        many[i] = args[0];
+    REFUSED(kops_kernel_launch(kernel, index, 2, NULL, NULL, NULL));
+    REFUSED(kops_kernel_launch(kernel, no_tensor, 1, NULL, NULL, NULL));
+    REFUSED(kops_kernel_launch(kernel, many, KOPS_MAX_KERNEL_TENSORS + 1, NULL, NULL, NULL));
+    REFUSED(kops_kernel_launch(kernel, args, 2, &variant, NULL, NULL));
+    REFUSED(kops_kernel_launch(kernel, args, 2, &device, NULL, NULL));
+    REFUSED(kops_kernel_launch(kernel, args, 2, &wide, NULL, NULL));
     REFUSED(kops_sequence_run(client, &sequences[0], NULL, NULL, NULL));
     REFUSED(kops_sequence_run(client, &sequences[1], NULL, NULL, NULL));
-    REFUSED(kops_kernel_compile(client, &source, &no_entry, &kernel, NULL, NULL));
-    REFUSED(kops_kernel_compile(client, &source, &kindless, &kernel, NULL, NULL));
-    REFUSED(kops_kernel_compile(client, &source, &typeless, &kernel, NULL, NULL));
+    REFUSED(kops_kernel_compile(client, &source, &no_entry, &refused, NULL, NULL));
+    REFUSED(kops_kernel_compile(client, &source, &kindless, &refused, NULL, NULL));
+    REFUSED(kops_kernel_compile(client, &source, &typeless, &refused, NULL, NULL));
     REFUSED(kops_compile(client, &nothing, &module, NULL, NULL));
 #undef REFUSED
-    assert_order(x, "CK");
-    assert_ok(kops_kernel_launch(x->kernel, many, KOPS_MAX_KERNEL_TENSORS, NULL, NULL, NULL));
+    assert_order(s, "CK");
+    assert_ok(kops_kernel_launch(kernel, many, KOPS_MAX_KERNEL_TENSORS, NULL, NULL, NULL));
 }

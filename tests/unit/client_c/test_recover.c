@@ -1,8 +1,7 @@
 /* A daemon that ends and comes back: who waits, for how long, and what calls become. */
 #include <stdio.h>
 
-#include "api/native.h"
-#include "scripted.h"
+#include "scene.h"
 
 TEST(a_run_is_repeated_as_often_as_it_may_be)
 {
@@ -58,25 +57,22 @@ SCENE(a_daemon_that_goes_on)
     assert_int_equal(scene_seen(s).connections, 1);
 }
 
-/* No more than the client has patience for. */
+/* No longer than the client has patience for, nor than the call may take. */
 TEST(shutting_down_for_good)
 {
-    struct scene *s = scene_start(&(struct kops_connect_options){.reconnect_timeout_ms = 40});
+    static const struct kops_connect_options patience[] = {{.reconnect_timeout_ms = 40}, {.connect_timeout_ms = 0}};
 
-    scene_script(s, "s*", NULL);
-    assert_int_equal(scene_run(s), KOPS_ERR_SHUTTING_DOWN);
-    assert_string_equal(s->error.message, "the daemon is ending");
-    assert_true(scene_seen(s).work > 1);
-    scene_stop(s);
-}
+    for (int by_call = 0; by_call < 2; by_call++) {
+        struct scene *s = scene_start(&patience[by_call]);
 
-/* Nor longer than the call may take. */
-SCENE(shutting_down_for_longer_than_the_call)
-{
-    scene_script(s, "s*", NULL);
-    tagged_run(&s->t, "x");
-    s->t.request.options.timeout_ms = 100;
-    assert_int_equal(kops_run(s->client, &s->t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+        scene_script(s, "s*", NULL);
+        tagged_run(&s->t, "x");
+        s->t.request.options.timeout_ms = by_call ? 100 : 0;
+        assert_int_equal(kops_run(s->client, &s->t.request, NULL, &s->error), KOPS_ERR_SHUTTING_DOWN);
+        assert_string_equal(s->error.message, "the daemon is ending");
+        assert_true(scene_seen(s).work > 1);
+        scene_stop(s);
+    }
 }
 
 /* The environment's patience, for a client that says nothing of it. */
@@ -94,27 +90,16 @@ TEST(no_reconnect)
 {
     struct scene *s = start_with_patience("0");
 
-    scene_script(s, "sxd", NULL);
+    scene_script(s, "sxd.x", NULL);
     assert_int_equal(scene_run(s), KOPS_ERR_SHUTTING_DOWN);
     assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
     assert_int_equal(scene_run(s), KOPS_ERR_DEVICE_LOST);
     assert_ok(scene_run(s));
-    assert_int_equal(scene_seen(s).work, 4);
+    fake_vanish(s->fake);
+    assert_int_equal(scene_run(s), KOPS_ERR_CONNECTION_LOST);
+    assert_int_equal(scene_seen(s).work, 5);
+    assert_int_equal(kops_ping(s->client, 0, &s->error), KOPS_ERR_CONNECT_FAILED);
     scene_stop(s);
-}
-
-/* Pipelined runs are the caller's to repeat. */
-SCENE(tickets_are_not_repeated)
-{
-    kops_ticket ticket;
-
-    scene_script(s, "x", NULL);
-    assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &ticket, &s->error));
-    assert_int_equal(kops_wait(s->client, ticket, 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_non_null(strstr(s->error.message, "may or may not have run"));
-    assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &ticket, &s->error));
-    assert_ok(kops_wait(s->client, ticket, 0, NULL, &s->error));
-    assert_int_equal(scene_seen(s).work, 2);
 }
 
 /* Everything but work is harmless twice. */
@@ -124,18 +109,18 @@ TEST(definitions_are_repeated)
     const struct kops_source source = {.text = "kernel"};
     const struct kops_signature signature = {.entry = "entry"};
 
-    fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
-        struct scene *s = scene_start(NULL);
         kops_module *module;
         kops_kernel *kernel;
         kops_buffer *buffer;
+        struct scene *s;
 
         print_message("%s\n", methods[i]);
+        fake_device = "GPU-0"; /* whose memory the daemon makes */
+        s = scene_start(NULL);
         scene_script(s, i % 2 ? "x" : "dS", methods[i]);
         assert_ok(kops_ping(s->client, 0, &s->error));
-        assert_ok(kops_buffer_alloc_shared(s->client, 4096, &buffer, &s->error));
-        kops_buffer_release(buffer);
+        scene_memory(s, 4096);
         assert_ok(kops_buffer_alloc(s->client, 4096, NULL, &buffer, &s->error));
         kops_buffer_release(buffer);
         assert_ok(kops_compile(s->client, &source, &module, NULL, &s->error));
@@ -145,17 +130,14 @@ TEST(definitions_are_repeated)
         assert_true(scene_seen(s).connections > 1);
         scene_stop(s);
     }
-    fake_set_device(NULL);
 }
 
 /* ---- where there is no daemon for a while ---- */
 
 SCENE(socket_absent_for_a_while)
 {
-    kops_buffer *buffer;
-
     scene_script(s, "x", NULL);
-    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &buffer, &s->error));
+    scene_memory(s, 4096);
     fake_vanish(s->fake);
     tagged_run(&s->t, "x");
     s->t.request.options.timeout_ms = 60;
@@ -165,106 +147,54 @@ SCENE(socket_absent_for_a_while)
     fake_reappear(s->fake);
     assert_ok(scene_run(s));
     assert_int_equal(s->error.code, KOPS_OK);
-    kops_buffer_release(buffer);
 }
 
 enum { THREADS = 6, RUNS = 200 };
 
-struct worker {
-    kops_client *client;
-    struct kops_error error; /* of the first failure */
-};
-
-static void *run_often(void *argument)
+static void *run_in_vain(void *scene)
 {
-    struct worker *w = argument;
+    const struct scene *s = scene;
+    struct kops_error error;
     struct tagged t;
+    const bool told = kops_run(s->client, tagged_run(&t, "x"), NULL, &error) == KOPS_ERR_CONNECT_FAILED &&
+                      strstr(error.message, "within 0.04 s") && strstr(error.message, fake_path(s->fake));
 
-    for (unsigned i = 0; i < RUNS; i++)
-        if (kops_run(w->client, tagged_run(&t, "x"), NULL, &w->error))
-            return w->error.message;
-    return NULL;
+    return told ? NULL : "it was told something else";
 }
 
-/* Whoever waits for the daemon hears of the same failure, at about the same time. */
+/* Whoever waits for the daemon hears of the same failure. */
 TEST(patience_is_over)
 {
     struct scene *s = start_with_patience("0.04");
-    struct worker workers[THREADS];
-    pthread_t threads[THREADS];
 
     scene_script(s, "x", NULL);
     fake_vanish(s->fake);
-    for (unsigned i = 0; i < THREADS; i++) {
-        workers[i].client = s->client;
-        assert_int_equal(pthread_create(&threads[i], NULL, run_often, &workers[i]), 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++) {
-        pthread_join(threads[i], NULL);
-        assert_int_equal(workers[i].error.code, KOPS_ERR_CONNECT_FAILED);
-        assert_non_null(strstr(workers[i].error.message, "within 0.04 s"));
-        assert_non_null(strstr(workers[i].error.message, fake_path(s->fake)));
-    }
+    in_threads(THREADS, run_in_vain, s, 0);
     scene_stop(s);
 }
 
-static unsigned tries_left;
-
-static bool after_some_tries(void *context)
+static void *run_often(void *client)
 {
-    assert_ptr_equal(context, &tries_left);
-    return !tries_left--;
-}
+    struct tagged t;
 
-/* Calls of a binding's client fail at once, and say that they did not run; native_generation() waits, as long as the
- * binding wants to. */
-SCENE(a_binding_waits_by_itself)
-{
-    const struct patience patience = {.ms = 60000, .is_over = after_some_tries, .context = &tries_left},
-                          none = {.ms = 0};
-    struct patience follower = patience;
-    const struct kops_connect_options options = {.socket = fake_path(s->fake), .reconnect_timeout_ms = 60000};
-    kops_client *bound, *second;
-    uint32_t generation;
-    int64_t ran = 1;
-
-    assert_ok(native_connect(&options, &patience, &bound, &s->error));
-    generation = native_generation(bound, &patience, &s->error);
-    assert_int_equal(generation, 1);
-    scene_script(s, "x", NULL);
-    fake_vanish(s->fake);
-    assert_int_equal(kops_run(bound, tagged_run(&s->t, "x"), NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(kops_ping(bound, 0, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_true(kops_error_number(&s->error, "ran", &ran) && ran == 0);
-    tries_left = 3;
-    assert_int_equal(native_generation(bound, &patience, &s->error), 0);
-    assert_int_equal(s->error.code, KOPS_ERR_CONNECT_FAILED);
-    assert_int_equal(native_generation(bound, &none, &s->error), 0); /* one try */
-    tries_left = 2;
-    follower.follows = true;
-    assert_int_equal(native_connect(&options, &follower, &second, &s->error), KOPS_ERR_CONNECT_FAILED);
-    assert_int_equal(tries_left, UINT_MAX); /* it was asked, so there was more than one try */
-    fake_reappear(s->fake);
-    assert_int_equal(native_generation(bound, &patience, &s->error), generation + 1);
-    assert_ok(kops_ping(bound, 0, &s->error));
-    kops_close(bound);
+    for (unsigned i = 0; i < RUNS; i++)
+        if (kops_run(client, tagged_run(&t, "x"), NULL, NULL))
+            return "a run failed";
+    return NULL;
 }
 
 /* One dies under several threads, again and again: none of them notices. */
 SCENE(threads_go_on)
 {
     static const char *const ends[] = {"x", "d", "sS", "n"};
-    struct worker workers[THREADS];
     char script[RUNS + 8] = {0};
 
-    for (unsigned i = 0; i < THREADS; i++)
-        workers[i].client = s->client;
     for (unsigned round = 0; round < sizeof(ends) / sizeof(ends[0]); round++) {
         print_message("\"%s\"\n", ends[round]);
         memset(script, '.', RUNS);
         snprintf(script + RUNS, sizeof(script) - RUNS, "%s", ends[round]);
         scene_script(s, script, NULL);
-        in_threads(THREADS, run_often, workers, sizeof(workers[0]));
+        in_threads(THREADS, run_often, s->client, 0);
         assert_int_equal(scene_seen(s).connections, round + 2);
     }
 }
@@ -273,20 +203,17 @@ SCENE(threads_go_on)
 
 SCENE(buffers_are_registered_anew)
 {
-    struct kops_tensor a, b;
-    kops_buffer *shared, *made;
+    struct kops_tensor a = kops_vector(scene_memory(s, 4096), KOPS_F32, 1024), b;
+    kops_buffer *made;
 
     scene_script(s, "x", NULL);
-    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &shared, &s->error));
     assert_ok(kops_buffer_alloc(s->client, 4096, NULL, &made, &s->error));
     memset(kops_buffer_data(made), 7, 4096);
-    a = kops_vector(shared, KOPS_F32, 1024);
     b = kops_vector(made, KOPS_F32, 1024);
     assert_ok(kops_square(s->client, &a, &b, NULL, NULL, &s->error));
     assert_int_equal(scene_seen(s).work, 2);
     assert_int_equal(scene_seen(s).registered, 4); /* both, and both again: the daemon makes no host memory */
     assert_int_equal(((unsigned char *)kops_buffer_data(made))[4095], 7);
-    kops_buffer_release(shared);
     kops_buffer_release(made);
 }
 
@@ -296,12 +223,10 @@ TEST(a_buffer_is_refused)
     for (int for_now = 0; for_now < 2; for_now++) {
         struct scene *s = scene_start(NULL);
         struct kops_tensor t[2];
-        kops_buffer *buffer;
 
         scene_script(s, "x", NULL);
         s->d.refusal = for_now ? "quota_exceeded" : "invalid_handle";
-        assert_ok(kops_buffer_alloc_shared(s->client, 8192, &buffer, &s->error));
-        vectors_in(buffer, 1024, 2, t);
+        vectors_in(scene_memory(s, 8192), 1024, 2, t);
         assert_int_equal(kops_square(s->client, &t[0], &t[1], NULL, NULL, &s->error),
                          for_now ? KOPS_ERR_QUOTA_EXCEEDED : KOPS_ERR_BUFFER_LOST);
         assert_int_equal(scene_seen(s).registered, 2);
@@ -317,7 +242,6 @@ TEST(a_buffer_is_refused)
             assert_int_equal(scene_seen(s).registered, 2);
             assert_ok(scene_run(s));
         }
-        kops_buffer_release(buffer);
         scene_stop(s);
     }
 }

@@ -2,227 +2,146 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "scripted.h"
+#include "scene.h"
 
 enum { BYTES = 1 << 16, N = 256 };
 
-/* Memory of a client. */
-struct memory {
-    struct scene *s;
-    kops_buffer *buffer, *alias, *other; /* `alias` is the same memory as `buffer` */
-    struct kops_tensor t[4];             /* apart from each other, in `buffer` */
-};
+static struct scene *s;
+static kops_buffer *buffer, *alias, *other; /* `alias` is the same memory as `buffer` */
+static struct kops_tensor t[4];             /* apart from each other, in `buffer` */
 
 static int begin(void **state)
 {
-    struct memory *m = calloc(1, sizeof(*m));
-    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    if (!m || fd < 0 || ftruncate(fd, BYTES))
-        return -1;
-    m->s = scene_start(NULL);
-    assert_ok(kops_buffer_register_memfd(m->s->client, fd, BYTES, KOPS_ACCESS_RW, &m->buffer, NULL));
-    assert_ok(kops_buffer_register_memfd(m->s->client, fd, BYTES, KOPS_ACCESS_RW, &m->alias, NULL));
-    assert_ok(kops_buffer_alloc_shared(m->s->client, BYTES, &m->other, NULL));
-    vectors_in(m->buffer, N, 4, m->t);
-    close(fd);
-    *state = m;
-    return 0;
+    must(fd >= 0 && !ftruncate(fd, BYTES));
+    s = scene_start(NULL);
+    assert_ok(kops_buffer_register_memfd(s->client, fd, BYTES, KOPS_ACCESS_RW, &buffer, NULL));
+    assert_ok(kops_buffer_register_memfd(s->client, fd, BYTES, KOPS_ACCESS_RW, &alias, NULL));
+    other = scene_memory(s, BYTES);
+    vectors_in(buffer, N, 4, t);
+    return close(fd);
 }
 
 static int end(void **state)
 {
-    struct memory *m = *state;
-
-    kops_buffer_release(m->buffer);
-    kops_buffer_release(m->alias);
-    kops_buffer_release(m->other);
-    scene_stop(m->s);
-    free(m);
+    kops_buffer_release(buffer);
+    kops_buffer_release(alias);
+    scene_stop(s);
     return 0;
 }
 
 /* The outcome of a call that the daemon's end hit: it came twice and went well, or once and is lost. */
-static void expect(const char *name, struct memory *m, enum kops_code code, bool repeated)
+static void expect(const char *name, enum kops_code code, bool repeated)
 {
     if (code != (repeated ? KOPS_OK : KOPS_ERR_CONNECTION_LOST) ||
-        (!repeated && !strstr(m->s->error.message, "not repeated by itself")) ||
-        scene_seen(m->s).work != (repeated ? 2 : 1))
-        fail_msg("%s: %s after %u: %s", name, kops_code_name(code), scene_seen(m->s).work, m->s->error.message);
+        (!repeated && !strstr(s->error.message, "not repeated by itself")) || scene_seen(s).work != (repeated ? 2 : 1))
+        fail_msg("%s: %s after %u: %s", name, kops_code_name(code), scene_seen(s).work, s->error.message);
 }
 
-static enum kops_code square(struct memory *m, struct kops_tensor out)
+static enum kops_code square(struct kops_tensor out)
 {
-    return kops_square(m->s->client, &m->t[0], &out, NULL, NULL, &m->s->error);
+    return kops_square(s->client, &t[0], &out, NULL, NULL, &s->error);
 }
 
-static enum kops_code apart(struct memory *m)
+static enum kops_code add_into(unsigned out)
 {
-    return kops_add(m->s->client, &m->t[0], &m->t[1], &m->t[2], NULL, NULL, &m->s->error);
+    return kops_add(s->client, &t[0], &t[1], &t[out], NULL, NULL, &s->error);
 }
 
-static enum kops_code other_memory(struct memory *m)
-{
-    return square(m, kops_vector(m->other, KOPS_F32, N));
-}
-
-static enum kops_code in_place(struct memory *m)
-{
-    return kops_add(m->s->client, &m->t[0], &m->t[1], &m->t[1], NULL, NULL, &m->s->error);
-}
-
-/* The last bytes are those of the next one's first. */
-static enum kops_code partly_over_each_other(struct memory *m)
-{
-    m->t[1].offset -= sizeof(float);
-    return square(m, m->t[1]);
-}
-
-static enum kops_code the_same_file_twice(struct memory *m)
-{
-    return square(m, kops_vector(m->alias, KOPS_F32, N));
-}
-
-static enum kops_code strides_reach_further(struct memory *m)
-{
-    m->t[0].has_strides = true;
-    m->t[0].strides[0] = 2;
-    return square(m, m->t[1]);
-}
-
-static enum kops_code repeated_rows_reach_less(struct memory *m)
-{
-    m->t[0] = kops_matrix(m->buffer, KOPS_F32, N, N);
-    m->t[0].has_strides = true;
-    m->t[0].strides[0] = 0;
-    m->t[0].strides[1] = 1;
-    return square(m, m->t[1]);
-}
-
-static enum kops_code too_far_to_tell(struct memory *m)
-{
-    m->t[0].shape[0] = INT64_MAX;
-    return square(m, m->t[1]);
-}
-
-static enum kops_code gemm(struct memory *m, struct kops_attr attr)
+static enum kops_code gemm(struct kops_attr attr)
 {
     const struct kops_request request = {
-        .op = "gemm", .inputs = m->t, .n_inputs = 2, .outputs = &m->t[2], .n_outputs = 1, .attrs = &attr, .n_attrs = 1};
+        .op = "gemm", .inputs = t, .n_inputs = 2, .outputs = &t[2], .n_outputs = 1, .attrs = &attr, .n_attrs = 1};
 
-    return kops_run(m->s->client, &request, NULL, &m->s->error);
+    return kops_run(s->client, &request, NULL, &s->error);
 }
 
-static enum kops_code beta(struct memory *m)
+static void repeat_rows(void)
 {
-    return gemm(m, kops_attr_float("beta", 0.5));
-}
-
-static enum kops_code beta_as_an_integer(struct memory *m)
-{
-    return gemm(m, kops_attr_int("beta", 1));
-}
-
-static enum kops_code beta_of_0(struct memory *m)
-{
-    return gemm(m, kops_attr_float("beta", 0.0));
+    t[0] = kops_matrix(buffer, KOPS_F32, N, N);
+    t[0].has_strides = true;
+    t[0].strides[0] = 0;
+    t[0].strides[1] = 1;
 }
 
 static const uint32_t places[] = {0, 1, 2, 3};
 
-#define SQUARE(from, to)                                                                                               \
-    {                                                                                                                  \
-        .op = "square", .inputs = &places[from], .n_inputs = 1, .outputs = &places[to], .n_outputs = 1                 \
-    }
-
-static enum kops_code run_steps(struct memory *m, const struct kops_step *steps, size_t n)
+static struct kops_step square_step(unsigned from, unsigned to)
 {
-    const struct kops_sequence sequence = {m->t, 4, steps, n};
-
-    return kops_sequence_run(m->s->client, &sequence, NULL, NULL, &m->s->error);
+    return (struct kops_step){
+        .op = "square", .inputs = &places[from], .n_inputs = 1, .outputs = &places[to], .n_outputs = 1};
 }
 
-static enum kops_code sequence_apart(struct memory *m)
+static enum kops_code run_steps(const struct kops_step *steps, size_t n)
 {
-    return run_steps(m, (struct kops_step[]){SQUARE(0, 1), SQUARE(2, 3)}, 2);
+    const struct kops_sequence sequence = {t, 4, steps, n};
+
+    return kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error);
 }
 
-static enum kops_code sequence_that_reads_what_it_writes(struct memory *m)
+/* The second step reads `from` and writes `to`. */
+static enum kops_code two_steps(unsigned from, unsigned to)
 {
-    return run_steps(m, (struct kops_step[]){SQUARE(0, 1), SQUARE(1, 2)}, 2);
+    return run_steps((struct kops_step[]){square_step(0, 1), square_step(from, to)}, 2);
 }
 
-static enum kops_code sequence_that_overwrites_an_input(struct memory *m)
-{
-    return run_steps(m, (struct kops_step[]){SQUARE(0, 1), SQUARE(2, 0)}, 2);
-}
-
-static enum kops_code sequence_that_updates(struct memory *m)
-{
-    const struct kops_attr attr = kops_attr_float("beta", 1.0);
-    const struct kops_step step = {.op = "gemm",
-                                   .inputs = places,
-                                   .n_inputs = 2,
-                                   .outputs = &places[2],
-                                   .n_outputs = 1,
-                                   .attrs = &attr,
-                                   .n_attrs = 1};
-
-    return run_steps(m, &step, 1);
-}
-
-#define WITH_MEMORY(name) TEST_OF(struct memory *m, name, begin, end)
+#define WITH_MEMORY(name) TEST_WITH(name, begin, end)
 
 WITH_MEMORY(only_what_does_no_harm_twice_is_repeated)
 {
-    static const struct {
-        const char *name;
-        enum kops_code (*call)(struct memory *m);
-        bool repeated;
-    } cases[] = {
-#define CASE(call, repeated) {#call, call, repeated}
-        CASE(apart, true),
-        CASE(other_memory, true),
-        CASE(in_place, false),
-        CASE(partly_over_each_other, false),
-        CASE(the_same_file_twice, false),
-        CASE(strides_reach_further, false),
-        CASE(repeated_rows_reach_less, true),
-        CASE(too_far_to_tell, false),
-        CASE(beta, false),
-        CASE(beta_as_an_integer, false),
-        CASE(beta_of_0, true),
-        CASE(sequence_apart, true),
-        CASE(sequence_that_reads_what_it_writes, false),
-        CASE(sequence_that_overwrites_an_input, false),
-        CASE(sequence_that_updates, false),
-    };
+    const struct kops_attr beta = kops_attr_float("beta", 1.0);
+    const struct kops_step update = {.op = "gemm",
+                                     .inputs = places,
+                                     .n_inputs = 2,
+                                     .outputs = &places[2],
+                                     .n_outputs = 1,
+                                     .attrs = &beta,
+                                     .n_attrs = 1};
 
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        vectors_in(m->buffer, N, 4, m->t);
-        scene_script(m->s, "x", NULL);
-        expect(cases[i].name, m, cases[i].call(m), cases[i].repeated);
-    }
+#define CALL(repeated, call, change)                                                                                   \
+    do {                                                                                                               \
+        vectors_in(buffer, N, 4, t);                                                                                   \
+        change;                                                                                                        \
+        scene_script(s, "x", NULL);                                                                                    \
+        expect(#call ", " #change, call, repeated);                                                                    \
+    } while (0)
+    CALL(true, add_into(2), );
+    CALL(true, square(kops_vector(other, KOPS_F32, N)), );
+    CALL(false, add_into(1), );
+    CALL(false, square(t[1]), t[1].offset -= sizeof(float)); /* the last bytes are the next one's first */
+    CALL(false, square(kops_vector(alias, KOPS_F32, N)), );  /* the same file */
+    CALL(false, square(t[1]), (t[0].has_strides = true, t[0].strides[0] = 2));
+    CALL(true, square(t[1]), repeat_rows()); /* which reach less far than they are many */
+    CALL(false, square(t[1]), t[0].shape[0] = INT64_MAX);
+    CALL(false, gemm(kops_attr_float("beta", 0.5)), );
+    CALL(false, gemm(kops_attr_int("beta", 1)), );
+    CALL(true, gemm(kops_attr_float("beta", 0.0)), );
+    CALL(true, two_steps(2, 3), );
+    CALL(false, two_steps(1, 2), );
+    CALL(false, two_steps(2, 0), );
+    CALL(false, run_steps(&update, 1), );
+#undef CALL
 }
 
 /* Defined anew on the next connection; what counts is the memory that it is bound to. */
 WITH_MEMORY(a_program_is_as_safe_as_its_bindings)
 {
-    const struct kops_step step = SQUARE(0, 1);
-    const struct kops_sequence sequence = {m->t, 2, &step, 1};
+    const struct kops_step step = square_step(0, 1);
+    const struct kops_sequence sequence = {t, 2, &step, 1};
 
     for (int repeated = 0; repeated < 2; repeated++) {
-        const struct kops_binding binding = {.tensor = 1, .buffer = repeated ? m->other : m->alias};
+        const struct kops_binding binding = {.tensor = 1, .buffer = repeated ? other : alias};
         kops_program *program;
         unsigned defined;
 
-        assert_ok(kops_program_define(m->s->client, &sequence, NULL, &program, &m->s->error));
-        defined = scene_seen(m->s).defined;
-        scene_script(m->s, "x", NULL);
-        expect(repeated ? "bound to other memory" : "bound to its own memory", m,
-               kops_program_run(program, &binding, 1, NULL, NULL, &m->s->error), repeated);
-        assert_int_equal(scene_seen(m->s).defined, defined + (unsigned)repeated);
-        assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &m->s->error));
+        assert_ok(kops_program_define(s->client, &sequence, NULL, &program, &s->error));
+        defined = scene_seen(s).defined;
+        scene_script(s, "x", NULL);
+        expect(repeated ? "bound to other memory" : "bound to its own memory",
+               kops_program_run(program, &binding, 1, NULL, NULL, &s->error), repeated);
+        assert_int_equal(scene_seen(s).defined, defined + (unsigned)repeated);
+        assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
         kops_program_release(program);
     }
 }
@@ -241,25 +160,18 @@ WITH_MEMORY(a_kernel_is_not_repeated_unless_it_never_ran)
     const struct kops_signature signature = {.entry = "entry"};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const enum kops_code code = cases[i].code;
-        struct scripted before, after;
         kops_kernel *kernel;
 
         print_message("\"%s\"\n", cases[i].script);
-        before = scene_seen(m->s);
-        assert_ok(kops_kernel_compile(m->s->client, &source, &signature, &kernel, NULL, &m->s->error));
-        scene_script(m->s, cases[i].script, NULL);
-        assert_int_equal(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &m->s->error), code);
-        if (code) {
-            assert_non_null(strstr(m->s->error.message, "not repeated by itself"));
-            assert_int_equal(scene_seen(m->s).work, 1);
-            assert_ok(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &m->s->error));
+        assert_ok(kops_kernel_compile(s->client, &source, &signature, &kernel, NULL, &s->error));
+        scene_script(s, cases[i].script, NULL);
+        assert_int_equal(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error), cases[i].code);
+        if (cases[i].code) {
+            assert_non_null(strstr(s->error.message, "not repeated by itself"));
+            assert_int_equal(scene_seen(s).work, 1);
+            assert_ok(kops_kernel_launch(kernel, NULL, 0, NULL, NULL, &s->error));
         }
-        after = scene_seen(m->s);
-        assert_int_equal(after.work, 2);
-        /* Compiled and declared anew where it is used next. */
-        assert_int_equal(after.compiled, before.compiled + 2);
-        assert_int_equal(after.defined, before.defined + 2);
+        assert_int_equal(scene_seen(s).work, 2);
         kops_kernel_free(kernel);
     }
 }

@@ -1,13 +1,12 @@
 /* Messages through shared memory: who takes it, what goes where, what happens when it fills, sleeps or is broken. */
 #include <poll.h>
 #include <sched.h>
-#include <semaphore.h>
 #include <stdio.h>
 
 #include "api/native.h"
 #include "base/clock.h"
 #include "proto/ring.h"
-#include "scripted.h"
+#include "scene.h"
 
 static struct scene *start_by(enum kops_transport transport, unsigned spin_us, fake_serve *serve, void *context)
 {
@@ -23,13 +22,14 @@ TEST(what_fits_goes_through_the_ring)
 {
     static const unsigned spins[] = {KOPS_NO_SPIN, 50};
 
-    fake_set_device("GPU-0"); /* whose memory the daemon makes */
     for (int i = 0; i < 2; i++) {
-        struct scene *s = start(spins[i], scripted_serve, NULL);
+        struct scene *s;
         struct kops_result result;
         struct scripted seen;
         kops_buffer *buffer;
 
+        fake_device = "GPU-0"; /* whose memory the daemon makes */
+        s = start(spins[i], scripted_serve, NULL);
         assert_ok(kops_ping(s->client, 0, &s->error));
         assert_ok(kops_run(s->client, tagged_run(&s->t, "x"), &result, &s->error));
         assert_string_equal(result.variant, "simple");
@@ -44,7 +44,6 @@ TEST(what_fits_goes_through_the_ring)
         assert_int_equal(seen.with_fds_by_ring, 0);
         scene_stop(s);
     }
-    fake_set_device(NULL);
 }
 
 TEST(who_takes_the_ring)
@@ -59,6 +58,8 @@ TEST(who_takes_the_ring)
                  {KOPS_TRANSPORT_SOCKET, "shm", 0}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct kops_connect_options refused = {.transport = KOPS_TRANSPORT_SHM};
+        kops_client *other = NULL;
         struct scene *s;
 
         print_message("case %zu\n", i);
@@ -68,22 +69,12 @@ TEST(who_takes_the_ring)
         s = start_by(cases[i].transport, 0, scripted_serve, NULL);
         assert_ok(kops_ping(s->client, 0, &s->error));
         assert_int_equal(scene_seen(s).by_ring, cases[i].by_ring);
+        fake_offers_little = true; /* to the next client, which wants it */
+        refused.socket = fake_path(s->fake);
+        assert_int_equal(kops_connect(&refused, &other, NULL), KOPS_ERR_UNSUPPORTED);
         scene_stop(s);
     }
     unsetenv("KOPS_TRANSPORT");
-}
-
-TEST(a_daemon_that_does_not_offer_it)
-{
-    static const char *const features[] = {"memfd", NULL};
-    struct fake *f = fake_start(fake_serve_well, NULL);
-    const struct kops_connect_options options = {.socket = fake_path(f), .transport = KOPS_TRANSPORT_SHM};
-    kops_client *client = NULL;
-
-    fake_set_features(features);
-    assert_int_equal(kops_connect(&options, &client, NULL), KOPS_ERR_UNSUPPORTED);
-    fake_set_features(NULL);
-    fake_stop(f);
 }
 
 enum { MANY = 3000, LONG = 50000 };
@@ -120,7 +111,7 @@ TEST(long_messages_keep_their_place)
         struct order o = {.n = 0};
         struct scene *s = start(0, serve_noting, &o);
 
-        fake_prefer_socket(k == 1);
+        fake_prefers_socket = k == 1;
         for (int i = 0; i < 12; i++) {
             snprintf(tag, sizeof(tag), "%06d", i);
             memcpy(text, tag, 6);
@@ -136,45 +127,6 @@ TEST(long_messages_keep_their_place)
             assert_int_equal(o.by_ring[i], i % 4 != 3);
         }
     }
-    fake_prefer_socket(false);
-}
-
-/* Answers a run when it is told to. */
-static void serve_held(struct fake_connection *c, void *context)
-{
-    struct fake_request r;
-
-    while (fake_next(c, &r)) {
-        if (!strcmp(r.method, "run"))
-            sem_wait(context);
-        fake_answer(c, &r);
-    }
-}
-
-TEST(a_long_message_travels_alone)
-{
-    static char text[LONG + 1];
-    kops_ticket under_way, next;
-    struct scene *s;
-    sem_t go;
-
-    memset(text, 'l', LONG);
-    sem_init(&go, 0, 0);
-    s = start(0, serve_held, &go);
-    assert_ok(kops_submit(s->client, tagged_run(&s->t, "short"), &under_way, &s->error));
-    for (int k = 0; k < 2; k++) {
-        /* A long one waits for the answer to a short one, and a short one for that to a long one. */
-        tagged_run(&s->t, k ? "short" : text);
-        s->t.request.options.timeout_ms = 20;
-        assert_int_equal(kops_submit(s->client, &s->t.request, &next, &s->error), KOPS_ERR_TIMEOUT);
-        sem_post(&go);
-        assert_ok(kops_wait(s->client, under_way, 0, NULL, &s->error));
-        assert_ok(kops_submit(s->client, &s->t.request, &under_way, &s->error));
-    }
-    sem_post(&go);
-    assert_ok(kops_wait(s->client, under_way, 0, NULL, &s->error));
-    scene_stop(s);
-    sem_destroy(&go);
 }
 
 static void wait_for_the_client_to_go(struct fake_connection *c)
@@ -280,13 +232,15 @@ TEST(so_does_a_broken_index_of_the_reader)
 {
     static const uint64_t broken[] = {1U << 30, UINT64_MAX - 1000};
 
-    fake_set_inflight(MANY);
     for (int k = 0; k < 2; k++) {
         struct breaking b = {.answer = true, .tail_add = broken[k]};
-        struct scene *s = start(0, serve_breaking, &b);
-        const uint32_t generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error);
         kops_ticket first, ticket;
+        uint32_t generation;
+        struct scene *s;
 
+        fake_inflight = MANY;
+        s = start(0, serve_breaking, &b);
+        generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error);
         (void)kops_trim(s->client, NULL, &s->error); /* the answer is no trim's: only that it came counts */
         assert_ok(kops_submit(s->client, tagged_run(&s->t, "x"), &first, &s->error));
         /* One that was not begun is sent anew, on a new connection. */
@@ -297,26 +251,6 @@ TEST(so_does_a_broken_index_of_the_reader)
         assert_int_equal(kops_wait(s->client, first, 0, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
         scene_stop(s);
     }
-    fake_set_inflight(64);
-}
-
-/* Several threads on one client: one reads for all. */
-static void *ping_often(void *client)
-{
-    struct kops_error error;
-
-    for (int i = 0; i < 500; i++)
-        if (kops_ping(client, 0, &error))
-            return "a ping failed";
-    return NULL;
-}
-
-TEST(threads_share_the_rings)
-{
-    struct scene *s = start(20, fake_serve_well, NULL);
-
-    in_threads(4, ping_often, s->client, 0);
-    scene_stop(s);
 }
 
 static int ping_and_close(void *client)
@@ -346,8 +280,18 @@ enum { LONG_US = 60 * 1000 * 1000, SHORT_US = 20 * 1000 /* of polling, without a
 struct forecast {
     uint64_t from_ns, to_ns; /* behind the request's arrival */
     uint64_t watch_ns;       /* for so long the daemon looks whether the client sleeps */
+    uint64_t watch_more_ns;  /* and so long once it has taken the forecast back */
     bool slept;
 };
+
+static bool sleeps_until(struct ring_page *page, uint64_t until)
+{
+    bool slept;
+
+    while (!(slept = atomic_load(&page->reply.consumer_sleeps) != 0) && clock_ns() < until)
+        sched_yield();
+    return slept;
+}
 
 static void serve_with_forecast(struct fake_connection *c, void *context)
 {
@@ -360,9 +304,9 @@ static void serve_with_forecast(struct fake_connection *c, void *context)
             const uint64_t now = clock_ns();
 
             ring_window_set(page, (struct wait_window){now + f->from_ns, now + f->to_ns});
-            while (!(f->slept = atomic_load(&page->reply.consumer_sleeps) != 0) && clock_ns() < now + f->watch_ns)
-                sched_yield();
+            f->slept = sleeps_until(page, now + f->watch_ns);
             ring_window_set(page, (struct wait_window){0});
+            f->slept = f->slept || sleeps_until(page, clock_ns() + f->watch_more_ns);
         }
         fake_answer(c, &r);
     }
@@ -386,4 +330,14 @@ TEST(a_client_waits_by_the_forecast)
 
     assert_true(sleeps_by((struct forecast){60 * second, 61 * second, .watch_ns = 20 * second}, LONG_US));
     assert_false(sleeps_by((struct forecast){0, 60 * second, .watch_ns = second / 5}, SHORT_US));
+}
+
+/* The daemon takes the forecast back before it writes the reply. A client whose own polling would be over by then does
+ * not fall asleep between the two: a wake-up would make each long call later. */
+TEST(a_client_polls_on_when_the_forecast_has_gone)
+{
+    const uint64_t ms = 1000000;
+
+    assert_false(
+        sleeps_by((struct forecast){0, 60000 * ms, .watch_ns = 300 * ms, .watch_more_ns = 20 * ms}, 10 * SHORT_US));
 }

@@ -5,22 +5,25 @@
 #include <unistd.h>
 
 #include "c_types_vectors.h"
-#include "scripted.h"
+#include "scene.h"
 
 SCENE(only_what_is_said_is_sent)
 {
-    const struct kops_options options = {
-        .device = "0", .variant = "blocked", .stream = 3, .no_timing = true, .warmup = 1, .repeat = 7};
+    const struct kops_options options = {.device = "0",
+                                         .variant = "blocked",
+                                         .stream = 3,
+                                         .no_timing = true,
+                                         .exclusive = true,
+                                         .warmup = 1,
+                                         .repeat = 7};
     struct kops_gemm_params params = KOPS_GEMM_INIT;
     struct kops_tensor a, b, c, none = kops_vector(NULL, KOPS_F32, 0), out = none;
-    kops_buffer *b1, *b2;
+    kops_buffer *b1 = scene_memory(s, 4096), *b2 = scene_memory(s, 4096);
 
-    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &b1, &s->error));
-    assert_ok(kops_buffer_alloc_shared(s->client, 4096, &b2, &s->error));
     b = kops_matrix(b1, KOPS_F32, 4, 4);
     assert_ok(kops_square(s->client, &b, &b, NULL, NULL, &s->error));
-    assert_string_equal(scene_seen(s).asked, "{op: 'square', in: [{buffer: 1, shape: [4, 4], dtype: 'f32'}],"
-                                             " out: [{buffer: 1, shape: [4, 4], dtype: 'f32'}]}");
+    scene_asked(s, "{op: 'square', in: [{buffer: 1, shape: [4, 4], dtype: 'f32'}],"
+                   " out: [{buffer: 1, shape: [4, 4], dtype: 'f32'}]}");
 
     a = kops_matrix(b1, KOPS_F64, 3, 5);
     a.offset = 24;
@@ -32,12 +35,11 @@ SCENE(only_what_is_said_is_sent)
     params.trans_a = true;
     params.alpha = 0.5;
     assert_ok(kops_gemm(s->client, &a, &b, &c, &params, &options, NULL, &s->error));
-    assert_string_equal(scene_seen(s).asked,
-                        "{op: 'gemm', in: [{buffer: 1, offset: 24, shape: [3, 5], strides: [1, 3], dtype: 'f64'},"
-                        " {buffer: 1, shape: [3, 4], dtype: 'f64'}],"
-                        " out: [{buffer: 2, shape: [5, 4], dtype: 'f64'}],"
-                        " attrs: {trans_a: true, alpha: 0.5, variant: 'blocked'},"
-                        " device: 0, stream: 3, timing: false, warmup: 1, repeat: 7}");
+    scene_asked(s, "{op: 'gemm', in: [{buffer: 1, offset: 24, shape: [3, 5], strides: [1, 3], dtype: 'f64'},"
+                   " {buffer: 1, shape: [3, 4], dtype: 'f64'}],"
+                   " out: [{buffer: 2, shape: [5, 4], dtype: 'f64'}],"
+                   " attrs: {trans_a: true, alpha: 0.5, variant: 'blocked'},"
+                   " device: 0, stream: 3, timing: false, exclusive: true, warmup: 1, repeat: 7}");
 
     /* Strides of 0 are strides. The daemon judges what is negative, and says so by its key. */
     none.has_strides = true;
@@ -46,8 +48,6 @@ SCENE(only_what_is_said_is_sent)
         assert_ok(kops_square(s->client, &none, &out, NULL, NULL, &s->error));
         assert_non_null(strstr(scene_seen(s).asked, i ? "strides: [-1]" : "strides: [0]"));
     }
-    kops_buffer_release(b1);
-    kops_buffer_release(b2);
 }
 
 SCENE(results_are_read)
@@ -67,6 +67,10 @@ SCENE(results_are_read)
     assert_string_equal(result.device, "host");
     assert_string_equal(result.variant, "simple");
     assert_int_equal(s->error.code, KOPS_OK);
+    assert_false(result.exclusive);
+    scene_answer(s, "run", "{timings: {total_us: 2, wall_us: 1}, exclusive: true, device: 'host', variant: 'v'}");
+    assert_ok(kops_run(s->client, &s->t.request, &result, &s->error));
+    assert_true(result.exclusive && result.wall_us == 1);
 }
 
 SCENE(errors_are_passed_on)
@@ -93,9 +97,8 @@ SCENE(arguments_are_checked)
     static char too_long[200001]; /* the library's own limit is the daemon's */
     struct kops_tensor many[KOPS_MAX_OPERANDS + 1];
     struct scene *other = scene_start(NULL);
-    kops_buffer *foreign;
+    kops_buffer *foreign = scene_memory(other, 64);
 
-    assert_ok(kops_buffer_alloc_shared(other->client, 64, &foreign, &s->error));
     for (int i = 0; i <= KOPS_MAX_OPERANDS; i++)
         many[i] = kops_vector(NULL, KOPS_F32, 0);
     memset(too_long, 'x', sizeof(too_long) - 1);
@@ -117,7 +120,6 @@ SCENE(arguments_are_checked)
     assert_non_null(strstr(s->error.message, "outputs[0]"));
     assert_int_equal(scene_seen(s).work, 0);
     assert_ok(kops_ping(s->client, 0, &s->error));
-    kops_buffer_release(foreign);
     assert_int_equal(kops_buffer_alloc_shared(other->client, 0, &foreign, &s->error), KOPS_ERR_BAD_ARGUMENT);
     scene_stop(other);
 }
@@ -180,32 +182,16 @@ SCENE(shared_memory_is_shared)
     assert_string_equal(scene_seen(s).released, "{buffer: 1}{buffer: 2}");
 }
 
-/* Memory of the host is this process's own, also where it is asked for by device. */
-SCENE(alloc_on_the_host)
-{
-    kops_buffer *b;
-    uint64_t pointer;
-
-    assert_ok(kops_buffer_alloc(s->client, 5000, NULL, &b, &s->error));
-    assert_string_equal(scene_seen(s).last, "register");
-    assert_int_equal(kops_buffer_size(b), 5000);
-    memset(kops_buffer_data(b), 7, 5000);
-    assert_int_equal(kops_buffer_map_cuda(b, &pointer, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    kops_buffer_release(b);
-}
-
 /* Pages are charged to whoever touches them first: to this process, before the daemon writes there. */
 SCENE(shared_memory_is_taken_at_once)
 {
     const size_t size = (size_t)4 << 20;
+    kops_buffer *b = scene_memory(s, size);
     unsigned char present[1024];
-    kops_buffer *b;
 
-    assert_ok(kops_buffer_alloc_shared(s->client, size, &b, &s->error));
     assert_int_equal(mincore(kops_buffer_data(b), size, present), 0);
     for (size_t i = 0; i < size / (size_t)sysconf(_SC_PAGESIZE); i++)
         assert_true(present[i] & 1);
-    kops_buffer_release(b);
 }
 
 SCENE(more_than_there_is)
@@ -235,15 +221,21 @@ static unsigned open_fds(void)
     return n;
 }
 
+/* Memory of the host is this process's own, also where it is asked for by device. */
 SCENE(buffers_leave_nothing_behind)
 {
     const unsigned before = open_fds();
+    uint64_t pointer;
 
     for (int i = 0; i < 50; i++) {
         kops_buffer *a, *b;
 
         assert_ok(kops_buffer_alloc_shared(s->client, 4096, &a, &s->error));
-        assert_ok(kops_buffer_alloc(s->client, 4096, NULL, &b, &s->error));
+        assert_ok(kops_buffer_alloc(s->client, 5000, NULL, &b, &s->error));
+        assert_string_equal(scene_seen(s).last, "register");
+        assert_int_equal(kops_buffer_size(b), 5000);
+        memset(kops_buffer_data(b), 7, 5000);
+        assert_int_equal(kops_buffer_map_cuda(b, &pointer, &s->error), KOPS_ERR_BAD_ARGUMENT);
         assert_null(kops_buffer_release(a));
         assert_null(kops_buffer_release(b));
     }

@@ -1,79 +1,64 @@
-/* Sequences and programs: what is sent, what is refused before, how long a program lives. Calls for bindings. */
-#include <sys/mman.h>
-#include <unistd.h>
+/* Sequences and programs: what is sent, what is refused before, how long a program lives. */
+#include "scene.h"
 
-#include "api/native.h"
-#include "scripted.h"
+static const uint32_t places[] = {0, 1, 2};
+static struct kops_tensor tensors[3];
+static struct kops_step steps[2];
+static const struct kops_sequence sequence = {tensors, 3, steps, 2};
 
-struct work {
-    struct kops_tensor tensors[3];
-    uint32_t add_in[2], add_out[1];
-    struct kops_step steps[2];
-    struct kops_sequence sequence;
-};
-
-static const struct kops_sequence *two_steps(struct work *w, kops_buffer *buffer)
+/* square(a + b). */
+static void two_steps(kops_buffer *buffer)
 {
-    vectors_in(buffer, 4, 3, w->tensors);
-    w->add_in[0] = 0;
-    w->add_in[1] = 1;
-    w->add_out[0] = 2;
-    w->steps[0] =
-        (struct kops_step){.op = "add", .inputs = w->add_in, .n_inputs = 2, .outputs = w->add_out, .n_outputs = 1};
-    w->steps[1] =
-        (struct kops_step){.op = "square", .inputs = w->add_out, .n_inputs = 1, .outputs = w->add_out, .n_outputs = 1};
-    w->sequence = (struct kops_sequence){w->tensors, 3, w->steps, 2};
-    return &w->sequence;
+    vectors_in(buffer, 4, 3, tensors);
+    steps[0] = (struct kops_step){.op = "add", .inputs = places, .n_inputs = 2, .outputs = &places[2], .n_outputs = 1};
+    steps[1] =
+        (struct kops_step){.op = "square", .inputs = &places[2], .n_inputs = 1, .outputs = &places[2], .n_outputs = 1};
 }
 
 SCENE(steps_name_their_tensors_by_index)
 {
     const struct kops_options options = {.variant = "blas"};
     struct kops_result result;
-    kops_buffer *buffer;
+    kops_buffer *buffer = scene_memory(s, 64);
     kops_ticket ticket;
-    struct work w;
 
-    assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
-    assert_ok(kops_sequence_run(s->client, two_steps(&w, buffer), NULL, &result, &s->error));
+    two_steps(buffer);
+    assert_ok(kops_sequence_run(s->client, &sequence, NULL, &result, &s->error));
     assert_true(result.total_us == 20);
     assert_string_equal(scene_seen(s).order, "S");
-    assert_string_equal(scene_seen(s).asked,
-                        "{tensors: [{buffer: 1, shape: [4], dtype: 'f32'},"
-                        " {buffer: 1, offset: 16, shape: [4], dtype: 'f32'},"
-                        " {buffer: 1, offset: 32, shape: [4], dtype: 'f32'}],"
-                        " ops: [{op: 'add', in: [0, 1], out: [2]}, {op: 'square', in: [2], out: [2]}]}");
-    assert_ok(kops_sequence_submit(s->client, &w.sequence, NULL, &ticket, &s->error));
+    scene_asked(s, "{tensors: [{buffer: 1, shape: [4], dtype: 'f32'},"
+                   " {buffer: 1, offset: 16, shape: [4], dtype: 'f32'},"
+                   " {buffer: 1, offset: 32, shape: [4], dtype: 'f32'}],"
+                   " ops: [{op: 'add', in: [0, 1], out: [2]}, {op: 'square', in: [2], out: [2]}]}");
+    assert_ok(kops_sequence_submit(s->client, &sequence, NULL, &ticket, &s->error));
     assert_ok(kops_wait(s->client, ticket, 0, &result, &s->error));
 
-    assert_int_equal(kops_sequence_run(s->client, &w.sequence, &options, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    w.steps[1].op = NULL;
-    assert_int_equal(kops_sequence_run(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    assert_int_equal(kops_sequence_run(s->client, &sequence, &options, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    steps[1].op = NULL;
+    assert_int_equal(kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
     assert_non_null(strstr(s->error.message, "steps[1]"));
-    two_steps(&w, buffer);
-    w.tensors[2].rank = 9;
-    assert_int_equal(kops_sequence_run(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
+    two_steps(buffer);
+    tensors[2].rank = 9;
+    assert_int_equal(kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_BAD_ARGUMENT);
     assert_non_null(strstr(s->error.message, "tensors[2]"));
     assert_int_equal(scene_seen(s).work, 2);
-    kops_buffer_release(buffer);
 }
 
 SCENE(a_program_is_defined_once_a_connection)
 {
-    kops_buffer *buffer, *other;
+    kops_buffer *buffer = scene_memory(s, 64), *other = scene_memory(s, 64);
     kops_program *program;
-    struct work w;
 
-    assert_ok(kops_buffer_alloc_shared(s->client, 64, &buffer, &s->error));
-    assert_ok(kops_buffer_alloc_shared(s->client, 64, &other, &s->error));
-    assert_ok(kops_program_define(s->client, two_steps(&w, buffer), NULL, &program, &s->error));
-    memset(&w, 0xee, sizeof(w)); /* it was copied */
+    two_steps(buffer);
+    assert_ok(kops_program_define(s->client, &sequence, NULL, &program, &s->error));
+    memset(steps, 0xee, sizeof(steps)); /* it was copied */
+    memset(tensors, 0xee, sizeof(tensors));
     for (int i = 0; i < 3; i++)
         assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error));
     assert_string_equal(scene_seen(s).order, "PRRR");
-    assert_string_equal(scene_seen(s).asked, "{program: 3}");
+    scene_asked(s, "{program: 3}");
     assert_ok(kops_program_run(program, &(struct kops_binding){1, other, 32}, 1, NULL, NULL, &s->error));
-    assert_string_equal(scene_seen(s).asked, "{program: 3, bind: [{index: 1, buffer: 2, offset: 32}]}");
+    scene_asked(s, "{program: 3, bind: [{index: 1, buffer: 2, offset: 32}]}");
     assert_int_equal(kops_program_run(program, &(struct kops_binding){1, NULL, 0}, 1, NULL, NULL, &s->error),
                      KOPS_ERR_BAD_ARGUMENT);
 
@@ -81,109 +66,25 @@ SCENE(a_program_is_defined_once_a_connection)
     assert_int_equal(kops_program_run(program, NULL, 0, NULL, NULL, &s->error), KOPS_ERR_CONNECTION_LOST);
     assert_ok(kops_program_run(program, NULL, 0, NULL, NULL, &s->error)); /* defined anew */
     assert_string_equal(scene_seen(s).order, "PRRRRRPR");
-    assert_string_equal(scene_seen(s).asked, "{program: 102}");
+    scene_asked(s, "{program: 102}");
     kops_program_release(program);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_string_equal(scene_seen(s).released, "{program: 102}");
     kops_program_release(NULL);
-    kops_buffer_release(other);
-    kops_buffer_release(buffer);
 }
 
 TEST(without_the_feature_nothing_is_sent)
 {
-    static const char *const features[] = {"memfd", NULL};
     struct scene *s;
     kops_program *program;
-    struct work w;
 
-    fake_set_features(features);
+    fake_offers_little = true;
     s = scene_start(NULL);
-    assert_int_equal(kops_sequence_run(s->client, two_steps(&w, NULL), NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_int_equal(kops_program_define(s->client, &w.sequence, NULL, &program, &s->error), KOPS_ERR_UNSUPPORTED);
-    assert_int_equal(kops_sequence_enqueue(s->client, &w.sequence, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
+    two_steps(NULL);
+    assert_int_equal(kops_sequence_run(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
+    assert_int_equal(kops_program_define(s->client, &sequence, NULL, &program, &s->error), KOPS_ERR_UNSUPPORTED);
+    assert_int_equal(kops_sequence_enqueue(s->client, &sequence, NULL, NULL, &s->error), KOPS_ERR_UNSUPPORTED);
     assert_ok(kops_synchronize(s->client, KOPS_ALL_STREAMS, 0, &s->error)); /* there is nothing to wait for */
     assert_string_equal(scene_seen(s).last, "hello");
     scene_stop(s);
-    fake_set_features(NULL);
-}
-
-/* ---- bindings ---- */
-
-/* Sends and waits. */
-static enum kops_code call(kops_client *client, struct native_raw request, struct native_reply *reply)
-{
-    kops_ticket ticket;
-    enum kops_code r = native_submit(client, &request, &ticket, NULL);
-
-    return r ? r : native_wait(client, ticket, 0, reply, NULL);
-}
-
-SCENE(a_binding_calls_any_method)
-{
-    static const char register_params[] = "\x84\xa4nfds\x01\xa4kind\xa5memfd\xa4size\x40\xa2"
-                                          "fd\x00";
-    const struct native_raw ping = {.method = "ping", .params = "\x80", .length = 1},
-                            echo = {.method = "echo", .params = "\x80", .length = 1},
-                            alloc = {.method = "alloc", .params = "\x81\xa4size\x40", .length = 7};
-    struct native_raw memory = {
-        .method = "register", .params = register_params, .length = sizeof(register_params) - 1, .n_fds = 1};
-    struct native_reply reply = {.data = NULL};
-    struct native_raw late = ping;
-    kops_ticket ticket;
-
-    scene_script(s, "u", "echo");
-    assert_ok(call(s->client, ping, &reply));
-    assert_int_equal(reply.length, 1);
-    assert_memory_equal(reply.data, "\x80", 1);
-    assert_false(reply.is_error);
-    assert_int_equal(reply.generation, native_generation(s->client, &(struct patience){.ms = 0}, &s->error));
-    memory.fds[0] = memfd_create("x", MFD_CLOEXEC);
-    assert_ok(call(s->client, memory, &reply));
-    close(memory.fds[0]);
-    assert_memory_equal(reply.data,
-                        "\x82\xa6"
-                        "buffer\x01\xa4size\x40",
-                        reply.length);
-    assert_ok(call(s->client, alloc, &reply));
-    assert_int_equal(reply.n_fds, 1);
-    assert_int_equal(lseek(reply.fds[0], 0, SEEK_END), 64);
-    close(reply.fds[0]);
-    reply.n_fds = 0;
-    assert_ok(native_submit(s->client, &echo, &ticket, &s->error));
-    assert_ok(native_wait(s->client, ticket, 0, &reply, &s->error));
-    assert_true(reply.is_error);
-    assert_non_null(memmem(reply.data, reply.length, "unknown_method", 14));
-    assert_int_equal(native_wait(s->client, ticket, 0, &reply, &s->error), KOPS_ERR_BAD_ARGUMENT);
-    late.generation = reply.generation + 1;
-    assert_int_equal(call(s->client, late, &reply), KOPS_ERR_CONNECTION_LOST);
-    native_notify(s->client, native_generation(s->client, &(struct patience){.ms = 0}, &s->error), "release",
-                  "\x81\xa7program\x05", 10, false);
-    assert_ok(kops_ping(s->client, 0, &s->error));
-    assert_string_equal(scene_seen(s).released, "{program: 5}");
-    native_reply_free(&reply);
-}
-
-SCENE(a_binding_runs_by_ids)
-{
-    static const int64_t shape[1] = {0};
-    const struct native_tensor tensors[2] = {{.shape = shape, .rank = 1, .dtype = KOPS_F32},
-                                             {.shape = shape, .rank = 1, .dtype = KOPS_F32}};
-    kops_ticket ticket;
-    struct native_request request = {.generation = native_generation(s->client, &(struct patience){.ms = 0}, &s->error),
-                                     .op = "square",
-                                     .n_inputs = 1,
-                                     .n_outputs = 1,
-                                     .tensors = tensors,
-                                     .attrs = "\x81\xa3tag\xa1x",
-                                     .attrs_length = 7};
-
-    assert_ok(native_submit_run(s->client, &request, &ticket, &s->error));
-    assert_ok(kops_wait(s->client, ticket, 0, NULL, &s->error));
-    assert_string_equal(scene_seen(s).asked, "{op: 'square', in: [{shape: [0], dtype: 'f32'}],"
-                                             " out: [{shape: [0], dtype: 'f32'}], attrs: {tag: 'x'}}");
-    request.generation++;
-    assert_int_equal(native_submit_run(s->client, &request, &ticket, &s->error), KOPS_ERR_CONNECTION_LOST);
-    assert_int_equal(native_enqueued(s->client), 0);
-    assert_true(native_completed(s->client, 0));
 }

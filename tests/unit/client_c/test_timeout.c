@@ -1,5 +1,5 @@
 /* Calls that take too long, their cancellation, and replies that come late. */
-#include "scripted.h"
+#include "scene.h"
 
 enum { SHORT_MS = 20, LONG_ENOUGH_MS = 1000 /* to connect in, also where much else runs */ };
 
@@ -11,19 +11,15 @@ static enum kops_code run_shortly(struct scene *s, const char *script, struct ko
     return kops_run(s->client, &s->t.request, ret, &s->error);
 }
 
-SCENE(cancelled_in_time)
+/* A run that ended before the cancellation reached it has a result, which is worth more than the caller's limit. */
+SCENE(a_run_is_cancelled_in_time)
 {
+    struct kops_result result;
+
     assert_int_equal(run_shortly(s, "W", NULL), KOPS_ERR_TIMEOUT);
     assert_int_equal(s->error.code, KOPS_ERR_TIMEOUT);
     assert_ok(kops_ping(s->client, 0, &s->error));
     assert_int_equal(scene_seen(s).cancelled, 1);
-}
-
-/* The run ended before the cancellation reached it: its result is worth more than the caller's limit. */
-SCENE(ended_before_the_cancellation)
-{
-    struct kops_result result;
-
     assert_ok(run_shortly(s, "w", &result));
     assert_string_equal(result.variant, "late");
 }
@@ -44,14 +40,6 @@ SCENE(late_reply_is_dropped)
     }
     assert_true(samples[0] == -1); /* nothing is written after the call has returned */
     assert_int_equal(scene_seen(s).connections, 1);
-}
-
-SCENE(ping_times_out)
-{
-    scene_script(s, "l", "ping");
-    assert_int_equal(kops_ping(s->client, SHORT_MS, &s->error), KOPS_ERR_TIMEOUT);
-    for (int i = 0; i < 10; i++)
-        assert_ok(kops_ping(s->client, KOPS_FOREVER, &s->error));
 }
 
 /* ---- tickets ---- */
@@ -85,7 +73,7 @@ TEST(late_buffer_is_released)
     struct scene *s;
     kops_buffer *buffer;
 
-    fake_set_device("GPU-0"); /* whose memory the daemon makes */
+    fake_device = "GPU-0"; /* whose memory the daemon makes */
     s = scene_start(&(struct kops_connect_options){.timeout_ms = LONG_ENOUGH_MS});
     scene_script(s, "l", "alloc");
     assert_int_equal(kops_buffer_alloc(s->client, 4096, NULL, &buffer, &s->error), KOPS_ERR_TIMEOUT);
@@ -93,5 +81,4 @@ TEST(late_buffer_is_released)
     assert_ok(kops_ping(s->client, KOPS_FOREVER, &s->error)); /* and the release in front of this one */
     assert_string_equal(scene_seen(s).released, "{buffer: 1}");
     scene_stop(s);
-    fake_set_device(NULL);
 }

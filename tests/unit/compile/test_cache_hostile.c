@@ -1,18 +1,31 @@
 /* A cache directory that is damaged, poisoned, full, read-only or somebody else's: nothing in it becomes code that the
  * daemon did not write, and nothing of it stops the daemon. */
-#include <sched.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cache_support.h"
-#include "compile/cache_disk.h"
+#include "support.h"
 #include "util/error.h"
 
 enum { SOMEBODY = 65534, SIZE = 64 };
+
+static unsigned char *file_read(const char *path, size_t *ret_size)
+{
+    unsigned char *bytes;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    bytes = malloc((size_t)st.st_size + 1);
+    assert_int_equal(read(fd, bytes, (size_t)st.st_size), st.st_size);
+    close(fd);
+    *ret_size = (size_t)st.st_size;
+    return bytes;
+}
 
 static void refuses(const char *directory, const char *why)
 {
@@ -22,15 +35,6 @@ static void refuses(const char *directory, const char *why)
     assert_int_equal(cache_disk_open(directory, 1 << 20, &d, &e), -1);
     assert_null(d);
     assert_non_null(strstr(e.message, why));
-}
-
-static int try_store(struct cache_disk *d, unsigned seed, struct error *e)
-{
-    struct compiled *c = module_new(seed, SIZE);
-    int r = cache_disk_write(d, c, e);
-
-    compiled_unref(c);
-    return r;
 }
 
 /* The file of module 1 is absent for a reader, who says so in one line and removes it; a new one takes its place. */
@@ -53,17 +57,22 @@ static void counts_as_absent(struct cache_disk *d, const char *directory)
 
 /* ---- damage ---- */
 
+/* The path of module 1, until the test ends. */
+static const char *path_of_first(const char *directory)
+{
+    return opened(strdup(path_of_module(directory, 1)), free);
+}
+
 OPENING_TEST(every_byte_and_every_length)
 {
-    const char *directory = folder_new();
+    const char *directory = folder_new(), *path = path_of_first(directory);
     struct cache_disk *d = disk_opened(directory, 1 << 20);
-    const char *path;
     unsigned char *good;
     size_t size;
 
     disk_store(d, 1, SIZE);
-    good = file_read(path_of_module(directory, 1), &size);
-    path = strdup(path_of_module(directory, 1));
+    good = opened(file_read(path, &size), free);
+    good[size] = 0; /* file_read() has room for one more */
     assert_in_range(size, 200, 2000);
     log_begin();
     for (size_t i = 0; i < size; i++) {
@@ -72,19 +81,14 @@ OPENING_TEST(every_byte_and_every_length)
         good[i] ^= (unsigned char)(1U << i % 8);
         if (disk_has(d, 1, SIZE))
             fail_msg("a change of byte %zu of %zu was not seen", i, size);
-        file_write(path, good, i);
+        file_write(path, good, i ? i : size + 1);
         if (disk_has(d, 1, SIZE))
-            fail_msg("a file of %zu bytes in place of %zu was taken", i, size);
+            fail_msg("a file of %zu bytes in place of %zu was taken", i ? i : size + 1, size);
     }
-    good[size] = 0; /* file_read() has room for one more */
-    file_write(path, good, size + 1);
-    assert_false(disk_has(d, 1, SIZE));
-    assert_int_equal(log_end("event=cache_file_rejected"), 2 * size + 1);
+    assert_int_equal(log_end("event=cache_file_rejected"), 2 * size);
     file_write(path, good, size);
     assert_true(disk_has(d, 1, SIZE)); /* that was all right all along */
-    assert_int_equal(cache_disk_counters(d).rejected, 2 * size + 1);
-    free((char *)path);
-    free(good);
+    assert_int_equal(cache_disk_counters(d).rejected, 2 * size);
 }
 
 /* A right file, but of another key, of another daemon, or from before the secret was made anew. */
@@ -108,100 +112,73 @@ OPENING_TEST(files_that_were_moved)
 
 OPENING_TEST(a_secret_that_others_know)
 {
+    enum { READABLE, SHORT, LONG, LINKED, SOMEBODYS, KINDS };
     static const unsigned char known[33] = "an attacker has chosen these 32.";
-    const char *directory = folder_new(), *other = folder_new();
+    const char *directory = folder_new(), *path = opened(strdup(folder_path(directory, "secret")), free);
+    const char *planted = opened(strdup(folder_path(folder_new(), "planted")), free);
 
-    for (unsigned i = 0; i < 5; i++) {
-        const char *path = strdup(folder_path(directory, "secret"));
+    for (unsigned i = 0; i < (geteuid() ? SOMEBODYS : KINDS); i++) {
         unsigned char *now;
         struct cache_disk *d;
         struct stat st;
         size_t size;
 
         unlink(path);
-        if (i == 3) {
-            file_write(folder_path(other, "planted"), known, 32);
-            assert_int_equal(symlink(folder_path(other, "planted"), path), 0);
-        } else {
-            file_write(path, known, i == 1 ? 31 : i == 2 ? 33 : 32);
-        }
-        if (i == 0)
+        file_write(i == LINKED ? planted : path, known, i == SHORT ? 31 : i == LONG ? 33 : 32);
+        if (i == LINKED)
+            assert_int_equal(symlink(planted, path), 0);
+        if (i == READABLE)
             assert_int_equal(chmod(path, 0640), 0);
-        if (i == 4 && (geteuid() != 0 || chown(path, SOMEBODY, SOMEBODY) < 0)) {
-            free((char *)path);
-            continue;
-        }
+        if (i == SOMEBODYS)
+            assert_int_equal(chown(path, SOMEBODY, SOMEBODY), 0);
         log_begin();
         d = disk_opened(directory, 1 << 20);
         assert_int_equal(log_end("event=cache_secret_replaced"), 1);
         assert_int_equal(lstat(path, &st), 0);
-        assert_true(S_ISREG(st.st_mode));
-        assert_int_equal(st.st_uid, geteuid());
+        assert_true(S_ISREG(st.st_mode) && st.st_uid == geteuid());
         now = file_read(path, &size);
         assert_int_equal(size, 32);
         assert_memory_not_equal(now, known, 32);
         free(now);
         disk_store(d, 1, SIZE);
-        counts_as_absent((file_write(path_of_module(directory, 1), "x", 1), d), directory);
+        assert_true(disk_has(d, 1, SIZE));
         close_now(d);
-        free((char *)path);
     }
-}
-
-OPENING_TEST(something_else_in_its_place)
-{
-    const char *directory = folder_new(), *other = folder_new();
-    struct cache_disk *d = disk_opened(directory, 1 << 20);
-    char *path = strdup(path_of_module(directory, 1)), *away = strdup(folder_path(other, "away"));
-    struct stat st;
-
-    disk_store(d, 1, SIZE);
-    assert_int_equal(rename(path, away), 0);
-    assert_int_equal(symlink(away, path), 0); /* to a file that would be right */
-    counts_as_absent(d, directory);
-    assert_int_equal(stat(away, &st), 0); /* what it led to stays */
-
-    unlink(path);
-    assert_int_equal(symlink("/dev/zero", path), 0);
-    counts_as_absent(d, directory);
-
-    unlink(path);
-    assert_int_equal(mkfifo(path, 0600), 0);
-    counts_as_absent(d, directory);
-
-    unlink(path);
-    assert_int_equal(mkdir(path, 0700), 0);
-    counts_as_absent(d, directory);
-
-    assert_int_equal(chmod(path, 0620), 0);
-    counts_as_absent(d, directory);
-    if (geteuid() == 0) {
-        assert_int_equal(chown(path, SOMEBODY, SOMEBODY), 0);
-        counts_as_absent(d, directory);
-    }
-    free(away);
-    free(path);
 }
 
 /* A writer follows no link either: what it leads to is not written. */
-OPENING_TEST(writes_beside_a_planted_link)
+OPENING_TEST(something_else_in_its_place)
 {
-    const char *directory = folder_new(), *other = folder_new();
+    enum { LINK, LINK_TO_DEVICE, FIFO, FOLDER, WRITABLE, SOMEBODYS, KINDS };
+    const char *directory = folder_new(), *path = path_of_first(directory);
+    const char *away = opened(strdup(folder_path(folder_new(), "away")), free);
     struct cache_disk *d = disk_opened(directory, 1 << 20);
-    unsigned char *bytes;
     struct stat st;
-    size_t size;
 
-    file_write(folder_path(other, "victim"), "precious", 8);
-    assert_int_equal(symlink(folder_path(other, "victim"), path_of_module(directory, 1)), 0);
+    file_write(away, "precious", 8);
+    assert_int_equal(symlink(away, path), 0);
     disk_store(d, 1, SIZE);
-    bytes = file_read(folder_path(other, "victim"), &size);
-    assert_int_equal(size, 8);
-    assert_memory_equal(bytes, "precious", 8);
-    free(bytes);
-    assert_int_equal(lstat(path_of_module(directory, 1), &st), 0);
-    assert_true(S_ISREG(st.st_mode));
+    assert_int_equal(stat(away, &st), 0);
+    assert_int_equal(st.st_size, 8);
     assert_true(disk_has(d, 1, SIZE));
+    assert_int_equal(rename(path, away), 0);
+    for (unsigned i = 0; i < (geteuid() ? SOMEBODYS : KINDS); i++) {
+        int r = 0;
+
+        if (i < WRITABLE)
+            unlink(path);
+        if (i == LINK || i == LINK_TO_DEVICE)
+            r = symlink(i == LINK ? away : "/dev/zero", path); /* the first to a file that would be right */
+        else if (i == FIFO)
+            r = mkfifo(path, 0600);
+        else if (i == FOLDER)
+            r = mkdir(path, 0700);
+        else
+            r = i == WRITABLE ? chmod(path, 0620) : chown(path, SOMEBODY, SOMEBODY);
+        assert_int_equal(r, 0);
+        counts_as_absent(d, directory);
+    }
+    assert_int_equal(stat(away, &st), 0); /* what it led to stays */
 }
 
 /* ---- directories ---- */
@@ -220,8 +197,7 @@ OPENING_TEST(directories_of_others)
         refuses(directory, "belongs to user");
         assert_int_equal(chown(directory, 0, 0), 0);
     }
-    file_write(folder_path(directory, "file"), "", 0);
-    refuses(folder_path(directory, "file"), "cannot be opened");
+    refuses(folder_put(directory, "file", ""), "cannot be opened");
     refuses(folder_path(directory, "file/below"), "cannot be opened");
     refuses("", "cannot be opened");
 }
@@ -229,6 +205,7 @@ OPENING_TEST(directories_of_others)
 OPENING_TEST(read_only_directory)
 {
     const char *directory = folder_new();
+    struct compiled *c = module_new(2, SIZE);
     bool root = geteuid() == 0;
     struct cache_disk *d;
     struct error e;
@@ -241,28 +218,19 @@ OPENING_TEST(read_only_directory)
     disk_store(d, 1, SIZE);
     assert_int_equal(chmod(directory, 0500), 0);
     log_begin();
-    for (unsigned i = 2; i < 10; i++)
-        assert_int_equal(try_store(d, i, &e), -1);
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(cache_disk_write(d, c, &e), -1);
     assert_int_equal(log_end("event=cache_write_failed"), 1); /* one line, not eight */
     assert_int_equal(cache_disk_counters(d).failures, 8);
     assert_true(disk_has(d, 1, SIZE)); /* a module that was stored before is still read */
     close_now(d);
-
+    d = disk_opened(directory, 1 << 20); /* also by the next daemon */
+    assert_true(disk_has(d, 1, SIZE));
     file_write(path_of_module(directory, 1), "damaged", 7); /* and cannot be removed */
-    d = disk_opened(directory, 1 << 20);
     log_begin();
     for (unsigned i = 0; i < 8; i++)
         assert_false(disk_has(d, 1, SIZE));
     assert_int_equal(log_end("event=cache_file_rejected"), 1);
-    close_now(d);
-
-    assert_int_equal(chmod(directory, 0700), 0);
-    d = disk_opened(directory, 1 << 20);
-    disk_store(d, 1, SIZE);
-    close_now(d);
-    assert_int_equal(chmod(directory, 0500), 0);
-    d = disk_opened(directory, 1 << 20); /* also by the next daemon */
-    assert_true(disk_has(d, 1, SIZE));
     close_now(d);
     assert_int_equal(chmod(directory, 0700), 0);
     assert_int_equal(unlink(folder_path(directory, "secret")), 0);
@@ -271,58 +239,31 @@ OPENING_TEST(read_only_directory)
     assert_int_equal(chmod(directory, 0700), 0);
     if (root)
         assert_int_equal(seteuid(0), 0);
-}
-
-/* Fills what is left, then writes; nothing may stay behind. */
-static void stores_nothing(struct cache_disk *d, const char *directory)
-{
-    struct compiled *c = module_new(5, 50000);
-    struct error e;
-
-    log_begin();
-    assert_int_equal(cache_disk_write(d, c, &e), -1);
-    assert_int_equal(cache_disk_write(d, c, &e), -1);
-    assert_int_equal(log_end("event=cache_write_failed"), 1);
-    assert_int_equal(cache_disk_counters(d).failures, 2);
-    assert_null(cache_disk_read(d, c->key, true));
-    assert_int_equal(directory_count(directory), 1);
-    assert_true(disk_has(d, 1, SIZE));
     compiled_unref(c);
 }
 
+/* As on a full disk; nothing may stay behind. */
 OPENING_TEST(a_file_that_may_not_grow)
 {
     const char *directory = folder_new();
     struct cache_disk *d = disk_opened(directory, 1 << 20);
+    struct compiled *c = module_new(5, 50000);
     struct rlimit before, limit;
+    struct error e;
 
     disk_store(d, 1, SIZE);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
     limit = (struct rlimit){10000, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    stores_nothing(d, directory);
+    log_begin();
+    assert_int_equal(cache_disk_write(d, c, &e), -1);
+    assert_int_equal(cache_disk_write(d, c, &e), -1);
+    assert_int_equal(log_end("event=cache_write_failed"), 1);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-}
-
-/* On a real file system without room, where this process may make one. */
-OPENING_TEST(full_disk)
-{
-    const char *directory = folder_new();
-    struct cache_disk *d;
-
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
-        mount("none", directory, "tmpfs", 0, "size=32k,mode=0700") < 0) {
-        skip();
-    }
-    d = disk_opened(directory, 1 << 20);
-    disk_store(d, 1, SIZE);
-    stores_nothing(d, directory);
-    close_now(d);
-
-    assert_int_equal(mount("none", directory, "tmpfs", MS_REMOUNT | MS_RDONLY, "size=32k"), 0);
-    d = disk_opened(directory, 1 << 20); /* read-only: a module that was stored before is still read */
+    assert_int_equal(cache_disk_counters(d).failures, 2);
+    assert_null(cache_disk_read(d, c->key, true));
+    assert_int_equal(directory_count(directory), 1);
     assert_true(disk_has(d, 1, SIZE));
-    close_now(d);
-    assert_int_equal(umount(directory), 0);
+    compiled_unref(c);
 }

@@ -1,48 +1,36 @@
 /* Who asks for code: one compile for all who ask at once, memory, disk, failures, those who go away. */
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "fake_compiler.h"
-#include "service_support.h"
-
-static struct code_service *fresh(const char *directory)
-{
-    fake_reset("fake 1");
-    return service_open(directory);
-}
+#include "support.h"
 
 OPENING_TEST(from_the_compiler_then_memory_then_disk)
 {
     const char *directory = folder_new();
-    struct code_service *s = fresh(directory);
+    struct code_service *s = service_open(directory);
     struct code_counters c;
 
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
-    assert_int_equal(fetch(s, "b", 3), CODE_COMPILED);
     c = code_service_counters(s);
-    assert_int_equal(c.compiles, 2);
-    assert_int_equal(c.memory_hits, 1);
-    assert_int_equal(c.disk_hits, 0);
-    close_now(s); /* waits for the files */
+    assert_true(c.compiles == 1 && c.memory_hits == 1 && c.disk_hits == 0);
+    close_now(s); /* waits for the file */
 
-    s = fresh(directory); /* the next boot */
+    s = service_open(directory); /* the next boot */
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
-    assert_int_equal(fetch(s, "b", 3), CODE_DISK);
     c = code_service_counters(s);
-    assert_int_equal(c.compiles, 0);
-    assert_int_equal(c.disk_hits, 2);
+    assert_true(c.compiles == 0 && c.memory_hits == 1 && c.disk_hits == 1);
     close_now(s);
 
-    fake_reset("fake 2"); /* another compiler: nothing of the old one is used */
+    fake_compiler.identity = "fake 2"; /* another compiler: nothing of the old one is used */
     s = service_open(directory);
     assert_int_equal(fetch(s, "a", 4), CODE_COMPILED);
+    fake_compiler.identity = "fake 1";
 }
 
 OPENING_TEST(failures_are_told_and_forgotten)
 {
-    struct code_service *s = fresh(folder_new());
+    struct code_service *s = service_open(folder_new());
     struct asker a = {0}, b = {0};
 
     ask(&a, s, "a");
@@ -56,8 +44,6 @@ OPENING_TEST(failures_are_told_and_forgotten)
     assert_string_equal(a.reason, "source");
     assert_string_equal(b.log, "k.cu(1): error: expected a declaration");
     assert_int_equal(code_service_counters(s).failures, 1);
-    a = (struct asker){0};
-    b = (struct asker){0};
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED); /* asked anew: it may have been the time or the memory */
 }
 
@@ -72,7 +58,7 @@ static void count_answers(void *context, struct compiled *compiled, enum code_or
 OPENING_TEST(without_memory_for_a_compile)
 {
     struct compile_input in = input_of("a");
-    struct code_service *s = fresh(folder_new());
+    struct code_service *s = service_open(folder_new());
     struct code_request *request;
     struct asker a = {0}, b = {0};
     unsigned answers = 0;
@@ -84,7 +70,7 @@ OPENING_TEST(without_memory_for_a_compile)
     assert_int_equal(a.code, ERROR_OUT_OF_MEMORY);
     assert_int_equal(b.code, ERROR_OUT_OF_MEMORY);
     close_now(s);
-    s = fresh(NULL);
+    s = service_open(NULL);
     fake_compiler.short_of_memory = true;
     MUST_FAIL(code_get(s, &in, count_answers, &answers, &request, &e), ERROR_OUT_OF_MEMORY, "");
     until_idle();
@@ -93,11 +79,9 @@ OPENING_TEST(without_memory_for_a_compile)
 
 OPENING_TEST(those_who_go_away)
 {
-    const char *directory = folder_new();
-
     for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL);
-        struct asker a = {0}, b = {0};
+        struct code_service *s = service_open(disk ? folder_new() : NULL);
+        struct asker a = {0}, b = {0}, c = {0};
 
         ask(&a, s, "a");
         ask(&b, s, "a");
@@ -106,35 +90,28 @@ OPENING_TEST(those_who_go_away)
         assert_int_equal(fake_waiting(), 1); /* b waits on */
         fake_succeed(module_new(1, 1000), false);
         until_answered(&b);
-        assert_int_equal(a.answers, 0);
-        a = (struct asker){0};
-        b = (struct asker){0};
 
         ask(&a, s, "b");
-        ask(&b, s, "b");
+        ask(&c, s, "b");
         until_compiling(1);
-        code_request_cancel(b.request);
+        code_request_cancel(c.request);
         code_request_cancel(a.request);
         assert_int_equal(fake_waiting(), 0); /* nobody is left: the compile is stopped */
         assert_int_equal(fake_compiler.cancelled, 1);
-        assert_int_equal(a.answers + b.answers, 0);
         assert_int_equal(fetch(s, "b", 2), CODE_COMPILED);
 
         ask(&a, s, "c"); /* gone before the disk has answered */
-        if (disk) {
+        code_request_cancel(a.request);
+        until_idle();
+        assert_int_equal(fake_waiting(), 0);
+        ask(&a, s, "c");
+        if (disk) /* somebody comes just then */
             code_request_cancel(a.request);
-            until_idle();
-            assert_int_equal(fake_waiting(), 0);
-            ask(&a, s, "c");
-            code_request_cancel(a.request);
-            ask(&b, s, "c"); /* who comes just then */
-            until_compiling(1);
-            fake_succeed(module_new(3, 1000), false);
-            until_answered(&b);
-            assert_int_equal(a.answers, 0);
-        } else {
-            code_request_cancel(a.request);
-        }
+        ask(&c, s, "c");
+        until_compiling(1);
+        fake_succeed(module_new(3, 1000), false);
+        until_answered(&c);
+        assert_int_equal(a.answers, !disk);
         close_now(s);
     }
 }
@@ -152,7 +129,7 @@ static void cancels_the_next_and_asks_again(struct asker *a)
 OPENING_TEST(answers_may_change_everything)
 {
     for (unsigned works = 0; works < 2; works++) {
-        struct code_service *s = fresh(NULL);
+        struct code_service *s = service_open(NULL);
         struct asker a = {0}, b = {0}, c = {0};
 
         later = (struct asker){0};
@@ -193,80 +170,65 @@ static void closes_the_service(struct asker *a)
 
 OPENING_TEST(closing_at_any_time)
 {
-    const char *directory = folder_new();
+    enum { DISK_IS_ASKED, IT_COMPILES, IN_THE_FIRST_ANSWER, AFTER_THE_ANSWERS, WHEN }; /* with a file to be written */
 
-    for (unsigned when = 0; when < 4; when++) {
-        struct code_service *s = fresh(directory);
+    for (unsigned when = 0; when < WHEN; when++) {
+        struct code_service *s = service_open(folder_new());
         struct asker a = {0}, b = {0};
 
         ask(&a, s, "a");
         ask(&b, s, "a");
-        if (when == 0) { /* while the disk is asked */
-            close_now(s);
-            assert_int_equal(fake_compiler.begun, 0);
-        } else if (when == 1) { /* while it compiles */
+        if (when > DISK_IS_ASKED)
             until_compiling(1);
+        if (when <= IT_COMPILES) {
             close_now(s);
-            assert_int_equal(fake_compiler.cancelled, 1);
-        } else { /* while answers are given: in the first one, or right after them, with a file to be written */
-            until_compiling(1);
-            closed_inside = false;
-            if (when == 2)
-                a.then = closes_the_service;
-            fake_succeed(module_new(1, 1000), false);
-            assert_int_equal(a.answers, 1);
-            assert_int_equal(b.answers, when == 3);
-            if (when == 3)
-                closes_the_service(&b);
-            uv_run(&loop, UV_RUN_DEFAULT);
-            assert_true(closed_inside);
-            unlink(folder_path(directory, "secret")); /* the next one compiles again */
-        }
-        if (when < 2)
+            assert_int_equal(fake_compiler.begun, when);
+            assert_int_equal(fake_compiler.cancelled, when);
             assert_int_equal(a.answers + b.answers, 0);
+            continue;
+        }
+        closed_inside = false;
+        if (when == IN_THE_FIRST_ANSWER)
+            a.then = closes_the_service;
+        fake_succeed(module_new(1, 1000), false);
+        assert_int_equal(a.answers, 1);
+        assert_int_equal(b.answers, when == AFTER_THE_ANSWERS);
+        if (when == AFTER_THE_ANSWERS)
+            closes_the_service(&b);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        assert_true(closed_inside);
     }
 }
 
 /* What the compiler gets is the normal form, also when the disk was asked before and the caller's texts are gone. */
 OPENING_TEST(what_the_compiler_gets)
 {
-    const char *directory = folder_new();
+    struct code_service *s = service_open(folder_new());
+    char source[] = "source", option[] = "-DN=4", entry[] = "f<int>", file[] = "b.h", text[] = "1";
+    const char *options[] = {option, "-use_fast_math"}, *same[] = {"--use_fast_math", "-D", "N=4"};
+    const char *entries[] = {entry, "g"}, *same_entries[] = {"f<int>", "g"};
+    const struct compile_file files[] = {{"a.h", "2", 1}, {file, text, 1}},
+                              turned[] = {{"b.h", "1", 1}, {"a.h", "2", 1}};
+    const struct compile_input in = {"n.cu", source, 6, files, 2, options, 2, entries, 2, "sm_90a"},
+                               again = {"n.cu", "source", 6, turned, 2, same, 3, same_entries, 2, "sm_90a"};
+    struct code_request *request;
+    unsigned answers = 0;
 
-    for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL);
-        char source[] = "source", option[] = "-DN=4", entry[] = "f<int>", file[] = "b.h", text[] = "1";
-        const char *options[] = {option, "-use_fast_math"}, *same[] = {"--use_fast_math", "-D", "N=4"};
-        const char *entries[] = {entry, "g"};
-        struct compile_file files[] = {{"a.h", "2", 1}, {file, text, 1}};
-        struct compile_input in = {"n.cu", source, 6, files, 2, options, 2, entries, 2, "sm_90a"};
-        struct code_request *request;
-        unsigned answers = 0;
-
-        MUST(code_get(s, &in, count_answers, &answers, &request, &e));
-        memset(source, 'x', 6);
-        memset(option, 'x', 5);
-        memset(entry, 'x', 6);
-        memset(file, 'x', 3);
-        memset(text, 'x', 1);
-        until_compiling(1);
-        assert_texts(fake_compiler.last.name, "n.cu", fake_compiler.last.source, "source a.h=2 b.h=1",
-                     fake_compiler.last.options, "--use_fast_math --define-macro=N=4", fake_compiler.last.entries,
-                     "f<int> g");
-        fake_succeed(module_new(1, 10), false);
-        assert_int_equal(answers, 1);
-
-        /* Other words for the same: no compile. */
-        memcpy(source, "source", 6);
-        memcpy(entry, "f<int>", 6);
-        files[0] = (struct compile_file){"b.h", "1", 1};
-        files[1] = (struct compile_file){"a.h", "2", 1};
-        in.options = same;
-        in.n_options = 3;
-        MUST(code_get(s, &in, count_answers, &answers, &request, &e));
-        assert_int_equal(answers, 2);
-        assert_null(request);
-        close_now(s);
-    }
+    MUST(code_get(s, &in, count_answers, &answers, &request, &e));
+    memset(source, 'x', 6);
+    memset(option, 'x', 5);
+    memset(entry, 'x', 6);
+    memset(file, 'x', 3);
+    memset(text, 'x', 1);
+    until_compiling(1);
+    assert_texts(fake_compiler.last.name, "n.cu", fake_compiler.last.source, "source a.h=2 b.h=1",
+                 fake_compiler.last.options, "--use_fast_math --define-macro=N=4", fake_compiler.last.entries,
+                 "f<int> g");
+    fake_succeed(module_new(1, 10), false);
+    assert_int_equal(answers, 1);
+    MUST(code_get(s, &again, count_answers, &answers, &request, &e)); /* other words for the same: no compile */
+    assert_int_equal(answers, 2);
+    assert_null(request);
 }
 
 OPENING_TEST(works_without_a_usable_directory)
@@ -276,7 +238,7 @@ OPENING_TEST(works_without_a_usable_directory)
 
     assert_int_equal(chmod(directory, 0777), 0);
     log_begin();
-    s = fresh(directory);
+    s = service_open(directory);
     assert_int_equal(log_end("event=cache_directory_unusable"), 1);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     assert_int_equal(fetch(s, "a", 1), CODE_MEMORY);
@@ -285,10 +247,8 @@ OPENING_TEST(works_without_a_usable_directory)
 OPENING_TEST(what_memory_has_no_room_for)
 {
     const char *directory = folder_new();
-    struct code_service *s;
+    struct code_service *s = service_open_with(directory, 1 << 20, 0);
 
-    fake_reset("fake 1");
-    s = service_open_with(directory, 1 << 20, 0);
     assert_int_equal(fetch(s, "a", 1), CODE_COMPILED);
     until_idle();
     assert_int_equal(fetch(s, "a", 1), CODE_DISK);

@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "compile/signed.h"
-#include "fake_compiler.h"
 #include "remote/remote.h"
-#include "service_support.h"
+#include "support.h"
 #include "util/list.h"
 
 /* ---- a shared cache that does nothing by itself: all of remote/remote.h ---- */
@@ -52,16 +51,21 @@ static void fake_remote_reset(void)
     memset(&fake_remote, 0, sizeof(fake_remote));
 }
 
+static struct remote_request take(struct list *of)
+{
+    struct remote_request *q = list_entry(list_pop(of), struct remote_request, link), copy = *q;
+
+    free(q);
+    if (copy.fd >= 0)
+        close(copy.fd);
+    return copy;
+}
+
+/* Answers the oldest question. */
 static void end(struct list *of, enum remote_status status, int fd)
 {
-    struct list *node = list_pop(of);
-    struct remote_request q;
+    struct remote_request q = take(of);
 
-    assert_non_null(node);
-    q = *list_entry(node, struct remote_request, link);
-    free(list_entry(node, struct remote_request, link));
-    if (q.fd >= 0)
-        close(q.fd);
     q.done(q.context, status, fd, "");
 }
 
@@ -99,21 +103,12 @@ static void handle_closed(uv_handle_t *handle)
     free(r);
 }
 
-static void drop(struct list *of)
-{
-    while (!list_empty(of)) {
-        struct remote_request *q = list_entry(list_pop(of), struct remote_request, link);
-
-        if (q->fd >= 0)
-            close(q->fd);
-        free(q);
-    }
-}
-
 void remote_close(struct remote *r, void (*closed)(void *context), void *context)
 {
-    drop(&gets);
-    drop(&puts_);
+    while (!list_empty(&gets))
+        take(&gets);
+    while (!list_empty(&puts_))
+        take(&puts_);
     r->closed = closed;
     r->context = context;
     uv_close((uv_handle_t *)&r->later, handle_closed);
@@ -185,14 +180,13 @@ static struct code_remote_config remote_of(unsigned wait_ms, bool publishes)
     return c;
 }
 
-static struct code_service *fresh(const char *directory, unsigned wait_ms, bool publishes)
+static struct code_service *fresh(unsigned wait_ms, bool publishes)
 {
     struct code_remote_config c = remote_of(wait_ms, publishes);
     struct code_service *s;
 
-    fake_reset("fake 1");
     fake_remote_reset();
-    s = service_open(directory);
+    s = service_open(NULL);
     code_service_use_remote(s, &c);
     assert_int_equal(fake_remote.servers, 1);
     return s;
@@ -224,24 +218,19 @@ static void compile_here(struct asker *a)
 /* The key of a source is what the service made of it: a first asker without a shared cache learns it. */
 static void key_of(const char *source, unsigned char ret_key[KEY_BYTES])
 {
-    struct code_service *s;
+    struct code_service *s = service_open(NULL);
     struct asker a = {0};
 
-    fake_reset("fake 1");
-    s = service_open(NULL);
     ask(&a, s, source);
-    until_compiling(1);
-    fake_succeed(module_new(1, 1000), false);
-    until_answered(&a);
+    compile_here(&a);
     memcpy(ret_key, a.compiled->key, KEY_BYTES);
     close_now(s);
-    fake_reset("fake 1");
 }
 
 /* A module for that source, as another machine has signed it; its bytes go with the test. */
-static struct buffer sign(const char *source, unsigned seed)
+static struct buffer sign(const char *source)
 {
-    struct compiled *c = module_new(seed, 1000);
+    struct compiled *c = module_new(7, 1000);
     struct buffer body;
 
     key_of(source, c->key);
@@ -252,27 +241,11 @@ static struct buffer sign(const char *source, unsigned seed)
     return body;
 }
 
-OPENING_TEST(without_a_key_nothing_is_sent)
-{
-    struct code_service *s = fresh(NULL, FOREVER_MS, false);
-    struct asker a = {0};
-
-    ask(&a, s, "a");
-    until_asked(1);
-    end(&gets, REMOTE_MISS, -1);
-    until_compiling(1);
-    fake_succeed(module_new(3, 1000), false);
-    until_answered(&a);
-    until_idle();
-    assert_int_equal(count(&puts_), 0);
-    assert_int_equal(counters(s).upload_drops, 0);
-}
-
 /* The compiler is done while the answer is being looked at. */
 OPENING_TEST(a_race_to_the_end)
 {
-    const struct buffer body = sign("a", 7);
-    struct code_service *s = fresh(NULL, 0, false);
+    const struct buffer body = sign("a");
+    struct code_service *s = fresh(0, false);
     struct asker a = {0};
 
     ask(&a, s, "a");
@@ -288,7 +261,7 @@ OPENING_TEST(a_race_to_the_end)
 
 OPENING_TEST(a_source_that_is_wrong_ends_the_question)
 {
-    struct code_service *s = fresh(NULL, 0, true);
+    struct code_service *s = fresh(0, true);
     struct asker a = {0};
 
     ask(&a, s, "a");
@@ -303,84 +276,48 @@ OPENING_TEST(a_source_that_is_wrong_ends_the_question)
     assert_int_equal(count(&puts_), 0);
 }
 
-OPENING_TEST(where_it_rests_compiles_begin_at_once)
+/* The askers leave, the settings change, or all ends, while the question is asked or its answer looked at. */
+OPENING_TEST(it_goes_at_any_time)
 {
-    const char *directory = folder_new();
+    enum { THEY_LEAVE, TO_NONE, TO_ANOTHER, THE_END, KINDS };
+    const struct buffer body = sign("a");
 
-    for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = fresh(disk ? directory : NULL, FOREVER_MS, true);
-        struct asker a = {0};
+    for (unsigned i = 0; i < 2 * KINDS; i++) {
+        const unsigned kind = i / 2;
+        struct code_service *s = fresh(FOREVER_MS, true);
+        struct code_remote_config none = {0}, another = remote_of(FOREVER_MS, true);
+        struct asker a = {0}, b = {0};
 
-        fake_remote.rests = true;
+        another.server.url = "http://another";
         ask(&a, s, "a");
-        compile_here(&a);
-        until_idle();
-        assert_int_equal(counters(s).upload_drops, 1);
-        close_now(s);
-    }
-}
-
-OPENING_TEST(those_who_go_away)
-{
-    struct code_service *s = fresh(NULL, FOREVER_MS, true);
-    struct asker a = {0}, b = {0};
-    struct buffer body;
-
-    ask(&a, s, "a");
-    ask(&b, s, "a");
-    until_asked(1);
-    code_request_cancel(a.request);
-    assert_int_equal(count(&gets), 1);
-    code_request_cancel(b.request);
-    assert_int_equal(count(&gets), 0);
-    assert_int_equal(fake_remote.cancelled, 1);
-    close_now(s);
-
-    body = sign("a", 7);
-    s = fresh(NULL, FOREVER_MS, true);
-    ask(&a, s, "a");
-    until_asked(1);
-    answer(&body); /* and while the answer is looked at */
-    code_request_cancel(a.request);
-    until_idle();
-    assert_int_equal(a.answers + b.answers, 0);
-    assert_int_equal(fake_compiler.begun, 0);
-}
-
-/* A change of settings, or the end, at any time. */
-OPENING_TEST(it_goes_while_it_is_asked)
-{
-    enum { TO_NONE, TO_ANOTHER, THE_END, KINDS };
-    const struct buffer body = sign("a", 7);
-
-    for (unsigned kind = 0; kind < KINDS; kind++) {
-        for (unsigned looked_at = 0; looked_at < 2; looked_at++) {
-            struct code_service *s = fresh(NULL, FOREVER_MS, true);
-            struct code_remote_config none = {0}, another = remote_of(FOREVER_MS, true);
-            struct asker a = {0};
-
-            another.server.url = "http://another";
-            ask(&a, s, "a");
-            until_asked(1);
-            if (looked_at)
-                answer(&body);
-            if (kind == THE_END) {
-                close_now(s);
-                assert_int_equal(a.answers, 0);
-                continue;
-            }
+        ask(&b, s, "a");
+        until_asked(1);
+        code_request_cancel(b.request);
+        if (i % 2)
+            answer(&body);
+        else
+            assert_int_equal(count(&gets), 1);
+        if (kind == THEY_LEAVE) {
+            code_request_cancel(a.request);
+            until_idle();
+            assert_int_equal(fake_remote.cancelled, i == 0);
+            assert_int_equal(fake_compiler.begun, 0);
+        } else if (kind != THE_END) {
             code_service_use_remote(s, kind == TO_NONE ? &none : &another);
             assert_int_equal(fake_remote.servers, kind == TO_NONE ? 1 : 2);
             compile_here(&a);
-            close_now(s);
         }
+        close_now(s);
+        assert_int_equal(a.answers, kind == TO_NONE || kind == TO_ANOTHER);
+        assert_int_equal(b.answers, 0);
     }
 }
 
 OPENING_TEST(uploads_are_bounded)
 {
     enum { MANY = 70, BOUND = 64 };
-    struct code_service *s = fresh(NULL, FOREVER_MS, true);
+    struct code_service *s = fresh(FOREVER_MS, true);
+    struct asker last = {0};
 
     for (unsigned i = 0; i < MANY; i++) {
         struct asker a = {0};
@@ -390,9 +327,7 @@ OPENING_TEST(uploads_are_bounded)
         ask(&a, s, source);
         until_asked(1);
         end(&gets, REMOTE_MISS, -1);
-        until_compiling(1);
-        fake_succeed(module_new(i, 1000), false);
-        until_answered(&a);
+        compile_here(&a);
     }
     until_idle();
     assert_int_equal(count(&puts_), BOUND);
@@ -400,6 +335,11 @@ OPENING_TEST(uploads_are_bounded)
     for (unsigned i = 0; i < 10; i++)
         end(&puts_, REMOTE_HIT, -1);
     assert_int_equal(counters(s).uploads, 10);
+    fake_remote.rests = true; /* then a compile begins at once */
+    ask(&last, s, "last");
+    compile_here(&last);
+    until_idle();
+    assert_int_equal(counters(s).upload_drops, MANY - BOUND + 1);
     close_now(s); /* with those that are on their way */
 }
 

@@ -4,8 +4,7 @@
 #include <time.h>
 
 #include "compile/service_internal.h"
-#include "fake_compiler.h"
-#include "service_support.h"
+#include "support.h"
 
 enum { COMPILERS = 2, TIME_S = 1 };
 
@@ -27,6 +26,11 @@ static void pass_ms(unsigned ms)
     now.tv_nsec %= 1000000000L;
 }
 
+/* Every asker of the test, in the order in which they came. */
+static struct asker askers[16];
+static const char *sources[16];
+static unsigned n_askers;
+
 static struct code_service *service_of(unsigned compilers, const char *directory)
 {
     const struct code_service_config config = {.compiler.helpers = compilers,
@@ -35,26 +39,18 @@ static struct code_service *service_of(unsigned compilers, const char *directory
                                                .disk_bytes = 1 << 20,
                                                .memory_bytes = 1 << 20,
                                                .source_bytes = 1000};
-    struct code_service *s;
-    struct error e;
 
-    fake_reset("fake 1");
-    s = code_service_new(&loop, &config, &e);
-    assert_non_null(s);
-    return service_opened(s);
+    memset(askers, 0, sizeof(askers));
+    n_askers = 0;
+    return service_open_of(&config);
 }
 
-static struct code_service *service_of_few(const char *directory)
+static void expect_paused(const char *source)
 {
-    return service_of(COMPILERS, directory);
-}
+    const char *oldest;
 
-static void expect_paused(unsigned n, const char *oldest)
-{
-    const char *source;
-
-    assert_int_equal(fake_paused(&source), n);
-    assert_string_equal(source, oldest);
+    assert_int_equal(fake_paused(&oldest), *source != '-');
+    assert_string_equal(oldest, *source == '-' ? "" : source);
 }
 
 static void on_idle(uv_idle_t *idle)
@@ -74,276 +70,168 @@ static void until_begun(const char *source)
     uv_run(&loop, UV_RUN_DEFAULT);
 }
 
-/* Of a user, one asker for each of these sources, which have blanks between. The loop reads the disk before the next
- * one asks, so the order is that of the sources. */
-static void ask_on(struct asker *askers, struct code_service *s, uint64_t user, uint64_t connection,
-                   const char *sources)
+/* Ends the oldest compile. What is begun, or goes on, in its place has that source; "-": nothing. */
+static void expect_next(const char *source)
 {
-    char copy[64], *rest = copy;
-
-    snprintf(copy, sizeof(copy), "%s", sources);
-    for (const char *source; (source = strsep(&rest, " ")); askers++) {
-        ask_from(askers, s, user, connection, source);
-        uv_run(&loop, UV_RUN_DEFAULT);
-    }
-}
-
-static void ask_as(struct asker *askers, struct code_service *s, uint64_t user, const char *sources)
-{
-    ask_on(askers, s, user, 0, sources);
-}
-
-/* Ends the oldest compile, again and again. What is begun, or goes on, in the place of each has these sources; "-":
- * nothing. */
-static void expect_next(const char *sources)
-{
-    char copy[64], *rest = copy;
+    const unsigned begun = fake_compiler.begun;
     static unsigned seed;
 
-    snprintf(copy, sizeof(copy), "%s", sources);
-    for (const char *source; (source = strsep(&rest, " "));) {
-        const unsigned begun = fake_compiler.begun;
-        const bool none = *source == '-';
-
-        fake_succeed(module_new(seed++, 1000), false);
-        assert_int_equal(fake_compiler.begun, begun + !none);
-        if (!none)
-            assert_string_equal(fake_compiler.last.source, source);
-    }
+    fake_succeed(module_new(seed++, 1000), false);
+    assert_int_equal(fake_compiler.begun, begun + (*source != '-'));
+    if (*source != '-')
+        assert_string_equal(fake_compiler.last.source, source);
 }
 
-OPENING_TEST(users_take_turns)
+/* The loop reads the disk before the next one asks, so the order is that of the sources. */
+static void ask_of(struct code_service *s, uint64_t user, uint64_t connection, const char *source)
 {
-    const char *directory = folder_new();
-
-    for (unsigned disk = 0; disk < 2; disk++) {
-        struct code_service *s = service_of_few(disk ? directory : NULL);
-        struct asker a[8] = {0}, b[2] = {0}, c[2] = {0};
-
-        ask_as(a, s, 1, "m0 m1 m2 m3 m4 m5 m6 m7");
-        assert_int_equal(fake_waiting(), COMPILERS); /* the compiler has no more than it can do at one time */
-        ask_as(&b[0], s, 2, "b0");
-        assert_string_equal(fake_compiler.last.source, "b0"); /* m1 is still compiled */
-        expect_paused(1, "m0");
-        ask_as(&b[1], s, 2, "b1");
-        expect_next("m0");
-        expect_paused(0, "");
-        ask_as(c, s, 3, "c0 m7"); /* whoever joins brings the own turn along */
-        expect_next("c0 b1 m2 m7 m3 m4 m5 m6 - -");
-        assert_int_equal(fake_waiting(), 0);
-        uv_run(&loop, UV_RUN_DEFAULT);
-        for (unsigned i = 0; i < 8; i++)
-            assert_int_equal(a[i].answers, 1);
-        close_now(s);
-    }
-}
-
-/* Somebody's second program does not wait for all that the first one has asked for. */
-OPENING_TEST(connections_of_a_user_take_turns)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker first[6] = {0}, second[2] = {0}, other = {0};
-
-    ask_on(first, s, 1, 10, "m0 m1 m2 m3 m4 m5");
-    ask_on(second, s, 1, 20, "s0 s1");
-    ask_on(&other, s, 2, 10, "o0"); /* another user's, of the same number */
-    expect_paused(1, "m0");
-    expect_next("s0 m0 s1 m2 m3 m4 m5 - -");
+    sources[n_askers] = source;
+    ask_from(&askers[n_askers++], s, user, connection, source);
     uv_run(&loop, UV_RUN_DEFAULT);
 }
 
-/* Many connections get their user no more than one. */
-OPENING_TEST(connections_do_not_count_as_users)
+/* Steps with commas between: who asks for which sources ("user:", or "user/connection:"), and what is done or expected,
+ * for each of the words behind it. */
+static void play(struct code_service *s, char *steps)
 {
-    static const char *const many[] = {"m0", "m1", "m2", "m3", "m4", "m5"};
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[6] = {0}, b[3] = {0};
+    for (char *step; (step = strsep(&steps, ","));) {
+        unsigned user = 0, connection = 0;
+        char *what = strsep(&step, " "), *word;
 
-    for (unsigned i = 0; i < 6; i++)
-        ask_on(&a[i], s, 1, i, many[i]);
-    ask_on(b, s, 2, 100, "f0 f1 f2");
-    expect_paused(1, "m0");
-    expect_next("m2 f1 m3 f2 m4");
-    close_now(s); /* with one that is paused */
+        if (!*what)
+            what = strsep(&step, " ");
+        sscanf(what, "%u/%u", &user, &connection);
+        while ((word = strsep(&step, " "))) {
+            const unsigned number = (unsigned)strtoul(word, NULL, 10);
+
+            print_message("%s %s\n", what, word);
+            if (user)
+                ask_of(s, user, connection, word);
+            else if (!strcmp(what, "next"))
+                expect_next(word);
+            else if (!strcmp(what, "paused"))
+                expect_paused(word);
+            else if (!strcmp(what, "runs"))
+                assert_string_equal(fake_compiler.last.source, word);
+            else if (!strcmp(what, "until"))
+                until_begun(word);
+            else if (!strcmp(what, "pass"))
+                pass_ms(number);
+            else if (!strcmp(what, "waiting"))
+                assert_int_equal(fake_waiting(), number);
+            else if (!strcmp(what, "begun"))
+                assert_int_equal(fake_compiler.begun, number);
+            else if (!strcmp(what, "cancelled"))
+                assert_int_equal(fake_compiler.cancelled, number);
+            else if (!strcmp(what, "leaves"))
+                code_request_cancel(askers[number].request);
+            else if (!strcmp(what, "answered"))
+                assert_int_equal(askers[number].answers, 1);
+            else if (!strcmp(what, "finished")) /* the paused one, whose answer was on its way */
+                fake_succeed(module_new(999, 1000), true);
+            else if (!strcmp(what, "fails"))
+                fake_fail(word, "");
+            else
+                fail_msg("no step \"%s\"", what);
+        }
+    }
 }
 
-/* Not the one whose last compile began longest ago. */
-OPENING_TEST(the_user_with_the_fewest_running_is_next)
+OPENING_TEST(turns)
 {
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[2] = {0}, b[2] = {0};
+    static const struct {
+        unsigned compilers;
+        const char *steps;
+    } plays[] = {
+        /* The compiler has no more than it can do at one time; whoever joins brings the own turn along. */
+        {2, "1: m0 m1 m2 m3 m4 m5 m6 m7,waiting 2,2: b0,runs b0,paused m0,2: b1,next m0,paused -,3: c0 m7,"
+            "next c0 b1 m2 m7 m3 m4 m5 m6 - -,waiting 0,answered 0 1 2 3 4 5 6 7 8 9 10 11"},
+        /* A second program of a user does not wait for all that the first one has asked for; another user's connection
+         * of that number is another one. */
+        {2, "1/10: m0 m1 m2 m3 m4 m5,1/20: s0 s1,2/10: o0,paused m0,next s0 m0 s1 m2 m3 m4 m5 - -"},
+        /* Many connections get their user no more than one. The end comes with one paused, and with one that waits. */
+        {2, "1/0: m0,1/1: m1,1/2: m2,1/3: m3,1/4: m4,1/5: m5,2/100: f0 f1 f2,paused m0,next m2 f1 m3 f2 m4"},
+        /* The user with the fewest running is next, not the one whose last compile began longest ago. */
+        {2, "1: a0,2: b0,1: a1,2: b1,leaves 1,runs b1,paused -"},
+        /* The turn of somebody who has gone is nobody's. */
+        {2, "1: a0 a1 a2 x,2: x,leaves 4,next a2 x"},
+        /* Where users can only take turns, each has a while that nobody interrupts. The one that has been compiled
+         * longest is paused; a new user has had no turn yet; nothing is begun anew. */
+        {2,
+         "1: a,pass 499,2: b,3: c,paused -,pass 1,until c,paused a,4: late,pass 498,next late,paused a,pass 2,until a,"
+         "paused c,finished c,answered 2,next - -,answered 0 1 3,cancelled 0"},
+        /* A user who joins brings a turn along at once. A paused one is left. */
+        {2, "1: a0 a1 a2,2: a2,until a2,paused a0,leaves 0,paused -,waiting 2"},
+        /* No more are paused than may run; the next one begins anew. */
+        {1, "1: a,pass 500,2: b,paused a,pass 1000,3: c,runs c,paused a,cancelled 1,next a b,pass 500,1: a2,paused b,"
+            "pass 500,4: d,cancelled 2,next b a2"},
+        /* Users who leave make room: one that waits; one that runs. */
+        {2, "1: a,2: b,3: c,4: d,5: e,leaves 3,begun 2,cancelled 0,leaves 0,cancelled 1,waiting 2,runs c,fails source,"
+            "runs e,waiting 2"},
+    };
 
-    ask_as(&a[0], s, 1, "a0");
-    ask_as(&b[0], s, 2, "b0");
-    ask_as(&a[1], s, 1, "a1");
-    ask_as(&b[1], s, 2, "b1");
-    code_request_cancel(b[0].request);
-    assert_string_equal(fake_compiler.last.source, "b1");
-    expect_paused(0, "");
+    _Static_assert(TURN_SLICE_MS == 500, "the plays pass it");
+    for (unsigned i = 0; i < sizeof(plays) / sizeof(plays[0]); i++)
+        for (unsigned disk = 0; disk < (i ? 1 : 2); disk++) {
+            const unsigned open = opened_so_far();
+            struct code_service *s = service_of(plays[i].compilers, disk ? folder_new() : NULL);
+            char *steps = opened(strdup(plays[i].steps), free);
+
+            print_message("play %u\n", i);
+            play(s, steps);
+            close_since(open);
+            for (unsigned k = 0; k < n_askers; k++)
+                assert_in_range(askers[k].answers, 0, 1);
+        }
 }
 
-/* The turn of somebody who has gone is nobody's. */
-OPENING_TEST(turns_of_those_who_leave_are_gone)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[4] = {0}, left = {0};
-
-    ask_as(a, s, 1, "a0 a1 a2 x");
-    ask_as(&left, s, 2, "x");
-    code_request_cancel(left.request);
-    expect_next("a2 x");
-}
-
-/* Where users can only take turns, each has a while that nobody interrupts. */
-OPENING_TEST(slices_of_time)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a = {0}, b = {0}, c = {0}, late = {0};
-
-    ask_as(&a, s, 1, "a");
-    pass_ms(TURN_SLICE_MS - 1);
-    ask_as(&b, s, 2, "b");
-    ask_as(&c, s, 3, "c");
-    expect_paused(0, "");
-    pass_ms(1);
-    until_begun("c"); /* in place of the one that has been compiled longest */
-    expect_paused(1, "a");
-    ask_as(&late, s, 4, "late");
-    pass_ms(TURN_SLICE_MS - 2);
-    expect_next("late"); /* b is done; the new user has had no turn yet */
-    expect_paused(1, "a");
-    pass_ms(2);
-    until_begun("a"); /* c's time is over */
-    expect_paused(1, "c");
-    fake_succeed(module_new(2, 1000), true); /* its answer was on its way */
-    assert_int_equal(c.answers, 1);
-    expect_next("- -");
-    assert_true(a.compiled && b.compiled && c.compiled && late.compiled);
-    assert_int_equal(fake_compiler.cancelled, 0); /* nothing was begun anew */
-    assert_int_equal(code_service_counters(s).compiles, 4);
-}
-
-OPENING_TEST(a_join_brings_its_turn_at_once)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[3] = {0}, joined = {0};
-
-    ask_as(a, s, 1, "a0 a1 a2");
-    ask_as(&joined, s, 2, "a2");
-    until_begun("a2");
-    expect_paused(1, "a0");
-    code_request_cancel(a[0].request); /* a paused one */
-    expect_paused(0, "");
-    assert_int_equal(fake_waiting(), 2);
-}
-
-/* No more are paused than may run; the next one begins anew, and fails when it has lost too much. */
-OPENING_TEST(what_is_paused_is_bounded)
-{
-    struct code_service *s = service_of(1, NULL);
-    struct asker a = {0}, b = {0}, c = {0}, again = {0}, d = {0};
-
-    ask_as(&a, s, 1, "a");
-    pass_ms(TURN_SLICE_MS);
-    ask_as(&b, s, 2, "b");
-    expect_paused(1, "a");
-    pass_ms(TIME_S * 1000);
-    ask_as(&c, s, 3, "c");
-    assert_string_equal(fake_compiler.last.source, "c");
-    expect_paused(1, "a");
-    assert_int_equal(fake_compiler.cancelled, 1);
-    expect_next("a b"); /* b anew */
-    pass_ms(TURN_SLICE_MS);
-    ask_as(&again, s, 1, "a2");
-    expect_paused(1, "b");
-    pass_ms(TURN_SLICE_MS);
-    ask_as(&d, s, 4, "d");
-    assert_int_equal(fake_compiler.cancelled, 2);
-    expect_next("b a2"); /* a2 anew */
-    pass_ms(TIME_S * 1000);
-    fake_fail("time", "");
-    assert_string_equal(again.message, "the source does not compile; other users' compiles interrupted it 1 time");
-}
-
+/* What was begun anew tells of it, and fails when it has lost too much. */
 OPENING_TEST(what_is_lost_is_bounded)
 {
     struct code_service *s = service_of(1, NULL);
-    struct asker a = {0}, b = {0}, c = {0};
 
-    ask_as(&a, s, 1, "a");
+    ask_of(s, 1, 0, "a");
     pass_ms(TURN_SLICE_MS);
-    ask_as(&b, s, 2, "b");
-    pass_ms(2 * TIME_S * 1000);
-    ask_as(&c, s, 3, "c");
-    assert_int_equal(fake_compiler.cancelled, 1);
+    ask_of(s, 2, 0, "b");
+    pass_ms(TIME_S * 1000);
+    ask_of(s, 3, 0, "c"); /* instead of b */
     expect_next("a");
-    assert_int_equal(b.answers, 0);
-    expect_next("-");
-    assert_int_equal(b.answers, 1);
-    assert_int_equal(b.code, ERROR_COMPILE_FAILED);
-    assert_string_equal(b.reason, "time");
-    assert_string_equal(b.message, "the compile took longer than 2 s in all and was stopped (kernels.time_s); other "
-                                   "users' compiles interrupted it 1 time");
-    assert_int_equal(code_service_counters(s).failures, 1);
-}
-
-OPENING_TEST(where_nothing_can_be_paused)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[2] = {0}, b = {0};
-
-    ask_as(a, s, 1, "a0 a1");
-    fake_compiler.may_not_pause = true;
-    ask_as(&b, s, 2, "b");
-    assert_int_equal(fake_compiler.cancelled, 0);
     expect_next("b");
+    fake_fail("time", "");
+    assert_string_equal(askers[1].message, "the source does not compile; other users' compiles interrupted it 1 time");
+    ask_of(s, 1, 0, "d");
+    pass_ms(TURN_SLICE_MS);
+    ask_of(s, 2, 0, "e");
+    pass_ms(2 * TIME_S * 1000);
+    ask_of(s, 3, 0, "f");
+    assert_int_equal(fake_compiler.cancelled, 2);
+    expect_next("d");
+    assert_int_equal(askers[4].answers, 0);
+    expect_next("-");
+    assert_int_equal(askers[4].code, ERROR_COMPILE_FAILED);
+    assert_string_equal(askers[4].reason, "time");
+    assert_string_equal(askers[4].message, "the compile took longer than 2 s in all and was stopped (kernels.time_s); "
+                                           "other users' compiles interrupted it 1 time");
+    assert_int_equal(code_service_counters(s).failures, 2);
 }
 
-OPENING_TEST(those_who_leave_make_room)
+OPENING_TEST(where_nothing_can_be_paused_or_begun)
 {
-    static const char *const sources[] = {"a", "b", "c", "d", "e"};
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[5] = {0};
+    struct code_service *s = service_of(2, NULL);
 
-    for (unsigned i = 0; i < 5; i++)
-        ask_as(&a[i], s, i, sources[i]);
-    code_request_cancel(a[3].request); /* it waits: nothing was begun */
-    assert_int_equal(fake_compiler.begun, COMPILERS);
+    for (unsigned user = 1; user < 5; user++)
+        ask_of(s, 1, 0, (const char *const[]){"", "a", "b", "c", "d"}[user]);
+    fake_compiler.may_not_pause = true;
+    ask_of(s, 2, 0, "e");
     assert_int_equal(fake_compiler.cancelled, 0);
-    code_request_cancel(a[0].request);
-    assert_int_equal(fake_compiler.cancelled, 1);
-    assert_int_equal(fake_waiting(), COMPILERS);
-    assert_string_equal(fake_compiler.last.source, "c");
-    fake_fail("source", "error");
-    assert_string_equal(fake_compiler.last.source, "e");
-    assert_int_equal(fake_waiting(), COMPILERS);
-    close_now(s); /* with two that compile */
-}
-
-OPENING_TEST(closing_while_some_wait)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[4] = {0};
-
-    ask_as(a, s, 1, "a b c d");
-    close_now(s);
-    for (unsigned i = 0; i < 4; i++)
-        assert_int_equal(a[i].answers, 0);
-}
-
-OPENING_TEST(without_memory_later)
-{
-    struct code_service *s = service_of_few(NULL);
-    struct asker a[4] = {0};
-
-    ask_as(a, s, 1, "a b c d");
+    expect_next("e");
     fake_compiler.short_of_memory = true;
-    code_request_cancel(a[0].request);
-    assert_int_equal(a[2].code, ERROR_OUT_OF_MEMORY);
-    assert_int_equal(a[3].code, ERROR_OUT_OF_MEMORY);
-    assert_int_equal(a[1].answers, 0);
-    fake_succeed(module_new(1, 1000), false);
-    assert_int_equal(a[1].answers, 1);
+    code_request_cancel(askers[1].request);
+    assert_int_equal(askers[2].code, ERROR_OUT_OF_MEMORY);
+    assert_int_equal(askers[3].code, ERROR_OUT_OF_MEMORY);
+    assert_int_equal(askers[4].answers, 0);
+    expect_next("-");
+    assert_int_equal(askers[4].answers, 1);
 }
 
 ALL_TESTS_WITH(loop_open, loop_close)

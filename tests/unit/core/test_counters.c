@@ -23,18 +23,6 @@ static void expect(const struct backend_counters *c, enum counter_verdict verdic
         fail_msg("\"%s\" does not say \"%s\"", why, says);
 }
 
-TEST(test_nothing_is_known_at_first)
-{
-    const struct backend_counters c = counters_of(NAN, NAN);
-
-    assert_true(c.warm);
-    assert_false(c.has_launch || c.knows_others);
-    for (unsigned i = 0; i < COUNTER_COUNT; i++)
-        assert_true(isnan(c.values[i]));
-    assert_true(isnan(counters_stall_pct(&c, STALL_BARRIER)));
-    expect(&c, BOUND_BY_LATENCY, "neither memory");
-}
-
 TEST(test_numbers_of_another_process)
 {
     struct backend_counters c = counters_of(INFINITY, -1);
@@ -57,26 +45,32 @@ TEST(test_numbers_of_another_process)
     assert_int_equal(c.kernel[1], '?');
 }
 
-TEST(test_bound_by_memory)
+TEST(test_verdicts)
 {
-    struct backend_counters c = counters_of(91, 40);
+    static const struct {
+        double memory, sm, dram, l2, tensor;
+        enum counter_verdict verdict;
+        const char *says;
+    } cases[] = {
+        {91, 40, 87.5, 80, 0, BOUND_BY_MEMORY, "DRAM is at 87.5 %"},
+        {91, 40, 20, 80, 0, BOUND_BY_MEMORY, "L2 cache is at 80.0 %"},
+        {91, 40, 20, 30, 0, BOUND_BY_MEMORY, "L1 or shared memory"},
+        {60, 59.9, 20, 30, 0, BOUND_BY_MEMORY, ""},
+        {61, 95, 0, 0, 0, BOUND_BY_COMPUTE, "pipeline of the multiprocessors is at 95.0 %"},
+        {61, 95, 0, 0, 94, BOUND_BY_COMPUTE, "tensor cores work in 94.0 %"},
+        {59.9, 59.9, 0, 0, 0, BOUND_BY_LATENCY, "neither memory"},
+        {NAN, NAN, NAN, NAN, NAN, BOUND_BY_LATENCY, "neither memory"},
+    };
 
-    c.values[COUNTER_DRAM] = 87.5;
-    c.values[COUNTER_L2] = 80;
-    expect(&c, BOUND_BY_MEMORY, "DRAM is at 87.5 %");
-    c.values[COUNTER_DRAM] = 20;
-    expect(&c, BOUND_BY_MEMORY, "L2 cache is at 80.0 %");
-    c.values[COUNTER_L2] = 30;
-    expect(&c, BOUND_BY_MEMORY, "L1 or shared memory");
-}
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct backend_counters c = counters_of(cases[i].memory, cases[i].sm);
 
-TEST(test_bound_by_compute)
-{
-    struct backend_counters c = counters_of(61, 95);
-
-    expect(&c, BOUND_BY_COMPUTE, "pipeline of the multiprocessors is at 95.0 %");
-    c.values[COUNTER_TENSOR] = 94;
-    expect(&c, BOUND_BY_COMPUTE, "tensor cores work in 94.0 %");
+        assert_true(isnan(c.values[COUNTER_DRAM]) && isnan(counters_stall_pct(&c, STALL_BARRIER)));
+        c.values[COUNTER_DRAM] = cases[i].dram;
+        c.values[COUNTER_L2] = cases[i].l2;
+        c.values[COUNTER_TENSOR] = cases[i].tensor;
+        expect(&c, cases[i].verdict, cases[i].says);
+    }
 }
 
 TEST(test_bound_by_latency)
@@ -94,16 +88,4 @@ TEST(test_bound_by_latency)
     expect(&c, BOUND_BY_LATENCY, "64 blocks for 132 multiprocessors");
     c.launch.grid[0] = 16;
     expect(&c, BOUND_BY_LATENCY, "data of global");
-    c.values[COUNTER_MEMORY] = 60;
-    expect(&c, BOUND_BY_MEMORY, "");
-}
-
-TEST(test_names_differ)
-{
-    for (unsigned i = 0; i < COUNTER_COUNT; i++)
-        for (unsigned k = 0; k < i; k++)
-            assert_string_not_equal(counter_name(i), counter_name(k));
-    for (unsigned i = 0; i < STALL_COUNT; i++)
-        for (unsigned k = 0; k < i; k++)
-            assert_string_not_equal(counter_stall_name(i), counter_stall_name(k));
 }

@@ -24,27 +24,26 @@ static struct tensor make(unsigned rank, const int64_t *shape, const int64_t *st
 
 TEST(measures_extent)
 {
-    struct tensor t = make(SHAPE(3, 4), NULL, 8);
+    const struct {
+        struct tensor t;
+        uint64_t count, extent;
+    } cases[] = {
+        {make(SHAPE(3, 4), NULL, 8), 12, 48},  {make(SHAPE(3, 4), STRIDES(100, 2), 0), 12, (200 + 6 + 1) * 4},
+        {make(SHAPE(5), STRIDES(0), 0), 5, 4}, {make(SHAPE(5, 0, INT64_MAX), NULL, 1 << 20), 0, 0},
+        {{.dtype = DTYPE_F64}, 1, 8},
+    };
 
-    MUST(tensor_measure(&t, "t", &e));
-    assert_int_equal(t.count, 12);
-    assert_int_equal(t.extent, 48);
-    MUST(tensor_check_bounds(&t, 56, "t", &e));
-    MUST_FAIL(tensor_check_bounds(&t, 55, "t", &e), ERROR_OUT_OF_BOUNDS, "");
-    t = make(SHAPE(3, 4), STRIDES(100, 2), 0);
-    MUST(tensor_measure(&t, "t", &e));
-    assert_int_equal(t.extent, (200 + 6 + 1) * 4);
-    t = make(SHAPE(5), STRIDES(0), 0);
-    MUST(tensor_measure(&t, "t", &e));
-    assert_int_equal(t.extent, 4);
-    t = make(SHAPE(5, 0, INT64_MAX), NULL, 1 << 20);
-    MUST(tensor_measure(&t, "t", &e));
-    assert_int_equal(t.count, 0);
-    MUST(tensor_check_bounds(&t, 0, "t", &e));
-    t = (struct tensor){.dtype = DTYPE_F64};
-    MUST(tensor_measure(&t, "t", &e));
-    assert_int_equal(t.count, 1);
-    assert_int_equal(t.extent, 8);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tensor t = cases[i].t;
+        const uint64_t end = cases[i].count ? t.offset + cases[i].extent : 0;
+
+        MUST(tensor_measure(&t, "t", &e));
+        assert_int_equal(t.count, cases[i].count);
+        assert_int_equal(t.extent, cases[i].extent);
+        MUST(tensor_check_bounds(&t, end, "t", &e));
+        if (end)
+            MUST_FAIL(tensor_check_bounds(&t, end - 1, "t", &e), ERROR_OUT_OF_BOUNDS, "");
+    }
 }
 
 TEST(refuses_overflow)
@@ -65,10 +64,8 @@ TEST(refuses_overflow)
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tensor t = cases[i].t;
-        struct error e;
 
-        assert_int_equal(tensor_measure(&t, "t", &e), -1);
-        assert_int_equal(e.code, cases[i].code);
+        MUST_FAIL(tensor_measure(&t, "t", &e), cases[i].code, "");
     }
 }
 
@@ -139,13 +136,10 @@ TEST(interleaved_views_are_told_apart)
     struct tensor left = make(SHAPE(10, 5), STRIDES(10, 1), 0), right = make(SHAPE(10, 5), STRIDES(10, 1), 20);
     struct tensor even = make(SHAPE(50), STRIDES(2), 0), odd = make(SHAPE(50), STRIDES(2), 4);
     struct tensor column = make(SHAPE(10, 1), STRIDES(10, 1), 16);
-    struct error e;
+    struct tensor *const all[] = {&left, &right, &even, &odd, &column};
 
-    tensor_measure(&left, "", &e);
-    tensor_measure(&right, "", &e);
-    tensor_measure(&even, "", &e);
-    tensor_measure(&odd, "", &e);
-    tensor_measure(&column, "", &e);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        MUST(tensor_measure(all[i], "", &e));
     assert_false(tensor_share_elements(&left, &right));
     assert_false(tensor_share_elements(&even, &odd));
     assert_true(tensor_share_elements(&left, &column));

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "tests/support/unit.h"
-#include "view/measure.h"
+#include "view/rows.h"
 
 #include "conditions_vectors.h"
 

@@ -10,18 +10,38 @@
 #include <cublasLt.h>
 #include <cuda.h>
 #include <dlfcn.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "fake_blaslt.h"
+#include "kernels/host/convert.h"
 #include "standin_cuda/profiler.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
 enum { WORKSPACE = 1 << 20, COOKIE = 0x4b4f5053, RESULTS = 3, SLOW_NS = 10 * 1000 * 1000 };
+
+struct layout {
+    cudaDataType type;
+    uint64_t rows, columns;
+    int64_t ld;
+    int32_t batch_count;
+    int64_t batch_stride;
+};
+
+struct operation {
+    cublasComputeType_t compute;
+    cudaDataType_t scale;
+    int32_t transpose_a, transpose_b;
+    uint32_t epilogue;
+    const void *bias;
+    const void *scales[2]; /* of A and B; of products of f8 alone */
+    int32_t modes[2];
+    int8_t fast_sums;
+};
 
 struct preference {
     uint64_t workspace;
@@ -34,6 +54,124 @@ EXPORT int fake_blaslt_compute, fake_blaslt_fast_sums;
 EXPORT unsigned fake_blaslt_misaligned; /* products of which the fast kernels of tensor cores could not be asked */
 
 static int handle;
+
+/* ---- products ---- */
+
+static bool has_16_bits(cudaDataType type)
+{
+    return type == CUDA_R_16F || type == CUDA_R_16BF;
+}
+
+static double load(const void *base, cudaDataType type, int64_t index)
+{
+    switch (type) {
+    case CUDA_R_8F_E4M3:
+        return (double)e4m3_to_f32(((const uint8_t *)base)[index]);
+    case CUDA_R_8F_E5M2:
+        return (double)e5m2_to_f32(((const uint8_t *)base)[index]);
+    case CUDA_R_16BF:
+        return (double)bf16_to_f32(((const uint16_t *)base)[index]);
+    case CUDA_R_16F:
+        return (double)f16_to_f32(((const uint16_t *)base)[index]);
+    case CUDA_R_64F:
+        return ((const double *)base)[index];
+    default:
+        return (double)((const float *)base)[index];
+    }
+}
+
+static void store(void *base, cudaDataType type, int64_t index, double value)
+{
+    switch (type) {
+    case CUDA_R_16BF:
+        ((uint16_t *)base)[index] = f32_to_bf16((float)value);
+        break;
+    case CUDA_R_16F:
+        ((uint16_t *)base)[index] = f32_to_f16((float)value);
+        break;
+    case CUDA_R_64F:
+        ((double *)base)[index] = value;
+        break;
+    default:
+        ((float *)base)[index] = (float)value;
+    }
+}
+
+/* A matrix of one batch, or its transpose, as rows of doubles. */
+static double *rows_of(const void *base, const struct layout *l, int64_t batch, bool transpose)
+{
+    const int64_t rows = (int64_t)(transpose ? l->columns : l->rows);
+    const int64_t columns = (int64_t)(transpose ? l->rows : l->columns);
+    double *values = malloc((size_t)(rows * columns) * sizeof(*values));
+
+    for (int64_t i = 0; values && i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            values[i * columns + j] =
+                load(base, l->type, batch * l->batch_stride + (transpose ? j + i * l->ld : i + j * l->ld));
+    return values;
+}
+
+/* What the library's epilogue makes of element i of a column. */
+static double finish(const struct operation *o, double x, cudaDataType type, int64_t i)
+{
+    if (o->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        return x;
+    x += load(o->bias, type, i);
+    if (o->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
+        return x > 0 ? x : 0;
+    if (o->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS)
+        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    if (o->epilogue != CUBLASLT_EPILOGUE_BIAS)
+        fake_blaslt_wrong++;
+    return x;
+}
+
+/* Of row or column i of D. */
+static double scale_of(const struct operation *o, unsigned of, int64_t i)
+{
+    const bool is_vector = o->modes[of] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+
+    return o->scales[of] ? (double)((const float *)o->scales[of])[is_vector ? i : 0] : 1;
+}
+
+/* Multiplies on the CPU, in f64. */
+static void multiply(const struct operation *o, double alpha, double beta, const void *a, const struct layout *la,
+                     const void *b, const struct layout *lb, void *out, const struct layout *l)
+{
+    const int64_t depth = (int64_t)(o->transpose_a ? la->rows : la->columns), columns = (int64_t)l->columns;
+
+    for (int64_t batch = 0; batch < l->batch_count; batch++) {
+        double *x = rows_of(a, la, batch, o->transpose_a), *y = rows_of(b, lb, batch, o->transpose_b);
+        double *sums = malloc((size_t)columns * sizeof(*sums));
+
+        for (int64_t i = 0; x && y && sums && i < (int64_t)l->rows; i++) {
+            memset(sums, 0, (size_t)columns * sizeof(*sums));
+            for (int64_t k = 0; k < depth; k++)
+                for (int64_t j = 0; j < columns; j++)
+                    sums[j] += x[i * depth + k] * y[k * columns + j];
+            for (int64_t j = 0; j < columns; j++) {
+                int64_t at = batch * l->batch_stride + i + j * l->ld;
+                double sum = sums[j];
+
+                sum *= alpha * scale_of(o, 0, i) * scale_of(o, 1, j);
+                if (beta == 1 && has_16_bits(l->type)) {
+                    _Alignas(8) unsigned char rounded[8];
+
+                    store(rounded, l->type, 0, sum);
+                    sum = load(rounded, l->type, 0);
+                }
+                sum += beta != 0.0 ? beta * load(out, l->type, at) : 0.0;
+                store(out, l->type, at, finish(o, sum, l->type, i));
+            }
+        }
+        fake_blaslt_wrong += !x || !y || !sums;
+        free(x);
+        free(y);
+        free(sums);
+    }
+}
+
+/* ---- the library ---- */
 
 /* Of an algorithm's opaque words. */
 enum { WORD_COOKIE, WORD_ALIGNMENT, WORD_WORKSPACE = WORD_ALIGNMENT + 4, WORD_NUMBER };
@@ -70,15 +208,10 @@ EXPORT const char *cublasLtGetStatusName(cublasStatus_t status)
     return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER";
 }
 
-static void *new (size_t size)
-{
-    return calloc(1, size);
-}
-
 EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t compute,
                                                cudaDataType_t scale)
 {
-    struct operation *o = new (sizeof(*o));
+    struct operation *o = calloc(1, sizeof(*o));
 
     o->compute = compute;
     o->scale = scale;
@@ -93,46 +226,49 @@ EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static cublasStatus_t set(void *member, size_t wanted, const void *value, size_t size)
+{
+    if (size != wanted)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(member, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+#define SET(member) set(&(member), sizeof(member), value, size)
+
 EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
                                                      const void *value, size_t size)
 {
     struct operation *o = (struct operation *)(void *)d;
 
-    if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER || attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
-        attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) {
-        if (size != sizeof(o->bias))
-            return CUBLAS_STATUS_INVALID_VALUE;
-        memcpy(attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER      ? &o->bias
-               : attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ? &o->scales[0]
-                                                                   : &o->scales[1],
-               value, size);
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    if (attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM && size == sizeof(o->fast_sums)) {
-        memcpy(&o->fast_sums, value, size);
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    if (size != sizeof(int32_t))
+    switch ((int)attribute) {
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return SET(o->bias);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        return SET(o->scales[0]);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        return SET(o->scales[1]);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+        return SET(o->fast_sums);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return SET(o->epilogue);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return SET(o->transpose_a);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return SET(o->transpose_b);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+        return is_mode("numbers") ? CUBLAS_STATUS_INVALID_VALUE : SET(o->modes[0]);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+        return is_mode("numbers") ? CUBLAS_STATUS_INVALID_VALUE : SET(o->modes[1]);
+    default:
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE)
-        memcpy(&o->epilogue, value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
-        memcpy(&o->transpose_a, value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
-        memcpy(&o->transpose_b, value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE && !is_mode("numbers"))
-        memcpy(&o->modes[0], value, size);
-    else if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_MODE && !is_mode("numbers"))
-        memcpy(&o->modes[1], value, size);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    }
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType type, uint64_t rows,
                                                  uint64_t columns, int64_t ld)
 {
-    struct layout *l = new (sizeof(*l));
+    struct layout *l = malloc(sizeof(*l));
 
     *l = (struct layout){.type = type, .rows = rows, .columns = columns, .ld = ld, .batch_count = 1};
     *ret = (cublasLtMatrixLayout_t)(void *)l;
@@ -151,18 +287,14 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t la
 {
     struct layout *l = (struct layout *)(void *)layout;
 
-    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && size == sizeof(l->batch_count))
-        memcpy(&l->batch_count, value, size);
-    else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && size == sizeof(l->batch_stride))
-        memcpy(&l->batch_stride, value, size);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    return attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT            ? SET(l->batch_count)
+           : attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET ? SET(l->batch_stride)
+                                                                      : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
 {
-    struct preference *p = new (sizeof(*p));
+    struct preference *p = calloc(1, sizeof(*p));
 
     *ret = (cublasLtMatmulPreference_t)(void *)p;
     return CUBLAS_STATUS_SUCCESS;
@@ -181,15 +313,16 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     struct preference *p = (struct preference *)(void *)preference;
     unsigned operand = (unsigned)attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
 
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && size == sizeof(p->workspace))
-        memcpy(&p->workspace, value, size);
-    else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && size == sizeof(p->reduction))
-        memcpy(&p->reduction, value, size);
-    else if (operand < 4 && size == sizeof(p->alignment[0]))
-        memcpy(&p->alignment[operand], value, size);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        return SET(p->workspace);
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return SET(p->reduction);
+    return operand < 4 ? SET(p->alignment[operand]) : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static const struct layout *layout_of(cublasLtMatrixLayout_t l)
+{
+    return (const struct layout *)(const void *)l;
 }
 
 static bool has_f8(const struct layout *l)
@@ -221,10 +354,10 @@ static void *of_driver(const char *symbol)
 /* cuBLASLt loads the kernels that it chooses. */
 static void load_code(void)
 {
-    __typeof__(standin_load_takes_time) *load;
+    __typeof__(standin_load_takes_time) *take_time;
 
-    *(void **)&load = of_driver("standin_load_takes_time");
-    load();
+    *(void **)&take_time = of_driver("standin_load_takes_time");
+    take_time();
 }
 
 EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
@@ -238,9 +371,8 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
 
     fake_blaslt_heuristics++;
     load_code();
-    if (has_f8((const struct layout *)(const void *)a) &&
-        !takes_f8((const struct operation *)(const void *)d, (const struct layout *)(const void *)a,
-                  (const struct layout *)(const void *)b, (const struct layout *)(const void *)out, p))
+    if (has_f8(layout_of(a)) &&
+        !takes_f8((const struct operation *)(const void *)d, layout_of(a), layout_of(b), layout_of(out), p))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((void *)h != (void *)&handle || wanted < RESULTS)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -283,13 +415,13 @@ static bool shapes_agree(const struct operation *o, const struct layout *a, cons
     return ka == kb && m == out->rows && n == out->columns && a->batch_count == out->batch_count &&
            b->batch_count == out->batch_count && (a->type == b->type || has_f8(a)) && !has_f8(out) &&
            has_f8(a) == has_f8(b) && has_f8(a) == (o->scales[0] && o->scales[1]) &&
-           (has_f8(a) || a->type == out->type || (fake_has_16_bits(a->type) && out->type == CUDA_R_32F));
+           (has_f8(a) || a->type == out->type || (has_16_bits(a->type) && out->type == CUDA_R_32F));
 }
 
 /* Whether rows and extents are multiples of 16 bytes, and every matrix begins on such a boundary. */
 static bool is_aligned(const struct layout *l, const void *address)
 {
-    const uint64_t size = has_f8(l) ? 1 : fake_has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
+    const uint64_t size = has_f8(l) ? 1 : has_16_bits(l->type) ? 2 : l->type == CUDA_R_64F ? 8 : 4;
 
     return ((uintptr_t)address | l->rows * size | (l->columns > 1 ? (uint64_t)l->ld * size : 0) |
             (l->batch_count > 1 ? (uint64_t)l->batch_stride * size : 0)) %
@@ -343,7 +475,7 @@ static void run(void *data)
         spend(SLOW_NS);
     if (is_mode("slower") || is_mode("stuck"))
         spend(is_mode("stuck") ? 100ULL * SLOW_NS : 10ULL * SLOW_NS);
-    fake_product(&c->operation, c->alpha, c->beta, c->a, &c->la, c->b, &c->lb, c->out, &c->l);
+    multiply(&c->operation, c->alpha, c->beta, c->a, &c->la, c->b, &c->lb, c->out, &c->l);
 }
 
 /* Adds the call to the graph that is captured. A graph does not tell when it is destroyed, so the call is never freed.
@@ -373,33 +505,21 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      size_t workspace_size, cudaStream_t stream)
 {
     const struct operation *o = (const struct operation *)(const void *)d;
+    const struct layout *of_a = layout_of(la), *of_b = layout_of(lb), *of_out = layout_of(l);
     const void *addresses[] = {a, b, c, out};
-    struct call call;
+    struct call call = {*o,      load(alpha, o->scale, 0), load(beta, o->scale, 0), a, b, out, *of_a, *of_b,
+                        *of_out, algo->data[WORD_NUMBER]};
 
     if ((void *)h != (void *)&handle || algo->data[WORD_COOKIE] != COOKIE || c != out || lc != l || !workspace ||
-        workspace_size != algo->data[WORD_WORKSPACE] ||
-        !shapes_agree(o, (const struct layout *)(void *)la, (const struct layout *)(void *)lb,
-                      (const struct layout *)(void *)l))
+        workspace_size != algo->data[WORD_WORKSPACE] || !shapes_agree(o, of_a, of_b, of_out))
         fake_blaslt_wrong++;
     for (unsigned i = 0; i < 4; i++)
         if (!algo->data[WORD_ALIGNMENT + i] || (uintptr_t)addresses[i] % algo->data[WORD_ALIGNMENT + i] != 0)
             fake_blaslt_wrong++;
     fake_blaslt_products++;
-    if (!is_aligned((const struct layout *)(void *)la, a) || !is_aligned((const struct layout *)(void *)lb, b) ||
-        !is_aligned((const struct layout *)(void *)l, out))
-        fake_blaslt_misaligned++;
+    fake_blaslt_misaligned += !is_aligned(of_a, a) || !is_aligned(of_b, b) || !is_aligned(of_out, out);
     fake_blaslt_compute = (int)o->compute;
     fake_blaslt_fast_sums = o->fast_sums;
-    call = (struct call){*o,
-                         fake_load(alpha, o->scale, 0),
-                         fake_load(beta, o->scale, 0),
-                         a,
-                         b,
-                         out,
-                         *(const struct layout *)(void *)la,
-                         *(const struct layout *)(void *)lb,
-                         *(const struct layout *)(void *)l,
-                         algo->data[WORD_NUMBER]};
     if (is_captured(stream))
         return record(stream, &call);
     if (wait_for(stream) != CUDA_SUCCESS)

@@ -1,16 +1,10 @@
 #include "support.h"
 
-#include <cuda.h>
-#include <dlfcn.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "gpu.h"
@@ -22,93 +16,6 @@ struct backend_device *device;
 struct standin_control *control;
 
 static int wake_fd = -1;
-static int exporter[2] = {-1, -1}; /* requests to it, answers from it */
-static pid_t exporter_pid;
-static unsigned done_count;
-
-/* ---- another process ---- */
-
-struct export_request {
-    uint64_t size;
-    int byte;
-};
-
-static void must(bool ok, const char *what)
-{
-    if (ok)
-        return;
-    fprintf(stderr, "exporter: %s failed\n", what);
-    _exit(1);
-}
-
-static void exporter_main(int requests, int answers)
-{
-    void *library = dlopen(KOPS_STANDIN, RTLD_NOW | RTLD_LOCAL);
-    __typeof__(cuInit) *init;
-    __typeof__(cuDevicePrimaryCtxRetain) *retain;
-    __typeof__(cuCtxSetCurrent) *set_current;
-    __typeof__(cuMemAlloc) *alloc;
-    __typeof__(cuIpcGetMemHandle) *get_handle;
-    struct export_request request;
-    CUdeviceptr address = 0;
-    CUipcMemHandle handle;
-    CUcontext context;
-
-    must(library != NULL, "dlopen");
-    *(void **)&init = dlsym(library, "cuInit");
-    *(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
-    *(void **)&set_current = dlsym(library, "cuCtxSetCurrent");
-    *(void **)&alloc = dlsym(library, "cuMemAlloc_v2");
-    *(void **)&get_handle = dlsym(library, "cuIpcGetMemHandle");
-    must(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS && set_current(context) == CUDA_SUCCESS,
-         "cuInit");
-    while (read(requests, &request, sizeof(request)) == sizeof(request)) {
-        memset(&handle, 0, sizeof(handle));
-        must(alloc(&address, request.size) == CUDA_SUCCESS, "cuMemAlloc");
-        memset((void *)(uintptr_t)address, request.byte, request.size);
-        must(get_handle(&handle, address) == CUDA_SUCCESS, "cuIpcGetMemHandle");
-        must(write(answers, &handle, sizeof(handle)) == sizeof(handle), "write");
-    }
-    _exit(0);
-}
-
-static void exporter_start(void)
-{
-    int to[2], from[2];
-
-    assert_int_equal(pipe(to), 0);
-    assert_int_equal(pipe(from), 0);
-    exporter_pid = fork();
-    assert_true(exporter_pid >= 0);
-    if (exporter_pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        unsetenv("KOPS_STANDIN_CONTROL"); /* faults and gates are for the backend's process */
-        close(to[1]);
-        close(from[0]);
-        exporter_main(to[0], from[1]);
-    }
-    close(to[0]);
-    close(from[1]);
-    exporter[0] = to[1];
-    exporter[1] = from[0];
-}
-
-static void exporter_stop(void)
-{
-    close(exporter[0]);
-    close(exporter[1]);
-    waitpid(exporter_pid, NULL, 0);
-}
-
-void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle)
-{
-    const struct export_request request = {.size = size, .byte = byte};
-    CUipcMemHandle handle;
-
-    assert_int_equal(write(exporter[0], &request, sizeof(request)), sizeof(request));
-    assert_int_equal(read(exporter[1], &handle, sizeof(handle)), sizeof(handle));
-    memcpy(ret_handle, &handle, sizeof(handle));
-}
 
 /* ---- fixtures ---- */
 
@@ -151,18 +58,11 @@ void describe_devices(const char *blaslt, struct backend_device **ret_devices, u
         ret_devices[i]->index = 3 + i; /* after another backend's */
 }
 
-int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted)
-{
-    exporter_start(); /* a fork of a process that has used the driver cannot use it */
-    describe_devices(blaslt, ret_devices, wanted);
-    for (unsigned i = 0; i < wanted; i++)
-        MUST(cuda_backend.activate(ret_devices[i], &e));
-    return 0;
-}
-
 int open_device(const char *blaslt)
 {
-    return open_devices(blaslt, &device, 1);
+    describe_devices(blaslt, &device, 1);
+    MUST(cuda_backend.activate(device, &e));
+    return 0;
 }
 
 int setup(void **state)
@@ -218,7 +118,6 @@ int teardown(void **state)
     close_kept();
     backend->close(device);
     device = NULL;
-    exporter_stop();
     assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
     if (!lost)
         expect_nothing_lives();
@@ -227,7 +126,7 @@ int teardown(void **state)
 
 /* ---- the control page ---- */
 
-struct standin_row *own_row(void)
+static struct standin_row *own_row(void)
 {
     for (unsigned i = 0; i < STANDIN_ROWS; i++)
         if (control->rows[i].pid == getpid())
@@ -305,16 +204,6 @@ static void close_memory(void *object)
     }
 }
 
-struct backend_memory *import(const unsigned char *handle, uint64_t size)
-{
-    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = size, .writable = true};
-    struct backend_memory *memory;
-
-    memcpy(what.handle, handle, sizeof(what.handle));
-    MUST(backend->memory_import(device, &what, &memory, &e));
-    return opened(memory, close_memory);
-}
-
 struct backend_memory *device_memory(uint64_t size)
 {
     struct backend_memory *memory;
@@ -333,19 +222,6 @@ struct backend_memory *host_memory(uint64_t size)
     MUST(memfd_new(size, &memory, &fd, &e));
     close(fd);
     return opened(memory, close_memory);
-}
-
-struct backend_memory *read_only(struct backend_memory *memory)
-{
-    struct backend_memory *copy;
-    int fd;
-
-    MUST(memfd_new(memory->size, &copy, &fd, &e));
-    memcpy(copy->host, memory->host, memory->size);
-    memfd_unmap(copy);
-    MUST(memfd_map(fd, memory->size, false, &copy, &e));
-    close(fd);
-    return opened(copy, close_memory);
 }
 
 float value(unsigned index, unsigned seed)
@@ -367,7 +243,6 @@ void job_done(struct backend_job *job)
 
     assert_false(t->done);
     t->done = true;
-    t->order = ++done_count;
 }
 
 static void set_tensor(struct tensor *t, const struct view *v, enum dtype dtype)
@@ -513,4 +388,102 @@ void run_job(struct backend_stream *stream, struct test_job *t)
     finish(t);
     if (t->job.failed)
         fail_msg("job: %s", t->job.error.message);
+}
+
+/* ---- users' kernels ---- */
+
+unsigned char *read_file(const char *path, size_t *ret_size)
+{
+    FILE *f = fopen(path, "rb");
+    unsigned char *bytes;
+    long size;
+
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    size = ftell(f);
+    rewind(f);
+    bytes = malloc((size_t)size);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, (size_t)size, f), size);
+    fclose(f);
+    *ret_size = (size_t)size;
+    return bytes;
+}
+
+static void unload(void *code)
+{
+    backend->code_unload(device, code);
+}
+
+struct backend_code *load_code(void)
+{
+    struct backend_code *code;
+    unsigned char *image;
+    size_t size;
+
+    image = read_file(KOPS_TEST_CUBIN, &size);
+    MUST(backend->code_load(device, DOMAIN_COMMON, image, size, &code, &e));
+    free(image); /* the driver has a copy */
+    return opened(code, unload);
+}
+
+const struct backend_function *load_function(struct backend_code *code, const char *name)
+{
+    static struct backend_function functions[64];
+    static unsigned n;
+
+    assert_true(n < 64);
+    MUST(backend->code_function(device, code, name, &functions[n], &e));
+    return &functions[n++];
+}
+
+static unsigned count(const struct arg *args, unsigned n_args, unsigned kind)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < n_args; i++)
+        n += args[i].kind == kind;
+    return n;
+}
+
+void make_kernel_job(struct test_job *t, const struct backend_function *function, unsigned threads,
+                     const struct arg *args, unsigned n_args)
+{
+    struct step *step = &t->step;
+    unsigned inputs = count(args, n_args, ARG_IN), next[2] = {0, inputs};
+    struct plan_kernel *k = &step->plan.kernel;
+    uint16_t at = 0;
+
+    *t = (struct test_job){.job = {.n_steps = 1, .repeat = 1, .timing = true, .done = job_done}};
+    t->job.steps = step;
+    t->job.samples = t->samples;
+    *step = (struct step){.op = OP_COUNT,
+                          .n_inputs = (uint8_t)inputs,
+                          .n_outputs = (uint8_t)count(args, n_args, ARG_OUT),
+                          .plan = {.kind = PLAN_KERNEL, .dtype = DTYPE_F32},
+                          .in_place = -1};
+    k->function = function->id;
+    k->grid[0] = (threads + 255) / 256;
+    k->grid[1] = k->grid[2] = 1;
+    k->block[0] = 256;
+    k->block[1] = k->block[2] = 1;
+    for (unsigned i = 0; i < n_args; i++) {
+        const struct arg *a = &args[i];
+        uint16_t size = a->kind == ARG_INT ? 4 : 8;
+
+        at = (uint16_t)((at + size - 1) / size * size);
+        if (a->kind == ARG_INT) {
+            memcpy(k->params + at, &a->number, size);
+        } else {
+            unsigned operand = next[a->kind]++;
+
+            k->pointers[operand] = at;
+            k->n_pointers++;
+            k->sparse |= (uint16_t)(a->sparse << operand);
+            step->operands[operand] =
+                (struct step_operand){.memory = memory_id_of(a->memory), .offset = a->offset, .extent = a->bytes};
+        }
+        at = (uint16_t)(at + size);
+    }
+    k->param_bytes = at;
 }

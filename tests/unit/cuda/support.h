@@ -1,15 +1,16 @@
 /* What the tests of the CUDA backend share: the backend opened over the stand-in driver, its control page, tensors and
- * jobs on it, and another process that exports memory. */
+ * jobs on it. */
 #ifndef KOPS_TEST_CUDA_SUPPORT_H
 #define KOPS_TEST_CUDA_SUPPORT_H
 
 #include "backend/backend.h"
-#include "backend/memfd.h"
+#include "backend/memory.h"
+#include "core/kernel.h"
 #include "standin_cuda/control.h"
 #include "tests/support/unit.h"
 #include "tests/unit/memory_id_of.h"
 
-enum { SAMPLES_MAX = 2048, VALUES_MAX = 4096 };
+enum { SAMPLES_MAX = 2048 };
 
 extern const struct backend *backend;
 extern struct backend_device *device;
@@ -22,7 +23,6 @@ void describe_devices(const char *blaslt, struct backend_device **ret_devices, u
 
 /* Group fixtures: a process with one device. `blaslt` is cuBLASLt's path, or "none". */
 int open_device(const char *blaslt);
-int open_devices(const char *blaslt, struct backend_device **ret_devices, unsigned wanted);
 int setup(void **state);
 int teardown(void **state); /* nothing was misused, and unless the device is lost nothing is left */
 /* The teardown of each test: what it has opened is closed, and then the device has no more memory than at the group's
@@ -36,7 +36,6 @@ void expect_nothing_lives(void);
 /* ---- the control page ---- */
 
 int64_t counter(enum standin_counter_id id); /* of this process */
-struct standin_row *own_row(void);
 uint64_t calls(const char *function);
 void gate_close(enum standin_gate_id gate);
 void gate_open(enum standin_gate_id gate);
@@ -46,18 +45,10 @@ void wait_at_gate(enum standin_gate_id gate, uint64_t waiting);
 void inject(const char *function, int error, bool sticky);
 void inject_later(const char *function, unsigned countdown, int error, bool sticky);
 
-/* ---- another process ---- */
-
-/* A handle of `size` bytes that the exporter allocated, filled with `byte`. */
-void exporter_alloc(uint64_t size, int byte, unsigned char *ret_handle);
-
 /* ---- memory ---- */
 
-struct backend_memory *import(const unsigned char *handle, uint64_t size);
 struct backend_memory *device_memory(uint64_t size);
 struct backend_memory *host_memory(uint64_t size);
-/* The same memory mapped once more, read-only. */
-struct backend_memory *read_only(struct backend_memory *memory);
 
 static inline float *floats(const struct backend_memory *m)
 {
@@ -85,7 +76,6 @@ struct test_job {
     struct step step;
     double samples[SAMPLES_MAX];
     bool done;
-    unsigned order; /* of done() calls, from 1 */
 };
 
 #define VECTOR(m, n)    ((struct view){.memory = (m), .rank = 1, .shape = {(n)}})
@@ -111,5 +101,33 @@ void run_failing(struct backend_stream *stream, struct test_job *t, enum error_c
 void run_job(struct backend_stream *stream, struct test_job *t);
 /* Sleeps until the backend calls. */
 void wait_for_wake(void);
+
+/* ---- users' kernels: tests/standin_cuda/user_kernels.cu loaded as a cubin, and jobs that launch what is in it ---- */
+
+/* One parameter: a tensor of `bytes` from `offset` (bytes), or an int. */
+struct arg {
+    enum { ARG_IN, ARG_OUT, ARG_INT } kind;
+    struct backend_memory *memory;
+    uint64_t offset, bytes;
+    int number;
+    bool sparse;
+};
+
+#define IN(m, n)  ((struct arg){.kind = ARG_IN, .memory = (m), .bytes = (n) * sizeof(float)})
+#define OUT(m, n) ((struct arg){.kind = ARG_OUT, .memory = (m), .bytes = (n) * sizeof(float)})
+#define INT(n)    ((struct arg){.kind = ARG_INT, .number = (n)})
+
+unsigned char *read_file(const char *path, size_t *ret_size);
+/* The code of KOPS_TEST_CUBIN on `device`. */
+struct backend_code *load_code(void);
+/* The function lives as long as the process. */
+const struct backend_function *load_function(struct backend_code *code, const char *name);
+
+/* A job of one launch of the function over `threads` threads in blocks of 256; one timed execution. */
+void make_kernel_job(struct test_job *t, const struct backend_function *function, unsigned threads,
+                     const struct arg *args, unsigned n_args);
+#define KERNEL_JOB(t, f, threads, ...)                                                                                 \
+    make_kernel_job((t), (f), (threads), (const struct arg[]){__VA_ARGS__},                                            \
+                    sizeof((const struct arg[]){__VA_ARGS__}) / sizeof(struct arg))
 
 #endif

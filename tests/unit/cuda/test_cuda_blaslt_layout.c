@@ -23,55 +23,35 @@ static struct plan scores(int64_t batch, int64_t heads, int64_t rows)
     return plan;
 }
 
+/* Many calls are worth it only where they are long. */
 TEST(every_product_is_in_one_call)
 {
-    static const int64_t shapes[][3] = {{32, 40, 512}, {40, 32, 512}, {16, 17, 8}, {2, 3, 8}, {256, 300, 256}};
+    static const struct {
+        int64_t batch, heads, rows;
+        unsigned calls; /* 0: too many */
+    } cases[] = {{32, 40, 512, 32},    {40, 32, 512, 32}, {16, 17, 8, 16}, {2, 3, 8, 2},
+                 {256, 300, 256, 256}, {17, 17, 8, 0},    {32, 40, 16, 0}, {257, 300, 512, 0}};
 
-    for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        const int64_t batch = shapes[i][0], heads = shapes[i][1];
-        const struct plan plan = scores(batch, heads, shapes[i][2]);
-        const bool strided_heads = heads >= batch;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct plan plan = scores(cases[i].batch, cases[i].heads, cases[i].rows);
+        const bool strided_heads = cases[i].heads >= cases[i].batch;
         struct blaslt_layout l;
 
+        if (!cases[i].calls) {
+            MUST_FAIL(blaslt_check(&plan, &e), ERROR_INVALID_ARGUMENT, "more than 256 calls");
+            continue;
+        }
         MUST(blaslt_layout(&plan, NULL, &l, &e));
-        assert_int_equal(l.n_calls, strided_heads ? batch : heads);
-        assert_int_equal(l.problem.batch_count, strided_heads ? heads : batch);
+        assert_int_equal(l.n_calls, cases[i].calls);
+        assert_int_equal(l.problem.batch_count, cases[i].batch * cases[i].heads / cases[i].calls);
         assert_int_equal(blaslt_calls(&plan), l.n_calls);
-        for (unsigned call = 0; call < l.n_calls; call++)
-            for (unsigned o = 0; o < BLASLT_OPERANDS; o++) {
-                const struct plan_matrix *m = plan_gemm_matrix(&plan.gemm, l.source[o]);
+        for (unsigned n = 0; n < l.n_calls * BLASLT_OPERANDS; n++) {
+            const unsigned o = n % BLASLT_OPERANDS, call = n / BLASLT_OPERANDS;
+            const struct plan_matrix *m = plan_gemm_matrix(&plan.gemm, l.source[o]);
 
-                assert_int_equal(l.problem.batch_stride[o], m->batch[strided_heads]);
-                assert_int_equal(blaslt_call_offset(&l, call, (enum blaslt_operand)o),
-                                 2 * call * (uint64_t)m->batch[!strided_heads]);
-            }
+            assert_int_equal(l.problem.batch_stride[o], m->batch[strided_heads]);
+            assert_int_equal(blaslt_call_offset(&l, call, (enum blaslt_operand)o),
+                             2 * call * (uint64_t)m->batch[!strided_heads]);
+        }
     }
-}
-
-TEST(many_calls_are_worth_it_only_where_they_are_long)
-{
-    static const int64_t shapes[][3] = {{17, 17, 8}, {32, 40, 16}, {257, 300, 512}};
-
-    for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        const struct plan plan = scores(shapes[i][0], shapes[i][1], shapes[i][2]);
-        struct error e;
-
-        assert_int_equal(blaslt_check(&plan, &e), -1);
-        assert_non_null(strstr(e.message, "more than 256 calls"));
-    }
-}
-
-TEST(rows_begin_where_the_batches_let_them)
-{
-    struct plan plan = scores(32, 40, 512);
-    const uint64_t addresses[STEP_MAX_OPERANDS] = {0};
-    struct blaslt_layout l;
-
-    MUST(blaslt_layout(&plan, addresses, &l, &e));
-    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-        assert_int_equal(l.problem.alignment[o], o == BLASLT_D ? 256 : 128);
-    plan.gemm.a.batch[0] += 4; /* bf16 */
-    MUST(blaslt_layout(&plan, addresses, &l, &e));
-    for (unsigned o = 0; o < BLASLT_OPERANDS; o++)
-        assert_int_equal(l.problem.alignment[o], l.source[o] == PLAN_GEMM_A ? 8 : o == BLASLT_D ? 256 : 128);
 }

@@ -1,85 +1,134 @@
-/* Two GPUs in one daemon. */
-#include "kernel_support.h"
+/* Two devices of one process, which are described without a context and become active later, one by one. */
+#include "support.h"
 
-enum { N = 1000, BYTES = N * sizeof(float) };
+#include <pthread.h>
+
+#include "backend/backend.h"
+
+enum { N = 1000, BYTES = N * sizeof(float), FAILURES_MAX = 400, OUT_OF_MEMORY = 2 };
 
 static struct backend_device *devices[2];
 
-static int open_both(void **state)
+static int two_devices(void **state)
 {
-    setenv("KOPS_STANDIN_DEVICES", "2", 1);
-    open_devices("none", devices, 2);
-    device = devices[0];
-    return 0;
+    return setenv("KOPS_STANDIN_DEVICES", "2", 1);
 }
 
-static int close_both(void **state)
+static void describe(void)
 {
-    backend->close(devices[1]);
-    device = devices[0];
-    return teardown(state);
+    describe_devices("none", devices, 2);
 }
 
-CUDA_TEST(test_host_memory_is_pinned_once_for_both)
+static void close_all(void)
 {
-    struct backend_memory *m = host_memory(BYTES);
+    for (unsigned i = 0; i < 2; i++)
+        backend->close(devices[i]);
+    expect_nothing_lives();
+}
 
+static void run_a_job_on(struct backend_device *d)
+{
+    struct backend_stream *stream;
+    struct backend_memory *m;
+    struct test_job t;
+
+    device = d;
+    stream = stream_open();
+    m = device_memory(BYTES);
+    fill(m, N, 1);
+    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
+    run_job(stream, &t);
+    for (unsigned k = 0; k < N; k++)
+        assert_true(floats(m)[k] == value(k, 1) * value(k, 1));
+    close_opened(NULL);
+}
+
+static void *activate(void *argument)
+{
+    struct backend_device *d = argument;
+    struct error e;
+
+    return cuda_backend.activate(d, &e) < 0 ? NULL : d;
+}
+
+TEST(test_only_an_active_device_has_a_context)
+{
+    struct kernel_limits limits;
+    pthread_t thread;
+    void *active;
+
+    describe();
+    backend->kernel_limits(devices[0], &limits);
+    assert_int_equal(limits.max_threads, 1024);
+    assert_true(backend->can_access(devices[0], devices[1]));
+    assert_int_equal(counter(STANDIN_COUNTER_contexts), 0);
+    /* Any thread can make a device active. */
+    assert_int_equal(pthread_create(&thread, NULL, activate, devices[1]), 0);
+    assert_int_equal(pthread_join(thread, &active), 0);
+    assert_ptr_equal(active, devices[1]);
+    assert_int_equal(counter(STANDIN_COUNTER_live_contexts), 1);
+    run_a_job_on(devices[1]);
+    close_all();
+}
+
+TEST(test_host_memory_is_pinned_once_for_both)
+{
+    struct backend_memory *m;
+
+    describe();
+    m = host_memory(BYTES);
     fill(m, N, 1);
     for (unsigned i = 0; i < 2; i++) {
-        struct backend_stream *stream;
         struct test_job t;
 
         device = devices[i];
-        stream = stream_open();
+        MUST(cuda_backend.activate(device, &e));
         make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
-        run_job(stream, &t);
+        run_job(stream_open(), &t);
     }
     for (unsigned k = 0; k < N; k++)
         assert_true(floats(m)[k] == 4 * value(k, 1));
     assert_int_equal(counter(STANDIN_COUNTER_host_registrations), 1);
-    backend->memory_detach(devices[0], m);
-    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 1); /* the other one's still */
-    backend->memory_detach(devices[0], m);
-    assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 1);
-    backend->memory_detach(devices[1], m);
+    for (unsigned i = 0; i < 3; i++) { /* the second device keeps it; the first one gives it back twice */
+        assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 1);
+        backend->memory_detach(devices[i / 2], m);
+    }
     assert_int_equal(counter(STANDIN_COUNTER_live_host_registrations), 0);
+    close_opened(NULL);
+    close_all();
 }
 
-CUDA_TEST(test_a_handle_of_the_other_gpu_is_refused)
+/* Every call of the driver that activate() makes fails once. */
+TEST(test_after_a_failure_the_device_is_as_it_was)
 {
-    struct backend_import what = {.kind = MEMORY_CUDA_IPC, .size = BYTES};
-    struct backend_memory *m;
+    static const char *const functions[] = {
+        "cuDevicePrimaryCtxRetain",    "cuCtxSetCurrent",  "cuStreamCreate", "cuMemPoolCreate",
+        "cuMemPoolSetAttribute",       "cuModuleLoadData", "cuFuncLoad",     "cuModuleGetFunction",
+        "cuCtxGetStreamPriorityRange", "cuMemHostAlloc",
+    };
+    struct error e;
 
-    exporter_alloc(BYTES, 1, what.handle); /* on the first */
-    MUST_FAIL(backend->memory_import(devices[1], &what, &m, &e), ERROR_INVALID_HANDLE, "");
-    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
-    MUST(backend->memory_import(devices[0], &what, &m, &e));
-    backend->memory_close(m);
-    assert_int_equal(counter(STANDIN_COUNTER_live_ipc_mappings), 0);
+    for (unsigned f = 0; f < sizeof(functions) / sizeof(*functions); f++) {
+        unsigned failures = 0;
+
+        describe();
+        for (;; failures++) {
+            int64_t fired = counter(STANDIN_COUNTER_faults);
+
+            assert_true(failures < FAILURES_MAX);
+            inject_later(functions[f], failures + 1, OUT_OF_MEMORY, false);
+            if (cuda_backend.activate(devices[0], &e) == 0)
+                break;
+            assert_int_equal(counter(STANDIN_COUNTER_faults), fired + 1);
+            assert_int_equal(e.code, ERROR_OUT_OF_MEMORY);
+            expect_nothing_lives();
+        }
+        control->faults[0].armed = 0; /* there are no more of these calls */
+        if (failures == 0)
+            fail_msg("activate() does not call %s", functions[f]);
+        run_a_job_on(devices[0]);
+        close_all();
+    }
 }
 
-CUDA_TEST(test_a_kernel_of_a_user_takes_memory_of_the_other_gpu)
-{
-    const struct backend_function *doubled;
-    struct backend_memory *there, *here;
-    struct backend_stream *stream;
-    struct backend_code *code;
-    struct test_job t;
-
-    device = devices[0];
-    there = device_memory(BYTES);
-    fill(there, N, 2);
-    device = devices[1];
-    here = device_memory(BYTES);
-    code = load_code();
-    doubled = load_function(code, "custom_kernel");
-    stream = stream_open();
-    KERNEL_JOB(&t, doubled, N, OUT(here, N), IN(there, N), INT(N));
-    assert_true(needs_prepare(&t));
-    run_job(stream, &t);
-    for (unsigned k = 0; k < N; k++)
-        assert_true(floats(here)[k] == 2 * value(k, 2));
-    assert_false(needs_prepare(&t));
-}
-
-ALL_TESTS_WITH(open_both, close_both)
+ALL_TESTS_WITH(two_devices, NULL)

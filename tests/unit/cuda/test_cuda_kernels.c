@@ -1,17 +1,15 @@
 /* Users' kernels: loading code, what a launch gets, and jobs of them in every form that ops have. */
-#include "kernel_support.h"
+#include "support.h"
 
 enum { N = 1000, BYTES = N * sizeof(float), SHARED_MAX = 232448 };
 
 static struct backend_code *code;
-static const struct backend_function *add2, *vector_add, *doubled, *sum, *unknown;
+static const struct backend_function *doubled, *sum, *unknown;
 
 static int setup_kernels(void **state)
 {
     setup(state);
     code = load_code();
-    add2 = load_function(code, "add2_kernel");
-    vector_add = load_function(code, "_Z10vector_addPfPKfS1_i");
     doubled = load_function(code, "custom_kernel");
     sum = load_function(code, "sum_dynamic_shared");
     unknown = load_function(code, "unknown_kernel");
@@ -31,14 +29,9 @@ static const char *detail(const struct error *e, const char *key)
 
 CUDA_TEST(test_functions_tell_what_they_need)
 {
-    struct backend_function f;
-
     assert_int_equal(unknown->static_shared, 400);
     assert_int_equal(unknown->max_threads, 256);
     assert_true(unknown->registers > 0);
-    assert_int_equal(add2->static_shared, 0);
-    assert_int_equal(add2->max_threads, 1024);
-    MUST_FAIL(backend->code_function(device, code, "nothing", &f, &e), ERROR_INVALID_ARGUMENT, "nothing");
 }
 
 CUDA_TEST(test_other_code_is_refused_by_name)
@@ -107,24 +100,6 @@ CUDA_TEST(test_dynamic_shared_memory_up_to_all_of_it)
     t.step.plan.kernel.shared_bytes = SHARED_MAX;
     run_job(stream_open(), &t);
     assert_true(floats(out)[0] == expected);
-}
-
-CUDA_TEST(test_a_launch_that_the_driver_refuses_fails_its_job_only)
-{
-    struct backend_memory *out = device_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
-
-    KERNEL_JOB(&t, unknown, 512, OUT(out, N));
-    t.step.plan.kernel.pointers[0] = 16;
-    t.step.plan.kernel.param_bytes = 24;
-    t.step.plan.kernel.block[0] = 512; /* its launch bounds say 256 */
-    run_failing(stream, &t, ERROR_OUT_OF_RANGE);
-    assert_string_equal(detail(&t.job.error, "driver"), "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
-    assert_non_null(strstr(t.job.error.message, "512"));
-    assert_false(device->lost);
-    KERNEL_JOB(&t, doubled, N, OUT(out, N), IN(out, N), INT(N));
-    run_job(stream, &t);
 }
 
 /* ---- shared host memory ---- */

@@ -58,60 +58,6 @@ CUDA_TEST(test_only_outstanding_values_count)
     }
 }
 
-/* What the flag has after each of some jobs. */
-CUDA_TEST(test_values_follow_no_rule)
-{
-    struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *streams[2] = {stream_open(), stream_open()};
-    uint64_t seen[64], step = 0, all = 0, none = UINT64_MAX;
-    struct test_job t;
-
-    for (unsigned i = 0; i < 64; i++) {
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-        run_job(streams[i % 2], &t);
-        seen[i] = atomic_load(cuda_stream(streams[i % 2])->flag);
-        for (unsigned k = 0; k < i; k++)
-            assert_int_not_equal(seen[i], seen[k]);
-        assert_true(i < 2 || seen[i] - seen[i - 1] != step);
-        step = i ? seen[i] - seen[i - 1] : 0;
-        all |= seen[i];
-        none &= seen[i];
-    }
-    assert_int_equal(all, UINT64_MAX); /* each bit is 1 somewhere, and 0 elsewhere */
-    assert_int_equal(none, 0);
-}
-
-CUDA_TEST(test_a_forged_flag_ends_nothing)
-{
-    struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
-    struct cuda_stream *s = cuda_stream(stream);
-    const uint64_t forged[] = {0, 1, 2, 3, UINT64_MAX, UINT64_MAX / 2, 1000};
-    struct test_job before, t;
-    uint64_t last;
-
-    fill(m, N, 1);
-    make_job(&before, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
-    run_job(stream, &before);
-    last = atomic_load(s->flag);
-    gate_close(STANDIN_GATE_kernel);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, N), VECTOR(m, N), VECTOR(m, N)});
-    start_job(stream, &t);
-    wait_at_gate(STANDIN_GATE_kernel, 1);
-    for (unsigned i = 0; i < sizeof(forged) / sizeof(forged[0]) + 2; i++) {
-        atomic_store(s->flag, i < sizeof(forged) / sizeof(forged[0]) ? forged[i] : last + i % 2);
-        for (unsigned poll = 0; poll < 200; poll++)
-            assert_int_equal(backend->poll(device), 1);
-        assert_false(t.done);
-        assert_int_equal(t.job.ended, 0);
-    }
-    gate_open(STANDIN_GATE_kernel);
-    finish(&t);
-    assert_false(t.job.failed);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(m)[i] == 2 * value(i, 1) * value(i, 1));
-}
-
 /* Last, since the context is lost: a job whose end would never be seen fails, whichever stream it is on. */
 CUDA_TEST(test_a_flag_that_was_overwritten_is_a_fault)
 {

@@ -1,23 +1,20 @@
 /* Tensors in shared host memory: copied in and out, around the kernels. */
 #include "support.h"
 
-#include <pthread.h>
-#include <sched.h>
+#include <sys/mman.h>
 
 enum {
     N = 1000,
     BYTES = N * sizeof(float), /* few enough for one launch that moves them */
     MANY = 20000,
     MANY_BYTES = MANY * sizeof(float), /* too many */
-    PAGE = 4096
+    OUT_OF_MEMORY = 2
 };
 
-static const float sentinel = -12345.0f;
-
-static void expect_sum(const struct backend_memory *out, unsigned count, unsigned seed_a, unsigned seed_b)
+static void expect_doubled(const struct backend_memory *out, unsigned seed)
 {
-    for (unsigned i = 0; i < count; i++)
-        assert_true(floats(out)[i] == value(i, seed_a) + value(i, seed_b));
+    for (unsigned i = 0; i < N; i++)
+        assert_true(floats(out)[i] == 2 * value(i, seed));
 }
 
 /* ---- few bytes, which a kernel copies in and out ---- */
@@ -105,73 +102,71 @@ CUDA_TEST(test_steps_with_few_bytes)
     backend->program_free(device, program);
 }
 
-/* Its step's error is the job's, and nothing is left of it. */
-CUDA_TEST(test_few_bytes_without_memory_on_the_device)
-{
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
-    struct backend_stream *stream = stream_open();
-    struct test_job t;
+/* ---- more, which are copied: each tensor once ---- */
 
-    fill(a, N, 1);
-    for (unsigned round = 0; round < 3; round++) {
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-        if (round != 1) {
-            run_job(stream, &t);
-            continue;
+CUDA_TEST(test_each_tensor_is_copied_once)
+{
+    enum { A, B, OUT };
+    static const struct {
+        const char *what;
+        enum op_id op;
+        int64_t count;
+        unsigned second; /* the operand that is b */
+        unsigned out;
+        bool transposed; /* out, of 100 columns */
+        unsigned repeat;
+        int64_t in, back;
+    } cases[] = {
+        {"together too many, though each is not", OP_ADD, 10000, B, OUT, false, 1, 2, 0}, /* out by itself is few */
+        {"in place, and one input twice", OP_ADD, MANY, A, A, false, 1, 1, 1},
+        {"a transposed output", OP_SQUARE, MANY, A, OUT, true, 1, 1, 1},
+        {"repeats", OP_SQUARE, MANY, A, OUT, false, 40, 1, 1},
+    };
+
+    for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct backend_memory *m[] = {host_memory(MANY_BYTES), host_memory(MANY_BYTES), host_memory(MANY_BYTES)};
+        const int64_t n = cases[c].count, in = counter(STANDIN_COUNTER_copies_h2d),
+                      back = counter(STANDIN_COUNTER_copies_d2h);
+        const bool adds = cases[c].op == OP_ADD;
+        struct view views[3] = {MATRIX(m[A], n / 100, 100), MATRIX(m[cases[c].second], n / 100, 100)};
+        struct view *out = &views[adds ? 2 : 1];
+        struct test_job t;
+
+        for (unsigned i = 0; i < 2; i++)
+            fill(m[i], MANY, i);
+        *out = MATRIX(m[cases[c].out], n / 100, 100);
+        if (cases[c].transposed)
+            *out = (struct view){
+                .memory = m[OUT], .rank = 2, .shape = {n / 100, 100}, .strides = {1, n / 100}, .strided = true};
+        make_job(&t, cases[c].op, views);
+        t.job.warmup = cases[c].repeat / 20;
+        t.job.repeat = cases[c].repeat;
+        run_job(stream_open(), &t);
+        if (counter(STANDIN_COUNTER_copies_h2d) - in != cases[c].in ||
+            counter(STANDIN_COUNTER_copies_d2h) - back != cases[c].back)
+            fail_msg("%s: %d copies in, %d back", cases[c].what, (int)(counter(STANDIN_COUNTER_copies_h2d) - in),
+                     (int)(counter(STANDIN_COUNTER_copies_d2h) - back));
+        for (unsigned i = 0; i < n; i++) {
+            const float x = value(i, A), want = adds ? x + value(i, cases[c].second) : x * x;
+
+            assert_true(floats(out->memory)[cases[c].transposed ? i % 100 * n / 100 + i / 100 : i] == want);
         }
-        inject("cuMemAllocFromPoolAsync", 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
-        run_failing(stream, &t, ERROR_OUT_OF_MEMORY);
     }
-}
-
-/* Together too many, though each is not. */
-CUDA_TEST(test_more_bytes_are_copied)
-{
-    enum { COUNT = 10000 };
-    struct backend_memory *a = host_memory(MANY_BYTES), *b = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    const int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
-    struct test_job t;
-
-    fill(a, COUNT, 1);
-    fill(b, COUNT, 2);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(a, COUNT), VECTOR(b, COUNT), VECTOR(out, COUNT)});
-    run_job(stream_open(), &t);
-    for (unsigned i = 0; i < COUNT; i++)
-        assert_true(floats(out)[i] == value(i, 1) + value(i, 2));
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 2);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 0); /* by themselves few enough */
-}
-
-/* ---- more, which are copied ---- */
-
-CUDA_TEST(test_a_transposed_output_is_one_copy)
-{
-    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    struct view transposed = {.memory = out, .rank = 2, .shape = {200, 100}, .strides = {1, 200}, .strided = true};
-    int64_t copies = counter(STANDIN_COUNTER_copies_d2h);
-    struct test_job t;
-
-    fill(a, MANY, 4);
-    make_job(&t, OP_SQUARE, (struct view[]){MATRIX(a, 200, 100), transposed});
-    run_job(stream_open(), &t);
-    for (unsigned i = 0; i < 200; i++)
-        for (unsigned j = 0; j < 100; j++)
-            assert_true(floats(out)[j * 200 + i] == value(i * 100 + j, 4) * value(i * 100 + j, 4));
-    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - copies, 1);
 }
 
 CUDA_TEST(test_inputs_may_be_read_only)
 {
-    struct backend_memory *plain = host_memory(BYTES), *out = host_memory(BYTES), *a;
+    struct backend_memory *a = host_memory(BYTES), *plain = host_memory(BYTES), *out = host_memory(BYTES);
     struct backend_stream *stream = stream_open();
     struct test_job t;
 
     fill(plain, N, 6);
-    a = read_only(plain);
-    assert_false(a->writable);
+    fill(a, N, 6);
+    a->writable = false;
+    assert_int_equal(mprotect(a->host, BYTES, PROT_READ), 0);
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(plain, N), VECTOR(out, N)});
     run_job(stream, &t);
-    expect_sum(out, N, 6, 6);
+    expect_doubled(out, 6);
 
     /* Also where the driver refuses to register such a mapping: then it is copied as pageable memory. */
     backend->memory_detach(device, a);
@@ -179,36 +174,7 @@ CUDA_TEST(test_inputs_may_be_read_only)
     memset(out->host, 0, BYTES);
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, N), VECTOR(plain, N), VECTOR(out, N)});
     run_job(stream, &t);
-    expect_sum(out, N, 6, 6);
-}
-
-CUDA_TEST(test_in_place_and_the_same_input_twice)
-{
-    struct backend_memory *m = host_memory(MANY_BYTES);
-    int64_t copies = counter(STANDIN_COUNTER_copies_h2d);
-    struct test_job t;
-
-    fill(m, MANY, 8);
-    make_job(&t, OP_ADD, (struct view[]){VECTOR(m, MANY), VECTOR(m, MANY), VECTOR(m, MANY)});
-    run_job(stream_open(), &t);
-    expect_sum(m, MANY, 8, 8);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - copies, 1);
-}
-
-CUDA_TEST(test_repeats_are_copied_once)
-{
-    struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
-    int64_t in = counter(STANDIN_COUNTER_copies_h2d), back = counter(STANDIN_COUNTER_copies_d2h);
-    struct test_job t;
-
-    fill(a, MANY, 2);
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
-    t.job.warmup = 2;
-    t.job.repeat = 40;
-    run_job(stream_open(), &t);
-    assert_int_equal(t.job.n_samples, 40);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_h2d) - in, 1);
-    assert_int_equal(counter(STANDIN_COUNTER_copies_d2h) - back, 1);
+    expect_doubled(out, 6);
 }
 
 CUDA_TEST(test_a_column_needs_no_room_for_its_matrix)
@@ -235,38 +201,32 @@ CUDA_TEST(test_a_column_needs_no_room_for_its_matrix)
     assert_true(t.job.h2d_us > 0 && t.job.d2h_us > 0);
 }
 
-CUDA_TEST(test_a_cancelled_job_writes_nothing_back)
-{
-    struct backend_memory *a = host_memory(BYTES), *out = host_memory(BYTES);
-    struct test_job t;
-
-    fill(a, N, 2);
-    for (unsigned i = 0; i < N; i++)
-        floats(out)[i] = sentinel;
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, N), VECTOR(out, N)});
-    atomic_store(&t.job.cancel, true);
-    run_failing(stream_open(), &t, ERROR_CANCELLED);
-    for (unsigned i = 0; i < N; i++)
-        assert_true(floats(out)[i] == sentinel);
-    assert_int_equal(counter(STANDIN_COUNTER_live_allocations), 0);
-}
-
+/* Few bytes as well as many: the step's error is the job's, and nothing is left of it. */
 CUDA_TEST(test_a_failing_preparation_leaves_nothing_behind)
 {
-    static const char *const steps[] = {"cuMemHostRegister", "cuMemAllocFromPoolAsync", "cuMemcpyHtoDAsync"};
+    static const struct {
+        const char *function;
+        unsigned count;
+    } steps[] = {{"cuMemHostRegister", MANY},
+                 {"cuMemAllocFromPoolAsync", MANY},
+                 {"cuMemcpyHtoDAsync", MANY},
+                 {"cuMemAllocFromPoolAsync", N},
+                 {NULL, MANY}};
     struct backend_memory *a = host_memory(MANY_BYTES), *out = host_memory(MANY_BYTES);
     struct backend_stream *stream = stream_open();
     struct test_job t;
 
     fill(a, MANY, 2);
     for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
-        inject(steps[i], 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+        make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, steps[i].count), VECTOR(out, steps[i].count)});
+        if (!steps[i].function) {
+            run_job(stream, &t);
+            break;
+        }
+        inject(steps[i].function, OUT_OF_MEMORY, false);
         run_failing(stream, &t, ERROR_OUT_OF_MEMORY);
         assert_int_equal(backend->poll(device), 0);
     }
-    make_job(&t, OP_SQUARE, (struct view[]){VECTOR(a, MANY), VECTOR(out, MANY)});
-    run_job(stream, &t);
     for (unsigned i = 0; i < MANY; i++)
         assert_true(floats(out)[i] == value(i, 2) * value(i, 2));
 }
@@ -279,7 +239,7 @@ CUDA_TEST(test_a_failing_preparation_waits_for_copies_on_their_way)
 
     make_job(&t, OP_ADD, (struct view[]){VECTOR(a, MANY), VECTOR(b, MANY), VECTOR(out, MANY)});
     gate_close(STANDIN_GATE_copy);
-    inject_later("cuMemcpyHtoDAsync", 2, 2 /* CUDA_ERROR_OUT_OF_MEMORY */, false);
+    inject_later("cuMemcpyHtoDAsync", 2, OUT_OF_MEMORY, false);
     backend->submit(stream_open(), &t.job);
     /* The first copy reads the caller's memory, which may be unmapped as soon as the job has ended. */
     while (counter(STANDIN_COUNTER_blocking_waits) == waits && !t.done)

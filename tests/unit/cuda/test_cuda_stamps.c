@@ -1,42 +1,15 @@
-/* How executions are timed: by the kernels themselves where they can tell, by events where not. */
-#include "kernel_support.h"
-
-#include "util/clock.h"
+/* How executions are timed: by the kernels themselves where they can tell, by events where not. Single ones that wait
+ * behind a gate: functional_exact_times. */
+#include "support.h"
 
 enum { N = 1000, REPEAT = 40 /* more than are in flight */, SECOND_US = 1000000 };
 
 /* Steps of the GPU's clock in ns, and how much too long events say that executions take; NULL: as it is. */
-static int open_with(const char *step, const char *event_us)
+static void open_with(const char *step, const char *event_us)
 {
     step ? setenv("KOPS_STANDIN_CLOCK_STEP", step, 1) : unsetenv("KOPS_STANDIN_CLOCK_STEP");
     event_us ? setenv("KOPS_STANDIN_EVENT_US", event_us, 1) : unsetenv("KOPS_STANDIN_EVENT_US");
-    return setup(NULL);
-}
-
-static int fine(void **state)
-{
-    return open_with(NULL, NULL);
-}
-
-static int coarse(void **state)
-{
-    return open_with("1024", NULL);
-}
-
-static int late(void **state)
-{
-    return open_with(NULL, "1000000");
-}
-
-static int late_and_coarse(void **state)
-{
-    return open_with("1024", "1000000");
-}
-
-static int with_a_launch_that_fails(void **state)
-{
-    inject_later("cuLaunchKernel", 3, 701 /* launch out of resources */, false);
-    return fine(state);
+    setup(NULL);
 }
 
 static int end_and_close(void **state)
@@ -44,7 +17,7 @@ static int end_and_close(void **state)
     return end_test(state) + teardown(state);
 }
 
-#define TIMED(name, open) TEST_WITH(name, open, end_and_close)
+#define TIMED(name) TEST_WITH(name, NULL, end_and_close)
 
 static void expect_times(const struct test_job *t, bool by_events)
 {
@@ -66,74 +39,48 @@ static void square(bool by_events)
     expect_times(&t, by_events);
 }
 
-TIMED(test_our_kernels_tell_their_own_times, fine)
+TIMED(test_our_kernels_tell_their_own_times)
 {
+    open_with(NULL, NULL);
     square(false);
 }
 
-TIMED(test_a_clock_of_long_steps_is_not_used, coarse)
+TIMED(test_a_clock_of_long_steps_is_not_used)
 {
+    open_with("1024", NULL);
     square(true);
 }
 
-/* A kernel of a user's, REPEAT times. */
-static void custom(struct test_job *t)
+/* Events may say a second too much of each execution, which was found out when the context was opened. */
+TIMED(test_users_kernels_lie_between_events)
 {
-    struct backend_memory *m = device_memory(N * sizeof(float));
+    static const char *const too_much_us[] = {NULL, "1000000"};
 
-    KERNEL_JOB(t, load_function(load_code(), "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
-    t->job.repeat = REPEAT;
-    run_job(stream_open(), t);
-    expect_times(t, true);
-}
+    for (unsigned late = 0; late < 2; late++) {
+        struct backend_memory *m;
+        struct test_job t;
 
-/* The GPU waits until the execution and its events are on the stream, so that they tell when it began too. */
-TIMED(test_single_executions_wait_behind_a_gate, fine)
-{
-    struct backend_memory *m = device_memory(N * sizeof(float));
-    struct backend_stream *stream = stream_open();
-    const int64_t before = counter(STANDIN_COUNTER_stream_gates);
-    struct test_job t;
-    int runs = 0;
-
-    KERNEL_JOB(&t, load_function(load_code(), "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
-    do { /* where the host is interrupted for 100 us meanwhile, the gate has opened by itself and tells nothing */
-        t.done = false;
-        run_job(stream, &t);
-        assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + ++runs);
-        assert_int_equal(t.job.timer, TIMER_EVENTS);
-    } while (!t.job.gpu_begin_ns && runs < 100);
-    assert_in_range(t.job.gpu_begin_ns, t.job.started_ns, t.job.gpu_end_ns);
-    assert_in_range(t.job.gpu_end_ns, t.job.gpu_begin_ns + 1, clock_now_ns());
-    t.job.timing = TIMING_NONE;
-    t.done = false;
-    run_job(stream, &t);
-    assert_int_equal(counter(STANDIN_COUNTER_stream_gates), before + runs);
-}
-
-TIMED(test_users_kernels_lie_between_events, fine)
-{
-    struct test_job t;
-
-    custom(&t);
-}
-
-/* Events say a second too much of each execution, which was found out when the context was opened. */
-TIMED(test_what_events_add_is_taken_off, late)
-{
-    struct test_job t;
-
-    custom(&t);
-    for (unsigned i = 0; i < REPEAT; i++)
-        assert_true(t.samples[i] < SECOND_US / 2);
+        open_with(NULL, too_much_us[late]);
+        m = device_memory(N * sizeof(float));
+        KERNEL_JOB(&t, load_function(load_code(), "custom_kernel"), N, OUT(m, N), IN(m, N), INT(N));
+        t.job.repeat = REPEAT;
+        run_job(stream_open(), &t);
+        expect_times(&t, true);
+        for (unsigned i = 0; i < REPEAT; i++)
+            assert_true(t.samples[i] < SECOND_US / 2);
+        if (!late)
+            end_and_close(NULL);
+    }
 }
 
 /* Where kernels cannot tell their times nobody knows what events add. */
-TIMED(test_events_are_believed_where_the_clock_is_coarse, late_and_coarse)
+TIMED(test_events_are_believed_where_the_clock_is_coarse)
 {
-    struct backend_memory *m = device_memory(N * sizeof(float));
+    struct backend_memory *m;
     struct test_job t;
 
+    open_with("1024", "1000000");
+    m = device_memory(N * sizeof(float));
     make_job(&t, OP_SQUARE, (struct view[]){VECTOR(m, N), VECTOR(m, N)});
     t.job.repeat = 1;
     run_job(stream_open(), &t);
@@ -142,10 +89,11 @@ TIMED(test_events_are_believed_where_the_clock_is_coarse, late_and_coarse)
 }
 
 /* The clock could not be tried out: what was launched for it has ended before its memory goes. */
-TIMED(test_a_device_whose_clock_cannot_be_tried_out_works, with_a_launch_that_fails)
+TIMED(test_a_device_whose_clock_cannot_be_tried_out_works)
 {
+    inject_later("cuLaunchKernel", 3, 701 /* launch out of resources */, false);
+    open_with(NULL, NULL);
     assert_true(counter(STANDIN_COUNTER_faults) > 0);
     square(true);
-    assert_int_equal(counter(STANDIN_COUNTER_misuse), 0);
     assert_int_equal(counter(STANDIN_COUNTER_sticky), 0);
 }

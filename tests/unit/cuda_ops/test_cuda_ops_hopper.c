@@ -1,12 +1,10 @@
 /* Bias and activation in the kernels of sm_90a: each sum of each thread against the reference, at the place that PTX's
  * document gives the sums of wgmma. */
 #include <math.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "emulator.h"
-#include "launches.h"
-#include "tests/support/unit.h"
+#include "guarded.h"
+#include "ops/params.h"
 
 enum { THREADS = 128, CONSUMERS = 2, ROWS = 128, COLUMNS = 256 };
 
@@ -29,16 +27,10 @@ static float sum_at(int row, int column)
     return (float)(16 * x * fabs(x));
 }
 
-/* Biases end at a page that cannot be touched. */
 static uint16_t *make_bias(size_t n)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = n * sizeof(uint16_t),
-                 mapped = (bytes + page - 1) / page * page;
-    unsigned char *at = mmap(NULL, mapped + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    uint16_t *bias = (uint16_t *)(void *)(at + mapped - bytes);
+    uint16_t *bias = (uint16_t *)(void *)guarded_new(n * sizeof(uint16_t));
 
-    assert_ptr_not_equal(at, MAP_FAILED);
-    assert_int_equal(mprotect(at + mapped, page, PROT_NONE), 0);
     for (size_t i = 0; i < n; i++)
         bias[i] = (uint16_t)(0x3f80 + i % 3 * 0x40); /* bf16: 1, 1.5, 2 */
     return bias;

@@ -1,9 +1,8 @@
 /* Random requests on the emulated kernels: results, and that nothing outside of the tensors is touched. */
 #include <math.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "emulator.h"
+#include "guarded.h"
 #include "lab/cases.h"
 #include "ops/params_scaled.h"
 #include "ops/plan_launch.h"
@@ -14,29 +13,20 @@ enum { WARP = 32 };
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I8,  DTYPE_U8,
                                     DTYPE_I16, DTYPE_U16, DTYPE_I32, DTYPE_U32,  DTYPE_I64, DTYPE_U64};
 
-/* Memory ends at a page that cannot be touched, as close as its alignment allows. */
-static size_t mapped_size(size_t size)
+/* As close to the end of its memory as its alignment allows. */
+static size_t rounded(size_t size)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-
-    return (size + page - 1) / page * page + page;
+    return (size + 15) / 16 * 16;
 }
 
 static uint64_t machine_alloc(void *context, size_t size)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = mapped_size(size), used = (size + 15) / 16 * 16;
-    unsigned char *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (at == MAP_FAILED || mprotect(at + mapped - page, page, PROT_NONE) < 0)
-        return 0;
-    return (uint64_t)(uintptr_t)(at + mapped - page - used);
+    return (uint64_t)(uintptr_t)guarded_new(rounded(size));
 }
 
 static void machine_free(void *context, uint64_t address, size_t size)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (size + 15) / 16 * 16;
-
-    munmap((void *)(uintptr_t)(address + used + page - mapped_size(size)), mapped_size(size));
+    guarded_free((unsigned char *)(uintptr_t)address, rounded(size));
 }
 
 static int machine_write(void *context, uint64_t to, const void *from, size_t size)
@@ -129,10 +119,9 @@ struct piece {
 
 static uint64_t at_end(const struct lab_machine *m, const struct piece *piece, bool poisoned)
 {
-    const size_t size = (piece->shift + piece->bytes + 15) / 16 * 16;
+    const size_t size = rounded(piece->shift + piece->bytes);
     const uint64_t at = m->alloc(m->context, size);
 
-    assert_true(at != 0);
     for (size_t i = 0; i < size; i++)
         ((unsigned char *)(uintptr_t)at)[i] = poisoned ? 0xa5 : (unsigned char)(i * 31 + piece->bytes);
     return at;
@@ -140,7 +129,7 @@ static uint64_t at_end(const struct lab_machine *m, const struct piece *piece, b
 
 static void check_piece(const struct lab_machine *m, const struct piece *piece)
 {
-    const size_t size = (piece->shift + piece->bytes + 15) / 16 * 16;
+    const size_t size = rounded(piece->shift + piece->bytes);
 
     for (uint64_t i = 0; i < size; i++) {
         const unsigned char *to = (const unsigned char *)(uintptr_t)piece->to;

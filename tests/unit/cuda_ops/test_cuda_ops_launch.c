@@ -1,9 +1,61 @@
 /* What the launcher chooses: kernels, grids, parameters, tensor maps; no kernel is run. */
-#include "launches.h"
+#include "ops/launch.h"
+#include "ops/params.h"
+#include "ops/plan_launch.h"
 #include "tests/support/unit.h"
 
-PARAMS_OF(strided_of, cuda_ops_strided)
-PARAMS_OF(mapped_of, cuda_ops_gemm_mapped)
+static const struct cuda_ops_device device = {.multiprocessors = 132, .level = CUDA_OPS_SM90A};
+
+/* Of the operands, in order. */
+static const uint64_t addresses[] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
+
+static struct cuda_ops_gemm_mapped mapped_of(const struct cuda_launch *launch)
+{
+    struct cuda_ops_gemm_mapped p;
+
+    assert_int_equal(launch->params_size, sizeof(p));
+    memcpy(&p, launch->params, sizeof(p));
+    return p;
+}
+
+static struct plan product(enum dtype dtype, int64_t m, int64_t n, int64_t k)
+{
+    return (struct plan){.kind = PLAN_GEMM,
+                         .dtype = dtype,
+                         .out_dtype = dtype,
+                         .gemm = {.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .batch_count = 1,
+                                  .a = {.row = k, .column = 1},
+                                  .b = {.row = n, .column = 1},
+                                  .out = {.row = n, .column = 1},
+                                  .alpha = 2,
+                                  .beta = 3,
+                                  .high_precision_only = true}};
+}
+
+static struct cuda_launch launch_of(enum op_id op, const struct plan *plan, const uint64_t *at, const char *variant)
+{
+    struct cuda_launch launch;
+    unsigned threads = 256;
+
+    MUST(cuda_ops_launch(op, plan, at, variant, &device, &launch, &e));
+    assert_true(launch.grid[0] >= 1 && launch.grid[1] == 1 && launch.grid[2] == 1);
+    if (launch.n_maps)
+        threads = CUDA_OPS_MAPPED_THREADS;
+    else if (strcmp(launch.variant, "skinny") == 0)
+        threads = CUDA_OPS_SKINNY_THREADS;
+    else if (strstr(launch.kernel, "_tf32_small"))
+        threads = CUDA_OPS_SMALL_MMA_THREADS;
+    else if (strcmp(launch.variant, "rows") == 0)
+        threads = CUDA_OPS_ROW_THREADS;
+    if (strstr(launch.kernel, "_plain"))
+        assert_true(launch.block[0] <= CUDA_OPS_PLAIN_THREADS);
+    else
+        assert_int_equal(launch.block[0], threads);
+    return launch;
+}
 
 /* An elementwise plan of rank 1 with these strides, inputs first. */
 static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, int64_t out)
@@ -15,25 +67,6 @@ static struct plan flat(enum dtype dtype, uint64_t count, int64_t a, int64_t b, 
 }
 
 /* ---- elementwise ---- */
-
-TEST(grids_cover_the_work_and_stay_in_bounds)
-{
-    struct plan plan = flat(DTYPE_F32, 1024, 1, 1, 1);
-
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 1);
-    plan = flat(DTYPE_F32, 1025, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 2);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 2);
-    /* A thread takes a pack of 16 bytes, however many elements it is. */
-    plan = flat(DTYPE_F64, ((uint64_t)1 << 33) + 1, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], ((uint64_t)1 << 22) + 1);
-    plan = flat(DTYPE_F16, (uint64_t)1 << 33, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 1 << 20);
-    plan = flat(DTYPE_F64, (uint64_t)1 << 46, 1, 1, 1);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, NULL).grid[0], 0x7fffffff);
-    assert_int_equal(launch_of(OP_ADD, &plan, addresses, "strided").grid[0], 0x7fffffff);
-}
 
 TEST(blocks_are_as_large_as_the_tensor_wants)
 {
@@ -62,41 +95,89 @@ TEST(blocks_are_as_large_as_the_tensor_wants)
     }
 }
 
-/* A plain kernel needs addresses on 16-byte boundaries, and steps of 1. */
-TEST(plain_kernels_take_what_is_plain)
+#define LIMIT (INT64_C(1) << 31)
+
+/* Steps of the vectors a and b. */
+#define STEPS(a, b)                                                                                                    \
+    {                                                                                                                  \
+        {0, (a)}, {0, (b)},                                                                                            \
+        {                                                                                                              \
+            0, 1                                                                                                       \
+        }                                                                                                              \
+    }
+
+/* Strides of rows and columns of a, b and out. */
+#define EVEN                                                                                                           \
+    {                                                                                                                  \
+        {64, 1}, {0, 1},                                                                                               \
+        {                                                                                                              \
+            72, 1                                                                                                      \
+        }                                                                                                              \
+    }
+
+TEST(each_elementwise_op_has_its_kernel)
 {
+    enum { ROWS = CUDA_OPS_ROW_THREADS };
     static const struct {
         enum op_id op;
-        uint64_t addresses[3];
-        int64_t a_step, b_step;
-        bool plain;
-    } cases[] = {{OP_ADD, {0x10000, 0x20000, 0x30000}, 1, 1, true},  {OP_ADD, {0x10004, 0x20000, 0x30000}, 1, 1, false},
-                 {OP_ADD, {0x10000, 0x20008, 0x30000}, 1, 1, false}, {OP_ADD, {0x10000, 0x20000, 0x30008}, 1, 1, false},
-                 {OP_ADD, {0x10000, 0x20000, 0x30000}, 0, 1, false}, {OP_ADD, {0x10000, 0x20000, 0x30000}, 1, 0, false},
-                 {OP_SQUARE, {0x10000, 0x20000}, 1, 1, true},        {OP_SQUARE, {0x10000, 0x20004}, 1, 1, false}};
+        enum dtype dtype;
+        int64_t rows, columns; /* rows 0: vectors */
+        int64_t strides[3][2];
+        unsigned shift[3]; /* of the operands from 16-byte boundaries */
+        const char *forced, *kernel;
+        unsigned grid; /* 0: any */
+    } cases[] = {
+        /* operands on 16-byte boundaries, with steps of 1 */
+        {OP_ADD, DTYPE_F32, 0, 1000, STEPS(1, 1), {0}, NULL, "kops_add_f32_plain", 0},
+        {OP_ADD, DTYPE_F32, 0, 1000, STEPS(1, 1), {4, 0, 0}, NULL, "kops_add_f32_vector", 0},
+        {OP_ADD, DTYPE_F32, 0, 1000, STEPS(1, 1), {0, 8, 0}, NULL, "kops_add_f32_vector", 0},
+        {OP_ADD, DTYPE_F32, 0, 1000, STEPS(1, 1), {0, 0, 8}, NULL, "kops_add_f32_vector", 0},
+        {OP_ADD, DTYPE_F32, 0, 1000, STEPS(0, 1), {0}, NULL, "kops_add_f32_vector", 0},
+        {OP_ADD, DTYPE_F32, 0, 1000, STEPS(1, 0), {0}, NULL, "kops_add_f32_vector", 0},
+        {OP_SQUARE, DTYPE_F32, 0, 1000, STEPS(1, 1), {0}, NULL, "kops_square_f32_plain", 0},
+        {OP_SQUARE, DTYPE_F32, 0, 1000, STEPS(1, 1), {0, 4}, NULL, "kops_square_f32_vector", 0},
+        /* a thread takes a pack of 16 bytes, however many elements it is; grids are bounded */
+        {OP_ADD, DTYPE_F32, 0, 1024, STEPS(1, 1), {0}, NULL, "kops_add_f32_plain", 1},
+        {OP_ADD, DTYPE_F32, 0, 1025, STEPS(1, 1), {0}, NULL, "kops_add_f32_plain", 2},
+        {OP_ADD, DTYPE_F32, 0, 1024, STEPS(1, 1), {0}, "strided", "kops_add_f32_strided", 1},
+        {OP_ADD, DTYPE_F32, 0, 1025, STEPS(1, 1), {0}, "strided", "kops_add_f32_strided", 2},
+        {OP_ADD, DTYPE_F64, 0, (INT64_C(1) << 33) + 1, STEPS(1, 1), {0}, NULL, "kops_add_f64_plain", (1U << 22) + 1},
+        {OP_ADD, DTYPE_F64, 0, INT64_C(1) << 46, STEPS(1, 1), {0}, NULL, "kops_add_f64_plain", 0x7fffffff},
+        {OP_ADD, DTYPE_F64, 0, INT64_C(1) << 46, STEPS(1, 1), {0}, "strided", "kops_add_f64_strided64", 0x7fffffff},
+        /* counts and offsets from 2^31 on take 64 bits; few elements may be far apart */
+        {OP_ADD, DTYPE_F16, 0, LIMIT - 1, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided", 0},
+        {OP_ADD, DTYPE_F16, 0, LIMIT, STEPS(1, 1), {0}, "strided", "kops_add_f16_strided64", 0},
+        {OP_ADD, DTYPE_F16, 0, 3, STEPS(1, LIMIT / 2 - 1), {0}, NULL, "kops_add_f16_strided", 0},
+        {OP_ADD, DTYPE_F16, 0, 3, STEPS(1, LIMIT / 2), {0}, NULL, "kops_add_f16_strided64", 0},
+        /* rows: 8 pieces a row, or 9 where rows of out do not begin at boundaries; few bytes a row are none */
+        {OP_ADD, DTYPE_F32, 96, 64, EVEN, {4}, NULL, "kops_add_f32_rows", 8 * 96 / ROWS},
+        {OP_ADD, DTYPE_F64, 96, 64, EVEN, {4}, "rows", "kops_add_f64_rows", 8 * 96 / ROWS},
+        {OP_ADD, DTYPE_F32, 96, 64, {{64, 1}, {1, 0}, {65, 1}}, {4}, NULL, "kops_add_f32_rows", 9 * 96 / ROWS + 1},
+        {OP_ADD, DTYPE_I8, 96, 31, EVEN, {4}, NULL, "kops_add_u8_strided", 0},
+        /* transposed inputs */
+        {OP_ADD, DTYPE_F32, 96, 64, {{64, 1}, {1, 96}, {64, 1}}, {0}, NULL, "kops_add_f32_tiles", 2},
+        {OP_ADD, DTYPE_F64, 96, 64, {{1, 96}, {1, 100}, {64, 1}}, {0}, NULL, "kops_add_f64_tiles", 6},
+        {OP_ADD, DTYPE_F64, 96, 64, {{64, 2}, {1, 96}, {64, 1}}, {0}, NULL, "kops_add_f64_strided", 0},
+    };
 
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct plan plan = flat(DTYPE_F32, 1000, cases[i].a_step, cases[i].b_step, 1);
-        const struct cuda_launch launch = launch_of(cases[i].op, &plan, cases[i].addresses, NULL);
+        const bool is_vector = !cases[i].rows;
+        struct plan plan = {.kind = PLAN_ELEMENTWISE, .dtype = cases[i].dtype};
+        struct plan_elementwise *w = &plan.elementwise;
+        struct cuda_launch launch;
+        uint64_t at[3];
 
-        assert_string_equal(launch.variant, "vector");
-        assert_int_equal(strstr(launch.kernel, "_plain") != NULL, cases[i].plain);
+        w->rank = is_vector ? 1 : 2;
+        memcpy(w->shape, &cases[i].rows + is_vector, w->rank * sizeof(int64_t));
+        w->count = (uint64_t)((is_vector ? 1 : cases[i].rows) * cases[i].columns);
+        for (unsigned o = 0; o < 3; o++) {
+            at[o] = addresses[o] + cases[i].shift[o];
+            memcpy(w->strides[o], cases[i].strides[o] + is_vector, w->rank * sizeof(int64_t));
+        }
+        launch = launch_of(cases[i].op, &plan, at, cases[i].forced);
+        if (strcmp(launch.kernel, cases[i].kernel) != 0 || (cases[i].grid && launch.grid[0] != cases[i].grid))
+            fail_msg("case %u: %s, %u blocks, not %s", i, launch.kernel, launch.grid[0], cases[i].kernel);
     }
-}
-
-TEST(counts_and_offsets_from_2_31_on_take_64_bits)
-{
-    const uint64_t limit = (uint64_t)1 << 31;
-    struct plan plan = flat(DTYPE_F16, limit - 1, 1, 1, 1);
-
-    assert_string_equal(launch_of(OP_ADD, &plan, addresses, "strided").kernel, "kops_add_f16_strided");
-    plan = flat(DTYPE_F16, limit, 1, 1, 1);
-    assert_string_equal(launch_of(OP_ADD, &plan, addresses, "strided").kernel, "kops_add_f16_strided64");
-    /* Few elements, far apart. */
-    plan = flat(DTYPE_F16, 3, 1, (int64_t)limit / 2 - 1, 1);
-    assert_string_equal(launch_of(OP_ADD, &plan, addresses, NULL).kernel, "kops_add_f16_strided");
-    plan = flat(DTYPE_F16, 3, 1, (int64_t)limit / 2, 1);
-    assert_string_equal(launch_of(OP_ADD, &plan, addresses, NULL).kernel, "kops_add_f16_strided64");
 }
 
 TEST(dividers_divide)
@@ -122,84 +203,6 @@ TEST(dividers_divide)
     }
 }
 
-/* A matrix plan of 96 · 64 elements with these strides. */
-static struct plan matrix(enum dtype dtype, const int64_t strides[3][2])
-{
-    struct plan plan = {
-        .kind = PLAN_ELEMENTWISE, .dtype = dtype, .elementwise = {.rank = 2, .shape = {96, 64}, .count = 96 * 64}};
-
-    memcpy(plan.elementwise.strides[0], strides[0], sizeof(strides[0]));
-    memcpy(plan.elementwise.strides[1], strides[1], sizeof(strides[1]));
-    memcpy(plan.elementwise.strides[2], strides[2], sizeof(strides[2]));
-    return plan;
-}
-
-TEST(contiguous_rows_are_taken_in_pieces)
-{
-    static const int64_t even[3][2] = {{64, 1}, {0, 1}, {72, 1}}, odd[3][2] = {{64, 1}, {1, 0}, {65, 1}};
-    const uint64_t shifted[] = {0x10004, 0x20000, 0x30000};
-    struct plan plan = matrix(DTYPE_F32, even);
-    struct cuda_launch launch = launch_of(OP_ADD, &plan, shifted, NULL);
-    struct cuda_ops_strided p = strided_of(&launch);
-
-    assert_string_equal(launch.kernel, "kops_add_f32_rows");
-    assert_string_equal(launch.variant, "rows");
-    assert_int_equal(p.pieces.divisor, 8); /* every row of out begins at a boundary; a thread takes two pieces */
-    assert_int_equal(p.work, 8 * 96);
-    assert_int_equal(launch.grid[0], 8 * 96 / CUDA_OPS_ROW_THREADS);
-    plan = matrix(DTYPE_F64, even);
-    launch = launch_of(OP_ADD, &plan, shifted, "rows");
-    assert_int_equal(strided_of(&launch).pieces.divisor, 8); /* of 8 bytes an element four */
-    plan = matrix(DTYPE_F32, odd);
-    launch = launch_of(OP_ADD, &plan, shifted, NULL);
-    assert_string_equal(launch.kernel, "kops_add_f32_rows");
-    assert_int_equal(strided_of(&launch).pieces.divisor, 9);
-    /* Rows of few bytes. */
-    plan = matrix(DTYPE_I8, even);
-    plan.elementwise.shape[1] = 31;
-    plan.elementwise.count = 96 * 31;
-    launch = launch_of(OP_ADD, &plan, shifted, NULL);
-    assert_string_equal(launch.kernel, "kops_add_u8_strided");
-}
-
-TEST(a_transposed_input_is_turned_in_tiles)
-{
-    static const int64_t one[3][2] = {{64, 1}, {1, 96}, {64, 1}}, both[3][2] = {{1, 96}, {1, 100}, {64, 1}};
-    static const int64_t other[3][2] = {{64, 2}, {1, 96}, {64, 1}};
-    struct plan plan = matrix(DTYPE_F32, one);
-    struct cuda_launch launch = launch_of(OP_ADD, &plan, addresses, NULL);
-    struct cuda_ops_strided p = strided_of(&launch);
-
-    assert_string_equal(launch.kernel, "kops_add_f32_tiles");
-    assert_string_equal(launch.variant, "tiles");
-    assert_int_equal(p.turned, 2);
-    assert_int_equal(p.work, 2);
-    assert_int_equal(p.pieces.divisor, 1);
-    assert_int_equal(p.pieces_down.divisor, 2);
-    plan = matrix(DTYPE_F64, both);
-    launch = launch_of(OP_ADD, &plan, addresses, NULL);
-    assert_string_equal(launch.kernel, "kops_add_f64_tiles");
-    assert_int_equal(strided_of(&launch).turned, 3);
-    assert_int_equal(launch.grid[0], 6);
-    plan = matrix(DTYPE_F64, other);
-    assert_string_equal(launch_of(OP_ADD, &plan, addresses, NULL).kernel, "kops_add_f64_strided");
-    /* The dimension along which the input is contiguous need not be the next one. */
-    plan = (struct plan){
-        .kind = PLAN_ELEMENTWISE,
-        .dtype = DTYPE_F32,
-        .elementwise = {
-            .rank = 3, .shape = {40, 3, 50}, .strides = {{1, 40, 120}, {0}, {150, 50, 1}}, .count = 40 * 3 * 50}};
-    memcpy(plan.elementwise.strides[1], plan.elementwise.strides[2], sizeof(plan.elementwise.strides[1]));
-    launch = launch_of(OP_SQUARE, &plan, addresses, NULL);
-    assert_int_not_equal(launch.params_size, 0);
-    assert_string_equal(launch.kernel, "kops_square_f32_tiles");
-    p = strided_of(&launch);
-    assert_int_equal(p.sizes[1].divisor, 40);
-    assert_int_equal(p.sizes[2].divisor, 3);
-    assert_int_equal(p.a_strides[1], 1);
-    assert_int_equal(p.a_strides[2], 40);
-}
-
 TEST(a_variant_that_cannot_run_is_refused)
 {
     const struct plan plan = flat(DTYPE_F32, 10, 2, 1, 1);
@@ -207,6 +210,7 @@ TEST(a_variant_that_cannot_run_is_refused)
 
     MUST_FAIL(cuda_ops_launch(OP_ADD, &plan, addresses, "vector", &device, &launch, &e), ERROR_INVALID_ARGUMENT, "");
     MUST_FAIL(cuda_ops_launch(OP_ADD, &plan, addresses, "blaslt", &device, &launch, &e), ERROR_INVALID_ARGUMENT, "");
+    MUST_FAIL(cuda_ops_copy(&plan.elementwise, 3, 0x1000, 0x2000, &launch, &e), ERROR_UNSUPPORTED, "");
     assert_string_equal(launch.kernel, "untouched");
 }
 
@@ -218,8 +222,13 @@ TEST(every_variant_that_is_offered_runs)
         const enum dtype dtype = op == OP_SCALED_GEMM ? DTYPE_F8_E4M3 : DTYPE_BF16;
         const char *const *variants = cuda_ops_variants((enum op_id)op, dtype, device.level);
         struct plan plan = flat(DTYPE_BF16, 10, 1, 1, 1);
-        const struct plan turned = matrix(DTYPE_BF16, strides[op_get((enum op_id)op)->n_inputs > 1]);
+        struct plan turned = {.kind = PLAN_ELEMENTWISE,
+                              .dtype = DTYPE_BF16,
+                              .elementwise = {.rank = 2, .shape = {96, 64}, .count = 96 * 64}};
 
+        for (unsigned i = 0; i < 3; i++)
+            memcpy(turned.elementwise.strides[i], strides[op_get((enum op_id)op)->n_inputs > 1][i],
+                   sizeof(strides[0][0]));
         if (op == OP_GEMM || op == OP_LINEAR || op == OP_SCALED_GEMM) {
             plan = product(dtype, 16, 64, 64);
             plan.gemm.has_bias = op == OP_LINEAR;
@@ -232,22 +241,6 @@ TEST(every_variant_that_is_offered_runs)
                 launch_of((enum op_id)op, strcmp(*variants, "tiles") ? &plan : &turned, addresses, *variants).variant,
                 *variants);
     }
-}
-
-TEST(copies_go_by_element_size)
-{
-    const struct plan_elementwise plan = {.rank = 1, .shape = {5}, .strides = {{2}, {3}}, .count = 5};
-    struct cuda_launch launch;
-    struct cuda_ops_strided p;
-
-    MUST(cuda_ops_copy(&plan, 4, 0x1000, 0x2000, &launch, &e));
-    assert_string_equal(launch.kernel, "kops_copy_4_strided");
-    p = strided_of(&launch);
-    assert_int_equal(p.a, 0x1000);
-    assert_int_equal(p.out, 0x2000);
-    assert_int_equal(p.a_strides[0], 2);
-    assert_int_equal(p.out_strides[0], 3);
-    MUST_FAIL(cuda_ops_copy(&plan, 3, 0x1000, 0x2000, &launch, &e), ERROR_UNSUPPORTED, "");
 }
 
 /* ---- products ---- */
@@ -269,7 +262,8 @@ TEST(each_product_has_its_kernel)
         const char *forced, *kernel; /* its name, up to a last _, or the variant */
         unsigned grid;               /* 0: any */
         bool odd, medium, linear;    /* a on no 16-byte boundary; precision "medium"; with a bias */
-        struct cuda_ops_device on;   /* none: an H200 */
+        unsigned batches;
+        struct cuda_ops_device on; /* none: an H200 */
     } cases[] = {
         {DTYPE_BF16, 4096, 4096, 4096, NULL, "hopper", .grid = 132},
         {DTYPE_BF16, 4096, 4095, 4096, NULL, "tiled"},
@@ -283,6 +277,7 @@ TEST(each_product_has_its_kernel)
         {DTYPE_F16, 4096, 4096, 4095, "tiled", "kops_gemm_f16_tiled_large_any"},
         {DTYPE_F16, 4096, 4095, 4096, "tiled", "kops_gemm_f16_tiled_large_any"},
         {DTYPE_F32, 640, 640, 640, "tiled", "kops_gemm_f32_tiled_small", .grid = 100},
+        {DTYPE_F32, 640, 640, 640, "tiled", "kops_gemm_f32_tiled_large", .grid = 25 * 1000, .batches = 1000},
         {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_f32_small_2", .grid = 128},
         {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_f32_small_2_any", .odd = true},
         {DTYPE_F32, 256, 256, 256, "small", "kops_gemm_tf32_small_2", .grid = 128, .medium = true},
@@ -305,6 +300,10 @@ TEST(each_product_has_its_kernel)
         size_t length;
 
         plan.gemm.high_precision_only = !cases[i].medium;
+        if (cases[i].batches) {
+            plan.gemm.batch_rank = 1;
+            plan.gemm.batch_count = plan.gemm.batch_shape[0] = cases[i].batches;
+        }
         if (cases[i].linear)
             plan = biased(plan);
         MUST(cuda_ops_launch(cases[i].linear ? OP_LINEAR : OP_GEMM, &plan, at, cases[i].forced, on, &launch, &e));
@@ -316,105 +315,92 @@ TEST(each_product_has_its_kernel)
     }
 }
 
-TEST(batches_count)
-{
-    struct plan plan = product(DTYPE_F32, 640, 640, 640);
-    struct cuda_launch launch;
-
-    /* Many small products fill the GPU with large tiles. */
-    plan.gemm.batch_rank = 1;
-    plan.gemm.batch_count = plan.gemm.batch_shape[0] = 1000;
-    launch = launch_of(OP_GEMM, &plan, addresses, "tiled");
-    assert_string_equal(launch.kernel, "kops_gemm_f32_tiled_large");
-    assert_int_equal(launch.grid[0], 25 * 1000);
-    /* A batch that starts off a boundary. */
-    plan.gemm.a.batch[0] = 4097;
-    assert_string_equal(launch_of(OP_GEMM, &plan, addresses, "tiled").kernel, "kops_gemm_f32_tiled_large_any");
-}
-
-static void check_map(const struct cuda_launch *launch, unsigned i, uint64_t address, uint64_t inner, uint64_t outer,
-                      uint64_t lead, uint32_t rows)
-{
-    const struct plan_map *m = &launch->maps[i].map;
-
-    assert_int_equal(m->address, address);
-    assert_int_equal(m->extents[0], inner);
-    assert_int_equal(m->extents[1], outer);
-    assert_int_equal(m->strides[0], 2 * lead);
-    assert_int_equal(m->strides[1] % 16, 0);
-    assert_int_equal(m->box[0], 64);
-    assert_int_equal(m->box[1], rows);
-    assert_int_equal(m->box[2], 1);
-    assert_true(launch->maps[i].at % 64 == 0 && launch->maps[i].at + PLAN_MAP_BYTES <= launch->params_size);
-}
-
 TEST(hopper_describes_its_operands)
 {
-    struct plan plan = product(DTYPE_BF16, 4096, 3848, 1024);
-    struct cuda_launch launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
-    struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+    static const struct {
+        enum dtype dtype;
+        struct {
+            int64_t m, n, k, row; /* row: of b and out */
+            unsigned batches;
+        } size;
+        const char *kernel; /* NULL: any; "…_xk": out by columns, the transposed product: a is now b */
+        struct {
+            uint64_t address, inner, outer, lead, batches, batch; /* strides in elements; batch 0: any */
+            uint32_t rows;
+        } maps[3];
+    } cases[] = {
+        {DTYPE_BF16,
+         {4096, 3848, 1024, 3848, 1},
+         "kops_gemm_bf16_hopper_128x256_kx",
+         {{0x10000, 1024, 4096, 1024, 1, 0, 128},
+          {0x20000, 3848, 1024, 3848, 1, 0, 64},
+          {0x30000, 3848, 4096, 3848, 1, 0, 64}}},
+        {DTYPE_BF16,
+         {4096, 3848, 1024, 3848, 1},
+         "kops_gemm_bf16_hopper_128x256_xk",
+         {{0x20000, 3848, 1024, 3848, 1, 0, 64},
+          {0x10000, 1024, 4096, 1024, 1, 0, 128},
+          {0x30000, 4096, 3848, 4096, 1, 0, 64}}},
+        /* a batch, of which b is the same for all, and ends of rows */
+        {DTYPE_F16,
+         {100, 101, 72, 104, 5},
+         NULL,
+         {{0x10000, 72, 100, 72, 5, 7200, 0}, {0x20000, 101, 72, 104, 1, 0, 0}, {0x30000, 96, 100, 104, 5, 10400, 64}}},
+    };
 
-    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_kx");
-    assert_string_equal(launch.variant, "hopper");
-    assert_int_equal(launch.n_maps, 3);
-    assert_int_equal(launch.grid[0], 132);
-    assert_true(launch.shared_bytes > 4 * 48 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
-    check_map(&launch, 0, 0x10000, 1024, 4096, 1024, 128);
-    check_map(&launch, 1, 0x20000, 3848, 1024, 3848, 64);
-    check_map(&launch, 2, 0x30000, 3848, 4096, 3848, 64);
-    assert_int_equal(launch.maps[0].map.type, 9);
-    assert_true(p.alpha == 2 && p.beta == 3 && p.m == 4096 && p.n == 3848 && p.k == 1024 && p.batch_count == 1);
-    assert_int_equal(p.tiles_m, 16);
-    assert_int_equal(p.tiles_n, 16);
-    /* The transposed product, for an out with contiguous columns: a is now b. */
-    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 4096};
-    launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
-    assert_string_equal(launch.kernel, "kops_gemm_bf16_hopper_128x256_xk");
-    check_map(&launch, 0, 0x20000, 3848, 1024, 3848, 64);
-    check_map(&launch, 1, 0x10000, 1024, 4096, 1024, 128);
-    check_map(&launch, 2, 0x30000, 4096, 3848, 4096, 64);
+    for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct plan plan = product(cases[c].dtype, cases[c].size.m, cases[c].size.n, cases[c].size.k);
+        struct cuda_launch launch;
+        struct cuda_ops_gemm_mapped p;
+
+        plan.gemm.b.row = plan.gemm.out.row = cases[c].size.row;
+        if (cases[c].kernel && strstr(cases[c].kernel, "_xk"))
+            plan.gemm.out = (struct plan_matrix){.row = 1, .column = cases[c].size.m};
+        if (cases[c].size.batches > 1) {
+            plan.gemm.batch_rank = 1;
+            plan.gemm.batch_count = plan.gemm.batch_shape[0] = cases[c].size.batches;
+            plan.gemm.a.batch[0] = (int64_t)cases[c].maps[0].batch;
+            plan.gemm.out.batch[0] = (int64_t)cases[c].maps[2].batch;
+        }
+        launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
+        p = mapped_of(&launch);
+        assert_int_equal(launch.n_maps, 3);
+        assert_true(!cases[c].kernel || !strcmp(launch.kernel, cases[c].kernel));
+        assert_true(launch.shared_bytes > 4 * 24 << 10 && launch.shared_bytes <= CUDA_OPS_MAPPED_SHARED_MAX);
+        assert_true(p.alpha == 2 && p.beta == 3 && p.k == cases[c].size.k && p.batch_count == cases[c].size.batches);
+        assert_true(!p.b_batch && p.a_batch == (cases[c].size.batches > 1) && p.out_batch == cases[c].maps[2].batch);
+        assert_true(!cases[c].kernel || (p.tiles_m == 16 && p.tiles_n == 16 && launch.grid[0] == 132));
+        for (unsigned i = 0; i < 3; i++) {
+            const struct plan_map *m = &launch.maps[i].map;
+
+            assert_int_equal(m->type, cases[c].dtype == DTYPE_BF16 ? 9 : 6);
+            assert_int_equal(m->address, cases[c].maps[i].address);
+            assert_int_equal(m->extents[0], cases[c].maps[i].inner);
+            assert_int_equal(m->extents[1], cases[c].maps[i].outer);
+            assert_int_equal(m->extents[2], cases[c].maps[i].batches);
+            assert_int_equal(m->strides[0], 2 * cases[c].maps[i].lead);
+            assert_true(m->strides[1] % 16 == 0 &&
+                        (!cases[c].maps[i].batch || m->strides[1] == 2 * cases[c].maps[i].batch));
+            assert_true(m->box[0] == 64 && m->box[2] == 1 &&
+                        (!cases[c].maps[i].rows || m->box[1] == cases[c].maps[i].rows));
+            assert_true(launch.maps[i].at % 64 == 0 && launch.maps[i].at + PLAN_MAP_BYTES <= launch.params_size);
+        }
+    }
 }
 
 TEST(a_bias_is_read_in_pairs_where_it_can_be)
 {
-    const uint64_t odd[] = {0x10000, 0x20000, 0x30002, 0x40000};
-    struct plan plan = biased(product(DTYPE_BF16, 512, 256, 128));
-    struct cuda_launch launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
-    struct cuda_ops_gemm_mapped p = mapped_of(&launch);
+    for (unsigned way = 0; way < 3; way++) {
+        const uint64_t at[] = {0x10000, 0x20000, way == 1 ? 0x30002 : 0x30000, 0x40000};
+        struct plan plan = biased(product(DTYPE_BF16, 512, 256, 128));
+        struct cuda_launch launch;
 
-    assert_string_equal(launch.kernel, "kops_linear_bf16_hopper_128x128_kx");
-    assert_true(p.bias_address == 0x30000 && p.bias_row == 0 && p.bias_column == 1 && p.bias_pairs);
-    assert_true(p.out_address == 0x40000 && p.activation == CUDA_OPS_GELU);
-    launch = launch_of(OP_LINEAR, &plan, odd, NULL);
-    assert_false(mapped_of(&launch).bias_pairs);
-    plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
-    launch = launch_of(OP_LINEAR, &plan, addresses, NULL);
-    p = mapped_of(&launch);
-    assert_true(p.m == 256 && p.bias_row == 1 && p.bias_column == 0 && !p.bias_pairs);
-}
-
-TEST(hopper_does_batches_and_ends_of_rows)
-{
-    struct plan plan = product(DTYPE_F16, 100, 101, 72);
-    struct cuda_launch launch;
-    struct cuda_ops_gemm_mapped p;
-
-    plan.gemm.b.row = plan.gemm.out.row = 104;
-    plan.gemm.batch_rank = 1;
-    plan.gemm.batch_shape[0] = 5;
-    plan.gemm.batch_count = 5;
-    plan.gemm.a.batch[0] = 7200;
-    plan.gemm.out.batch[0] = 10400;
-    launch = launch_of(OP_GEMM, &plan, addresses, "hopper");
-    p = mapped_of(&launch);
-    check_map(&launch, 2, 0x30000, 96, 100, 104, 64);
-    assert_true(p.a_batch == 1 && p.b_batch == 0 && p.out_batch == 10400 && p.out_row == 104);
-    assert_int_equal(launch.maps[0].map.extents[2], 5);
-    assert_int_equal(launch.maps[0].map.strides[1], 14400);
-    assert_int_equal(launch.maps[1].map.extents[2], 1);
-    assert_int_equal(launch.maps[2].map.extents[2], 5);
-    assert_int_equal(launch.maps[0].map.type, 6);
-    assert_int_equal(launch.grid[0] % 2, 0);
+        if (way == 2) /* the transposed product: a bias of each row */
+            plan.gemm.out = (struct plan_matrix){.row = 1, .column = 512};
+        launch = launch_of(OP_LINEAR, &plan, at, NULL);
+        assert_string_equal(launch.variant, "hopper");
+        assert_int_equal(mapped_of(&launch).bias_pairs, way == 0);
+    }
 }
 
 TEST(variants_say_what_they_cannot_do)

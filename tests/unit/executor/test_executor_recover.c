@@ -1,5 +1,5 @@
 /* What becomes of the jobs of an executor that has ended: done, begun anew, or lost. */
-#include "backend/memory_ids.h"
+#include "backend/memory.h"
 #include "front_fixture.h"
 #include "tests/support/unit.h"
 
@@ -175,43 +175,33 @@ FRONT(test_a_forged_signal)
     ended(f, 0, ERROR_DEVICE_FAULT);
 }
 
-/* What takes too long to look at is lost, but not the few jobs of another stream. */
-FRONT(test_very_many_steps)
+/* What takes too long to look at, steps or places, is lost, but not the few jobs of another stream. */
+TEST(test_very_many_steps)
 {
-    enum { MANY = (1 << 16) + 1 };
-    struct step *many = calloc(MANY, sizeof(*many));
+    for (unsigned places = 0; places < 2; places++) {
+        const unsigned n = places ? 1 << 14 : (1 << 16) + 1;
+        struct front_fixture *f = front_fixture_new();
+        struct step *many = calloc(n, sizeof(*many));
 
-    assert_non_null(many);
-    square(f, 0, A, B);
-    for (unsigned i = 0; i < MANY; i++)
-        many[i] = f->steps[0];
-    f->jobs[0].steps = many;
-    f->jobs[0].n_steps = MANY;
-    front_fixture_submit(f, 1, 1);
-    front_fixture_end(f);
-    lost(f, 0);
-    again(f, 1);
-    free(many);
-}
-
-FRONT(test_very_many_places)
-{
-    enum { MANY = 1 << 14 };
-    struct step *many = calloc(MANY, sizeof(*many));
-
-    assert_non_null(many);
-    square(f, 0, A, B);
-    for (unsigned i = 0; i < MANY; i++) {
-        many[i] = f->steps[0];
-        at(&many[i].operands[1], 1000 + 8 * i, 4);
+        assert_non_null(many);
+        square(f, 0, A, B);
+        for (unsigned i = 0; i < n; i++) {
+            many[i] = f->steps[0];
+            if (places)
+                at(&many[i].operands[1], 1000 + 8 * i, 4);
+        }
+        if (places)
+            square(f, 1, C, D);
+        f->jobs[places].steps = many;
+        f->jobs[places].n_steps = n;
+        front_fixture_submit(f, 2, 1);
+        front_fixture_end(f);
+        for (unsigned i = 0; i <= places; i++)
+            lost(f, i);
+        again(f, 2);
+        front_fixture_free(f);
+        free(many);
     }
-    square(f, 1, C, D);
-    f->jobs[1].steps = many;
-    f->jobs[1].n_steps = MANY;
-    front_fixture_end(f);
-    lost(f, 0);
-    lost(f, 1);
-    free(many);
 }
 
 /* An allocation can be registered several times, as if it were several. What the daemon allocated is known. */

@@ -5,9 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "executor/privilege.h"
+#include "executor/confine.h"
 #include "sandbox/process.h"
-#include "sandbox/threads.h"
 #include "tests/support/folder.h"
 #include "tests/support/unit.h"
 

@@ -1,5 +1,5 @@
-/* Tensors that several threads share, and that go past the caches: exact sums, and nothing else is written. Layouts and
- * other ops are those of tests/conformance. */
+/* Tensors that several threads share, and that go past the caches: exact sums, and nothing else is written. Other
+ * layouts, ops and sizes are those of tests/conformance. */
 #include "device.h"
 #include "support.h"
 
@@ -63,24 +63,4 @@ OPENING_TEST(test_large)
             run_add(&f, dtype, *v, &rows, SLICE, SLICE);
         }
     }
-}
-
-OPENING_TEST(test_empty)
-{
-    static const int64_t shape[] = {4, 0, 3};
-    struct operand a, b, out;
-    struct backend_job job;
-    struct fixture f = fixture_open(NULL);
-    double sample;
-
-    operand_init(&a, DTYPE_F32, 3, shape, CONTIGUOUS);
-    operand_init(&b, DTYPE_F32, 3, shape, CONTIGUOUS);
-    operand_init(&out, DTYPE_F32, 3, shape, CONTIGUOUS);
-    job_init(&job, OP_ADD, (struct operand *[]){&a, &b}, &out, NULL);
-    for (unsigned i = 0; i < 3; i++)
-        job.steps->operands[i] = (struct step_operand){0, 0, 0};
-    job.samples = &sample;
-    job_run(&f, &job);
-    assert_false(job.failed);
-    assert_int_equal(job.n_samples, 1);
 }

@@ -1,6 +1,6 @@
 /* The daemon's side of the store with helpers of the test's own: those that stop anywhere on the way are given up, and
- * whoever waited for them is told. For the code that is tested time passes FASTER times as fast (CMakeLists.txt wraps
- * its clock). */
+ * whoever waited for them is told. For the code that is tested
+ * time passes FASTER times as fast (CMakeLists.txt wraps its clock). */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "remote/fetch.h"
 #include "remote/remote.h"
 #include "tests/support/unit.h"
 
@@ -37,9 +36,10 @@ int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t timeout_
     return __real_uv_timer_start(timer, call, (timeout_ms + FASTER - 1) / FASTER, (repeat_ms + FASTER - 1) / FASTER);
 }
 
-/* A store, and the socket that its helpers are reached by. */
+/* A store, and the socket that its helpers are reached by, where they are not processes of this program. */
 struct fixture {
     uv_loop_t loop;
+    uv_timer_t tick;
     char folder[64];
     struct sockaddr_un address;
     int listener, helper; /* helper: the connection that is served; -1: none */
@@ -57,31 +57,18 @@ static void on_tick(uv_timer_t *timer)
 {
 }
 
-static void run_until(struct fixture *f, bool (*true_now)(void *context), void *context)
+/* Turns the loop once, for at most 5 ms. */
+static void turn(struct fixture *f)
 {
-    uv_timer_t tick;
-
-    uv_timer_init(&f->loop, &tick);
-    __real_uv_timer_start(&tick, on_tick, 5, 5);
-    while (!true_now(context))
-        uv_run(&f->loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&tick, NULL);
-    uv_run(&f->loop, UV_RUN_NOWAIT);
+    uv_run(&f->loop, UV_RUN_ONCE);
 }
 
-static struct remote *store_new(struct fixture *f, const char *helper, unsigned timeout_ms)
-{
-    const struct remote_config config = {
-        .url = "http://nowhere", .helper = helper, .timeout_ms = timeout_ms, .max_bytes = 1 << 20};
-    struct error e;
-
-    return remote_new(&f->loop, &config, &e);
-}
-
-static int open_with(void **state, unsigned timeout_ms)
+static int open_with(void **state, unsigned timeout_ms, bool processes)
 {
     static struct fixture fixture;
     struct fixture *f = *state = &fixture;
+    struct remote_config config = {.url = "http://nowhere", .timeout_ms = timeout_ms, .max_bytes = 1 << 20};
+    struct error e;
 
     fixture = (struct fixture){.helper = -1, .folder = "/tmp/remote-XXXXXX"};
     assert_non_null(mkdtemp(f->folder));
@@ -91,19 +78,27 @@ static int open_with(void **state, unsigned timeout_ms)
     assert_int_equal(bind(f->listener, (struct sockaddr *)&f->address, sizeof(f->address)), 0);
     assert_int_equal(listen(f->listener, 16), 0);
     assert_int_equal(uv_loop_init(&f->loop), 0);
-    f->remote = store_new(f, f->address.sun_path, timeout_ms);
+    uv_timer_init(&f->loop, &f->tick);
+    __real_uv_timer_start(&f->tick, on_tick, 5, 5);
+    config.helper = processes ? NULL : f->address.sun_path;
+    f->remote = remote_new(&f->loop, &config, &e);
     assert_non_null(f->remote);
     return 0;
 }
 
+static int open_of_processes(void **state)
+{
+    return open_with(state, TIMEOUT_MS, true);
+}
+
 static int fixture_open(void **state)
 {
-    return open_with(state, TIMEOUT_MS);
+    return open_with(state, TIMEOUT_MS, false);
 }
 
 static int open_patient(void **state)
 {
-    return open_with(state, HOUR_MS);
+    return open_with(state, HOUR_MS, false);
 }
 
 static void on_closed(void *context)
@@ -115,6 +110,7 @@ static int fixture_close(void **state)
 {
     struct fixture *f = *state;
 
+    uv_close((uv_handle_t *)&f->tick, NULL);
     remote_close(f->remote, on_closed, &f->closed);
     while (uv_run(&f->loop, UV_RUN_ONCE))
         ;
@@ -130,14 +126,6 @@ static int fixture_close(void **state)
 
 #define REMOTE_TEST(name) TEST_OF(struct fixture *f, name, fixture_open, fixture_close)
 
-static bool is_called(void *context)
-{
-    struct fixture *f = context;
-
-    f->helper = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
-    return f->helper >= 0;
-}
-
 /* A helper begins, in the place of an earlier one. */
 static void helper_accept(struct fixture *f)
 {
@@ -145,7 +133,8 @@ static void helper_accept(struct fixture *f)
     struct remote_setup setup;
     int fd;
 
-    run_until(f, is_called, f);
+    while ((f->helper = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC)) < 0)
+        turn(f);
     if (last >= 0)
         close(last); /* it is the daemon that gives it up */
     assert_int_equal(remote_receive(f->helper, &setup, sizeof(setup), 0, &fd), sizeof(setup));
@@ -159,48 +148,41 @@ static void helper_say(struct fixture *f, enum remote_event_kind kind, enum remo
     assert_int_equal(remote_send(f->helper, &event, sizeof(event), MSG_DONTWAIT, -1), 0);
 }
 
-static bool serves(void *context)
+static void helper_begin(struct fixture *f)
 {
     struct remote_report report;
 
-    remote_report(context, &report);
-    return report.state == REMOTE_SERVING;
-}
-
-static void helper_begin(struct fixture *f)
-{
     helper_accept(f);
     helper_say(f, REMOTE_EVENT_READY, REMOTE_ANSWER_OK, 0);
-    run_until(f, serves, f->remote);
+    do {
+        turn(f);
+        remote_report(f->remote, &report);
+    } while (report.state != REMOTE_SERVING);
 }
 
-struct wanted {
-    struct fixture *f;
-    struct remote_order order;
-    enum remote_order_kind kind;
-};
-
-static bool is_ordered(void *context)
+/* Whether the helper finds an order of that kind in its socket; others are passed over. */
+static bool helper_finds(struct fixture *f, enum remote_order_kind kind, uint64_t *ret_id)
 {
-    struct wanted *w = context;
+    struct remote_order order;
     int fd;
 
-    while (remote_receive(w->f->helper, &w->order, sizeof(w->order), MSG_DONTWAIT, &fd) > 0) {
+    while (remote_receive(f->helper, &order, sizeof(order), MSG_DONTWAIT, &fd) > 0) {
         if (fd >= 0)
             close(fd);
-        if (w->order.kind == w->kind)
+        *ret_id = order.id;
+        if (order.kind == kind)
             return true;
     }
     return false;
 }
 
-/* The id of the next order of that kind; others are passed over. */
 static uint64_t helper_order(struct fixture *f, enum remote_order_kind kind)
 {
-    struct wanted w = {.f = f, .kind = kind};
+    uint64_t id;
 
-    run_until(f, is_ordered, &w);
-    return w.order.id;
+    while (!helper_finds(f, kind, &id))
+        turn(f);
+    return id;
 }
 
 static void on_answer(void *context, enum remote_status status, int fd, const char *why)
@@ -212,11 +194,6 @@ static void on_answer(void *context, enum remote_status status, int fd, const ch
     a->done = true;
     a->status = status;
     snprintf(a->why, sizeof(a->why), "%s", why ? why : "");
-}
-
-static bool is_answered(void *context)
-{
-    return ((struct answer *)context)->done;
 }
 
 static struct remote_request *get(struct fixture *f, struct answer *a)
@@ -237,9 +214,15 @@ static struct remote_request *put(struct fixture *f, struct answer *a)
     return remote_put(f->remote, key, fd, on_answer, a);
 }
 
+static void until_answered(struct fixture *f, const struct answer *a)
+{
+    while (!a->done)
+        turn(f);
+}
+
 static void assert_given_up(struct fixture *f, struct answer *a, const char *why)
 {
-    run_until(f, is_answered, a);
+    until_answered(f, a);
     assert_int_equal(a->status, REMOTE_FAILED);
     assert_string_equal(a->why, why);
 }
@@ -252,28 +235,21 @@ static void assert_next_serves(struct fixture *f)
     helper_begin(f);
     assert_non_null(get(f, &a));
     helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
-    run_until(f, is_answered, &a);
+    until_answered(f, &a);
     assert_int_equal(a.status, REMOTE_MISS);
 }
 
 REMOTE_TEST(test_it_does_not_get_ready)
 {
     struct answer a, b;
+    int deaf;
 
     helper_accept(f);
     assert_non_null(get(f, &a));
     assert_non_null(put(f, &b));
     assert_given_up(f, &a, "the helper does not get ready");
     assert_given_up(f, &b, "the helper does not get ready");
-    assert_next_serves(f);
-}
-
-REMOTE_TEST(test_it_does_not_even_accept)
-{
-    struct answer a;
-    int deaf;
-
-    assert_non_null(get(f, &a));
+    assert_non_null(get(f, &a)); /* the next one does not even accept */
     assert_given_up(f, &a, "the helper does not get ready");
     deaf = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
     assert_true(deaf >= 0); /* the connection that was given up */
@@ -281,33 +257,23 @@ REMOTE_TEST(test_it_does_not_even_accept)
     assert_next_serves(f);
 }
 
+/* It hangs after one answer; the next one at an upload. */
 REMOTE_TEST(test_it_does_not_answer)
 {
-    struct answer gets[3], puts_[2];
+    struct answer all[5];
 
     helper_begin(f);
-    for (unsigned i = 0; i < 3; i++)
-        assert_non_null(get(f, &gets[i]));
-    for (unsigned i = 0; i < 2; i++)
-        assert_non_null(put(f, &puts_[i]));
+    for (unsigned i = 0; i < 5; i++)
+        assert_non_null(i < 3 ? get(f, &all[i]) : put(f, &all[i]));
     helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, helper_order(f, REMOTE_ORDER_GET));
-    run_until(f, is_answered, &gets[0]);
-    assert_int_equal(gets[0].status, REMOTE_MISS); /* it hangs after one answer */
-    for (unsigned i = 1; i < 3; i++)
-        assert_given_up(f, &gets[i], "the helper does not answer");
-    for (unsigned i = 0; i < 2; i++)
-        assert_given_up(f, &puts_[i], "the helper does not answer");
-    assert_next_serves(f);
-}
-
-REMOTE_TEST(test_it_does_not_answer_uploads)
-{
-    struct answer a;
-
+    until_answered(f, &all[0]);
+    assert_int_equal(all[0].status, REMOTE_MISS);
+    for (unsigned i = 1; i < 5; i++)
+        assert_given_up(f, &all[i], "the helper does not answer");
     helper_begin(f);
-    assert_non_null(put(f, &a));
+    assert_non_null(put(f, &all[0]));
     helper_order(f, REMOTE_ORDER_PUT);
-    assert_given_up(f, &a, "the helper does not answer");
+    assert_given_up(f, &all[0], "the helper does not answer");
     assert_next_serves(f);
 }
 
@@ -344,60 +310,40 @@ REMOTE_TEST(test_it_does_not_read)
     assert_next_serves(f);
 }
 
-struct served {
-    struct fixture *f;
-    struct answer *last;
-};
-
-/* The helper answers what it finds in its socket. */
-static bool is_served(void *context)
-{
-    const struct served *s = context;
-    struct wanted w = {.f = s->f, .kind = REMOTE_ORDER_GET};
-
-    if (is_ordered(&w))
-        helper_say(s->f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, w.order.id);
-    return s->last->done;
-}
-
 TEST_OF(struct fixture *f, test_it_reads_late, open_patient, fixture_close)
 {
     struct answer a;
-    struct served s = {f, &a};
+    uint64_t id;
 
     helper_begin(f);
     assert_non_null(fill_socket(f, &a));
-    run_until(f, is_served, &s);
+    for (; !a.done; turn(f))
+        if (helper_finds(f, REMOTE_ORDER_GET, &id))
+            helper_say(f, REMOTE_EVENT_ANSWER, REMOTE_ANSWER_MISSING, id);
     assert_int_equal(a.status, REMOTE_MISS);
 }
 
 /* ---- a process of the daemon's own: this program, which stops at once ---- */
 
-static bool is_told(void *context)
+static int close_without_zombies(void **state)
 {
-    struct remote_report report;
-
-    remote_report(context, &report);
-    return *report.why != '\0';
+    fixture_close(state); /* also of the next one, which is stopped, too */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+    return 0;
 }
 
-TEST(test_a_stopped_process_is_killed)
+TEST_OF(struct fixture *f, test_a_stopped_process_is_killed, open_of_processes, close_without_zombies)
 {
-    struct fixture f = {0};
+    struct remote_report report;
     struct answer a;
 
-    assert_int_equal(uv_loop_init(&f.loop), 0);
-    f.remote = store_new(&f, NULL, TIMEOUT_MS);
-    assert_non_null(get(&f, &a));
-    assert_given_up(&f, &a, "the helper does not get ready");
-    run_until(&f, is_told, f.remote);
-    remote_close(f.remote, on_closed, &f.closed); /* also of the next one, which is stopped, too */
-    while (uv_run(&f.loop, UV_RUN_ONCE))
-        ;
-    assert_true(f.closed);
-    assert_int_equal(uv_loop_close(&f.loop), 0);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* not even a zombie */
-    assert_int_equal(errno, ECHILD);
+    assert_non_null(get(f, &a));
+    assert_given_up(f, &a, "the helper does not get ready");
+    do {
+        turn(f);
+        remote_report(f->remote, &report);
+    } while (!*report.why);
 }
 
 static int be_a_helper(int argc, char **argv)

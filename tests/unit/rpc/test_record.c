@@ -15,28 +15,13 @@ static void check(struct rpc_output *out, const char *bytes, size_t n)
 
 TEST(absent_keys_are_not_counted)
 {
+    static const char *const names[] = {"a", "b"};
+    const double no = (double)NAN;
     struct rpc_output out;
 
     rpc_output_init(&out, 4096);
     rpc_write_record(&out, RECORD(cache_reply, .removed = {true, 300}));
     CHECK(&out, "\x81\xa7removed\xcd\x01\x2c");
-    rpc_output_init(&out, 4096);
-    rpc_write_record(&out, RECORD(candidate_map, .variant = "v", .what = "w", .state = "s", .us = (double)NAN));
-    CHECK(&out, "\x83\xa7variant\xa1v\xa4what\xa1w\xa5state\xa1s");
-    rpc_output_init(&out, 4096);
-    rpc_write_record(&out, RECORD(code_reply, .bytes = 1, .layout = {true, 0}));
-    CHECK(&out, "\x82\xa5"
-                "bytes\x01\xa6layout\x00");
-}
-
-TEST(lists_maps_and_nested_records)
-{
-    static const char *const names[] = {"a", "b"};
-    static const struct rpc_number numbers[] = {{"x", 0.5}};
-    const double no = (double)NAN;
-    static const struct spread_map spread = {.min = 1};
-    struct rpc_output out;
-
     rpc_output_init(&out, 4096);
     rpc_write_record(&out, RECORD(latency_map, .queue = {1, no, no, no, no, 0.5}, .device = {0, no, no, no, no, no},
                                   .total = {0, no, no, no, no, no}));
@@ -56,20 +41,6 @@ TEST(lists_maps_and_nested_records)
                 "b\xa3"
                 "doc\xa1"
                 "d");
-    rpc_output_init(&out, 4096);
-    rpc_write_record(&out, RECORD(counters_reply, .verdict = "memory", .values = {1, rpc_each_number, numbers}));
-    assert_non_null(
-        memmem(out.bytes.data, out.bytes.end, "\xa6values\x81\xa1x\xcb\x3f\xe0\0\0\0\0\0\0\xa6stalls\x80", 27));
-    assert_int_equal(out.bytes.data[0], 0x8a); /* without `launch` and `others` */
-    rpc_output_free(&out);
-    rpc_output_init(&out, 4096);
-    rpc_write_record(&out, RECORD(row_map, .exec_us = &spread));
-    assert_int_equal(out.bytes.data[0], 0x89);
-    assert_non_null(memmem(out.bytes.data, out.bytes.end,
-                           "\xa7"
-                           "exec_us\x87\xa3min\xcb\x3f\xf0",
-                           14));
-    rpc_output_free(&out);
 }
 
 TEST(texts_are_utf8)

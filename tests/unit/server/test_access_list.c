@@ -1,43 +1,31 @@
-/* Lists of users and groups: what they take, and who is in them. */
+/* Lists of users and groups: who is in them, what they refuse, and how many they take. */
 #include <stdio.h>
 
 #include "server/account/access_list.h"
 #include "tests/support/unit.h"
 
-static struct access_list parsed(const char *text)
-{
-    struct access_list list;
-
-    MUST(access_list_parse("access.allow", text, &list, &e));
-    return list;
-}
-
-static bool has(const char *text, uid_t uid, gid_t gid)
-{
-    static const gid_t more[] = {70, 71};
-    struct access_list list = parsed(text);
-
-    return access_list_has(&list, uid, gid, more, 2);
-}
-
 TEST(test_who_is_in)
 {
-    assert_false(has("", 5, 6));
-    assert_false(has("owner", 5, 6));
-    assert_false(has(" ,, \t", 5, 6));
-    assert_true(has("*", 5, 6));
-    assert_true(has("5", 5, 6));
-    assert_true(has("4,5", 5, 6));
-    assert_true(has("4\t, 5 ,", 5, 6));
-    assert_false(has("6", 5, 6));
-    assert_false(has("@5", 5, 6));
-    assert_true(has("@6", 5, 6));
-    assert_true(has("@71", 5, 6));
-    assert_false(has("@72", 5, 6));
-    assert_true(has("root", 0, 6));
-    assert_true(has("@root", 5, 0));
-    assert_true(has("9, @70", 5, 6));
-    assert_true(has("4294967294", 4294967294U, 6));
+    static const struct {
+        const char *text;
+        uid_t uid;
+        gid_t gid;
+        bool in;
+    } lists[] = {
+        {"", 5, 6, false},    {"owner", 5, 6, false}, {" ,, \t", 5, 6, false},  {"*", 5, 6, true},
+        {"5", 5, 6, true},    {"4,5", 5, 6, true},    {"4\t, 5 ,", 5, 6, true}, {"6", 5, 6, false},
+        {"@5", 5, 6, false},  {"@6", 5, 6, true},     {"@71", 5, 6, true},      {"@72", 5, 6, false},
+        {"root", 0, 6, true}, {"@root", 5, 0, true},  {"9, @70", 5, 6, true},   {"4294967294", 4294967294U, 6, true},
+    };
+    static const gid_t more[] = {70, 71};
+
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        struct access_list list;
+
+        MUST(access_list_parse("access.allow", lists[i].text, &list, &e));
+        if (access_list_has(&list, lists[i].uid, lists[i].gid, more, 2) != lists[i].in)
+            fail_msg("\"%s\"", lists[i].text);
+    }
 }
 
 TEST(test_what_is_refused)
@@ -61,7 +49,7 @@ TEST(test_lists_are_bounded)
 
     for (unsigned i = 0; i < ACCESS_LIST_MAX; i++)
         length += (size_t)snprintf(text + length, sizeof(text) - length, "%u ", 1000 + i);
-    list = parsed(text);
+    MUST(access_list_parse("access.allow", text, &list, &e));
     assert_int_equal(list.n_users, ACCESS_LIST_MAX);
     snprintf(text + length, sizeof(text) - length, "5");
     MUST_FAIL(access_list_parse("access.deny", text, &list, &e), ERROR_LIMIT_EXCEEDED, "");

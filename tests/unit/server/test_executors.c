@@ -1,15 +1,12 @@
-/* The executors that `stats` and `clients` show, of a backend that says what the test wants. */
+/* The executors that `stats` and `clients` show, of a backend that says what the test wants. How rows are written:
+ * functional_executor and functional_identities. */
 #include <fcntl.h>
-#include <stdio.h>
 
-#include "codec/read.h"
-#include "rpc/output.h"
 #include "server/observe/executors.h"
 #include "server/peer/peers.h"
 #include "tests/support/unit.h"
-#include "util/clock.h"
 
-enum { ALICE = 1000, BOB = 1001, ADMINISTRATOR = 999 };
+enum { ALICE = 1000, BOB = 1001, ADMINISTRATOR = 999, NOBODY = -1 };
 
 static unsigned told(struct backend_device *device, struct backend_process *ret, unsigned max,
                      struct backend_process_counts *ret_counts);
@@ -23,9 +20,7 @@ static struct {
     struct connection viewer, alices, bobs;
     struct backend_process processes[BACKEND_MAX_PROCESSES];
     unsigned n, asked;
-    struct rpc_output out;
-    const unsigned char *rows[BACKEND_MAX_PROCESSES], *counts;
-    unsigned n_rows;
+    struct executor_rows rows;
 } f;
 
 static unsigned told(struct backend_device *device, struct backend_process *ret, unsigned max,
@@ -65,7 +60,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    rpc_output_free(&f.out);
     list_remove(&f.viewer.link);
     list_remove(&f.alices.link);
     list_remove(&f.bobs.link);
@@ -83,163 +77,56 @@ static uint64_t domain_of_user(uid_t uid)
 /* A process with pid 100, 101 … */
 static void process(enum backend_process_state state, uint64_t domain)
 {
-    f.processes[f.n] = (struct backend_process){.pid = 100 + (int)f.n,
-                                                .state = state,
-                                                .domain = domain,
-                                                .jobs = 4,
-                                                .started_ns = clock_now_ns() - UINT64_C(5000000000),
-                                                .device_ns = 2500000};
+    f.processes[f.n] = (struct backend_process){.pid = 100 + (int)f.n, .state = state, .domain = domain};
     f.n++;
 }
-
-/* ---- reading what was written ---- */
-
-static const unsigned char *value_of(const unsigned char *map, const char *key)
-{
-    struct codec_item head, item;
-    const unsigned char *at;
-
-    codec_read(map, &head);
-    assert_int_equal(head.type, CODEC_MAP);
-    at = head.next;
-    for (uint32_t i = 0; i < head.count; i++, at = codec_skip(item.next)) {
-        codec_read(at, &item);
-        if (item.count == strlen(key) && memcmp(item.text, key, item.count) == 0)
-            return item.next;
-    }
-    return NULL;
-}
-
-/* Its words and whole numbers: "pid=100 state=serving …". */
-static const char *said(const unsigned char *map)
-{
-    static char text[256];
-    struct codec_item head, key, value;
-    const unsigned char *at;
-    size_t n = 0;
-
-    codec_read(map, &head);
-    at = head.next;
-    for (uint32_t i = 0; i < head.count; i++, at = codec_skip(key.next)) {
-        codec_read(at, &key);
-        codec_read(key.next, &value);
-        if (value.type != CODEC_STR && value.type != CODEC_UINT)
-            continue;
-        n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%.*s=", n ? " " : "", (int)key.count, key.text);
-        if (value.type == CODEC_STR)
-            n += (size_t)snprintf(text + n, sizeof(text) - n, "%.*s", (int)value.count, value.text);
-        else
-            n += (size_t)snprintf(text + n, sizeof(text) - n, "%llu", (unsigned long long)value.u);
-    }
-    return text;
-}
-
-static double number_of(const unsigned char *map, const char *key)
-{
-    struct codec_item item;
-
-    codec_read(value_of(map, key), &item);
-    assert_int_equal(item.type, CODEC_FLOAT);
-    return item.f;
-}
-
-static void look_as(const struct connection *viewer)
-{
-    static struct executor_rows rows_of;
-    struct executor_counters_map counts;
-    struct codec_item rows;
-    const unsigned char *at;
-
-    rpc_output_free(&f.out);
-    rpc_output_init(&f.out, 1 << 16);
-    counts = executors_rows(viewer, &rows_of);
-    rpc_write_map(&f.out, 2);
-    rpc_write_text(&f.out, "executors");
-    rpc_write_list(&f.out, (struct rpc_values){rows_of.n, executors_each, &rows_of});
-    rpc_write_text(&f.out, "executor_counts");
-    rpc_write_record(&f.out, &executor_counters_map_record, &counts);
-    assert_false(f.out.bytes.failed);
-    at = f.out.bytes.data + f.out.bytes.start;
-    assert_ptr_equal(codec_skip(at), at + buffer_length(&f.out.bytes)); /* as many entries as maps say */
-    f.counts = value_of(at, "executor_counts");
-    codec_read(value_of(at, "executors"), &rows);
-    f.n_rows = rows.count;
-    at = rows.next;
-    for (unsigned i = 0; i < rows.count; i++, at = codec_skip(at))
-        f.rows[i] = at;
-}
-
-static void sees(const struct connection *viewer, unsigned n, const int *pids)
-{
-    look_as(viewer);
-    assert_int_equal(f.n_rows, n);
-    for (unsigned i = 0; i < n; i++)
-        assert_int_equal(strtol(said(f.rows[i]) + strlen("pid="), NULL, 10), pids[i]);
-}
-
-/* ---- tests ---- */
 
 #define EXECUTORS_TEST(name) TEST_WITH(name, set_up, tear_down)
 
 EXECUTORS_TEST(rows_say_whose_they_are)
 {
-    static const char *const rows[] = {
-        "pid=100 state=serving domain=common jobs=4",
-        "pid=101 state=spare jobs=4",
-        "pid=102 state=serving domain=user uid=1000 jobs=4",
-        "pid=103 state=serving domain=connection uid=1001 connection=3 client_pid=12 jobs=4",
-        "pid=104 state=ending domain=connection connection=77 jobs=4",
-        "pid=105 state=starting domain=user uid=0 jobs=4",
-    };
-    const struct connection gone = {.number = 77, .isolation = ISOLATE_CONNECTION};
-
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    process(PROCESS_SPARE, DOMAIN_COMMON);
-    process(PROCESS_SERVING, domain_of_user(ALICE));
-    process(PROCESS_SERVING, connection_domain(&f.bobs));
-    process(PROCESS_ENDING, connection_domain(&gone));
-    process(PROCESS_STARTING, domain_of_user(0));
-    sees(&f.viewer, 6, (const int[]){100, 101, 102, 103, 104, 105});
-
-    for (unsigned i = 0; i < 6; i++)
-        assert_string_equal(said(f.rows[i]), rows[i]);
-    assert_true(number_of(f.rows[0], "uptime_s") >= 5);
-    assert_true(number_of(f.rows[0], "device_us") == 2500);
-}
-
-EXECUTORS_TEST(others_see_no_row_of_other_users)
-{
     const struct connection gone = {.uid = ALICE, .number = 77, .isolation = ISOLATE_CONNECTION};
+    const struct {
+        enum backend_process_state state;
+        uint64_t domain;
+        bool has_domain;
+        enum isolation kind;
+        uint64_t number;
+        uid_t uid;
+        const struct connection *client;
+        bool alice_sees;
+    } all[] = {
+        {PROCESS_SERVING, DOMAIN_COMMON, true, ISOLATE_NONE, 0, (uid_t)NOBODY, NULL, true},
+        {PROCESS_SPARE, DOMAIN_COMMON, false, ISOLATE_NONE, 0, (uid_t)NOBODY, NULL, true},
+        {PROCESS_SERVING, domain_of_user(ALICE), true, ISOLATE_USER, ALICE, ALICE, NULL, true},
+        {PROCESS_STARTING, domain_of_user(0), true, ISOLATE_USER, 0, 0, NULL, false},
+        {PROCESS_ENDING, domain_of_user(UINT32_MAX - 1), true, ISOLATE_USER, UINT32_MAX - 1, UINT32_MAX - 1, NULL,
+         false},
+        {PROCESS_SERVING, connection_domain(&f.alices), true, ISOLATE_CONNECTION, 2, ALICE, &f.alices, true},
+        {PROCESS_SERVING, connection_domain(&f.bobs), true, ISOLATE_CONNECTION, 3, BOB, &f.bobs, false},
+        {PROCESS_ENDING, connection_domain(&gone), true, ISOLATE_CONNECTION, 77, (uid_t)NOBODY, NULL, false},
+    };
+    enum { N = sizeof(all) / sizeof(all[0]) };
 
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    process(PROCESS_SPARE, DOMAIN_COMMON);
-    process(PROCESS_SERVING, domain_of_user(ALICE));
-    process(PROCESS_SERVING, domain_of_user(BOB));
-    process(PROCESS_SERVING, connection_domain(&f.alices));
-    process(PROCESS_SERVING, connection_domain(&f.bobs));
-    process(PROCESS_ENDING, domain_of_user(BOB));
-    process(PROCESS_SERVING, connection_domain(&gone)); /* nobody's any more */
-    sees(&f.alices, 4, (const int[]){100, 101, 102, 104});
-}
+    for (unsigned i = 0; i < N; i++)
+        process(all[i].state, all[i].domain);
+    for (unsigned hers = 0; hers < 2; hers++) {
+        const struct executor_counters_map counts = executors_rows(hers ? &f.alices : &f.viewer, &f.rows);
+        const struct executor_row *row = f.rows.rows;
 
-EXECUTORS_TEST(a_backend_is_asked_once)
-{
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    sees(&f.bobs, 1, (const int[]){100});
-    assert_int_equal(f.asked, 1);
-    assert_string_equal(said(f.counts), "started=7 replaced=2 faults=1 jobs_ended=3");
-}
-
-EXECUTORS_TEST(without_executors_there_is_nothing)
-{
-    struct executors x;
-
-    process(PROCESS_SERVING, DOMAIN_COMMON);
-    f.devices[0].backend = f.devices[2].backend = &without;
-    sees(&f.viewer, 0, NULL);
-    assert_string_equal(said(f.counts), "started=0 replaced=0 faults=0 jobs_ended=0");
-    executors_look(&f.server, &x);
-    assert_int_equal(executors_pid(&x, DOMAIN_COMMON), 0);
+        for (unsigned i = 0; i < N; i++) {
+            if (hers && !all[i].alice_sees)
+                continue;
+            assert_int_equal(row->process->pid, 100 + i);
+            assert_true(row->has_domain == all[i].has_domain && row->kind == all[i].kind);
+            assert_true(row->kind == ISOLATE_NONE || row->number == all[i].number);
+            assert_true(row->uid == all[i].uid && row->client == all[i].client);
+            row++;
+        }
+        assert_int_equal(f.rows.n, row - f.rows.rows);
+        assert_int_equal(f.asked, hers + 1); /* of two devices of a backend one is asked */
+        assert_true(counts.started == 7 && counts.replaced == 2 && counts.faults == 1 && counts.jobs_ended == 3);
+    }
 }
 
 EXECUTORS_TEST(a_client_has_the_process_that_serves_it)
@@ -256,18 +143,7 @@ EXECUTORS_TEST(a_client_has_the_process_that_serves_it)
     assert_int_equal(executors_pid(&x, connection_domain(&f.bobs)), 104);
     assert_int_equal(executors_pid(&x, connection_domain(&f.alices)), 0);
     assert_int_equal(executors_pid(&x, domain_of_user(ALICE)), 0);
-}
-
-EXECUTORS_TEST(domains_can_be_read)
-{
-    const struct connection shared = {.uid = ALICE, .isolation = ISOLATE_NONE};
-    uint64_t number;
-
-    assert_int_equal(domain_kind(connection_domain(&shared), &number), ISOLATE_NONE);
-    assert_int_equal(domain_kind(domain_of_user(UINT32_MAX), &number), ISOLATE_USER);
-    assert_int_equal(number, UINT32_MAX);
-    assert_int_equal(domain_kind(domain_of_user(0), &number), ISOLATE_USER);
-    assert_int_equal(number, 0);
-    assert_int_equal(domain_kind(connection_domain(&f.bobs), &number), ISOLATE_CONNECTION);
-    assert_int_equal(number, f.bobs.number);
+    f.devices[0].backend = f.devices[2].backend = &without;
+    executors_look(&f.server, &x);
+    assert_true(x.n == 0 && x.counts.started == 0 && executors_pid(&x, DOMAIN_COMMON) == 0);
 }

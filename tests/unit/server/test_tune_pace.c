@@ -44,47 +44,30 @@ static double between_ms(struct tune_pace *p, struct device *d)
     return (double)(d->now_ns - begin_ns) * 1e-8;
 }
 
-TEST(a_still_device_is_measured_soon)
+TEST(a_tuning_that_a_client_waits_for)
 {
-    struct tune_pace p = {.since = FIRST_JOB};
-    struct device d = {.begun = FIRST_JOB};
+    static const struct {
+        unsigned running;
+        double each_us, least_ms, most_ms; /* between two measurements */
+    } devices[] = {
+        {0, 0, 0, 1.5},
+        /* One request after the other, of up to 25 us: one in eight hundred is there when a measurement begins. */
+        {1, 5, 799 * .005, 800 * .005 + 2e-3 * LOOK_US},
+        {1, 20, 799 * .020, 800 * .020 + 2e-3 * LOOK_US},
+        {1, 24, 799 * .024, 800 * .024 + 2e-3 * LOOK_US},
+        /* As many clients as there are jobs at a time have as many requests each. */
+        {8, 2, 6390 * .002, 6400 * .002 + 2e-3 * LOOK_US},
+        {1, 5000, 19, 21}, /* however busy the device is */
+    };
 
-    assert_true(between_ms(&p, &d) < 1.5);
-}
-
-/* One request after the other, of up to 25 us: one in eight hundred is there when a measurement begins. Of longer ones
- * there are fewer in 20 ms: see long_requests(). */
-TEST(requests_in_a_row)
-{
-    static const double lengths_us[] = {5, 20, 24};
-
-    for (unsigned i = 0; i < sizeof(lengths_us) / sizeof(lengths_us[0]); i++) {
+    for (unsigned i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
         struct tune_pace p = {.since = FIRST_JOB};
-        struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = lengths_us[i]};
-        const double jobs = between_ms(&p, &d) * 1e3 / lengths_us[i];
+        struct device d = {.begun = FIRST_JOB, .running = devices[i].running, .each_us = devices[i].each_us};
+        const double got = between_ms(&p, &d);
 
-        assert_true(jobs >= 799 && jobs < 800 + 2 * LOOK_US / lengths_us[i]);
+        if (!(got >= devices[i].least_ms && got < devices[i].most_ms))
+            fail_msg("device %u: %g ms", i, got);
     }
-}
-
-/* As many clients as there are jobs at a time have as many requests each. */
-TEST(requests_side_by_side)
-{
-    struct tune_pace p = {.since = FIRST_JOB};
-    struct device d = {.begun = FIRST_JOB, .running = 8, .each_us = 2};
-    const double jobs = between_ms(&p, &d) * 1e3 / 2;
-
-    assert_true(jobs > 6390 && jobs < 6400 + 2 * LOOK_US / 2);
-}
-
-/* A tuning that a client waits for measures after 20 ms, however busy the device is. */
-TEST(long_requests)
-{
-    struct tune_pace p = {.since = FIRST_JOB};
-    struct device d = {.begun = FIRST_JOB, .running = 1, .each_us = 5000};
-    const double waited_ms = between_ms(&p, &d);
-
-    assert_true(waited_ms > 19 && waited_ms < 21);
 }
 
 TEST(an_idle_tuning_waits_long_and_gives_up)

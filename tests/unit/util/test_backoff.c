@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "tests/support/unit.h"
-#include "util/backoff.h"
+#include "util/process.h"
 
 TEST(follows_the_vectors)
 {
@@ -31,18 +31,4 @@ TEST(follows_the_vectors)
     }
     fclose(file);
     assert_in_range(checked, 50, 1000);
-}
-
-/* However it ends, there are no more starts than this in an hour. */
-TEST(a_fault_loop_is_bounded)
-{
-    for (int served = 0; served < 2; served++) {
-        struct backoff b = {0};
-        uint64_t now = 1000000, end = now + 3600 * 1000;
-        unsigned starts = 0;
-
-        for (; now < end; starts++)
-            now += backoff_after(&b, served, now) + 1;
-        assert_in_range(starts, 10, served ? 10 + 1800 + 1 : 370);
-    }
 }

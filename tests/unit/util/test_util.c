@@ -6,37 +6,28 @@
 #include "util/idtable.h"
 #include "util/log.h"
 
-TEST(ids_are_not_reused)
-{
-    struct idtable t;
-    int a, b;
-    uint64_t first, second;
-
-    idtable_init(&t, 2);
-    first = idtable_add(&t, &a);
-    assert_true(first > 0);
-    assert_ptr_equal(idtable_remove(&t, first), &a);
-    second = idtable_add(&t, &b);
-    assert_true(second != first);
-    assert_null(idtable_get(&t, first));
-    assert_null(idtable_remove(&t, first));
-    assert_ptr_equal(idtable_get(&t, second), &b);
-    assert_null(idtable_get(&t, 0));
-    assert_null(idtable_get(&t, UINT64_MAX));
-    idtable_free(&t);
-}
-
-TEST(table_has_a_limit)
+TEST(ids_are_not_reused_and_have_a_limit)
 {
     struct idtable t;
     int x[40];
+    uint64_t first, id = 0;
 
     idtable_init(&t, 40);
-    for (int i = 0; i < 40; i++)
-        assert_true(idtable_add(&t, &x[i]) > 0);
+    first = idtable_add(&t, &x[0]);
+    assert_true(first > 0);
+    assert_ptr_equal(idtable_remove(&t, first), &x[0]);
+    for (int i = 0; i < 40; i++) {
+        id = idtable_add(&t, &x[i]);
+        assert_true(id > 0 && id != first);
+        assert_ptr_equal(idtable_get(&t, id), &x[i]);
+    }
     assert_int_equal(idtable_add(&t, &x[0]), 0);
     for (uint32_t i = 0; i < 40; i++)
         assert_ptr_equal(idtable_at(&t, i), &x[i]);
+    assert_null(idtable_get(&t, first));
+    assert_null(idtable_remove(&t, first));
+    assert_null(idtable_get(&t, 0));
+    assert_null(idtable_get(&t, UINT64_MAX));
     idtable_free(&t);
 }
 
@@ -69,11 +60,15 @@ static double percentile(const struct histogram *h, double p)
 
 TEST(percentiles_are_close)
 {
-    struct histogram *h = calloc(1, sizeof(*h));
+    struct histogram *h = calloc(2, sizeof(*h)), *same = h + 1;
+    uint64_t ns;
 
     assert_true(percentile(h, 0.5) == 0);
-    for (int i = 1; i <= 1000; i++)
+    for (int i = 1; i <= 1000; i++) {
         histogram_add(h, i * 0.37);
+        histogram_add_in(same, i * 0.37, histogram_bucket(i * 0.37, &ns));
+    }
+    assert_memory_equal(h, same, sizeof(*h));
     assert_true(h->min_us == 0.37 && h->max_us == 370.0);
     for (int p = 1; p <= 99; p++) {
         double exact = p * 3.7, got = percentile(h, p / 100.0);
@@ -82,6 +77,7 @@ TEST(percentiles_are_close)
     }
     histogram_add(h, 1e12); /* beyond the last bucket */
     histogram_add(h, 0);
+    assert_true(histogram_bucket(1e12, &ns) < HISTOGRAM_BUCKETS && histogram_bucket(-1, &ns) == 0);
     assert_true(percentile(h, 1) <= 1e12);
     free(h);
 }
@@ -128,23 +124,6 @@ TEST(lines_are_limited_by_the_second)
     assert_int_equal(held_back, 994); /* of 1001 */
     assert_true(log_limit_pass(&limit, now + second, 7, &held_back));
     assert_int_equal(held_back, 0);
-}
-
-TEST(a_duration_goes_into_several_histograms)
-{
-    struct histogram *one = calloc(2, sizeof(*one)), *two = one + 1;
-    uint64_t ns;
-
-    for (double us = 0.0004; us < 1e10; us *= 1.3) {
-        unsigned bucket = histogram_bucket(us, &ns);
-
-        assert_true(bucket < HISTOGRAM_BUCKETS);
-        histogram_add(one, us);
-        histogram_add_in(two, us, bucket);
-    }
-    assert_memory_equal(one, two, sizeof(*one));
-    assert_int_equal(histogram_bucket(-1, &ns), 0);
-    free(one);
 }
 
 TEST(what_is_old_fades)

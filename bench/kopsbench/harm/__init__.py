@@ -1,1 +1,0 @@
-"""Users whose kernels do harm, and clients that work beside them."""
