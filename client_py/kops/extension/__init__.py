@@ -45,7 +45,7 @@ class Function:
                 except _runtime.NoMatch as error:
                     wrong.append(f"{definition.shown}: {error}")
         kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
-        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong.values()))
+        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
 
     def __repr__(self) -> str:
         return f"<kops.extension.Function {self.__name__}>"

@@ -442,7 +442,7 @@ static void binding()
     x.sizes[0] = 1;
     EXPECT(!kops_call(2, &tensor, given, out, &count, &value) && value.d == 5);
     args[0] = KopsValue{};
-    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "TypeError");
+    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
     EXPECT(!kops_call(1, &flag, given, out, &count, &value) && value.n == 3);
     items = (const KopsValue *)value.p;

@@ -124,7 +124,7 @@ template <> struct FromPython<Tensor> {
     {
         if (value.tag != KOPS_TENSOR)
             refuse("a Tensor");
-        return Tensor(*tensors[value.i]);
+        return argument_tensor(value.i, tensors);
     }
 };
 template <class T> struct FromPython<std::optional<T>> {

@@ -53,10 +53,12 @@ class Argument
     {
     }
     template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
-    Argument(T number) : Argument(c10::Scalar(number))
+    Argument(T number)
     {
         if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
-            value_.n = value_.i < 0;
+            value_ = {KOPS_INT, (int64_t)number < 0, (int64_t)number, 0, nullptr};
+        else
+            *this = Argument(c10::Scalar(number));
     }
     Argument(const c10::Scalar &scalar)
     {
