@@ -529,8 +529,7 @@ template <class F> F wrap_pybind_function(F function)
 
 #define KOPS_DISPATCH_KEYS(_)                                                                                          \
     _(CPU)                                                                                                             \
-    _(CUDA) _(Meta) _(Autograd) _(AutogradCPU) _(AutogradCUDA) _(CompositeImplicitAutograd)                            \
-        _(CompositeExplicitAutograd)
+    _(CUDA) _(Meta) _(Autograd) _(AutogradCPU) _(AutogradCUDA) _(CompositeImplicitAutograd) _(CompositeExplicitAutograd)
 #define _(KEY) KEY,
 enum class DispatchKey { KOPS_DISPATCH_KEYS(_) };
 #undef _

@@ -52,8 +52,7 @@ class Argument
     Argument(std::nullopt_t)
     {
     }
-    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
-    Argument(T number)
+    template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0> Argument(T number)
     {
         if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
             value_ = {KOPS_INT, (int64_t)number < 0, (int64_t)number, 0, nullptr};
