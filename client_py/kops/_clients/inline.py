@@ -159,7 +159,7 @@ def load_inline(
     those that ask for something that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
     """
     _check_torch_only(torch_only)
-    checked_fallback(fallback)
+    fallback = checked_fallback(fallback)
     cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
     options, folders = of_nvcc(extra_cuda_cflags or ())
     folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
@@ -194,7 +194,7 @@ def _load_files(
     from .. import extension
 
     _check_torch_only(torch_only)
-    checked_fallback(fallback)
+    fallback = checked_fallback(fallback)
     options, folders = of_nvcc(extra_cuda_cflags or ())
     folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
     paths = [Path(source) for source in sources]

@@ -22,7 +22,7 @@ from .._source.geometry import Geometry
 from .._source.signature import Declared, NotParsed, Param
 from .._source.source import parameters_found
 from .._tensors.adapters import adapter_of
-from .kernels import Code, Kernel, launches_none
+from .kernels import Code, Kernel, lacks_gpu
 
 
 def is_number(value: Any) -> bool:
@@ -99,7 +99,7 @@ class Untyped:
     def parameters(self) -> tuple[tuple[Declared | None, int], ...]:
         """What the source says of each parameter, and its bytes as compiled, 0 where nothing is compiled."""
         if self._parameters is None:
-            interprets = self.fallback is not None and launches_none(self.client._live())
+            interprets = self.fallback is not None and lacks_gpu(self.client)
             sizes = () if interprets else self.attributes.params
             try:
                 found = parameters_found(self.code.scan, self.entry)
