@@ -3,6 +3,7 @@ torch's."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .._base.compiled import native
-from .._base.errors import BadArgument, Unsupported
+from .._base.errors import BadArgument, CompileFailed, Unsupported
 from .._base.records import Entry
 from .._kernels.formulas import Elementwise, Reduction
 from .._kernels.kernels import Code, Kernel, checked_fallback
@@ -156,9 +157,15 @@ def load_inline(
     of nvcc that change nothing here (-O…); their macros, and those of `extra_cflags`, are the host's, too. Headers of
     `extra_include_paths` are sent along. `grid` to `signatures` are for kernels that are loaded. `verbose` prints the compiler's
     warnings of kernels. `client` is the default client's place to run. torch's other options have no meaning here and are taken, but for
-    those that ask for something that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
+    those that ask for something that cannot be: `extra_ldflags`, `sycl_sources`. With `is_python_module=False` the functions of a
+    TORCH_LIBRARY are torch's ops alone. With `fallback="torch"` torch compiles what does not compile here, once for all processes.
     """
-    _check_torch_only(torch_only)
+    if fallback == "torch":
+        return _or_torch("load_inline", load_inline, client, {
+            "name": name, "cpp_sources": cpp_sources, "cuda_sources": cuda_sources, "functions": functions, "extra_cflags": extra_cflags,
+            "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths, "verbose": verbose, **torch_only,
+        })  # fmt: skip
+    in_python = _check_torch_only(torch_only)
     fallback = checked_fallback(fallback)
     cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
     options, folders = of_nvcc(extra_cuda_cflags or ())
@@ -172,7 +179,8 @@ def load_inline(
 
         named = docs or dict.fromkeys(entries or (), "")
         sources = [("cuda.cu", cuda), ("main.cpp", cpp)]
-        return extension.compile(client, name, sources, named, [(f"{name}.cu", cuda)], options, files, fallback, extra_cflags or ())
+        made = extension.compile(client, name, sources, named, [(f"{name}.cu", cuda)], options, files, fallback, extra_cflags or ())
+        return made if in_python else made.__file__
     if not cuda.strip():
         raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
     text = blank([cuda])[0] if native is not None else cuda
@@ -185,16 +193,11 @@ def load_inline(
     return module
 
 
-def _load_files(
+def gathered(
     name: str, sources: Iterable[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
     extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
-    verbose: bool = False, client: Client | None = None, fallback: str | None = None, **torch_only: Any,
-) -> Any:  # fmt: skip
-    """torch's load of files."""
-    from .. import extension
-
-    _check_torch_only(torch_only)
-    fallback = checked_fallback(fallback)
+) -> dict[str, Any]:  # fmt: skip
+    """What `extension.compile` takes, of files and the headers that they include."""
     options, folders = of_nvcc(extra_cuda_cflags or ())
     folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
     paths = [Path(source) for source in sources]
@@ -206,7 +209,37 @@ def _load_files(
         why = f"{name}: no source has a PYBIND11_MODULE, which says what Python calls; kernels alone: kops.load(path)"
         raise BadArgument(why, {"key": "sources"})
     cuda = [(Path(path).name, text) for path, text in texts if path.endswith((".cu", ".cuh"))]
-    return extension.compile(client or default_client(), name, texts, None, cuda, options, files, fallback, extra_cflags or ())
+    return {
+        "name": name, "sources": texts, "functions": None, "device_sources": cuda, "options": options, "files": files,
+        "host_options": list(extra_cflags or ()),
+    }  # fmt: skip
+
+
+def _load_files(
+    name: str, sources: Sequence[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
+    extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
+    verbose: bool = False, client: Client | None = None, fallback: str | None = None, **torch_only: Any,
+) -> Any:  # fmt: skip
+    """torch's load of files."""
+    from .. import extension
+
+    how = {"extra_cflags": extra_cflags, "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths}
+    if fallback == "torch":
+        given = {"name": name, "sources": [os.path.abspath(source) for source in sources], "verbose": verbose, **how, **torch_only}
+        return _or_torch("load", _load_files, client, given)
+    in_python = _check_torch_only(torch_only)
+    made = extension.compile(client or default_client(), **gathered(name, sources, **how), fallback=checked_fallback(fallback))
+    return made if in_python else made.__file__
+
+
+def _or_torch(function: str, ours: Callable[..., Any], client: Client | None, given: dict[str, Any]) -> Any:
+    """`fallback="torch"`: what does not compile here is torch's own to compile."""
+    try:
+        return ours(**given, client=client)
+    except (BadArgument, CompileFailed, Unsupported) as why:
+        from ..extension.building import by_torch
+
+        return by_torch(function, why, {key: value for key, value in given.items() if value is not None})
 
 
 # Libraries whose functions host code reaches where torch has loaded them.
@@ -242,10 +275,9 @@ def _are_kernels(name: str, entries: Iterable[str], cpp: str, cuda: str, files: 
     return False
 
 
-def _check_torch_only(given: Mapping[str, Any]) -> None:
+def _check_torch_only(given: Mapping[str, Any]) -> bool:
+    """Raises for arguments of torch's that cannot be. Whether a module of Python is wanted, and not its functions as torch's ops alone."""
     for key, value in given.items():
-        if key in WITHOUT_MEANING:
-            continue
         if key == "extra_ldflags":
             other = next((flag for flag in value or () if _OF_CUDA.fullmatch(flag) is None), None)
             if other is not None:
@@ -254,10 +286,13 @@ def _check_torch_only(given: Mapping[str, Any]) -> None:
             if value:
                 raise BadArgument("sycl_sources: only CUDA is compiled", {"key": key})
         elif key == "is_python_module":
+            if not value and importlib.util.find_spec("torch") is None:
+                raise Unsupported("is_python_module=False: the functions would be torch's ops, and there is no torch", {"key": key})
             if not value:
-                raise BadArgument("is_python_module=False: a module is what this returns", {"key": key})
-        else:
+                importlib.import_module("torch")
+        elif key not in WITHOUT_MEANING:
             raise TypeError(f"load_inline() has no argument {key!r}")
+    return bool(given.get("is_python_module", True))
 
 
 # Classes with the shape of CuPy's RawKernel and RawModule

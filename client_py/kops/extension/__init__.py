@@ -11,12 +11,12 @@ loads them in milliseconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import BadArgument, Client
 from .._companions import macros
-from . import _builder, _runtime
+from . import _builder, _ops, _runtime
 from ._abi import declared
 from ._builder import Unit
 from ._kernels import Kernels, SeveralKernels
@@ -54,8 +54,8 @@ class Function:
 class Extension:
     """A compiled extension: its functions are attributes."""
 
-    def __init__(self, name: str, functions: Mapping[str, Function]) -> None:
-        self.__name__ = name
+    def __init__(self, name: str, path: str, functions: Mapping[str, Function]) -> None:
+        self.__name__, self.__file__ = name, path
         self._functions = dict(functions)
 
     def __getattr__(self, name: str) -> Function:
@@ -63,6 +63,9 @@ class Extension:
         if found is None:
             raise AttributeError(f"{self!r} has no function {name}; it has {', '.join(self.__dict__.get('_functions', ()))}")
         return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._functions]
@@ -109,8 +112,11 @@ def compile(
     else:
         kernels = SeveralKernels(client, device_sources or [(f"{name}.cu", "")], options, files, fallback)
     kernels.compile()
-    library = _runtime.load(str(_builder.build(name, units, defines, files)))
+    path = str(_builder.build(name, units, defines, files))
+    library = _runtime.load(path)
     found: dict[str, list[Any]] = {}
     for definition in declared(library.definitions):
         found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
-    return Extension(name, {key: Function(library, definitions, kernels) for key, definitions in found.items()})
+    functions_of = {key: Function(library, definitions, kernels) for key, definitions in found.items()}
+    _ops.register(library.definitions, functions_of)
+    return Extension(name, path, functions_of)

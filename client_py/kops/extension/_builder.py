@@ -27,7 +27,7 @@ from ..interpret._compiler import is_mine
 from . import headers
 
 COMPILE_SECONDS = 300
-KEEP = {"extension": 256, "prefix": 4}  # in the cache
+KEEP = {"extension": 256, "prefix": 4, "torch": 64}  # in the cache
 _PREFIX = "#include <torch/extension.h>\n#include <kops/entry.h>\n"
 _FLAGS = ("-std=c++17", "-w", "-O0", "-fPIC", "-pthread", "-Wno-narrowing", "-fno-strict-aliasing", "-fwrapv")
 _OF_GCC = ("-fno-gnu-unique",)  # variables of a header are the object's own, though others have the header, too
@@ -81,7 +81,7 @@ def directory() -> Path:
     return _objects("extension")
 
 
-def _hash(*parts: str | bytes) -> str:
+def hashed(*parts: str | bytes) -> str:
     digest = hashlib.blake2b(digest_size=20)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -95,11 +95,11 @@ def _headers() -> str:
     here = headers.INCLUDE.parent
     paths = [*headers.INCLUDE.rglob("*"), *here.glob("*.txt"), here / "headers.py"]
     texts = [part for path in sorted(paths) if path.is_file() for part in (str(path.relative_to(here)), path.read_bytes())]
-    return _hash(_PREFIX, *texts)
+    return hashed(_PREFIX, *texts)
 
 
 @contextlib.contextmanager
-def _locked(key: str) -> Iterator[None]:
+def locked(key: str) -> Iterator[None]:
     """One process at a time makes what has this key. The files of the locks are few, and stay."""
     with open(directory() / f"lock-{key[:2]}", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -159,14 +159,14 @@ def _run(command: Sequence[str], folder: str, name: str) -> None:
 
 def _prefix(using: Compiler) -> Path:
     """The folder with the headers, of which one is precompiled."""
-    key = _hash(using.identity, _headers(), *_FLAGS, *_OF_GCC)
+    key = hashed(using.identity, _headers(), *_FLAGS, *_OF_GCC)
     path = directory() / f"prefix-{key}"
     output = "prefix.h.pch" if using.is_clang else "prefix.h.gch"
     if (path / output).is_file():
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
-    with _locked(key), tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    with locked(key), tempfile.TemporaryDirectory(dir=path.parent) as folder:
         if not path.is_dir():
             written = Path(folder, "headers")
             shutil.copytree(headers.INCLUDE, written)  # one place for all installations: a compiler knows headers by their paths
@@ -220,14 +220,14 @@ def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, st
     using = compiler(os.environ.get("CXX", ""))
     texts = [f'#line 1 "{_quoted(unit.name)}"\n{host_text(unit.text)}\n' for unit in units]
     headers = {name: f'#line 1 "{_quoted(name)}"\n{host_text(text)}' for name, text in sorted(files.items())}
-    key = _hash(using.identity, _headers(), *_FLAGS, *_LINK, defines, *texts, "", *(part for item in headers.items() for part in item))
+    key = hashed(using.identity, _headers(), *_FLAGS, *_LINK, defines, *texts, "", *(part for item in headers.items() for part in item))
     path = directory() / f"extension-{key}.so"
     if is_mine(path):
         with contextlib.suppress(OSError):
             os.utime(path)
         return path
     prefix = _prefix(using)
-    with _locked(key):
+    with locked(key):
         if is_mine(path):
             return path
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
