@@ -129,15 +129,20 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
     return write(client, path, **options)
 
 
-_LATE = ("interpret", "judge", "profiler", "ray", "torch")
+_OF_COMPANIONS = {
+    **dict.fromkeys(("BuildExtension", "CUDAExtension", "CppExtension"), "kops.extension.building"),
+}  # fmt: skip
+_LATE = ("extension", "interpret", "judge", "profiler", "ray", "torch")
 
 
 def __getattr__(name: str) -> _Any:
-    """`kops.interpret`, `kops.judge`, `kops.profiler`, `kops.ray` and `kops.torch` are imported when they are first used."""
-    if name not in _LATE:
+    """`kops.extension`, `kops.interpret` and the others of these are imported when they are first used."""
+    if name not in _LATE and name not in _OF_COMPANIONS:
         raise AttributeError(f"module 'kops' has no attribute {name!r}")
     import importlib
 
+    if name in _OF_COMPANIONS:
+        return getattr(importlib.import_module(_OF_COMPANIONS[name]), name)
     return importlib.import_module(f"kops.{name}")
 
 
@@ -145,4 +150,4 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     late = [name for name in _LATE if name not in ("ray", "torch") or find_spec(name) is not None]
-    return sorted([*__all__, *late, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*__all__, *late, *_OF_COMPANIONS, *(name for name in globals() if name.startswith("__"))])

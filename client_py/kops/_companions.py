@@ -1,5 +1,6 @@
-"""The private names of the package that its companions may use. `kops.interpret`, `kops.judge`, `kops.profiler` and `kops.ray` import
-public names, `from .. import Client`, and names listed here, `from .._companions import texts`. The lint refuses all others.
+"""The private names of the package that its companions may use. `kops.interpret`, `kops.extension`, `kops.judge`, `kops.profiler` and
+`kops.ray` import public names, `from .. import Client`, and names listed here, `from .._companions import texts`. The lint refuses all
+others.
 
 Names that need NumPy are imported when they are first asked for: a profile, say, does without NumPy.
 """
@@ -31,6 +32,7 @@ from ._clients import inline
 from ._clients.client import Client
 from ._kernels.formulas import Formula
 from ._kernels.kernels import BaseKernel, Bound, Code
+from ._kernels.untyped import Form, on_stream
 from ._memory.exports import allocations
 from ._session.link import Call
 from ._session.plain import PlainLink
@@ -42,7 +44,8 @@ from ._source.hostcode import blank
 from ._source.options import macros, standard
 from ._source.scalars import convert, structure, to_bytes
 from ._source.signature import fault, parse
-from ._source.source import closing, scan, template_of
+from ._source.source import closing, parameter_names, scan, template_of
+from ._source.source import names as kernel_names
 from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 from ._source.types import type_of
 
@@ -93,9 +96,10 @@ def wire_dtype(array: Array) -> str:
 
 __all__ = [
     "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_STANDARDS", "NAME", "NAMES", "NUMBER", "OPS", "OURS", "STRING", "VERSION",
-    "BaseKernel", "Bound", "Call", "Calls", "Code", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch", "Token",
-    "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement", "drive",
-    "empty", "fault", "find_device", "image", "inline", "intervals", "log", "macros", "native", "numbers_of", "numpy", "on_device",
-    "parse", "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens",
-    "truest_timing", "type_of", "view_of", "warn", "wire_dtype",
+    "BaseKernel", "Bound", "Call", "Calls", "Code", "Form", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch",
+    "Token", "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement",
+    "drive", "empty", "fault", "find_device", "image", "inline", "intervals", "kernel_names", "log", "macros", "native",
+    "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view", "reach_of", "scan", "standard",
+    "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing", "type_of", "view_of", "warn",
+    "wire_dtype",
 ]  # fmt: skip

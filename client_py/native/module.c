@@ -75,7 +75,7 @@ static PyMethodDef methods[] = {
     {"compare_bytes", compare_bytes, METH_VARARGS,
      "compare_bytes(a, b, size): whether the bytes at two addresses are equal."},
     {"blank", source_blank, METH_O, "blank(texts): the texts of one program without host code, all as bytes."},
-    {"host_parts", source_host_parts, METH_O, "host_parts(text): where in the bytes host code begins and ends."},
+    {"host_cxx", source_host_cxx, METH_O, "host_cxx(text): a CUDA source, as bytes, as plain C++ for the host."},
     {"expression", source_expression, METH_VARARGS,
      "expression(text, names, integers, multiprocessors): the value, or the program where a value is symbolic."},
     {"check_declaration", source_check_declaration, METH_O,

@@ -136,7 +136,7 @@ PyObject *compare_bytes(PyObject *module, PyObject *args);
 /* ---- source.c ---- */
 
 PyObject *source_blank(PyObject *module, PyObject *list);
-PyObject *source_host_parts(PyObject *module, PyObject *bytes);
+PyObject *source_host_cxx(PyObject *module, PyObject *bytes);
 PyObject *source_expression(PyObject *module, PyObject *arguments);
 PyObject *source_check_declaration(PyObject *module, PyObject *params);
 

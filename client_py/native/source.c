@@ -6,6 +6,7 @@
 #include "here/kernel.h"
 #include "python_native.h"
 #include "source/hostcode.h"
+#include "source/hostcxx.h"
 
 /* ---- host code ---- */
 
@@ -44,31 +45,21 @@ done:
     return made;
 }
 
-static void add_part(void *list, size_t start, size_t end)
+/* host_cxx(text): a CUDA source as plain C++ for the host, both as bytes. */
+PyObject *source_host_cxx(PyObject *module, PyObject *bytes)
 {
-    PyObject *part = PyErr_Occurred() ? NULL : Py_BuildValue("nn", (Py_ssize_t)start, (Py_ssize_t)end);
-
-    if (part)
-        PyList_Append(list, part);
-    Py_XDECREF(part);
-}
-
-/* host_parts(text): where in the bytes host code begins and ends, a pair for each function, declaration and variable.
- */
-PyObject *source_host_parts(PyObject *module, PyObject *bytes)
-{
-    struct hostcode_text text = {.text = PyBytes_AsString(bytes), .found = add_part, .data = PyList_New(0)};
+    const char *text = PyBytes_AsString(bytes);
+    PyObject *made = NULL;
+    size_t length = 0;
+    char *cxx;
 
     (void)module;
-    if (!PyErr_Occurred()) {
-        text.length = (size_t)PyBytes_Size(bytes);
-        if (hostcode_blank(&text, 1) < 0)
-            PyErr_NoMemory();
-        free(text.blanked);
-    }
-    if (PyErr_Occurred())
-        Py_CLEAR(text.data);
-    return text.data;
+    if (!text)
+        return NULL;
+    cxx = hostcxx_of(text, (size_t)PyBytes_Size(bytes), &length);
+    made = cxx ? PyBytes_FromStringAndSize(cxx, (Py_ssize_t)length) : PyErr_NoMemory();
+    free(cxx);
+    return made;
 }
 
 /* ---- expressions ---- */

@@ -18,6 +18,14 @@ pytestmark = [
     compiled_only, pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="the interpreter needs a compiler"),
 ]  # fmt: skip
 SIGNATURE = "out float* c, const float* a, const float* b, int n"
+TWICE = """#include <torch/extension.h>
+__global__ void twice_kernel(const float* x, float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = 2 * x[i]; }
+torch::Tensor twice(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    twice_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+"""
 HOW = {"grid": "ceil_div(n, 256)", "block": 256, "fallback": "interpret"}
 
 
@@ -35,6 +43,31 @@ _double.__annotations__ = {"y": "out float*", "x": "const float*", "n": "int"}
 def arrays() -> Any:
     rng = numpy.random.default_rng()
     return [rng.standard_normal(1000).astype("float32") for _ in range(3)]
+
+
+def test_the_environment_asks_for_the_interpreter(monkeypatch: pytest.MonkeyPatch, arrays: Any) -> None:
+    """KOPS_INTERPRET=1: programs as they are run without a daemon."""
+    monkeypatch.setenv("KOPS_SOCKET", "/nowhere/kopsd.sock")
+    monkeypatch.setenv("KOPS_AUTOSTART", "0")
+    c, a, b = arrays
+    kern = kops.kernel(ADD2, "add2_kernel", SIGNATURE, "ceil_div(n, 256)", 256)
+    with pytest.raises(kops.ConnectFailed):
+        kern(c, a, b, 1000)
+    monkeypatch.setenv("KOPS_INTERPRET", "1")
+    kern = kops.kernel(ADD2, "add2_kernel", SIGNATURE, "ceil_div(n, 256)", 256)
+    assert kern(c, a, b, 1000) is c and numpy.array_equal(c, a + b)
+    kern[4, 256](c, b, b, 1000)
+    assert numpy.array_equal(c, b + b)
+    kops.RawKernel(ADD2, "add2_kernel")((4,), (256,), (c, a, a, 1000))
+    assert numpy.array_equal(c, a + a)
+    kops.RawModule(code=ADD2).get_function("add2_kernel")((4,), (256,), (c, a, b, 1000))
+    assert numpy.array_equal(c, a + b) and numpy.array_equal(kops.elementwise("x + y")(a, b), a + b)
+    assert numpy.allclose(kops.reduce("x", "a + b", identity=0)(a), a.sum(), atol=1e-3)
+    mod = kops.load_inline("unchanged", "torch::Tensor twice(torch::Tensor x);", TWICE, ["twice"])
+    assert numpy.array_equal(mod.twice(a), 2 * a)
+    monkeypatch.setenv("KOPS_INTERPRET", "0")
+    with pytest.raises(kops.ConnectFailed):
+        kops.kernel(ADD2, "add2_kernel", SIGNATURE, "ceil_div(n, 256)", 256)(c, a, b, 1000)
 
 
 def test_kernels(daemon: FakeDaemon, arrays: Any) -> None:

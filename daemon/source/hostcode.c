@@ -39,6 +39,7 @@ struct words {
 struct program {
     struct words marks;    /* macros that mark device code */
     struct words whole;    /* macros that stand alone: whole functions, or the begin or end of a scope */
+    struct words hosts;    /* macros that make a whole function: of the host, unless they are among the marks */
     struct words declared; /* functions that an earlier declaration marked for the device */
 };
 
@@ -116,49 +117,6 @@ static bool marks_device(const struct program *p, const struct tokens *t, size_t
     return token_is_one_of(t, i, device_marks) || words_have(&p->marks, text, length) || looks_like_mark(text, length);
 }
 
-static bool is_pair(const struct tokens *t, size_t i, char first, char second)
-{
-    return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
-           t->list[i].start + 1 == t->list[i + 1].start;
-}
-
-/* `a < b` with blanks around it is a comparison more often than a template's arguments. */
-static bool is_spaced(const struct tokens *t, size_t i)
-{
-    const struct token *list = t->list;
-
-    return i && i + 1 < t->n && !token_is(t, i - 1, "template") &&
-           list[i - 1].start + list[i - 1].length < list[i].start && list[i].start + 1 < list[i + 1].start;
-}
-
-static size_t skip_nested(const struct tokens *t, size_t i, size_t end, bool comparisons)
-{
-    unsigned depth = 0;
-
-    while (i < end) {
-        if (is_pair(t, i, '<', '<') || is_pair(t, i, '<', '=') || is_pair(t, i, '>', '=')) {
-            i += 2; /* an operator */
-            continue;
-        }
-        if (token_is_mark(t, i, '<') && !(comparisons && depth && is_spaced(t, i)))
-            depth++;
-        else if (token_is_mark(t, i, '>') && !is_pair(t, i - 1, '-', '>') && --depth == 0)
-            return i + 1;
-        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? tokens_skip_group(t, i) : i + 1;
-    }
-    return SIZE_MAX;
-}
-
-/* i is at '<'; returns the index behind its '>'. */
-static size_t skip_angles(const struct tokens *t, size_t i, size_t end)
-{
-    size_t behind = skip_nested(t, i, end, false);
-
-    if (behind == SIZE_MAX)
-        behind = skip_nested(t, i, end, true);
-    return behind == SIZE_MAX ? end : behind;
-}
-
 static size_t skip_operator(const struct tokens *t, size_t i, size_t end)
 {
     if (token_is_mark(t, i + 1, '(') && token_is_mark(t, i + 2, ')'))
@@ -178,7 +136,7 @@ static size_t read_word(struct scan *s, size_t i, size_t end, struct head *h)
                   words_have(&s->program->marks, t->text + t->list[i].start, t->list[i].length);
     }
     if (token_is(t, i, "template") && token_is_mark(t, i + 1, '<'))
-        return skip_angles(t, i + 1, end);
+        return tokens_skip_angles(t, i + 1, end);
     if ((token_is_one_of(t, i, attributes) || token_is(t, i, "requires")) && token_is_mark(t, i + 1, '('))
         return tokens_skip_group(t, i + 1);
     if (token_is(t, i, "operator") && !h->parentheses) {
@@ -210,11 +168,11 @@ static struct head read_head(struct scan *s, size_t start, size_t end)
             h.parentheses = h.parentheses || (token_is_mark(t, i, '(') && !h.assigned);
             i = tokens_skip_group(t, i);
         } else if (token_is_mark(t, i, '<') && !h.parentheses && !h.assigned) {
-            i = skip_angles(t, i, end);
-        } else if (is_pair(t, i, ':', ':')) {
+            i = tokens_skip_angles(t, i, end);
+        } else if (tokens_are_pair(t, i, ':', ':')) {
             i += 2;
         } else {
-            h.arrow = h.arrow || (h.parentheses && is_pair(t, i, '-', '>'));
+            h.arrow = h.arrow || (h.parentheses && tokens_are_pair(t, i, '-', '>'));
             h.colon = h.colon || (h.parentheses && token_is_mark(t, i, ':'));
             h.assigned = h.assigned || token_is_mark(t, i, '=');
             i++;
@@ -242,16 +200,6 @@ static void blank(struct scan *s, size_t start, size_t end)
             s->out[at] = ' ';
     }
     s->changed = true;
-}
-
-/* The statement, up to before the token `end`, is for the host. */
-static void drop(struct scan *s, size_t end)
-{
-    const struct token *first = &s->t->list[s->start], *last = &s->t->list[end - 1];
-
-    if (s->out && s->given->found)
-        s->given->found(s->given->data, first->start, last->start + last->length);
-    blank(s, s->start, end);
 }
 
 static bool is_faulty(const struct scan *s, size_t start, size_t end)
@@ -322,7 +270,7 @@ static size_t open_brace(struct scan *s, size_t i)
         return tokens_skip_group(t, i);
     i = tokens_skip_group(t, i);
     if (is_for_host(s, &h) || (!h.sure && is_faulty(s, s->start, i)))
-        drop(s, i);
+        blank(s, s->start, i);
     s->start = i;
     return i;
 }
@@ -363,7 +311,7 @@ static void end_statement(struct scan *s, size_t i)
     if (!h.parentheses && (h.constant || h.constant_expression))
         return;
     if (is_for_host(s, &h))
-        drop(s, i + 1);
+        blank(s, s->start, i + 1);
 }
 
 static void close_brace(struct scan *s, size_t i)
@@ -405,6 +353,15 @@ static bool stands_alone(const struct scan *s, size_t name, size_t behind)
            token_is_one_of(s->t, behind, begins);
 }
 
+/* BIND(f) in place of a whole function. */
+static bool is_host_function(const struct scan *s, size_t name, size_t behind)
+{
+    const struct token *n = &s->t->list[name];
+
+    return !token_is_mark(s->t, behind, ';') && !token_is_mark(s->t, behind, '{') &&
+           words_have(&s->program->hosts, s->t->text + n->start, n->length) && !marks_device(s->program, s->t, name);
+}
+
 static void scan(struct scan *s)
 {
     const struct tokens *t = s->t;
@@ -416,8 +373,13 @@ static void scan(struct scan *s)
             const size_t name = i - 1;
 
             i = tokens_skip_group(t, i);
-            if (name == s->start && stands_alone(s, name, i))
-                s->start = i;
+            if (name != s->start)
+                continue;
+            if (is_host_function(s, name, i))
+                blank(s, name, i);
+            else if (!stands_alone(s, name, i))
+                continue;
+            s->start = i;
         } else if (token_is_mark(t, i, '{')) {
             i = open_brace(s, i);
         } else if (token_is_mark(t, i, '}')) {
@@ -425,7 +387,7 @@ static void scan(struct scan *s)
         } else if (token_is_mark(t, i, ';')) {
             end_statement(s, i);
             s->start = ++i;
-        } else if (is_pair(t, i, ':', ':')) {
+        } else if (tokens_are_pair(t, i, ':', ':')) {
             i += 2;
         } else if (token_is_mark(t, i, ':') && i == s->start + 1 && token_is_one_of(t, i - 1, access)) {
             s->start = ++i;
@@ -463,6 +425,8 @@ static int read_define(struct program *p, const char *text, size_t length)
         braces += token_is_mark(&t, i, '{') - token_is_mark(&t, i, '}');
     if (braces) /* NAMESPACE_BEGIN */
         words_add(&p->whole, t.text + t.list[1].start, t.list[1].length);
+    else if (token_is_mark(&t, 2, '(') && token_is_mark(&t, t.n - 1, '}'))
+        words_add(&p->hosts, t.text + t.list[1].start, t.list[1].length);
     for (size_t i = 2; i < t.n; i++)
         if (marks_device(p, &t, i)) {
             words_add(&p->marks, t.text + t.list[1].start, t.list[1].length);

@@ -20,10 +20,7 @@ struct hostcode_text {
     const char *text; /* borrowed */
     size_t length;
     const unsigned char *faults; /* NULL, or for each byte whether a compiler found a fault in its line */
-    /* NULL, or called in the text's order with the place of each function, declaration and variable that goes. */
-    void (*found)(void *data, size_t start, size_t end);
-    void *data;
-    char *blanked; /* set on success: `length` bytes and a NUL; the caller frees it */
+    char *blanked;               /* set on success: `length` bytes and a NUL; the caller frees it */
     bool changed;
 };
 

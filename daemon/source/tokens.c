@@ -1,6 +1,7 @@
 #include "source/tokens.h"
 
 #include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,4 +339,46 @@ size_t tokens_skip_group(const struct tokens *t, size_t i)
             return skip_conditions(t, i + 1, n);
     }
     return t->n;
+}
+
+bool tokens_are_pair(const struct tokens *t, size_t i, char first, char second)
+{
+    return token_is_mark(t, i, first) && token_is_mark(t, i + 1, second) &&
+           t->list[i].start + 1 == t->list[i + 1].start;
+}
+
+/* `a < b` with blanks around it is a comparison more often than a template's arguments. */
+static bool is_spaced(const struct tokens *t, size_t i)
+{
+    const struct token *list = t->list;
+
+    return i && i + 1 < t->n && !token_is(t, i - 1, "template") &&
+           list[i - 1].start + list[i - 1].length < list[i].start && list[i].start + 1 < list[i + 1].start;
+}
+
+static size_t skip_nested(const struct tokens *t, size_t i, size_t end, bool comparisons)
+{
+    unsigned depth = 0;
+
+    while (i < end) {
+        if (tokens_are_pair(t, i, '<', '<') || tokens_are_pair(t, i, '<', '=') || tokens_are_pair(t, i, '>', '=')) {
+            i += 2; /* an operator */
+            continue;
+        }
+        if (token_is_mark(t, i, '<') && !(comparisons && depth && is_spaced(t, i)))
+            depth++;
+        else if (token_is_mark(t, i, '>') && !tokens_are_pair(t, i - 1, '-', '>') && --depth == 0)
+            return i + 1;
+        i = token_is_mark(t, i, '(') || token_is_mark(t, i, '{') ? tokens_skip_group(t, i) : i + 1;
+    }
+    return SIZE_MAX;
+}
+
+size_t tokens_skip_angles(const struct tokens *t, size_t i, size_t end)
+{
+    size_t behind = skip_nested(t, i, end, false);
+
+    if (behind == SIZE_MAX)
+        behind = skip_nested(t, i, end, true);
+    return behind == SIZE_MAX ? end : behind;
 }

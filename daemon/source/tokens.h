@@ -48,4 +48,10 @@ bool token_is_mark(const struct tokens *t, size_t i, char mark);
 /* Returns the index behind the bracket that closes the one at i. Of a conditional's branches the last counts. */
 size_t tokens_skip_group(const struct tokens *t, size_t i);
 
+/* Tells whether the characters at i and i + 1 are these two, side by side. */
+bool tokens_are_pair(const struct tokens *t, size_t i, char first, char second);
+
+/* Returns the index behind the '>' that closes the '<' at i; `end` without one. */
+size_t tokens_skip_angles(const struct tokens *t, size_t i, size_t end);
+
 #endif

@@ -77,11 +77,11 @@ CTL_LAYERS = {  # the same for daemon/ctl
 }
 # Of client_py/kops.
 PYTHON_LAYERS = (
-    "_base", "_source", "interpret", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "torch", "profiler", "judge",
-    "ray",
+    "_base", "_source", "interpret", "extension", "_memory", "_tensors", "_session", "_calls", "_kernels", "_clients", "torch", "profiler",
+    "judge", "ray",
 )  # fmt: skip
 # They import, besides each other in this order, what `kops` exports, and `_companions`: nothing else of the layers that are the core.
-PYTHON_COMPANIONS = ("interpret", "profiler", "judge", "ray")
+PYTHON_COMPANIONS = ("interpret", "extension", "profiler", "judge", "ray")
 MAX_FUNCTION = 80
 MAX_BYTES = 1 << 20
 SKIPPED = 77

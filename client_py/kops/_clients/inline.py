@@ -3,25 +3,25 @@ torch's."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import Any, overload
 
-from .._base.compiled import native, why_not
-from .._base.errors import BadArgument, CompileFailed, KopsError, Unsupported
+from .._base.compiled import native
+from .._base.errors import BadArgument, CompileFailed, Unsupported
 from .._base.records import Entry
 from .._kernels.formulas import Elementwise, Reduction
 from .._kernels.kernels import Code, Kernel, checked_fallback
-from .._kernels.modules import Module
 from .._kernels.untyped import Untyped
 from .._source.geometry import Geometry, Sizes
+from .._source.hostcode import blank
 from .._source.options import of_nvcc
-from .._source.porting import Port, port
-from .._source.source import headers, names, scan
-from .._source.tokens import DIRECTIVE, PUNCTUATION, directive, tokens
+from .._source.source import gather, headers, names, scan
 from .client import Client
 
 _lock = threading.Lock()
@@ -45,9 +45,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def load(path: str | os.PathLike[str], entries: str | Iterable[str] | None = None, **how: Any) -> Module:
-    """As `Client.load`, with the default client."""
-    return default_client().load(path, entries, **how)
+def load(path: str | os.PathLike[str] | None = None, entries: str | Iterable[str] | None = None, *, sources: Any = None, **how: Any) -> Any:
+    """As `Client.load`, with the default client. With `name` and `sources` as torch.utils.cpp_extension.load: files of C++ and CUDA with a
+    PYBIND11_MODULE, whose functions are the attributes of what is returned; the other arguments are those of `load_inline`."""
+    if sources is None:
+        if path is None:
+            raise TypeError("load() needs a path, or torch's name= and sources=")
+        return default_client().load(path, entries, **how)
+    name = how.pop("name", None) or path
+    if entries is not None or not isinstance(name, str):
+        raise TypeError("load() takes torch's name= and sources=, or a path and entries")
+    return _load_files(name, [sources] if isinstance(sources, (str, os.PathLike)) else list(sources), **how)
 
 
 def kernel(
@@ -89,31 +97,25 @@ def cuda_kernel(function: Any = None, **how: Any) -> Any:
     return default_client().cuda_kernel(function, **how)
 
 
-# Arguments of torch.utils.cpp_extension.load_inline() that change nothing, since nothing is built on this machine.
+# Arguments of torch.utils.cpp_extension.load_inline() that change nothing.
 WITHOUT_MEANING = (
-    "build_directory", "extra_cflags", "extra_sycl_cflags", "keep_intermediates", "no_implicit_headers", "use_pch", "with_cuda",
-    "with_sycl", "with_pytorch_error_handling",
+    "build_directory", "extra_sycl_cflags", "keep_intermediates", "no_implicit_headers", "use_pch", "with_cuda", "with_sycl",
+    "with_pytorch_error_handling",
 )  # fmt: skip
+
+
+_PROVIDED = ("cuda_runtime.h", "Python.h", "torch/extension.h", "torch/all.h")
+
+
+def _own_folders(folders: Iterable[str]) -> list[str]:
+    """Folders of headers without those of CUDA, Python and torch, which there are here."""
+    return [folder for folder in folders if not any(Path(folder, name).is_file() for name in _PROVIDED)]
 
 
 def _joined(value: str | Iterable[str] | None) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else "\n".join(value)
-
-
-def _host_code(text: str) -> str | None:
-    """The first sign that a source contains code for the host, with its line; None without one."""
-    for token in tokens(text):
-        if token.kind == DIRECTIVE:
-            word, rest = directive(token)
-            if word == "include" and rest.lstrip('<"').startswith(("torch/", "ATen/", "c10/", "pybind11/")):
-                return f"line {token.line}: #include {rest}"
-        elif token.kind == PUNCTUATION and token.text == "<<<":
-            return f"line {token.line}: a launch with <<<…>>>"
-        elif token.text == "torch":
-            return f"line {token.line}: {text.splitlines()[token.line - 1].strip()}"
-    return None
 
 
 def load_inline(
@@ -131,114 +133,166 @@ def load_inline(
     cluster: Sizes = None,
     signatures: Mapping[str, Any] | None = None,
     client: Client | None = None,
+    fallback: str | None = None,
+    extra_cflags: Iterable[str] | None = None,
     **torch_only: Any,
-) -> Module:
-    """As torch.utils.cpp_extension.load_inline for sources that hold kernels: a `Module` whose attributes they are.
+) -> Any:
+    """As torch.utils.cpp_extension.load_inline. What is returned has the `functions` as attributes.
+
+        mod = kops.load_inline("tutorial", "torch::Tensor square(torch::Tensor x);", source, ["square"])
+        y = mod.square(x)
+
+    Functions of the host are compiled by the system's C++ compiler and run in this process, see `kops.extension`; the kernels that they
+    launch are compiled by the daemon, and launched there or here as `where` of the client says. With `fallback="interpret"` kernels on
+    tensors in the memory of the CPU, and on NumPy's arrays, run in the interpreter, with its checks and without a daemon.
+
+    Where `functions` are kernels, or there are neither functions nor a PYBIND11_MODULE, the kernels are what is loaded, a `Module`;
+    functions of the host are left out:
 
         mod = kops.load_inline("tutorial", cuda_sources=source, functions=["square_matrix_kernel"],
                                grid=("ceil_div(width, 16)", "ceil_div(height, 16)"), block=(16, 16))
         mod.square_matrix_kernel(matrix, result, width, height)
 
-    Functions of the host cannot go to the daemon. A source that has them, a whole tutorial's, is answered with `BadArgument`: its
-    message names the lines that have to go and has the Python to paste in place of this call, the kernels and each function of the host
-    with its launches. Where the program is to write those itself: `detail` has them as `lines` (first and last), `replacement` (the
-    Python), and `missing` (lines of C++ that have no translation, and why; there the Python raises `NotImplementedError`). Before
-    the answer the kernels are compiled where the daemon has a GPU, so `CompileFailed` comes first. Where all `functions` are kernels the
-    functions of the host are left out without a word.
-
-    `functions` are all kernels of the source when left out. `cpp_sources` may hold declarations, which are not needed.
-    `extra_cuda_cflags` are the options of `Client.compile`, and those of nvcc that change nothing here (-O…); headers of
-    `extra_include_paths` are sent along. `signatures` (by name) say what the source does not. `verbose` prints the compiler's warnings.
-    `client` is the default client's place to run. torch's other options have no meaning here and are taken, but for those that ask for
-    something that cannot be: `extra_ldflags`, `sycl_sources`, `is_python_module=False`.
+    Raises `CompileFailed` with the file and line of the first error. `extra_cuda_cflags` are the options of `Client.compile`, and those
+    of nvcc that change nothing here (-O…); their macros, and those of `extra_cflags`, are the host's, too. Headers of
+    `extra_include_paths` are sent along. `grid` to `signatures` are for kernels that are loaded. `verbose` prints the compiler's
+    warnings of kernels. `client` is the default client's place to run. torch's other options have no meaning here and are taken, but for
+    those that ask for something that cannot be: `extra_ldflags`, `sycl_sources`. With `is_python_module=False` the functions of a
+    TORCH_LIBRARY are torch's ops alone. With `fallback="torch"` torch compiles what does not compile here, once for all processes.
     """
-    _check_torch_only(torch_only)
-    text = _joined(cuda_sources)
-    if not text.strip():
-        raise BadArgument(f"{name} has no cuda_sources: kernels are what is loaded", {"key": "cuda_sources"})
+    if fallback == "torch":
+        return _or_torch("load_inline", load_inline, client, {
+            "name": name, "cpp_sources": cpp_sources, "cuda_sources": cuda_sources, "functions": functions, "extra_cflags": extra_cflags,
+            "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths, "verbose": verbose, **torch_only,
+        })  # fmt: skip
+    in_python = _check_torch_only(torch_only)
+    fallback = checked_fallback(fallback)
+    cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
     options, folders = of_nvcc(extra_cuda_cflags or ())
-    folders = [*map(str, extra_include_paths or ()), *folders]
-    files = headers(text, folders) if folders else {}
+    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
+    files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
+    docs = dict(functions) if isinstance(functions, Mapping) else None
     entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
     client = client or default_client()
-    how: dict[str, Any] = {"options": options, "files": files, "name": f"{name}.cu"}
-    ported = port(name, _joined(cpp_sources), text, entries, options, _paths(files, folders)) if native is not None else None
-    if ported is not None:
-        text = ported.blanked
-        if entries is None or not set(entries).isdisjoint(ported.functions) or not _are_kernels(entries, text, files):
-            _answer(client, name, ported, how)
-    host = _host_code(text)
-    if host is not None:
-        why = f"cuda_sources of {name} hold code for the host ({host}), which cannot go to the daemon"
-        answer = f". The compiled part of the package says what to write in its place: {why_not}" if native is None else ""
-        raise BadArgument(why + answer, {"key": "cuda_sources"})
-    made = scan(text, files)
-    for entry in entries or ():
-        known = names(made)
-        if "<" not in entry and known and entry not in known and entry not in (n.rpartition("::")[2] for n in known):
-            why = f"{entry} is no kernel of {name}; there are {', '.join(known)}. Name the kernels in functions"
-            raise BadArgument(why, {"key": "functions"})
-    module = client.compile(text, entries, **how, grid=grid, block=block, shared=shared, cluster=cluster, signatures=signatures)
+    if _has_module(cpp, cuda) or (entries and not _are_kernels(name, entries, cpp, cuda, files)):
+        from .. import extension
+
+        named = docs or dict.fromkeys(entries or (), "")
+        sources = [("cuda.cu", cuda), ("main.cpp", cpp)]
+        made = extension.compile(client, name, sources, named, [(f"{name}.cu", cuda)], options, files, fallback, extra_cflags or ())
+        return made if in_python else made.__file__
+    if not cuda.strip():
+        raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
+    text = blank([cuda])[0] if native is not None else cuda
+    module = client.compile(
+        _without_headers(text), entries, options=options, files=files, name=f"{name}.cu", grid=grid, block=block, shared=shared,
+        cluster=cluster, signatures=signatures,
+    )  # fmt: skip
     if verbose and module.log:
         print(module.log)
     return module
 
 
-def _paths(files: Mapping[str, str], folders: Iterable[str]) -> dict[str, str]:
-    """Where the headers that are sent along lie."""
-    places = [*folders, os.curdir]
-    found = {name: next((Path(folder, name) for folder in places if Path(folder, name).is_file()), None) for name in files}
-    return {name: str(path.resolve()) for name, path in found.items() if path is not None}
+def gathered(
+    name: str, sources: Iterable[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
+    extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What `extension.compile` takes, of files and the headers that they include."""
+    options, folders = of_nvcc(extra_cuda_cflags or ())
+    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
+    paths = [Path(source) for source in sources]
+    texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
+    files: dict[str, str] = {}
+    for path, (_, text) in zip(paths, texts):
+        files |= gather(text, path.parent, folders)
+    if not _has_module(*(text for _, text in texts)):
+        why = f"{name}: no source has a PYBIND11_MODULE, which says what Python calls; kernels alone: kops.load(path)"
+        raise BadArgument(why, {"key": "sources"})
+    cuda = [(Path(path).name, text) for path, text in texts if path.endswith((".cu", ".cuh"))]
+    return {
+        "name": name, "sources": texts, "functions": None, "device_sources": cuda, "options": options, "files": files,
+        "host_options": list(extra_cflags or ()),
+    }  # fmt: skip
 
 
-def _are_kernels(entries: Iterable[str], text: str, files: Mapping[str, str]) -> bool:
-    known = {kernel.name for kernel in scan(text, files).kernels}
-    known |= {name.rpartition("::")[2] for name in known}
-    return all(entry.partition("<")[0].strip() in known for entry in entries)
+def _load_files(
+    name: str, sources: Sequence[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
+    extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
+    verbose: bool = False, client: Client | None = None, fallback: str | None = None, **torch_only: Any,
+) -> Any:  # fmt: skip
+    """torch's load of files."""
+    from .. import extension
+
+    how = {"extra_cflags": extra_cflags, "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths}
+    if fallback == "torch":
+        given = {"name": name, "sources": [os.path.abspath(source) for source in sources], "verbose": verbose, **how, **torch_only}
+        return _or_torch("load", _load_files, client, given)
+    in_python = _check_torch_only(torch_only)
+    made = extension.compile(client or default_client(), **gathered(name, sources, **how), fallback=checked_fallback(fallback))
+    return made if in_python else made.__file__
 
 
-def _answer(client: Client, name: str, ported: Port, how: Mapping[str, Any]) -> NoReturn:
-    """Raises BadArgument with what to do with a source for the host and the device, CompileFailed where its kernels are at fault."""
-    if ported.entries:
-        try:
-            client.compile(ported.blanked, ported.entries, **how)
-        except CompileFailed:
-            raise
-        except KopsError:  # no daemon, or one without a compiler: the answer is the same
-            pass
-    lines = [f"  {first if first == last else f'{first}-{last}'}: {what}" for first, last, what in ported.lines]
-    parts = [f"{name}: the daemon compiles kernels and no functions of the host. Those become Python, which launches the kernels."]
-    if lines:
-        parts.append("\n".join(["These lines have to go out of cuda_sources:", *lines]))
-    parts.append("cpp_sources are not needed." if lines else "cpp_sources are not needed; cuda_sources stay as they are.")
-    if ported.missing:
-        untold = [f"  line {line}: {why}" for line, why in ported.missing]
-        parts.append("\n".join(["These have no translation: write them where the Python raises NotImplementedError:", *untold]))
-    parts.append(f"Paste this in place of the call of load_inline:\n\n{ported.replacement}")
-    detail = {
-        "key": "cuda_sources",
-        "lines": [[first, last] for first, last, _ in ported.lines],
-        "replacement": ported.replacement,
-        "missing": [list(one) for one in ported.missing],
-    }
-    raise BadArgument("\n".join(parts), detail)
+def _or_torch(function: str, ours: Callable[..., Any], client: Client | None, given: dict[str, Any]) -> Any:
+    """`fallback="torch"`: what does not compile here is torch's own to compile."""
+    try:
+        return ours(**given, client=client)
+    except (BadArgument, CompileFailed, Unsupported) as why:
+        from ..extension.building import by_torch
+
+        return by_torch(function, why, {key: value for key, value in given.items() if value is not None})
 
 
-def _check_torch_only(given: Mapping[str, Any]) -> None:
+# Libraries whose functions host code reaches where torch has loaded them.
+_OF_CUDA = re.compile(r"-l(?:cu[a-zA-Z]+|c10(?:_cuda)?|torch(?:_cpu|_cuda|_python)?)|-L.*")
+_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(")
+_FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)
+
+
+def _has_module(*texts: str) -> bool:
+    """Whether a source says itself what its functions for Python are."""
+    return any(_MODULE.search(text) for text in texts)
+
+
+def _without_headers(text: str) -> str:
+    """The source without torch's headers, which code for the device does not need."""
+    return _FOREIGN.sub("", text)
+
+
+def _are_kernels(name: str, entries: Iterable[str], cpp: str, cuda: str, files: Mapping[str, str]) -> bool:
+    """Whether these are kernels, and not functions of the host. Raises BadArgument where some are, or the source has no function of the
+    host."""
+    kernels = [kernel.name for kernel in scan(cuda, files).kernels]
+    known = {*kernels, *(kernel.rpartition("::")[2] for kernel in kernels)}
+    others = [entry for entry in entries if entry.partition("<")[0].strip() not in known]
+    if not others:
+        return True
+    if kernels and not cpp.strip() and native is not None and blank([cuda])[0] == cuda:
+        why = f"{others[0]} is no kernel of {name}; there are {', '.join(dict.fromkeys(kernels))}. Name the kernels in functions"
+        raise BadArgument(why, {"key": "functions"})
+    if kernel := next((entry for entry in entries if entry not in others), None):
+        why = f"{kernel} is a kernel of {name}, and {others[0]} is none: name functions of the host alone, or kernels alone"
+        raise BadArgument(why, {"key": "functions"})
+    return False
+
+
+def _check_torch_only(given: Mapping[str, Any]) -> bool:
+    """Raises for arguments of torch's that cannot be. Whether a module of Python is wanted, and not its functions as torch's ops alone."""
     for key, value in given.items():
-        if key in WITHOUT_MEANING:
-            continue
         if key == "extra_ldflags":
-            if value:
-                raise BadArgument("extra_ldflags: nothing is linked here; kernels use what CUDA's headers have", {"key": key})
+            other = next((flag for flag in value or () if _OF_CUDA.fullmatch(flag) is None), None)
+            if other is not None:
+                raise BadArgument(f"extra_ldflags: {other}: no libraries are linked here but CUDA's own", {"key": key})
         elif key == "sycl_sources":
             if value:
                 raise BadArgument("sycl_sources: only CUDA is compiled", {"key": key})
         elif key == "is_python_module":
+            if not value and importlib.util.find_spec("torch") is None:
+                raise Unsupported("is_python_module=False: the functions would be torch's ops, and there is no torch", {"key": key})
             if not value:
-                raise BadArgument("is_python_module=False: a module is what this returns", {"key": key})
-        else:
+                importlib.import_module("torch")
+        elif key not in WITHOUT_MEANING:
             raise TypeError(f"load_inline() has no argument {key!r}")
+    return bool(given.get("is_python_module", True))
 
 
 # Classes with the shape of CuPy's RawKernel and RawModule

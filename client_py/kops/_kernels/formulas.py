@@ -33,7 +33,7 @@ from .._source.signature import Param
 from .._source.types import C_NAMES
 from .._tensors.adapters import adapter_of, array
 from .._tensors.operands import Layout, Operand, Operands
-from .kernels import AsyncKernel, BaseKernel, Code, Kernel, checked_fallback, launches_none, refuse_interpreted
+from .kernels import AsyncKernel, BaseKernel, Code, Kernel, checked_fallback, lacks_gpu, launches_none, refuse_interpreted
 
 ANYWHERE = ("timeout", "blocking")  # options that a launch on a captured stream may have
 
@@ -270,17 +270,14 @@ class BaseFormula(Recordable):
             kernel.interpret(*arguments, **options)
         return prepared.result
 
-    def _interprets(self, connection: Link, options: dict[str, Any]) -> bool:
-        """Whether a call runs in the interpreter; takes the options that mean nothing there."""
-        if self.fallback is None or not launches_none(connection):
-            return False
+    def _take_options(self, options: dict[str, Any]) -> None:
+        """Takes the options of a call that mean nothing in the interpreter. Raises Unsupported for those that cannot be."""
         if options.get("timing"):
             refuse_interpreted(self.name, "the interpreter has no times")
         if options.get("where") is not None:
             checked_place(options["where"])
         for key in [key for key in options if key not in ("axis", "keepdims")]:
             del options[key]
-        return True
 
     def _record(self, recorder: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
         out = options.pop("out", None)
@@ -324,7 +321,8 @@ class Formula(BaseFormula):
         recorder = self._client._recorder()
         if recorder is not None:
             return self._record(recorder, values, {"out": out, **options})
-        if self.fallback is not None and self._interprets(self._client._live(), options):
+        if self.fallback is not None and lacks_gpu(self._client):
+            self._take_options(options)
             return self.interpret(*values, out=out, **options)
         prepared = self._prepare(values, out, **self._how(options))
         if len(prepared.steps) > 1:
@@ -349,7 +347,8 @@ class AsyncFormula(BaseFormula):
 
     async def __call__(self, *values: Any, out: Any = None, **options: Any) -> Any:
         """As that of a synchronous client."""
-        if self.fallback is not None and self._interprets(await self._client._live(), options):
+        if self.fallback is not None and launches_none(await self._client._live()):
+            self._take_options(options)
             return await asyncio.to_thread(self.interpret, *values, out=out, **options)
         prepared = self._prepare(values, out, **self._how(options))
         if len(prepared.steps) > 1:

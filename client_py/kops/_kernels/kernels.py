@@ -62,6 +62,16 @@ WITHOUT_GPU = (
 )
 
 
+def interprets_all() -> bool:
+    """Whether the environment, KOPS_INTERPRET=1, asks for the interpreter, which then needs no daemon."""
+    return os.environ.get("KOPS_INTERPRET", "0") not in ("", "0")
+
+
+def lacks_gpu(client: Any) -> bool:
+    """Whether kernels with a fallback run in the interpreter."""
+    return interprets_all() or launches_none(client._live())
+
+
 def launches_none(connection: Link) -> bool:
     """Whether a daemon has no device that launches kernels."""
     info = connection.info
@@ -227,9 +237,10 @@ def _plain_rank(param: Param) -> int:
 
 
 def checked_fallback(fallback: str | None) -> str | None:
+    """What a kernel falls back on; without an argument the interpreter where the environment asks for it."""
     if fallback not in (None, "interpret"):
         raise BadArgument(f'fallback must be None or "interpret", not {fallback!r}', {"key": "fallback"})
-    return fallback
+    return fallback or ("interpret" if interprets_all() else None)
 
 
 def refuse_interpreted(name: str, what: str) -> NoReturn:
@@ -270,7 +281,7 @@ class BaseKernel(Launchable):
 
     def interprets(self, connection: Link) -> bool:
         """Whether a call runs in the interpreter: the daemon has no GPU, and that was asked for."""
-        return self.fallback is not None and launches_none(connection)
+        return self.fallback is not None and (interprets_all() or launches_none(connection))
 
     def _check_launched(self, connection: Link, what: str) -> None:
         if self.interprets(connection):
@@ -292,6 +303,8 @@ class BaseKernel(Launchable):
         client = self._client
 
         def steps() -> Steps:
+            if self.fallback is not None and interprets_all():
+                return self
             link = yield client._live
             if link.key not in self.ids and not self.interprets(link):
                 yield partial(client._drive, link, self.define, timeout)
@@ -454,7 +467,7 @@ class Kernel(BaseKernel):
             arguments = self._positional(arguments, named)
         if self._structures:
             arguments = self._with_bytes(arguments)
-        if self.fallback is not None and self.interprets(client._live()):
+        if self.fallback is not None and lacks_gpu(client):
             if timing or exclusive or client._recorder() is not None:
                 refuse_interpreted(self.name, "the interpreter has no times, records nothing, and holds nobody back")
             if where is not None:
@@ -574,7 +587,7 @@ class Kernel(BaseKernel):
 
     def _packed(self, sizes: dict[str, Any]) -> bytes | None:
         """A geometry that is the same for all arguments, as the extension sends it."""
-        if self._native is None or self._structures:
+        if self._native is None or self._structures or (self.fallback is not None and interprets_all()):
             return None
         if any(callable(size) for size in sizes.values()) or self._geometry.functions.keys() - sizes.keys():
             return None

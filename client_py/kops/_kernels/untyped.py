@@ -22,7 +22,7 @@ from .._source.geometry import Geometry
 from .._source.signature import Declared, NotParsed, Param
 from .._source.source import parameters_found
 from .._tensors.adapters import adapter_of
-from .kernels import Code, Kernel, launches_none
+from .kernels import Code, Kernel, lacks_gpu
 
 
 def is_number(value: Any) -> bool:
@@ -56,7 +56,7 @@ def flat(value: Any) -> Any:
     return sys.modules["numpy"].lib.stride_tricks.as_strided(value, (size,), (value.itemsize,))
 
 
-__all__ = ["Untyped", "launch", "on_stream"]
+__all__ = ["Form", "Untyped", "launch", "on_stream"]
 
 POINTER = 8  # bytes of a pointer parameter
 FORMS_MOST = 256  # forms of arguments that are remembered
@@ -70,7 +70,7 @@ def launch(kernel: Kernel, arguments: Sequence[Any], grid: Any, block: Any, shar
     kernel[grid, block, shared](*arguments, where="auto")
 
 
-class _Form(Kernel):
+class Form(Kernel):
     """A kernel declared for one form of arguments, whose dtypes are the caller's business."""
 
     _agrees_with_source = False
@@ -99,7 +99,7 @@ class Untyped:
     def parameters(self) -> tuple[tuple[Declared | None, int], ...]:
         """What the source says of each parameter, and its bytes as compiled, 0 where nothing is compiled."""
         if self._parameters is None:
-            interprets = self.fallback is not None and launches_none(self.client._live())
+            interprets = self.fallback is not None and lacks_gpu(self.client)
             sizes = () if interprets else self.attributes.params
             try:
                 found = parameters_found(self.code.scan, self.entry)
@@ -132,7 +132,7 @@ class Untyped:
             params.append(_param(self.entry, i, found, size, value, {param.name for param in params}))
         same = next((kernel for kernel in list(self._forms.values()) if list(kernel.params) == params), None)
         if same is None:
-            same = _Form(self.client, self.code, self.entry, params, Geometry(None, None, 0, None), True, self.fallback)
+            same = Form(self.client, self.code, self.entry, params, Geometry(None, None, 0, None), True, self.fallback)
             same._declare(DEFAULT_TIMEOUT)
         if len(self._forms) >= FORMS_MOST:
             self._forms.clear()

@@ -575,6 +575,15 @@ def parameters_found(made: Scan, entry: str, plainly: bool = False) -> list[Decl
     return forms[-1]
 
 
+def parameter_names(made: Scan, entry: str) -> list[str]:
+    """The names of a kernel's parameters; none where one of them is not said plainly."""
+    try:
+        found = parameters_found(made, entry)
+    except NotParsed:
+        return []
+    return [declared.param.name for declared in found if declared is not None] if None not in found else []
+
+
 def signature(made: Scan, entry: str) -> tuple[Param, ...]:
     """The parameters of a kernel, where the source says them plainly. Raises BadArgument, which asks for them."""
     ask = f"give the signature of {entry}, such as \"float* c, const float* a, int n\""

@@ -273,7 +273,7 @@ class Arguments:
         tensors: dict[int, Tensor] = {}
         for (low, size), arguments, room in zip(distinct, distinct.values(), sizes):
             first = [_data(self._arrays[i][1].array) - low if size else 0 for i in arguments]  # address of the first element
-            start = offset + -(base + offset + first[0]) % ALIGNMENT
+            start = offset + -(base + offset) % ALIGNMENT  # of the piece: a pointer into it is aligned no better than on a GPU
             for i, into in zip(arguments, first):
                 tensors[i] = Tensor(self._arrays[i][0], base + start, size, base + start + into)
             if size:

@@ -74,10 +74,10 @@ def _pattern() -> list[str]:
 
 
 @cache
-def directory() -> Path:
-    """The cache. A directory that others could write is not used: a new one in their place, for this process only."""
+def directory(name: str = "interpret") -> Path:
+    """The cache of objects of a kind. A directory that others could write is not used: a new one in their place, for this process only."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    path = Path(base, "kops", "interpret")
+    path = Path(base, "kops", name)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.stat()
@@ -85,12 +85,12 @@ def directory() -> Path:
             return path.resolve()
     except OSError:
         pass
-    return Path(_temporary().name)
+    return Path(_temporary(name).name)
 
 
 @cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="kops-interpret-")
+def _temporary(name: str) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix=f"kops-{name}-")
 
 
 @cache
@@ -132,7 +132,7 @@ def _keep(made: str, path: Path) -> None:
     try:
         os.link(made, path)
     except OSError:
-        if not _mine(path):
+        if not is_mine(path):
             os.rename(made, path)
     sort = path.name.partition("-")[0]
     entries = sorted(path.parent.glob(f"{sort}-*.so"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
@@ -140,7 +140,8 @@ def _keep(made: str, path: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def _mine(path: Path) -> bool:
+def is_mine(path: Path) -> bool:
+    """Whether a file is one that this user alone can have made."""
     try:
         found = path.lstat()
     except OSError:
@@ -152,7 +153,7 @@ def compile_runtime() -> Path:
     """The library that kernels run in."""
     flags = [*_COMMON, "-std=c++17", "-O2", "-shared", "-Wl,-z,now"]
     path = directory() / f"runtime-{_key(*flags)}.so"
-    if _mine(path):
+    if is_mine(path):
         os.utime(path)
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -246,7 +247,7 @@ def compile_kernel(
     flags.append(SAVED)  # also so that no object is found that was kept without being looked at
     texts = [translation_unit(source, name, entries, files), *(t for item in sorted(files.items()) for t in item)]
     path = directory() / f"kernel-{_key(str(runtime), *flags, *texts)}.so"
-    if _mine(path):
+    if is_mine(path):
         os.utime(path)
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

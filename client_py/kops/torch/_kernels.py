@@ -14,7 +14,7 @@ import torch
 from .._base.dtypes import NAMES
 from .._base.errors import BadArgument, CompileFailed, WrongType
 from .._calls.launch import CODE_FEATURE
-from .._kernels.kernels import Bound, Code, Kernel, checked_fallback, launches_none
+from .._kernels.kernels import Bound, Code, Kernel, checked_fallback, lacks_gpu
 from .._kernels.untyped import Untyped
 from .._source.options import of_nvcc
 from .._source.signature import Param
@@ -322,7 +322,7 @@ def compile_kernel(
     name, arch = f"{kernel_name.partition('<')[0]}.cu", _arch(chosen, compute_capability)
     code = Code(kernel_source, kernel_name, options, files, name, arch, _device())
     untyped = Untyped(chosen, code, kernel_name, checked_fallback(fallback))
-    if fallback is None or not launches_none(chosen._live()):
+    if untyped.fallback is None or not lacks_gpu(chosen):
         _compile(untyped)
     return CompiledKernel(untyped)
 

@@ -1,0 +1,122 @@
+"""Functions of the host for torch's `load_inline` and `load`: C++ that checks tensors, makes an output and launches kernels with <<<…>>>.
+
+The system's C++ compiler compiles them as they are, against headers of this package, in less than a second: no nvcc, no libtorch. Their
+tensors are torch's (or NumPy's) of this process, and each function of torch is torch's own. Kernels are compiled by the daemon, as all
+kernels, and launched by it or in this process as the client's `where` says; with `fallback="interpret"` on the CPU, with checks.
+
+What it needs is g++ or clang++ (C++17) and the package's compiled part. Objects are kept in the user's cache, so that a second process
+loads them in milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .. import BadArgument, Client
+from .._companions import macros
+from . import _builder, _ops, _runtime
+from ._abi import declared
+from ._builder import Unit
+from ._kernels import Kernels, SeveralKernels
+
+__all__ = ["Extension", "Function", "compile"]
+
+
+class Function:
+    """A function of C++. Its arguments are tensors, numbers, texts, lists of these, and None."""
+
+    def __init__(self, library: Any, definitions: list[Any], kernels: Kernels | SeveralKernels) -> None:
+        self._library, self._definitions, self._kernels = library, definitions, kernels
+        self.__name__ = definitions[0].name.rpartition("::")[2].partition("@")[0]
+        self.__doc__ = "\n".join(filter(None, (definition.doc for definition in definitions))) or None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
+        wrong: list[str] = []
+        definitions = _runtime.implementations(self._definitions, [*arguments, *named.values()], self._kernels)
+        for strict in (True, False) if len(definitions) > 1 else (False,):  # as pybind11: first without conversions
+            wrong.clear()
+            for definition in definitions:
+                try:
+                    values = _runtime.positional(definition, arguments, named)
+                    return _runtime.invoke(self._library, definition, values, self._kernels, strict)
+                except _runtime.NoMatch as error:
+                    wrong.append(f"{definition.shown}: {error}")
+        kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
+        raise TypeError(f"{self.__name__}({kinds}) does not match " + "; nor ".join(wrong))
+
+    def __repr__(self) -> str:
+        return f"<kops.extension.Function {self.__name__}>"
+
+
+class Extension:
+    """A compiled extension: its functions are attributes."""
+
+    def __init__(self, name: str, path: str, functions: Mapping[str, Function]) -> None:
+        self.__name__, self.__file__ = name, path
+        self._functions = dict(functions)
+
+    def __getattr__(self, name: str) -> Function:
+        found: Function | None = self.__dict__.get("_functions", {}).get(name)
+        if found is None:
+            raise AttributeError(f"{self!r} has no function {name}; it has {', '.join(self.__dict__.get('_functions', ()))}")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._functions]
+
+    def __repr__(self) -> str:
+        return f"<kops.extension.Extension {self.__name__}: {', '.join(self._functions)}>"
+
+
+def _binding(functions: Mapping[str, str]) -> str:
+    lines = [f'm.def("{name}", &{name}, {_literal(doc)});' for name, doc in functions.items()]
+    return '#line 1 "functions of load_inline"\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { ' + " ".join(lines) + " }\n"
+
+
+def _directive(macro: Any) -> str:
+    return f"#undef {macro.name}\n" if macro.value is None else f"#define {macro.name}{macro.parameters} {macro.value}\n"
+
+
+def _literal(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() or c in " _.,:;()[]" else f"\\{ord(c):03o}" if ord(c) < 256 else "?" for c in text) + '"'
+
+
+def compile(
+    client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None,
+    device_sources: Sequence[tuple[str, str]],
+    options: Iterable[str] = (), files: Mapping[str, str] | None = None, fallback: str | None = None,
+    host_options: Iterable[str] = (),
+) -> Extension:  # fmt: skip
+    """Compiles host code. `sources`: names and texts, C++ and CUDA; `functions`: names and docs of those that Python calls, None where the
+    sources have a PYBIND11_MODULE; `device_sources`: where the kernels are; `options` are of the kernels, and their macros of the host
+    code, too, as those of `host_options`; `files`: headers that both include."""
+    options, files = list(options), dict(files or {})
+    for function in functions or ():
+        if not re.fullmatch(r"(?:\w+::)*[A-Za-z_]\w*", function):
+            raise BadArgument(f"functions: {function!r} is no name of a function of C++", {"key": "functions"})
+    units = [Unit(*source) for source in sources if source[1].strip()]
+    if functions:
+        binding = _binding(functions)
+        last = units.pop() if units else Unit("main.cpp", "")
+        units.append(Unit(last.name, f"{last.text}\n{binding}"))
+    defines = "".join(_directive(macro) for macro in macros([*options, *host_options]))
+    kernels: Kernels | SeveralKernels
+    if len(device_sources) == 1:
+        kernels = Kernels(client, device_sources[0][1], device_sources[0][0], options, files, fallback)
+    else:
+        kernels = SeveralKernels(client, device_sources or [(f"{name}.cu", "")], options, files, fallback)
+    kernels.compile()
+    path = str(_builder.build(name, units, defines, files))
+    library = _runtime.load(path)
+    found: dict[str, list[Any]] = {}
+    for definition in declared(library.definitions):
+        found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
+    functions_of = {key: Function(library, definitions, kernels) for key, definitions in found.items()}
+    _ops.register(library.definitions, functions_of)
+    return Extension(name, path, functions_of)

@@ -1,0 +1,345 @@
+"""What a compiled extension calls: the table of functions, and the call that a thread is in."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes as c
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from .. import BadArgument
+from . import _abi, _memory, _numpy, _torch
+from ._abi import Definition, Library, Table, Tensor, Value
+from ._cuda import Cuda, cuda
+from ._kernels import Kernels, SeveralKernels, Type, device_name
+
+_EXCEPTIONS = {
+    "TypeError": TypeError, "IndexError": IndexError, "ValueError": ValueError, "NotImplementedError": NotImplementedError,
+    "AttributeError": AttributeError, "KeyError": KeyError, "OverflowError": OverflowError, "MemoryError": MemoryError,
+}  # fmt: skip
+
+
+class Call:
+    """One call of a function of C++."""
+
+    def __init__(self, kernels: Kernels | SeveralKernels, framework: Any, on_cpu: bool) -> None:
+        self.kernels, self.framework = kernels, framework
+        self.on_cpu = on_cpu  # tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them
+        self.failure: tuple[BaseException, str] | None = None  # of the last callback that failed, and what C++ was told
+        self.refused: Exception | None = None  # of a function of the CUDA runtime
+        self.cuda = Cuda()
+        self.scalars: list[Any] = []  # memory of the last number that was returned
+
+    def is_host(self, value: Any) -> bool:
+        return not self.on_cpu and self.framework.on_cpu(value)
+
+
+_thread = threading.local()
+_messages: dict[int, Any] = {}  # by thread: one of C++ has no threading.local() that outlives a callback
+
+
+def _current() -> Call:
+    call: Call | None = getattr(_thread, "call", None)
+    if call is None:
+        raise BadArgument("a thread that C++ has started called torch or CUDA: only the thread that Python calls from may")
+    return call
+
+
+def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., Any]:
+    """A callback. An exception becomes the message that C++ asks for next."""
+
+    def run(*arguments: Any) -> Any:
+        _messages.pop(threading.get_ident(), None)
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            text = str(error) or type(error).__name__
+            call = getattr(_thread, "call", None)
+            if call is not None:
+                call.failure = error, text
+            _messages[threading.get_ident()] = c.create_string_buffer(text.encode("utf-8", "replace"))
+            return failed
+
+    return run
+
+
+def describe(into: Tensor, value: Any, call: Call, host: bool) -> None:
+    """Fills what C++ knows of a tensor, and gives C++ a reference."""
+    framework = call.framework
+    dtype, index, address, sizes, strides, requires_grad = framework.described(value)
+    if len(sizes) > _abi.DIMS:
+        raise BadArgument(f"a tensor of {len(sizes)} dimensions; an extension takes {_abi.DIMS}")
+    into.dtype, into.ndim, into.data, into.requires_grad = dtype, len(sizes), address, requires_grad
+    into.device_type, into.device_index = (0, -1) if host else (1, index)
+    into.sizes[: len(sizes)], into.strides[: len(sizes)] = sizes, strides
+    if host or call.on_cpu:
+        into.flags = _abi.READABLE
+    into.id = _memory.hold(value, framework, host)
+
+
+def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> None:
+    if name == b"retain":
+        _memory.retain(out[0].id)
+        return
+    call = _current()
+    words = name.decode().split()
+    known: dict[int, bool] = {}  # whether an argument is the host's, by what it is
+    hosts: list[bool] = []
+
+    def tensor(number: int) -> Any:
+        if not number:
+            return None
+        held = _memory.held(number)
+        hosts.append(held.host)
+        known[id(held.value)] = held.host
+        return held.value
+
+    arguments = [_abi.read(values[i], tensor) for i in range(n)]
+    device = _device_of(words[0], arguments)
+    if call.on_cpu and device:
+        words[0] = "cpu" if words[0] == "cuda" else words[0]
+        arguments = [_on_cpu(argument) for argument in arguments]
+    plain = len(arguments) - len(words) + 1
+    named = dict(zip(words[1:], arguments[plain:]))
+    made = call.framework.call(words[0], arguments[:plain], named)
+    host = all(hosts) if device is None else device == 0  # as torch: without a device and tensors it is the CPU
+    _answer(call, made, host, known if device is None else {}, out, count, scalar)
+
+
+_CPU = _abi.Device(0, -1)
+
+
+def _on_cpu(argument: Any) -> Any:
+    """The CPU in place of a GPU."""
+    if isinstance(argument, _abi.Device):
+        return _CPU
+    return argument._replace(device=_CPU) if isinstance(argument, _abi.Options) and argument.device is not None else argument
+
+
+def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
+    """The type of the device that a call asks for; None where its result is where its arguments are."""
+    if name in ("cpu", "cuda"):
+        return int(name == "cuda")
+    for argument in arguments:
+        if isinstance(argument, _abi.Device):
+            return argument.type
+        if isinstance(argument, _abi.Options) and argument.device is not None:
+            return argument.device[0]
+    return None
+
+
+def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any, count: Any, scalar: Any) -> None:
+    framework = call.framework
+    if made is None:
+        return
+    if framework.is_tensor(made):
+        made = (made,)
+    if isinstance(made, (tuple, list)):
+        if len(made) > _abi.RESULTS:
+            raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
+        for i, one in enumerate(made):
+            if one is None:  # an undefined tensor
+                out[i].id = 0
+                continue
+            real = not call.on_cpu and framework.on_cpu(one)
+            describe(out[i], one, call, known.get(id(one), host or real))
+        count[0] = len(made)
+    else:
+        call.scalars.clear()
+        _abi.write(scalar[0], made, call.scalars)
+
+
+def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments: Any, n: int) -> None:
+    call = _current()
+    given = arguments[:n]
+    types = tuple([Type(one.type, one.kind, one.size) for one in given])
+    data = [c.string_at(one.data, one.size) for one in given]
+    usual = call.framework.stream()
+    attributes = call.cuda.take_attributes()
+    name = kernel.decode()
+    error = call.kernels.launch(name, types, data, dims[:6], shared, stream or 0, usual, **attributes)
+    call.cuda.set(error, f"{device_name(name)} with a grid of {tuple(dims[:3])} and blocks of {tuple(dims[3:6])}")
+
+
+def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:
+    call = _current()
+    try:
+        return cuda(call, name.decode(), [_abi.read(values[i], lambda number: None) for i in range(n)], out)
+    except Exception as error:
+        call.refused = error  # C++ may look at no error's number
+        raise
+
+
+def _error() -> int | None:
+    message = _messages.get(threading.get_ident())
+    return None if message is None else c.addressof(message)
+
+
+def _table() -> Table:
+    """The table, in memory that outlives Python."""
+    malloc = c.CDLL(None).malloc
+    malloc.restype, malloc.argtypes = c.c_void_p, [c.c_size_t]
+    table = Table.from_address(malloc(c.sizeof(Table)))
+    table.op, table.release = _abi.OP(_guarded(_op)), _abi.RELEASE(_memory.release)
+    table.launch, table.cuda, table.error = _abi.LAUNCH(_guarded(_launch)), _abi.CUDA(_guarded(_cuda, 999)), _abi.ERROR(_error)
+    return table
+
+
+TABLE = _table()
+
+
+@atexit.register
+def _leave() -> None:
+    """C++ frees its global tensors when the process ends, and there is no Python then: a function of C that does nothing takes them."""
+    TABLE.release = c.cast(c.CDLL(None).labs, _abi.RELEASE)
+
+
+def load(path: str) -> Library:
+    return Library(path, TABLE)
+
+
+# ---- calls from Python ----
+
+
+class NoMatch(TypeError):
+    """The arguments of a call are not those of a function."""
+
+
+def positional(definition: Definition, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+    """All arguments in order. Raises NoMatch."""
+    parameters = definition.parameters
+    if len(arguments) > len(parameters):
+        raise NoMatch(f"{definition.name}() takes {len(parameters)} arguments, not {len(arguments)}")
+    made = list(arguments)
+    left = dict(named)
+    for parameter in parameters[len(arguments) :]:
+        if parameter.name is not None and parameter.name in left:
+            made.append(left.pop(parameter.name))
+        elif parameter.has_default:
+            made.append(parameter.default)
+        else:
+            raise NoMatch(f"{definition.name}() lacks the argument {parameter.name or len(made) + 1}")
+    if left:
+        raise NoMatch(f"{definition.name}() has no argument {next(iter(left))!r}")
+    return made
+
+
+def _framework_of(values: Sequence[Any]) -> Any:
+    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,))]
+    if any(_torch.is_tensor(value) for value in flat):
+        return _torch
+    if any(_numpy.is_tensor(value) for value in flat):
+        return _numpy
+    return _torch if "torch" in sys.modules else _numpy
+
+
+class _Arguments:
+    """The values and tensors of a call, as C++ reads them."""
+
+    def __init__(self, call: Call, values: Sequence[Any]) -> None:
+        self.call, self.tensors, self.keep = call, [], []  # type: ignore[var-annotated]
+        self.values = (Value * max(1, len(values)))()
+        try:
+            for into, value in zip(self.values, values):
+                self._write(into, value)
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Gives back the references that C++ has not taken."""
+        for tensor in self.tensors:
+            if not tensor.flags & _abi.TAKEN:
+                _memory.release(tensor.id, False)
+
+    def _tensor(self, value: Any) -> int:
+        made = Tensor()
+        describe(made, value, self.call, self.call.is_host(value))
+        self.tensors.append(made)
+        return len(self.tensors) - 1
+
+    def _write(self, into: Value, value: Any) -> None:
+        framework = self.call.framework
+        value = _numpy.plain(value)
+        if framework.is_tensor(value):
+            into.tag, into.i = _abi.TENSOR, self._tensor(value)
+        elif isinstance(value, (list, tuple, range)):
+            self._write_list(into, [_numpy.plain(one) for one in value])
+        elif value is None or isinstance(value, (int, float, str, complex)):
+            _abi.write(into, value, self.keep)
+        elif (dtype := next((d for d in (_torch.dtype_of(value), _numpy.dtype_of(value)) if d is not None), None)) is not None:
+            _abi.write(into, dtype, self.keep)
+        else:
+            raise TypeError(f"{type(value).__name__}: an extension takes tensors, numbers, texts, lists of these, dtypes and None")
+
+    def _write_list(self, into: Value, items: Sequence[Any]) -> None:
+        kinds = set(map(type, items))
+        if kinds <= {int} or kinds == {float}:
+            _abi.write(into, items, self.keep)
+        elif all(one is None or self.call.framework.is_tensor(one) for one in items):
+            _abi.put_list(into, _abi.TENSORS, [-1 if one is None else self._tensor(one) for one in items], self.keep)
+        else:
+            for item, one in zip(_abi.put_tuple(into, len(items), self.keep), items):
+                self._write(item, one)
+
+
+def _counts_as_gpu(framework: Any, values: Sequence[Any], kernels: Kernels | SeveralKernels) -> bool:
+    """Whether tensors of the CPU are told to C++ as a GPU's."""
+    return framework is _numpy or (kernels.fallback == "interpret" and not framework.on_gpu(values))
+
+
+def implementations(definitions: Sequence[Definition], given: Sequence[Any], kernels: Kernels | SeveralKernels) -> Sequence[Definition]:
+    """Those for the device of a call. Where tensors of the CPU count as a GPU's, implementations for the CPU come last."""
+    if not any(definition.key or definition.is_declaration for definition in definitions):
+        return definitions
+    framework = _framework_of(given)
+    counts = _counts_as_gpu(framework, given, kernels)
+    device = "CUDA" if counts or framework.on_gpu(given) else "CPU"
+    keys = (device, "CompositeExplicitAutograd", "CompositeImplicitAutograd", "", *(("CPU",) if counts else ()))
+    found = [definition for key in keys for definition in definitions if definition.key == key and not definition.is_declaration]
+    if not found:
+        name = definitions[0].name.partition("@")[0]
+        raise NotImplementedError(f"Could not run {name!r} with arguments from the {device!r} backend: it has no implementation for that")
+    return found
+
+
+def invoke(library: Library, definition: Definition, values: Sequence[Any], kernels: Kernels | SeveralKernels, strict: bool = False) -> Any:
+    """Calls a function of C++. Raises its exception. `strict`: it takes only arguments of its parameters' own types."""
+    framework = _framework_of(values)
+    call = Call(kernels, framework, definition.key != "CPU" and _counts_as_gpu(framework, values, kernels))
+    made = _Arguments(call, values)
+    out, result = (Tensor * _abi.RESULTS)(), Value()
+    before, _thread.call = getattr(_thread, "call", None), call
+    try:
+        failed = library.call(definition.number, made.values, made.tensors, out, result, strict)
+        if failed is not None:
+            _fail(call, *failed)
+        value = _abi.read(result, lambda index: _taken(out[index].id))
+        if call.refused is not None:
+            raise call.refused
+        call.cuda.check()
+        return definition.shaped(framework.returned(value))
+    finally:
+        made.drop()
+        _thread.call = before
+        if before is None:
+            _memory.forget_released()
+
+
+def _taken(number: int) -> Any:
+    """A result, whose reference was the runtime's."""
+    value = _memory.held(number).value
+    _memory.release(number)
+    return value
+
+
+def _fail(call: Call, kind: str, message: str) -> NoReturn:
+    if call.failure is not None:
+        failure, text = call.failure
+        if text in message or not isinstance(failure, Exception):
+            raise failure
+    if kind == "NoMatch":
+        raise NoMatch(message)
+    raise _EXCEPTIONS.get(kind, RuntimeError)(message)

@@ -1,0 +1,87 @@
+"""Extensions of setup.py, `CUDAExtension` and `BuildExtension` in place of torch's, and those that torch itself is to build."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension as _Extension
+from setuptools.command.build_ext import build_ext
+
+from .. import KopsError, Unsupported
+from .._companions import inline, warn
+from . import _builder
+from . import compile as _compile
+
+__all__ = ["BuildExtension", "CUDAExtension", "CppExtension", "by_torch", "opened"]
+
+_MODULE = '''"""Functions of C++, which kops.BuildExtension has put here as source: an import compiles it where it was not compiled yet."""
+
+from kops.extension.building import opened as _opened
+
+globals().update(_opened({arguments!r}))
+'''
+
+
+def CUDAExtension(name: str, sources: Any, *arguments: Any, **how: Any) -> Any:
+    """As torch.utils.cpp_extension.CUDAExtension; `extra_compile_args` may have "cxx" and "nvcc"."""
+    how.pop("dlink", None), how.pop("dlink_libraries", None)
+    return _Extension(name, [os.fspath(source) for source in sources], *arguments, **how)
+
+
+CppExtension = CUDAExtension
+
+
+class BuildExtension(build_ext):
+    """As torch's, the `build_ext` of a setup.py. It makes a module of Python with the sources in it, after they compiled."""
+
+    @classmethod
+    def with_options(cls, **options: Any) -> type[BuildExtension]:
+        """torch's options, such as use_ninja, have no meaning here."""
+        return cls
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".py"
+
+    def build_extension(self, ext: Any) -> None:
+        given = ext.extra_compile_args
+        flags: Mapping[str, Any] = given if isinstance(given, Mapping) else {"cxx": given, "nvcc": ()}
+        macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
+        macros += [f"-U{name}" for name in ext.undef_macros]
+        made = inline.gathered(
+            ext.name.rpartition(".")[2], ext.sources, [*macros, *(flags.get("cxx") or ())], [*macros, *(flags.get("nvcc") or ())],
+            ext.include_dirs,
+        )
+        _compile(inline.default_client(), **made)
+        path = Path(self.get_ext_fullpath(ext.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_MODULE.format(arguments=made), encoding="utf-8", errors="surrogatepass")
+
+
+def opened(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The functions of such a module."""
+    made = _compile(inline.default_client(), **arguments, fallback=inline.checked_fallback(None))
+    return {name: getattr(made, name) for name in made}
+
+
+def by_torch(function: str, why: KopsError, given: dict[str, Any]) -> Any:
+    """torch's own load or load_inline, for what does not compile here. Processes that ask for the same at the same time build it once, in
+    a folder that all of the user's processes share."""
+    try:
+        from torch.utils import cpp_extension
+    except ImportError:
+        raise why from None
+    version = sys.modules["torch"].__version__
+    key = _builder.hashed(version, sys.version, function, *(f"{name}={value!r}" for name, value in sorted(given.items())))
+    folder = Path(given.pop("build_directory", None) or _builder.directory() / f"torch-{key}")
+    with _builder.locked(key):
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        os.utime(folder)
+        warn(f"{given['name']} is compiled by torch: {why}", RuntimeWarning)
+        try:
+            return getattr(cpp_extension, function)(**given, build_directory=str(folder))
+        except OSError as error:  # there is no nvcc
+            raise Unsupported(f"{given['name']}: {why}; and torch cannot compile it: {error}") from error
