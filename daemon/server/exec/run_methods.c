@@ -136,6 +136,16 @@ void run_refuse_undecoded(struct request *r, const struct rpc_value *params, con
     run_refuse(run, &o, e);
 }
 
+/* `decoded`: -1, *e, where the command list cannot be decoded. */
+static void go_on(struct run *run, int decoded, const struct rpc_arg *priority, const struct run_options *o,
+                  struct error *e)
+{
+    if (decoded < 0 || decode_priority(priority, &run->priority, e) < 0 || set_job(run, o, e) < 0)
+        run_refuse(run, o, e);
+    else
+        run_begin(run, o);
+}
+
 void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
 {
     const struct run_options o = RUN_OPTIONS(RUN);
@@ -144,11 +154,7 @@ void handle_run(struct request *r, const struct rpc_arg *args, struct request_fd
 
     (void)fds;
     init(run);
-    if (run_decode_single(r->connection, run, args, &e) < 0 ||
-        decode_priority(&args[RUN_priority], &run->priority, &e) < 0 || set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
+    go_on(run, run_decode_single(r->connection, run, args, &e), &args[RUN_priority], &o, &e);
 }
 
 void handle_launch(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
@@ -159,11 +165,7 @@ void handle_launch(struct request *r, const struct rpc_arg *args, struct request
 
     (void)fds;
     init(run);
-    if (launch_decode(r->connection, run, args, &e) < 0 ||
-        decode_priority(&args[LAUNCH_priority], &run->priority, &e) < 0 || set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
+    go_on(run, launch_decode(r->connection, run, args, &e), &args[LAUNCH_priority], &o, &e);
 }
 
 void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
@@ -174,12 +176,10 @@ void handle_sequence(struct request *r, const struct rpc_arg *args, struct reque
 
     (void)fds;
     init(run);
-    if (command_list_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
-                            &r->connection->exec->run_memory, &run->commands, &run->device, &e) < 0 ||
-        decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
+    go_on(run,
+          command_list_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
+                              &r->connection->exec->run_memory, &run->commands, &run->device, &e),
+          &args[SEQUENCE_priority], &o, &e);
 }
 
 void handle_run_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
@@ -190,11 +190,7 @@ void handle_run_program(struct request *r, const struct rpc_arg *args, struct re
 
     (void)fds;
     init(run);
-    if (program_bind(r->connection, run, args, &e) < 0 ||
-        decode_priority(&args[RUN_PROGRAM_priority], &run->priority, &e) < 0 || set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
+    go_on(run, program_bind(r->connection, run, args, &e), &args[RUN_PROGRAM_priority], &o, &e);
 }
 
 /* ---- counters ---- */
@@ -302,7 +298,6 @@ void handle_counters(struct request *r, const struct rpc_arg *args, struct reque
 
     (void)fds;
     init(run);
-    run->priority = PRIORITY_NORMAL;
     if (decode_cache(&args[COUNTERS_cache], &warm, &e) < 0 || decode_work(r->connection, run, args, &e) < 0 ||
         check_device(run, &e) < 0 || take_turn(r->connection, run, warm, &e) < 0 || set_job(run, &o, &e) < 0)
         run_refuse(run, &o, &e);
