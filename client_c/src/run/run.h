@@ -47,17 +47,21 @@ bool attrs_only_write(const struct kops_attr *attrs, size_t n);
 
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e);
 
+/* Returns the layout of a tensor, which points into *t; its memory is left out. */
+static inline struct native_tensor operand_layout(const struct kops_tensor *t)
+{
+    return (struct native_tensor){
+        .shape = t->shape, .strides = t->has_strides ? t->strides : NULL, .rank = t->rank, .dtype = t->dtype};
+}
+
 /* Fills *ret, which points into *t. False: the present connection does not know the buffer. */
 static inline bool operand_resolve(const struct kops_client *c, const struct kops_tensor *t, struct native_tensor *ret)
 {
     const struct kops_buffer *b = t->buffer;
 
-    *ret = (struct native_tensor){.buffer = b ? b->remote.id : 0,
-                                  .offset = t->offset + (b ? b->base_offset : 0),
-                                  .shape = t->shape,
-                                  .strides = t->has_strides ? t->strides : NULL,
-                                  .rank = t->rank,
-                                  .dtype = t->dtype};
+    *ret = operand_layout(t);
+    ret->buffer = b ? b->remote.id : 0;
+    ret->offset = t->offset + (b ? b->base_offset : 0);
     return !b || remote_known(c, &b->remote);
 }
 

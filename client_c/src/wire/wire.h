@@ -13,10 +13,12 @@
 
 enum { WIRE_PROTOCOL = 1, WIRE_MAX_FDS = 16, WIRE_HANDLE_SIZE = 64 };
 
-/* An operand, by the id that `register` gave. Nothing is copied: the pointers are read during the call. */
+/* An operand: by the id that `register` gave, or for a launch in this process by its address. Nothing is copied: the
+ * pointers are read during the call. */
 struct native_tensor {
-    uint64_t buffer; /* 0: none, for a tensor without elements */
-    uint64_t offset; /* bytes from the start of the registration */
+    uint64_t buffer; /* 0: none, for a tensor without elements; not read by launches here */
+    uint64_t offset; /* bytes from the start of the registration; here the address */
+    uint64_t bytes;  /* here: usable bytes from `offset` on; 0: unknown, the caller vouches for them */
     const int64_t *shape;
     const int64_t *strides; /* elements; NULL: contiguous */
     unsigned rank;
