@@ -110,15 +110,6 @@ struct wire_cache {
     bool fd;         /* a descriptor goes with the message */
 };
 
-struct wire_tune {
-    const char *op;
-    unsigned n_inputs, n_outputs;
-    const struct native_tensor *tensors; /* inputs, then outputs; without buffers */
-    const struct kops_attr *attrs;
-    size_t n_attrs;
-    const char *device; /* NULL: the default */
-};
-
 struct wire_tuning {
     uint64_t from;
     bool clear;
@@ -195,7 +186,7 @@ wire_pack wire_pack_stats;       /* struct kops_stats_filter */
 wire_pack wire_pack_conditions;  /* struct wire_conditions_of */
 wire_pack wire_pack_drain;       /* struct kops_drain_options */
 wire_pack wire_pack_trace;       /* struct wire_tracing */
-wire_pack wire_pack_tune;        /* struct wire_tune */
+wire_pack wire_pack_tune;        /* struct wire_run: the op, tensors without buffers, and the device */
 wire_pack wire_pack_tuning;      /* struct wire_tuning */
 
 /* The params of `compile` alone. */
