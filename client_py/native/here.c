@@ -1,6 +1,6 @@
 /* Launches in a context of this process. kops._native.Here is a kernel whose binary the daemon handed out; its
- * arguments are torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device
- * arrays. kops._native.Ops counts the built-in ops of one client, whose binaries are kept here. */
+ * arguments are torch tensors, numbers, None, or Layouts (kops._tensors.operands) of other device arrays.
+ * kops._native.Ops counts the built-in ops of one client, whose binaries are kept here. */
 #include "here/kernel.h"
 #include "here/op.h"
 

@@ -208,7 +208,7 @@ PyObject *fast_result(PyObject *first, const struct native_tensor *inputs, unsig
 
 /* ---- tensor.c: device arrays of launches in this process's own contexts ---- */
 
-/* Adds a torch CUDA tensor, or a tuple (address, dtype, shape, strides or None, device or -1) of another array. False:
+/* Adds a torch CUDA tensor, or a Layout of another array. False:
  * `value` is neither, there is no room, or, with an exception set, it is on another device than the others. */
 bool array_read(PyObject *value, struct operands *o);
 

@@ -301,21 +301,23 @@ PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank)
 
 /* ---- arrays of launches here ---- */
 
-static bool read_array(PyObject *value, struct operands *o, int *ret_device)
+/* Reads a kops._tensors.operands.Layout: (dtype, shape, strides or None, address or None, device or -1). */
+static bool read_layout(PyObject *value, struct operands *o, int *ret_device)
 {
     struct native_tensor *to = &o->at[o->n];
-    PyObject *strides;
+    PyObject *shape, *strides, *address;
+    const char *dtype;
     unsigned n;
 
-    if (PyTuple_Size(value) != 5)
+    if (!PyArg_ParseTuple(value, "sOOOi", &dtype, &shape, &strides, &address, ret_device)) {
+        PyErr_Clear(); /* another tuple: the slow path says so */
         return false;
-    strides = PyTuple_GetItem(value, 3);
-    *to = (struct native_tensor){.offset = PyLong_AsUnsignedLongLong(PyTuple_GetItem(value, 0)),
+    }
+    *to = (struct native_tensor){.offset = address == Py_None ? 0 : PyLong_AsUnsignedLongLong(address),
                                  .shape = o->shapes[o->n],
-                                 .strides = strides == Py_None ? NULL : o->strides[o->n],
-                                 .dtype = (enum kops_dtype)PyLong_AsLong(PyTuple_GetItem(value, 1))};
-    *ret_device = (int)PyLong_AsLong(PyTuple_GetItem(value, 4));
-    return !PyErr_Occurred() && read_numbers(PyTuple_GetItem(value, 2), o->shapes[o->n], &to->rank) &&
+                                 .strides = strides == Py_None ? NULL : o->strides[o->n]};
+    return !PyErr_Occurred() && kops_dtype_parse(dtype, &to->dtype) &&
+           read_numbers(shape, o->shapes[o->n], &to->rank) &&
            (!to->strides || read_numbers(strides, o->strides[o->n], &n));
 }
 
@@ -325,7 +327,7 @@ bool array_read(PyObject *value, struct operands *o)
     int device;
 
     if (o->n == FAST_OPERANDS ||
-        !(PyTuple_Check(value) ? read_array(value, o, &device) : read_tensor(value, o, &device)))
+        !(PyTuple_Check(value) ? read_layout(value, o, &device) : read_tensor(value, o, &device)))
         return false;
     if (joins(o, device))
         return take(o, device);
