@@ -177,3 +177,61 @@ def test_functions_of_a_library_are_torchs_ops() -> None:
         x = torch.ones(2)
         assert torch.ops.kops_test.twice(x, 2, None, [1.0], "a").tolist() == [2, 2] and torch.ops.kops_test.scaled(x).tolist() == [3, 3]
         assert torch.ops.kops_test.pair([x], torch.float16, True)[1] == 1
+
+
+PROGRAM = '''import sys
+from pathlib import Path
+from torch.utils.cpp_extension import load, load_inline
+
+HEAD = "#include <torch/extension.h>"
+SOURCE = HEAD + r"""
+__global__ void sq(const float* x, float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = x[i] * x[i]; }
+torch::Tensor square(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    sq<<<1, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+"""
+
+def build():
+    with open("host.cpp") as file:
+        host = file.read()
+    load_inline("right", "torch::Tensor square(torch::Tensor x);", SOURCE, ["square"], extra_cuda_cflags=["-O3"])
+    load_inline(name="host", cpp_sources=[host], functions="f")
+    load_inline(name="kernels", cpp_sources="", cuda_sources="""
+__global__ void k(float* x) {
+    x[0] = nothing;
+}
+""", functions=["k"])
+    load_inline(name="wrong", functions=["g"], cpp_sources=f"""{HEAD}
+torch::Tensor g(torch::Tensor x) {{
+    return missing(x);
+}}
+""")
+    load_inline(name="unknown", cpp_sources=open(sys.argv[1]).read(), functions=["g"])
+    load(name="files", sources=[str(Path(__file__).parent / "csrc" / "scale.cpp"), "csrc/scale_kernel.cu"],
+         extra_include_paths=["csrc/include"], extra_cflags=["-DFACTOR=1"], extra_cuda_cflags=["-DFACTOR=1", "-DPLUS=1"])
+'''
+
+
+def test_check(project: Path) -> None:
+    (project / "program.py").write_text(PROGRAM)
+    (project / "host.cpp").write_text("int f() { return 1; }\n")
+    (project / "other.cu").write_text("__global__ void other(float* x) { x[0] = 1; }\n")
+    (project / "nothing.py").write_text("x = 1\n")
+    ran = run(project, "-m", "kops.extension", "program.py", "setup.py", "csrc/scale_kernel.cu", "other.cu", "nothing.py", "not_there.cu")
+    assert ran.returncode == 1, ran.stderr
+    lines = ran.stdout.splitlines()
+    expected = [
+        "program.py:18: runs: right: functions square; kernels sq", "program.py:19: runs: host: functions f",
+        "program.py:22: does not run: kernels.cu does not compile: program.py:22:",
+        "program.py:25: does not run: wrong: host code does not",
+        "program.py:30: does not run: `sys.argv[1]` is known", "program.py:31: runs: files: functions scale; kernels scale_kernel",
+        "setup.py:7: runs: scaled._C: functions scale; kernels scale_kernel",
+        "csrc/scale_kernel.cu:2: does not run: scale_kernel.cu does not compile: csrc/scale_kernel.cu:2:",
+        "other.cu:1: runs: other: kernels other", "nothing.py:1: does not run: there is no call",
+        "not_there.cu:1: does not run: ",
+    ]  # fmt: skip
+    assert len(lines) == len(expected), ran.stdout
+    for line, start in zip(lines, expected):
+        assert line.startswith(start), ran.stdout

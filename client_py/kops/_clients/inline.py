@@ -167,30 +167,45 @@ def load_inline(
         })  # fmt: skip
     in_python = _check_torch_only(torch_only)
     fallback = checked_fallback(fallback)
-    cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
-    options, folders = of_nvcc(extra_cuda_cflags or ())
-    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
-    files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
-    docs = dict(functions) if isinstance(functions, Mapping) else None
-    entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
     client = client or default_client()
-    if _has_module(cpp, cuda) or (entries and not _are_kernels(name, entries, cpp, cuda, files)):
+    made, of_host = gathered_inline(
+        name, cpp_sources, cuda_sources, functions, extra_cflags, extra_cuda_cflags, extra_include_paths
+    )
+    if of_host:
         from .. import extension
 
-        named = docs or dict.fromkeys(entries or (), "")
-        sources = [("cuda.cu", cuda), ("main.cpp", cpp)]
-        made = extension.compile(client, name, sources, named, [(f"{name}.cu", cuda)], options, files, fallback, extra_cflags or ())
-        return made if in_python else made.__file__
-    if not cuda.strip():
-        raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
+        loaded = extension.compile(client, **made, fallback=fallback)
+        return loaded if in_python else loaded.__file__
+    ((source_name, cuda),) = made["device_sources"]
     text = blank([cuda])[0] if native is not None else cuda
     module = client.compile(
-        _without_headers(text), entries, options=options, files=files, name=f"{name}.cu", grid=grid, block=block, shared=shared,
-        cluster=cluster, signatures=signatures,
+        _without_headers(text), list(made["functions"]) or None, options=made["options"], files=made["files"], name=source_name, grid=grid,
+        block=block, shared=shared, cluster=cluster, signatures=signatures,
     )  # fmt: skip
     if verbose and module.log:
         print(module.log)
     return module
+
+
+def gathered_inline(
+    name: str, cpp_sources: str | Iterable[str] = "", cuda_sources: str | Iterable[str] | None = None,
+    functions: str | Iterable[str] | Mapping[str, str] | None = None, extra_cflags: Iterable[str] | None = None,
+    extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
+) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    """What `extension.compile` takes, of texts, and whether there are functions of the host: without any, the functions are kernels."""
+    cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
+    options, folders = of_nvcc(extra_cuda_cflags or ())
+    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
+    files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
+    named = {functions: ""} if isinstance(functions, str) else functions or ()
+    named = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, "")
+    of_host = _has_module(cpp, cuda) or bool(named and not _are_kernels(name, named, cpp, cuda, files))
+    if not of_host and not cuda.strip():
+        raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
+    return {
+        "name": name, "sources": [("cuda.cu", cuda), ("main.cpp", cpp)], "functions": named, "device_sources": [(f"{name}.cu", cuda)],
+        "options": options, "files": files, "host_options": list(extra_cflags or ()),
+    }, of_host  # fmt: skip
 
 
 def gathered(
@@ -215,6 +230,19 @@ def gathered(
     }  # fmt: skip
 
 
+def gathered_setup(
+    name: str, sources: Iterable[str | os.PathLike[str]], extra_compile_args: Any = None, define_macros: Any = (),
+    include_dirs: Iterable[str] | None = None, undef_macros: Iterable[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """As `gathered`, with the arguments of a setup.py's CUDAExtension."""
+    given = extra_compile_args or {}
+    flags: Mapping[str, Any] = given if isinstance(given, Mapping) else {"cxx": given}
+    macros = [f"-D{macro}" if value is None else f"-D{macro}={value}" for macro, value in define_macros or ()]
+    macros += [f"-U{macro}" for macro in undef_macros or ()]
+    cxx, nvcc = ([*macros, *(flags.get(key) or ())] for key in ("cxx", "nvcc"))
+    return gathered(name.rpartition(".")[2], sources, cxx, nvcc, include_dirs)
+
+
 def _load_files(
     name: str, sources: Sequence[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
     extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
@@ -223,7 +251,7 @@ def _load_files(
     """torch's load of files."""
     from .. import extension
 
-    how = {"extra_cflags": extra_cflags, "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths}
+    how: dict[str, Any] = {"extra_cflags": extra_cflags, "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths}
     if fallback == "torch":
         given = {"name": name, "sources": [os.path.abspath(source) for source in sources], "verbose": verbose, **how, **torch_only}
         return _or_torch("load", _load_files, client, given)
