@@ -714,6 +714,15 @@ def test_headers_of_other_folders(tmp_path: Path) -> None:
         kops.load(name="far", sources=[source], fallback="interpret", extra_cflags=["-DWRONG"])
 
 
+def test_headers_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header that the compiler finds in CPATH may change."""
+    monkeypatch.setenv("CPATH", f"/nowhere:{tmp_path}")
+    (tmp_path / "outer.h").write_text("#include <inner.h>\n")
+    for value in (1, 2):
+        (tmp_path / "inner.h").write_text(f"#define VALUE {value}\n")
+        assert loaded("#include <outer.h>\nint f() { return VALUE; }\n", ["f"]).f() == value
+
+
 def test_torch_library() -> None:
     mod = loaded("""
 int add(int a, int b) { return a + b; }

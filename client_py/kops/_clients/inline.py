@@ -9,6 +9,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, overload
 
@@ -17,7 +18,7 @@ from .._base.errors import BadArgument, CompileFailed, Unsupported
 from .._base.records import Entry
 from .._kernels.formulas import Elementwise, Reduction
 from .._kernels.kernels import Code, Kernel, checked_fallback
-from .._kernels.untyped import Untyped
+from .._kernels.untyped import Untyped, on_stream
 from .._source.geometry import Geometry, Sizes
 from .._source.hostcode import blank
 from .._source.options import of_nvcc
@@ -323,7 +324,7 @@ def _check_torch_only(given: Mapping[str, Any]) -> bool:
     return bool(given.get("is_python_module", True))
 
 
-# Classes with the shape of CuPy's RawKernel and RawModule
+# Classes with the shape of CuPy's
 
 
 BACKENDS = ("nvrtc", "nvcc")
@@ -583,3 +584,68 @@ class RawModule:
 
     def __repr__(self) -> str:
         return f"<kops.RawModule {', '.join(self._code.entries)}>"
+
+
+class ElementwiseKernel:
+    """A formula, used as `cupy.ElementwiseKernel` is:
+
+        squared = kops.ElementwiseKernel("T x, T y", "T z", "z = (x - y) * (x - y)", "squared")
+        z = squared(x, y)
+
+    What may be written is told by `kops.elementwise`. `client`, `fallback`: as of `RawKernel`.
+    """
+
+    def __init__(
+        self, in_params: str, out_params: str, operation: str, name: str = "kernel", reduce_dims: bool = True, preamble: str = "",
+        no_return: bool = False, return_tuple: bool = False, *, options: Sequence[str] = (), loop_prep: str = "", after_loop: str = "",
+        client: Client | None = None, fallback: str | None = None,
+    ) -> None:  # fmt: skip
+        if loop_prep or after_loop:
+            raise Unsupported("loop_prep and after_loop: a thread has one element, so put them into the operation", {"key": "loop_prep"})
+        self._made = (client or default_client()).elementwise(
+            in_params, out_params, operation, name=name, prelude=preamble, options=of_nvcc(options)[0], fallback=fallback
+        )
+        self.name, self._no_return, self._return_tuple = name, no_return, return_tuple
+
+    def __call__(self, *args: Any, size: int | None = None, stream: Any = None) -> Any:
+        """The results. `args`: the inputs, and the outputs where they are given. `size` changes nothing: the arrays tell it."""
+        count = len(self._made.inputs)
+        with on_stream(stream) if stream is not None else nullcontext():
+            made = self._made(*args[:count], out=args[count] if len(args) == count + 1 else args[count:] or None)
+        return None if self._no_return else (made,) if self._return_tuple and not isinstance(made, tuple) else made
+
+    def __repr__(self) -> str:
+        return f"<kops.ElementwiseKernel {self.name}>"
+
+
+class ReductionKernel:
+    """A reduction, used as `cupy.ReductionKernel` is:
+
+        norm = kops.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm")
+        y = norm(x, axis=1)
+
+    What may be written is told by `kops.reduce`. `client`, `fallback`: as of `RawKernel`.
+    """
+
+    def __init__(
+        self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any,
+        name: str = "reduce_kernel", reduce_type: str | None = None, reduce_dims: bool = True, preamble: str = "",
+        options: Sequence[str] = (), *, client: Client | None = None, fallback: str | None = None,
+    ) -> None:  # fmt: skip
+        post = re.fullmatch(r"\s*(\w+)\s*=(?!=)(.*?);?\s*", post_map_expr, re.S)
+        if post is None or post[1] != out_params.split()[-1]:
+            raise BadArgument(f"post_map_expr must assign the output, {out_params.split()[-1]} = …", {"key": "post_map_expr"})
+        self._made = (client or default_client()).reduce(
+            map_expr, reduce_expr, post[2].strip(), identity, inputs=in_params, output=out_params, accumulate=reduce_type, name=name,
+            prelude=preamble, options=of_nvcc(options)[0], fallback=fallback,
+        )  # fmt: skip
+        self.name, self._inputs = name, len(in_params.split(","))
+
+    def __call__(self, *args: Any, axis: Any = None, out: Any = None, keepdims: bool = False, stream: Any = None) -> Any:
+        """The results. `args`: the inputs, and the output where it is given."""
+        given = args[self._inputs] if len(args) > self._inputs else out
+        with on_stream(stream) if stream is not None else nullcontext():
+            return self._made(*args[: self._inputs], axis=axis, out=given, keepdims=keepdims)
+
+    def __repr__(self) -> str:
+        return f"<kops.ReductionKernel {self.name}>"
