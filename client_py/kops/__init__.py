@@ -144,7 +144,7 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
 
 
 _OF_COMPANIONS = {
-    **dict.fromkeys(("BuildExtension", "CUDAExtension", "CppExtension"), "kops.extension.building"),
+    **dict.fromkeys(("BuildExtension", "CUDAExtension", "CUDA_HOME", "CppExtension"), "kops.extension.building"),
 }  # fmt: skip
 _LATE = ("extension", "interpret", "judge", "profiler", "ray", "torch")
 

@@ -77,6 +77,46 @@ def test_setup_py(project: Path, tmp_path: Path) -> None:
     assert ran.stdout == "[1. 4. 7.] Scales.\n", ran.stderr
 
 
+OPERATOR = """#include <Python.h>
+#include <ATen/Operators.h>
+#include <torch/all.h>
+#include <torch/library.h>
+extern "C" {
+PyObject* PyInit__C(void) {
+    static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_C", NULL, -1, NULL};
+    return PyModule_Create(&module_def);
+}
+}
+namespace mine {
+at::Tensor muladd_cpu(const at::Tensor& a, const at::Tensor& b, double c) {
+    TORCH_INTERNAL_ASSERT(a.device().type() == at::DeviceType::CPU);
+    at::globalContext().alertNotDeterministic("muladd");
+    auto result = torch::empty(a.sizes(), a.options());
+    for (int64_t i = 0; i < a.numel(); i++) result.data_ptr<float>()[i] = a.data_ptr<float>()[i] * b.data_ptr<float>()[i] + c;
+    return result;
+}
+TORCH_LIBRARY(mine, m) { m.def("muladd(Tensor a, Tensor b, float c=1.0) -> Tensor"); }
+TORCH_LIBRARY_IMPL(mine, CPU, m) { m.impl("muladd", &muladd_cpu); }
+}
+"""
+
+
+def test_an_operator_of_torch_as_its_own_tutorial_has_it(tmp_path: Path) -> None:
+    (tmp_path / "muladd.cpp").write_text(OPERATOR)
+    (tmp_path / "setup.py").write_text(
+        "from setuptools import setup\nfrom kops import CUDA_HOME, BuildExtension, CppExtension\nassert CUDA_HOME\n"
+        'setup(name="mine", ext_modules=[CppExtension("_C", ["muladd.cpp"], extra_compile_args={"cxx": ["-O3", "-DPy_LIMITED_API=1"]}, '
+        'py_limited_api=True)], cmdclass={"build_ext": BuildExtension})\n'
+    )
+    built = run(tmp_path, "setup.py", "build_ext", "--inplace")
+    assert built.returncode == 0, built.stderr
+    ran = run(tmp_path, "-c", "import numpy, _C\nx = numpy.ones(2, 'float32')\nprint(_C.muladd(x, x), _C.muladd(x, x, c=3))")
+    assert ran.stdout == "[2. 2.] [4. 4.]\n", ran.stderr
+    if importlib.util.find_spec("torch") is not None:
+        ran = run(tmp_path, "-c", "import torch, _C\nx = torch.ones(2)\nprint(torch.ops.mine.muladd.default(x, x).tolist())")
+        assert ran.stdout == "[2.0, 2.0]\n", ran.stderr
+
+
 def test_setup_py_tells_what_does_not_compile(project: Path) -> None:
     (project / "csrc" / "scale.cpp").write_text(CPP.replace("return scale_cuda(x)", "return nothing(x)"))
     built = run(project, "setup.py", "build")

@@ -16,7 +16,7 @@ from .._companions import checked_fallback, inline, warn
 from . import _builder
 from . import compile as _compile
 
-__all__ = ["BuildExtension", "CUDAExtension", "CppExtension", "by_torch", "opened"]
+__all__ = ["CUDA_HOME", "BuildExtension", "CUDAExtension", "CppExtension", "by_torch", "opened"]
 
 _MODULE = '''"""Functions of C++, which kops.BuildExtension has put here as source: an import compiles it where it was not compiled yet."""
 
@@ -33,6 +33,7 @@ def CUDAExtension(name: str, sources: Any, *arguments: Any, **how: Any) -> Any:
 
 
 CppExtension = CUDAExtension
+CUDA_HOME = os.environ.get("CUDA_HOME", "/usr/local/cuda")  # there may be none: only programs ask
 
 
 class BuildExtension(build_ext):  # type: ignore[misc]
