@@ -245,7 +245,8 @@ class Library:
             ("def_doc", c.c_char_p, c.c_int), ("def_arguments", c.c_int, c.c_int),
             ("def_argument", c.c_char_p, c.c_int, c.c_int, _Values),
             ("strict", None, c.c_int),
-            ("call", c.c_char_p, c.c_int, _Values, c.POINTER(_Tensors), c.POINTER(_Tensors), c.POINTER(c.c_int), _Values), ("error_type", c.c_char_p),
+            ("call", c.c_char_p, c.c_int, _Values, c.POINTER(_Tensors), c.POINTER(_Tensors), c.POINTER(c.c_int), _Values),
+            ("error_type", c.c_char_p),
         ):  # fmt: skip
             function = getattr(self._library, f"kops_{name}")
             function.restype, function.argtypes = result, arguments
