@@ -42,7 +42,19 @@ from ._calls.recording import AsyncProgram, AsyncSequence, Program, Sequence
 from ._clients.aio import AsyncClient, connect_async
 from ._clients.base import Clients, DeviceLoad
 from ._clients.client import Client, connect
-from ._clients.inline import RawKernel, RawModule, cuda_kernel, default_client, elementwise, kernel, load, load_inline, reduce
+from ._clients.inline import (
+    ElementwiseKernel,
+    RawKernel,
+    RawModule,
+    ReductionKernel,
+    cuda_kernel,
+    default_client,
+    elementwise,
+    kernel,
+    load,
+    load_inline,
+    reduce,
+)
 from ._kernels.formulas import AsyncElementwise, AsyncReduction, Elementwise, Reduction
 from ._kernels.kernels import AsyncKernel, Kernel
 from ._kernels.modules import AsyncModule, Module
@@ -73,6 +85,7 @@ __all__ = [
     "DeviceLoad",
     "Drained",
     "Elementwise",
+    "ElementwiseKernel",
     "Entry",
     "ExecutorStats",
     "Info",
@@ -93,6 +106,7 @@ __all__ = [
     "RawModule",
     "Reading",
     "Reduction",
+    "ReductionKernel",
     "Sequence",
     "Spread",
     "Stats",
@@ -130,7 +144,7 @@ def report(client: Client, path: _Any, **options: _Any) -> _Any:
 
 
 _OF_COMPANIONS = {
-    **dict.fromkeys(("BuildExtension", "CUDAExtension", "CppExtension"), "kops.extension.building"),
+    **dict.fromkeys(("BuildExtension", "CUDAExtension", "CUDA_HOME", "CppExtension"), "kops.extension.building"),
 }  # fmt: skip
 _LATE = ("extension", "interpret", "judge", "profiler", "ray", "torch")
 

@@ -31,7 +31,7 @@ from ._calls.plans import truest
 from ._clients import inline
 from ._clients.client import Client
 from ._kernels.formulas import Formula
-from ._kernels.kernels import BaseKernel, Bound, Code
+from ._kernels.kernels import BaseKernel, Bound, Code, checked_fallback
 from ._kernels.untyped import Form, on_stream
 from ._memory.exports import allocations
 from ._session.link import Call
@@ -44,7 +44,7 @@ from ._source.hostcode import blank
 from ._source.options import macros, standard
 from ._source.scalars import convert, structure, to_bytes
 from ._source.signature import fault, parse
-from ._source.source import closing, parameter_names, scan, template_of
+from ._source.source import closing, gather, parameter_names, scan, template_of
 from ._source.source import names as kernel_names
 from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 from ._source.types import type_of
@@ -97,8 +97,9 @@ def wire_dtype(array: Array) -> str:
 __all__ = [
     "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_STANDARDS", "NAME", "NAMES", "NUMBER", "OPS", "OURS", "STRING", "VERSION",
     "BaseKernel", "Bound", "Call", "Calls", "Code", "Form", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch",
-    "Token", "allocations", "bits_of", "blank", "closest_first", "closing", "compiled_part", "convert", "counted", "disagreement",
-    "drive", "empty", "fault", "find_device", "image", "inline", "intervals", "kernel_names", "log", "macros", "native",
+    "Token", "allocations", "bits_of", "blank", "checked_fallback", "closest_first", "closing", "compiled_part", "convert", "counted",
+    "disagreement", "drive", "empty", "fault", "find_device", "gather", "image", "inline", "intervals",
+    "kernel_names", "log", "macros", "native",
     "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view", "reach_of", "scan", "standard",
     "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing", "type_of", "view_of", "warn",
     "wire_dtype",

@@ -605,17 +605,23 @@ void wrong(torch::Tensor x, int kind) {
 def test_dtypes_of_results_are_torchs() -> None:
     """NumPy widens where torch does not, and cuts what torch refuses. Each was held against torch."""
     mod = loaded("""
+std::vector<torch::Tensor> hundred(torch::Tensor x) {
+    std::vector<torch::Tensor> v;
+    for (int i = 0; i < 100; i++) v.push_back(x + i);
+    return v;
+}
 std::vector<torch::Tensor> made(torch::Tensor x, torch::Tensor half) {
     return {x * 2.5, torch::sqrt(x), x + half, x.cumsum(0, torch::kFloat64), half.softmax(0, torch::kFloat32), torch::pow(x, 0.5)};
 }
 std::vector<torch::Tensor> norms(torch::Tensor x) { return {torch::norm(x, INFINITY), torch::norm(x, 0), x.norm()}; }
 torch::Tensor copied(torch::Tensor x) { return x.to(torch::kFloat32, false, true); }
 torch::Tensor in_place(torch::Tensor x) { return x.add_(0.5); }
-""", ["made", "norms", "copied", "in_place"])  # fmt: skip
+""", ["made", "norms", "copied", "in_place", "hundred"])  # fmt: skip
     x = numpy.array([1, 4])
     made = [str(one.dtype) for one in mod.made(x, x.astype("float16"))]
     assert made == ["float32", "float32", "float16", "float64", "float32", "float32"]
     assert [float(one) for one in mod.norms(floats(0, 3, -4))] == [4, 2, 5]
+    assert [float(one[0]) for one in mod.hundred(floats(1))] == [*range(1, 101)]
     y = floats(1)
     assert mod.copied(y) is not y and mod.in_place(y).tolist() == [1.5]
     with pytest.raises(RuntimeError, match="result type float32 can't be cast to the desired output type int64"):
@@ -712,6 +718,15 @@ def test_headers_of_other_folders(tmp_path: Path) -> None:
     assert kops.load(name="far", sources=[source], fallback="interpret").f() == 5
     with pytest.raises(kops.CompileFailed, match=r"does not compile: \.\./wrong\.h:3: .*nothing"):
         kops.load(name="far", sources=[source], fallback="interpret", extra_cflags=["-DWRONG"])
+
+
+def test_headers_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header that the compiler finds in CPATH may change."""
+    monkeypatch.setenv("CPATH", f"/nowhere:{tmp_path}")
+    (tmp_path / "outer.h").write_text("#include <inner.h>\n")
+    for value in (1, 2):
+        (tmp_path / "inner.h").write_text(f"#define VALUE {value}\n")
+        assert loaded("#include <outer.h>\nint f() { return VALUE; }\n", ["f"]).f() == value
 
 
 def test_torch_library() -> None:
@@ -1071,7 +1086,7 @@ torch::Tensor scaled(torch::Tensor x, bool guard, bool fail) {
     with pytest.raises(TypeError, match="a number is needed"):
         numbers.f64(torch.zeros(2))
     assert mod.text(torch.ones(2, 2)) == " 1  1\n 1  1\n[ CPUFloatType{2,2} ]"
-    assert [int(one) for one in mod.apart(torch.arange(40))] == list(range(40))
+    assert [int(one) for one in mod.apart(torch.arange(100))] == list(range(100))
     grad, last, empty = mod.formed(a := torch.zeros(2, 2, 2, 2))
     assert grad.requires_grad and last.stride() == (8, 1, 4, 2) and empty.shape == (0, 2)
     assert bool((a[0] == 2).all()) and not a[1].any()

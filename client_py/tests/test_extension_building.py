@@ -77,6 +77,46 @@ def test_setup_py(project: Path, tmp_path: Path) -> None:
     assert ran.stdout == "[1. 4. 7.] Scales.\n", ran.stderr
 
 
+OPERATOR = """#include <Python.h>
+#include <ATen/Operators.h>
+#include <torch/all.h>
+#include <torch/library.h>
+extern "C" {
+PyObject* PyInit__C(void) {
+    static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_C", NULL, -1, NULL};
+    return PyModule_Create(&module_def);
+}
+}
+namespace mine {
+at::Tensor muladd_cpu(const at::Tensor& a, const at::Tensor& b, double c) {
+    TORCH_INTERNAL_ASSERT(a.device().type() == at::DeviceType::CPU);
+    at::globalContext().alertNotDeterministic("muladd");
+    auto result = torch::empty(a.sizes(), a.options());
+    for (int64_t i = 0; i < a.numel(); i++) result.data_ptr<float>()[i] = a.data_ptr<float>()[i] * b.data_ptr<float>()[i] + c;
+    return result;
+}
+TORCH_LIBRARY(mine, m) { m.def("muladd(Tensor a, Tensor b, float c=1.0) -> Tensor"); }
+TORCH_LIBRARY_IMPL(mine, CPU, m) { m.impl("muladd", &muladd_cpu); }
+}
+"""
+
+
+def test_an_operator_of_torch_as_its_own_tutorial_has_it(tmp_path: Path) -> None:
+    (tmp_path / "muladd.cpp").write_text(OPERATOR)
+    (tmp_path / "setup.py").write_text(
+        "from setuptools import setup\nfrom kops import CUDA_HOME, BuildExtension, CppExtension\nassert CUDA_HOME\n"
+        'setup(name="mine", ext_modules=[CppExtension("_C", ["muladd.cpp"], extra_compile_args={"cxx": ["-O3", "-DPy_LIMITED_API=1"]}, '
+        'py_limited_api=True)], cmdclass={"build_ext": BuildExtension})\n'
+    )
+    built = run(tmp_path, "setup.py", "build_ext", "--inplace")
+    assert built.returncode == 0, built.stderr
+    ran = run(tmp_path, "-c", "import numpy, _C\nx = numpy.ones(2, 'float32')\nprint(_C.muladd(x, x), _C.muladd(x, x, c=3))")
+    assert ran.stdout == "[2. 2.] [4. 4.]\n", ran.stderr
+    if importlib.util.find_spec("torch") is not None:
+        ran = run(tmp_path, "-c", "import torch, _C\nx = torch.ones(2)\nprint(torch.ops.mine.muladd.default(x, x).tolist())")
+        assert ran.stdout == "[2.0, 2.0]\n", ran.stderr
+
+
 def test_setup_py_tells_what_does_not_compile(project: Path) -> None:
     (project / "csrc" / "scale.cpp").write_text(CPP.replace("return scale_cuda(x)", "return nothing(x)"))
     built = run(project, "setup.py", "build")
@@ -177,3 +217,61 @@ def test_functions_of_a_library_are_torchs_ops() -> None:
         x = torch.ones(2)
         assert torch.ops.kops_test.twice(x, 2, None, [1.0], "a").tolist() == [2, 2] and torch.ops.kops_test.scaled(x).tolist() == [3, 3]
         assert torch.ops.kops_test.pair([x], torch.float16, True)[1] == 1
+
+
+PROGRAM = '''import sys
+from pathlib import Path
+from torch.utils.cpp_extension import load, load_inline
+
+HEAD = "#include <torch/extension.h>"
+SOURCE = HEAD + r"""
+__global__ void sq(const float* x, float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = x[i] * x[i]; }
+torch::Tensor square(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    sq<<<1, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+"""
+
+def build():
+    with open("host.cpp") as file:
+        host = file.read()
+    load_inline("right", "torch::Tensor square(torch::Tensor x);", SOURCE, ["square"], extra_cuda_cflags=["-O3"])
+    load_inline(name="host", cpp_sources=[host], functions="f")
+    load_inline(name="kernels", cpp_sources="", cuda_sources="""
+__global__ void k(float* x) {
+    x[0] = nothing;
+}
+""", functions=["k"])
+    load_inline(name="wrong", functions=["g"], cpp_sources=f"""{HEAD}
+torch::Tensor g(torch::Tensor x) {{
+    return missing(x);
+}}
+""")
+    load_inline(name="unknown", cpp_sources=open(sys.argv[1]).read(), functions=["g"])
+    load(name="files", sources=[str(Path(__file__).parent / "csrc" / "scale.cpp"), "csrc/scale_kernel.cu"],
+         extra_include_paths=["csrc/include"], extra_cflags=["-DFACTOR=1"], extra_cuda_cflags=["-DFACTOR=1", "-DPLUS=1"])
+'''
+
+
+def test_check(project: Path) -> None:
+    (project / "program.py").write_text(PROGRAM)
+    (project / "host.cpp").write_text("int f() { return 1; }\n")
+    (project / "other.cu").write_text("__global__ void other(float* x) { x[0] = 1; }\n")
+    (project / "nothing.py").write_text("x = 1\n")
+    ran = run(project, "-m", "kops.extension", "program.py", "setup.py", "csrc/scale_kernel.cu", "other.cu", "nothing.py", "not_there.cu")
+    assert ran.returncode == 1, ran.stderr
+    lines = ran.stdout.splitlines()
+    expected = [
+        "program.py:18: runs: right: functions square; kernels sq", "program.py:19: runs: host: functions f",
+        "program.py:22: does not run: kernels.cu does not compile: program.py:22:",
+        "program.py:25: does not run: wrong: host code does not",
+        "program.py:30: does not run: `sys.argv[1]` is known", "program.py:31: runs: files: functions scale; kernels scale_kernel",
+        "setup.py:7: runs: scaled._C: functions scale; kernels scale_kernel",
+        "csrc/scale_kernel.cu:2: does not run: scale_kernel.cu does not compile: csrc/scale_kernel.cu:2:",
+        "other.cu:1: runs: other: kernels other", "nothing.py:1: does not run: there is no call",
+        "not_there.cu:1: does not run: ",
+    ]  # fmt: skip
+    assert len(lines) == len(expected), ran.stdout
+    for line, start in zip(lines, expected):
+        assert line.startswith(start), ran.stdout

@@ -70,6 +70,28 @@ def test_the_environment_asks_for_the_interpreter(monkeypatch: pytest.MonkeyPatc
         kops.kernel(ADD2, "add2_kernel", SIGNATURE, "ceil_div(n, 256)", 256)(c, a, b, 1000)
 
 
+def test_formulas_as_cupy_has_them(monkeypatch: pytest.MonkeyPatch, arrays: Any) -> None:
+    monkeypatch.setenv("KOPS_INTERPRET", "1")
+    c, a, b = arrays
+    squared = kops.ElementwiseKernel("T x, T y", "T z", "z = (x - y) * (x - y)", "squared", preamble="#define ONE 1", options=("-O3",))
+    assert numpy.allclose(squared(a, b), (a - b) ** 2) and squared(a, b, c) is c and numpy.allclose(c, (a - b) ** 2)
+    two = kops.ElementwiseKernel("float32 x, float32 y, raw T t", "float32 s, float32 d", "s = x + y * t[0]; d = x - y", "two")
+    s, d = two(a, b, numpy.array([2], "float32"), size=1000)
+    assert numpy.allclose(s, a + 2 * b) and numpy.array_equal(d, a - b) and two(a, b, a[:1], c, s)[1] is s
+    nothing = kops.ElementwiseKernel("T x", "T y", "y = -x", no_return=True)
+    assert nothing(a, c) is None and numpy.array_equal(c, -a)
+    assert isinstance(kops.ElementwiseKernel("T x", "T y", "y = -x", return_tuple=True)(a), tuple)
+    norm = kops.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm", reduce_type="double")
+    m = a.reshape(10, 100)
+    assert numpy.allclose(norm(m, axis=1), numpy.linalg.norm(m, axis=1)) and norm(m, axis=0, keepdims=True).shape == (1, 100)
+    assert norm(a, out := numpy.empty((), "float32")) is out and numpy.allclose(out, numpy.linalg.norm(a))
+    for wrong in ("sqrt(a)", "z = a", "y == a"):
+        with pytest.raises(kops.BadArgument, match="must assign the output, y"):
+            kops.ReductionKernel("T x", "T y", "x", "a + b", wrong, "0")
+    with pytest.raises(kops.Unsupported, match="loop_prep"):
+        kops.ElementwiseKernel("T x", "T y", "y = x", loop_prep="int k;")
+
+
 def test_kernels(daemon: FakeDaemon, arrays: Any) -> None:
     host_only(daemon)
     c, a, b = arrays

@@ -137,7 +137,6 @@ def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.Ca
         ({"cuda_sources": HOST, "functions": ["add2", "add2_kernel"]}, "add2_kernel is a kernel of name, and add2 is none"),
         ({"cuda_sources": ADD2, "extra_ldflags": ["-lcublas", "-lfftw3"]}, "linked"),
         ({"cuda_sources": ADD2, "sycl_sources": ["x"]}, "CUDA"),
-        ({"cuda_sources": ADD2, "is_python_module": False}, "module"),
         ({"cpp_sources": "int f();"}, "nothing to load"),
         ({"cuda_sources": ADD2, "fallback": "other"}, "fallback"),
     ],

@@ -30,6 +30,7 @@ static const struct {
     {"tuning", "what tuning has chosen; forget it", ctl_tuning},
     {"compile", "compile CUDA C++, show the resulting kernels", ctl_compile},
     {"launch", "launch a kernel of a file on random data or files, measure it", ctl_launch},
+    {"check", "what of a tutorial's files compiles, and what does not at which line", ctl_check},
     {"judge", "judge kernels of strangers: right or not, how fast, and why", ctl_judge},
     {"cache", "list, clear, export and import compiled kernels", ctl_cache},
     {"help", "what a command does, and its options", show_help},

@@ -1,7 +1,7 @@
 # bash completion of kopsctl. As /usr/share/bash-completion/completions/kopsctl, or sourced.
 
 _kopsctl() {
-    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch judge cache help"
+    local commands="ping info ops stats clients top trace report metrics drain run tune tuning compile launch check judge cache help"
     local common="--help --json --socket --timeout"
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command="" i at=0 socket=()
     COMPREPLY=()
@@ -87,6 +87,7 @@ _kopsctl() {
                 _kopsctl_words "$common --param --grid --block --cluster --cooperative --shared --option --arch --device --include-file --repeat \
                     --warmup --memory --show --save --seed --counters --cache"
                 ;;
+            check) _kopsctl_words "$common" ;;
             judge) _kopsctl_words "$common --device --strict --deadline --interpret --no-time --page --kept --board" ;;
             cache) _kopsctl_words "$common --key" ;;
         esac
@@ -98,7 +99,7 @@ _kopsctl() {
         help) ((COMP_CWORD == at + 1)) && _kopsctl_words "$commands" ;;
         ops | run | tune) ((COMP_CWORD == at + 1)) && _kopsctl_ops ;;
         compile | launch) ((COMP_CWORD == at + 1)) && _kopsctl_files ;;
-        judge) _kopsctl_files ;;
+        check | judge) _kopsctl_files ;;
         cache)
             if ((COMP_CWORD == at + 1)); then
                 _kopsctl_words "list clear export import"

@@ -66,7 +66,7 @@ def test_there_are_commands() -> None:
 
 def test_bash_offers_the_commands() -> None:
     assert bash("") == COMMANDS
-    assert bash("c") == ["clients", "compile", "cache"]
+    assert bash("c") == ["clients", "compile", "check", "cache"]
     assert bash("--socket", "/x", "--timeout", "3", "--json", "cl") == ["clients"]
     assert set(bash("-")) == COMMON | {"--version"}
 
@@ -111,7 +111,8 @@ def test_values(tmp_path: Path) -> None:
     assert bash("cache", "") == ["list", "clear", "export", "import"] and bash("cache", "clear", "") == []
     (tmp_path / "kernel.cu").touch()
     files = (
-        ["compile"], ["launch"], ["judge"], ["cache", "import"], ["metrics", "--textfile"], ["report", "-o"], ["report", "--peaks"],
+        ["compile"], ["launch"], ["judge"], ["check"], ["cache", "import"], ["metrics", "--textfile"],
+        ["report", "-o"], ["report", "--peaks"],
         ["--socket"],
     )  # fmt: skip
     for words in files:

@@ -9,6 +9,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, overload
 
@@ -17,7 +18,7 @@ from .._base.errors import BadArgument, CompileFailed, Unsupported
 from .._base.records import Entry
 from .._kernels.formulas import Elementwise, Reduction
 from .._kernels.kernels import Code, Kernel, checked_fallback
-from .._kernels.untyped import Untyped
+from .._kernels.untyped import Untyped, on_stream
 from .._source.geometry import Geometry, Sizes
 from .._source.hostcode import blank
 from .._source.options import of_nvcc
@@ -167,30 +168,45 @@ def load_inline(
         })  # fmt: skip
     in_python = _check_torch_only(torch_only)
     fallback = checked_fallback(fallback)
-    cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
-    options, folders = of_nvcc(extra_cuda_cflags or ())
-    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
-    files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
-    docs = dict(functions) if isinstance(functions, Mapping) else None
-    entries = [functions] if isinstance(functions, str) else list(functions) if functions is not None else None
     client = client or default_client()
-    if _has_module(cpp, cuda) or (entries and not _are_kernels(name, entries, cpp, cuda, files)):
+    made, of_host = gathered_inline(
+        name, cpp_sources, cuda_sources, functions, extra_cflags, extra_cuda_cflags, extra_include_paths
+    )
+    if of_host:
         from .. import extension
 
-        named = docs or dict.fromkeys(entries or (), "")
-        sources = [("cuda.cu", cuda), ("main.cpp", cpp)]
-        made = extension.compile(client, name, sources, named, [(f"{name}.cu", cuda)], options, files, fallback, extra_cflags or ())
-        return made if in_python else made.__file__
-    if not cuda.strip():
-        raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
+        loaded = extension.compile(client, **made, fallback=fallback)
+        return loaded if in_python else loaded.__file__
+    ((source_name, cuda),) = made["device_sources"]
     text = blank([cuda])[0] if native is not None else cuda
     module = client.compile(
-        _without_headers(text), entries, options=options, files=files, name=f"{name}.cu", grid=grid, block=block, shared=shared,
-        cluster=cluster, signatures=signatures,
+        _without_headers(text), list(made["functions"]) or None, options=made["options"], files=made["files"], name=source_name, grid=grid,
+        block=block, shared=shared, cluster=cluster, signatures=signatures,
     )  # fmt: skip
     if verbose and module.log:
         print(module.log)
     return module
+
+
+def gathered_inline(
+    name: str, cpp_sources: str | Iterable[str] = "", cuda_sources: str | Iterable[str] | None = None,
+    functions: str | Iterable[str] | Mapping[str, str] | None = None, extra_cflags: Iterable[str] | None = None,
+    extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
+) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    """What `extension.compile` takes, of texts, and whether there are functions of the host: without any, the functions are kernels."""
+    cpp, cuda = _joined(cpp_sources), _joined(cuda_sources)
+    options, folders = of_nvcc(extra_cuda_cflags or ())
+    folders = _own_folders([*map(str, extra_include_paths or ()), *folders])
+    files = headers(f"{cpp}\n{cuda}", folders) if folders else {}
+    named = {functions: ""} if isinstance(functions, str) else functions or ()
+    named = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, "")
+    of_host = _has_module(cpp, cuda) or bool(named and not _are_kernels(name, named, cpp, cuda, files))
+    if not of_host and not cuda.strip():
+        raise BadArgument(f"{name} has no cuda_sources and no functions: there is nothing to load", {"key": "cuda_sources"})
+    return {
+        "name": name, "sources": [("cuda.cu", cuda), ("main.cpp", cpp)], "functions": named, "device_sources": [(f"{name}.cu", cuda)],
+        "options": options, "files": files, "host_options": list(extra_cflags or ()),
+    }, of_host  # fmt: skip
 
 
 def gathered(
@@ -215,6 +231,19 @@ def gathered(
     }  # fmt: skip
 
 
+def gathered_setup(
+    name: str, sources: Iterable[str | os.PathLike[str]], extra_compile_args: Any = None, define_macros: Any = (),
+    include_dirs: Iterable[str] | None = None, undef_macros: Iterable[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """As `gathered`, with the arguments of a setup.py's CUDAExtension."""
+    given = extra_compile_args or {}
+    flags: Mapping[str, Any] = given if isinstance(given, Mapping) else {"cxx": given}
+    macros = [f"-D{macro}" if value is None else f"-D{macro}={value}" for macro, value in define_macros or ()]
+    macros += [f"-U{macro}" for macro in undef_macros or ()]
+    cxx, nvcc = ([*macros, *(flags.get(key) or ())] for key in ("cxx", "nvcc"))
+    return gathered(name.rpartition(".")[2], sources, cxx, nvcc, include_dirs)
+
+
 def _load_files(
     name: str, sources: Sequence[str | os.PathLike[str]], extra_cflags: Iterable[str] | None = None,
     extra_cuda_cflags: Iterable[str] | None = None, extra_include_paths: Iterable[str | os.PathLike[str]] | None = None,
@@ -223,7 +252,7 @@ def _load_files(
     """torch's load of files."""
     from .. import extension
 
-    how = {"extra_cflags": extra_cflags, "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths}
+    how: dict[str, Any] = {"extra_cflags": extra_cflags, "extra_cuda_cflags": extra_cuda_cflags, "extra_include_paths": extra_include_paths}
     if fallback == "torch":
         given = {"name": name, "sources": [os.path.abspath(source) for source in sources], "verbose": verbose, **how, **torch_only}
         return _or_torch("load", _load_files, client, given)
@@ -295,7 +324,7 @@ def _check_torch_only(given: Mapping[str, Any]) -> bool:
     return bool(given.get("is_python_module", True))
 
 
-# Classes with the shape of CuPy's RawKernel and RawModule
+# Classes with the shape of CuPy's
 
 
 BACKENDS = ("nvrtc", "nvcc")
@@ -555,3 +584,68 @@ class RawModule:
 
     def __repr__(self) -> str:
         return f"<kops.RawModule {', '.join(self._code.entries)}>"
+
+
+class ElementwiseKernel:
+    """A formula, used as `cupy.ElementwiseKernel` is:
+
+        squared = kops.ElementwiseKernel("T x, T y", "T z", "z = (x - y) * (x - y)", "squared")
+        z = squared(x, y)
+
+    What may be written is told by `kops.elementwise`. `client`, `fallback`: as of `RawKernel`.
+    """
+
+    def __init__(
+        self, in_params: str, out_params: str, operation: str, name: str = "kernel", reduce_dims: bool = True, preamble: str = "",
+        no_return: bool = False, return_tuple: bool = False, *, options: Sequence[str] = (), loop_prep: str = "", after_loop: str = "",
+        client: Client | None = None, fallback: str | None = None,
+    ) -> None:  # fmt: skip
+        if loop_prep or after_loop:
+            raise Unsupported("loop_prep and after_loop: a thread has one element, so put them into the operation", {"key": "loop_prep"})
+        self._made = (client or default_client()).elementwise(
+            in_params, out_params, operation, name=name, prelude=preamble, options=of_nvcc(options)[0], fallback=fallback
+        )
+        self.name, self._no_return, self._return_tuple = name, no_return, return_tuple
+
+    def __call__(self, *args: Any, size: int | None = None, stream: Any = None) -> Any:
+        """The results. `args`: the inputs, and the outputs where they are given. `size` changes nothing: the arrays tell it."""
+        count = len(self._made.inputs)
+        with on_stream(stream) if stream is not None else nullcontext():
+            made = self._made(*args[:count], out=args[count] if len(args) == count + 1 else args[count:] or None)
+        return None if self._no_return else (made,) if self._return_tuple and not isinstance(made, tuple) else made
+
+    def __repr__(self) -> str:
+        return f"<kops.ElementwiseKernel {self.name}>"
+
+
+class ReductionKernel:
+    """A reduction, used as `cupy.ReductionKernel` is:
+
+        norm = kops.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm")
+        y = norm(x, axis=1)
+
+    What may be written is told by `kops.reduce`. `client`, `fallback`: as of `RawKernel`.
+    """
+
+    def __init__(
+        self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any,
+        name: str = "reduce_kernel", reduce_type: str | None = None, reduce_dims: bool = True, preamble: str = "",
+        options: Sequence[str] = (), *, client: Client | None = None, fallback: str | None = None,
+    ) -> None:  # fmt: skip
+        post = re.fullmatch(r"\s*(\w+)\s*=(?!=)(.*?);?\s*", post_map_expr, re.S)
+        if post is None or post[1] != out_params.split()[-1]:
+            raise BadArgument(f"post_map_expr must assign the output, {out_params.split()[-1]} = …", {"key": "post_map_expr"})
+        self._made = (client or default_client()).reduce(
+            map_expr, reduce_expr, post[2].strip(), identity, inputs=in_params, output=out_params, accumulate=reduce_type, name=name,
+            prelude=preamble, options=of_nvcc(options)[0], fallback=fallback,
+        )  # fmt: skip
+        self.name, self._inputs = name, len(in_params.split(","))
+
+    def __call__(self, *args: Any, axis: Any = None, out: Any = None, keepdims: bool = False, stream: Any = None) -> Any:
+        """The results. `args`: the inputs, and the output where it is given."""
+        given = args[self._inputs] if len(args) > self._inputs else out
+        with on_stream(stream) if stream is not None else nullcontext():
+            return self._made(*args[: self._inputs], axis=axis, out=given, keepdims=keepdims)
+
+    def __repr__(self) -> str:
+        return f"<kops.ReductionKernel {self.name}>"

@@ -87,6 +87,33 @@ def _literal(text: str) -> str:
     return '"' + "".join(c if c.isalnum() or c in " _.,:;()[]" else f"\\{ord(c):03o}" if ord(c) < 256 else "?" for c in text) + '"'
 
 
+def build(
+    name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None, options: Iterable[str] = (),
+    files: Mapping[str, str] | None = None, host_options: Iterable[str] = (),
+) -> str:  # fmt: skip
+    """The path of the shared object of host code, with the arguments of `compile`."""
+    for function in functions or ():
+        if not re.fullmatch(r"(?:\w+::)*[A-Za-z_]\w*", function):
+            raise BadArgument(f"functions: {function!r} is no name of a function of C++", {"key": "functions"})
+    units = [Unit(*source) for source in sources if source[1].strip()]
+    if functions:
+        binding = _binding(functions)
+        last = units.pop() if units else Unit("main.cpp", "")
+        units.append(Unit(last.name, f"{last.text}\n{binding}"))
+    defines = "".join(_directive(macro) for macro in macros([*options, *host_options]))
+    return str(_builder.build(name, units, defines, files or {}))
+
+
+def kernels_of(
+    client: Client, name: str, device_sources: Sequence[tuple[str, str]], options: Sequence[str], files: Mapping[str, str],
+    fallback: str | None,
+) -> Kernels | SeveralKernels:  # fmt: skip
+    """The kernels of sources, with the arguments of `compile`."""
+    if len(device_sources) == 1:
+        return Kernels(client, device_sources[0][1], device_sources[0][0], options, files, fallback)
+    return SeveralKernels(client, device_sources or [(f"{name}.cu", "")], options, files, fallback)
+
+
 def compile(
     client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None,
     device_sources: Sequence[tuple[str, str]],
@@ -97,22 +124,9 @@ def compile(
     sources have a PYBIND11_MODULE; `device_sources`: where the kernels are; `options` are of the kernels, and their macros of the host
     code, too, as those of `host_options`; `files`: headers that both include."""
     options, files = list(options), dict(files or {})
-    for function in functions or ():
-        if not re.fullmatch(r"(?:\w+::)*[A-Za-z_]\w*", function):
-            raise BadArgument(f"functions: {function!r} is no name of a function of C++", {"key": "functions"})
-    units = [Unit(*source) for source in sources if source[1].strip()]
-    if functions:
-        binding = _binding(functions)
-        last = units.pop() if units else Unit("main.cpp", "")
-        units.append(Unit(last.name, f"{last.text}\n{binding}"))
-    defines = "".join(_directive(macro) for macro in macros([*options, *host_options]))
-    kernels: Kernels | SeveralKernels
-    if len(device_sources) == 1:
-        kernels = Kernels(client, device_sources[0][1], device_sources[0][0], options, files, fallback)
-    else:
-        kernels = SeveralKernels(client, device_sources or [(f"{name}.cu", "")], options, files, fallback)
+    kernels = kernels_of(client, name, device_sources, options, files, fallback)
     kernels.compile()
-    path = str(_builder.build(name, units, defines, files))
+    path = build(name, sources, functions, options, files, host_options)
     library = _runtime.load(path)
     found: dict[str, list[Any]] = {}
     for definition in declared(library.definitions):

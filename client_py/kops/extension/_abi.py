@@ -245,7 +245,8 @@ class Library:
             ("def_doc", c.c_char_p, c.c_int), ("def_arguments", c.c_int, c.c_int),
             ("def_argument", c.c_char_p, c.c_int, c.c_int, _Values),
             ("strict", None, c.c_int),
-            ("call", c.c_char_p, c.c_int, _Values, c.POINTER(_Tensors), _Tensors, c.POINTER(c.c_int), _Values), ("error_type", c.c_char_p),
+            ("call", c.c_char_p, c.c_int, _Values, c.POINTER(_Tensors), c.POINTER(_Tensors), c.POINTER(c.c_int), _Values),
+            ("error_type", c.c_char_p),
         ):  # fmt: skip
             function = getattr(self._library, f"kops_{name}")
             function.restype, function.argtypes = result, arguments
@@ -267,14 +268,14 @@ class Library:
         return Definition(number, name, signature, doc, tuple(parameters), library.kops_def_arguments(number) < 0)
 
     def call(
-        self, number: int, values: Any, tensors: Sequence[Tensor], out: Any, result: Value, strict: bool = False
-    ) -> tuple[str, str] | None:
-        """Runs a function. Returns the type and the text of the exception that it has thrown. `strict`: see kops_strict()."""
+        self, number: int, values: Any, tensors: Sequence[Tensor], result: Value, strict: bool = False
+    ) -> tuple[Any, tuple[str, str] | None]:
+        """Runs a function. Its tensors, and the type and the text of the exception that it has thrown. `strict`: see kops_strict()."""
         if strict:
             self._library.kops_strict(1)
         pointers = (_Tensors * max(1, len(tensors)))(*(c.pointer(tensor) for tensor in tensors))
-        count = c.c_int()
-        message = self._library.kops_call(number, values, pointers, out, c.byref(count), c.byref(result))
+        count, out = c.c_int(), _Tensors()
+        message = self._library.kops_call(number, values, pointers, c.byref(out), c.byref(count), c.byref(result))
         if message is None:
-            return None
-        return self._library.kops_error_type().decode(), message.decode("utf-8", "replace")
+            return out, None
+        return out, (self._library.kops_error_type().decode(), message.decode("utf-8", "replace"))

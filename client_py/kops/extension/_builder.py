@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import CompileFailed, Unsupported
-from .._companions import compiled_part
+from .._companions import compiled_part, gather
 from ..interpret._compiler import directory as _objects
 from ..interpret._compiler import is_mine
 from . import headers
@@ -214,13 +214,21 @@ def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
+def _of_environment(texts: Sequence[str]) -> list[str]:
+    """What the sources include of CPATH's folders, in which the compiler looks by itself."""
+    folders = [one for name in ("CPATH", "CPLUS_INCLUDE_PATH") for one in os.environ.get(name, "").split(os.pathsep) if one]
+    found = [gather(text, Path(os.devnull), folders) for text in texts] if folders else []
+    return [part for files in found for item in sorted(files.items()) for part in item]
+
+
 def build(name: str, units: Sequence[Unit], defines: str, files: Mapping[str, str]) -> Path:
     """The shared object of these sources, made now or before. `defines`: directives before each. `files`: headers by name.
     Sources that do not go together, since both define the same, are compiled apart."""
     using = compiler(os.environ.get("CXX", ""))
     texts = [f'#line 1 "{_quoted(unit.name)}"\n{host_text(unit.text)}\n' for unit in units]
     headers = {name: f'#line 1 "{_quoted(name)}"\n{host_text(text)}' for name, text in sorted(files.items())}
-    key = hashed(using.identity, _headers(), *_FLAGS, *_LINK, defines, *texts, "", *(part for item in headers.items() for part in item))
+    parts = [*texts, "", *(part for item in headers.items() for part in item)]
+    key = hashed(using.identity, _headers(), *_FLAGS, *_LINK, defines, *parts, "", *_of_environment(parts))
     path = directory() / f"extension-{key}.so"
     if is_mine(path):
         with contextlib.suppress(OSError):

@@ -217,6 +217,14 @@ class Kernels:
             except KopsError:
                 pass
 
+    def check(self) -> list[str]:
+        """Compiles the kernels for the interpreter, and on a GPU's daemon. The names of those that are no templates."""
+        self.compile()
+        code = self._plain
+        if code is not None:
+            _compiler.compile_kernel(code.source, code.name, code.entries, code.files, code.options, True)
+        return [name.partition("(")[0] for name in self.names]
+
     def _code(self, entry: str) -> Any:
         """The source as it is compiled for a kernel: all that are no templates share one module, an instantiation has its own."""
         if entry in self._codes:
@@ -301,6 +309,9 @@ class SeveralKernels:
     def compile(self) -> None:
         for kernels in self._all:
             kernels.compile()
+
+    def check(self) -> list[str]:
+        return [name for kernels in self._all for name in kernels.check()]
 
     def launch(self, name: str, *arguments: Any, **how: Any) -> int:
         """As `Kernels.launch`, of the source that has the kernel."""

@@ -385,7 +385,7 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "zero_": lambda self: _copied(self, 0), "cat": lambda tensors, dim=0: numpy.concatenate(tensors, dim),
     "stack": lambda tensors, dim=0: numpy.stack(tensors, dim), "where": numpy.where, "to": _to, "type_as": _to, "toType": _to,
     "storage_offset": lambda self: (self.__array_interface__["data"][0] - storage(self)[0]) // self.itemsize,
-    "storage_bytes": lambda self: storage(self)[1], "text": str, "grad_mode": lambda enabled=False: False,
+    "storage_bytes": lambda self: storage(self)[1], "text": str, "grad_mode": lambda enabled=False: False, "deterministic": lambda: False,
     "item": lambda self: self.item(), "equal": lambda self, other: bool(numpy.array_equal(self, other)),
     "allclose": lambda self, other, rtol=1e-5, atol=1e-8, equal_nan=False: bool(numpy.allclose(self, other, rtol, atol, equal_nan)),
     "cpu": lambda self, *_: self, "cuda": lambda self, *_: self, "detach": lambda self: self.view(), "alias": lambda self: self.view(),

@@ -31,6 +31,7 @@ class Call:
         self.refused: Exception | None = None  # of a function of the CUDA runtime
         self.cuda = Cuda()
         self.scalars: list[Any] = []  # memory of the last number that was returned
+        self.results: Any = None  # and of the last tensors, where they are many
 
     def is_host(self, value: Any) -> bool:
         return not self.on_cpu and self.framework.on_cpu(value)
@@ -138,7 +139,8 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any,
         made = (made,)
     if isinstance(made, (tuple, list)):
         if len(made) > _abi.RESULTS:
-            raise BadArgument(f"{len(made)} tensors as a result; an extension takes {_abi.RESULTS}")
+            out = call.results = (Tensor * len(made))()
+            scalar[0].p = c.addressof(out)
         for i, one in enumerate(made):
             if one is None:  # an undefined tensor
                 out[i].id = 0
@@ -310,10 +312,10 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
     framework = _framework_of(values)
     call = Call(kernels, framework, definition.key != "CPU" and _counts_as_gpu(framework, values, kernels))
     made = _Arguments(call, values)
-    out, result = (Tensor * _abi.RESULTS)(), Value()
+    result = Value()
     before, _thread.call = getattr(_thread, "call", None), call
     try:
-        failed = library.call(definition.number, made.values, made.tensors, out, result, strict)
+        out, failed = library.call(definition.number, made.values, made.tensors, result, strict)
         if failed is not None:
             _fail(call, *failed)
         value = _abi.read(result, lambda index: _taken(out[index].id))

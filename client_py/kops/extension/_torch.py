@@ -264,7 +264,9 @@ _OWN: dict[str, Callable[..., Any]] = {
     "cpu": lambda self: self.cpu(), "cuda": lambda self: self.to(_device(Device(1, -1))),
     "storage_offset": lambda self: self.storage_offset(), "storage_bytes": lambda self: storage(self)[1],
     "requires_grad_": lambda self, wanted=True: self.requires_grad_(wanted),
-    "text": lambda self: _text()(self.detach()), "grad_mode": _grad_mode, "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
+    "text": lambda self: _text()(self.detach()), "grad_mode": _grad_mode,
+    "deterministic": lambda: bool(_torch().are_deterministic_algorithms_enabled()),
+    "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip
 _MORE = ("bitwise_not", "contiguous", "detach", "item", "neg", "scalar_tensor")

@@ -12,11 +12,11 @@ from setuptools import Extension as _Extension
 from setuptools.command.build_ext import build_ext
 
 from .. import KopsError, Unsupported
-from .._companions import inline, warn
+from .._companions import checked_fallback, inline, warn
 from . import _builder
 from . import compile as _compile
 
-__all__ = ["BuildExtension", "CUDAExtension", "CppExtension", "by_torch", "opened"]
+__all__ = ["CUDA_HOME", "BuildExtension", "CUDAExtension", "CppExtension", "by_torch", "opened"]
 
 _MODULE = '''"""Functions of C++, which kops.BuildExtension has put here as source: an import compiles it where it was not compiled yet."""
 
@@ -33,9 +33,10 @@ def CUDAExtension(name: str, sources: Any, *arguments: Any, **how: Any) -> Any:
 
 
 CppExtension = CUDAExtension
+CUDA_HOME = os.environ.get("CUDA_HOME", "/usr/local/cuda")  # there may be none: only programs ask
 
 
-class BuildExtension(build_ext):
+class BuildExtension(build_ext):  # type: ignore[misc]
     """As torch's, the `build_ext` of a setup.py. It makes a module of Python with the sources in it, after they compiled."""
 
     @classmethod
@@ -47,14 +48,9 @@ class BuildExtension(build_ext):
         return os.path.join(*fullname.split(".")) + ".py"
 
     def build_extension(self, ext: Any) -> None:
-        given = ext.extra_compile_args
-        flags: Mapping[str, Any] = given if isinstance(given, Mapping) else {"cxx": given, "nvcc": ()}
-        macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
-        macros += [f"-U{name}" for name in ext.undef_macros]
-        made = inline.gathered(
-            ext.name.rpartition(".")[2], ext.sources, [*macros, *(flags.get("cxx") or ())], [*macros, *(flags.get("nvcc") or ())],
-            ext.include_dirs,
-        )
+        made = inline.gathered_setup(
+            ext.name, ext.sources, ext.extra_compile_args, ext.define_macros, ext.include_dirs, ext.undef_macros
+        )  # fmt: skip
         _compile(inline.default_client(), **made)
         path = Path(self.get_ext_fullpath(ext.name))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +59,7 @@ class BuildExtension(build_ext):
 
 def opened(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The functions of such a module."""
-    made = _compile(inline.default_client(), **arguments, fallback=inline.checked_fallback(None))
+    made = _compile(inline.default_client(), **arguments, fallback=checked_fallback(None))
     return {name: getattr(made, name) for name in made}
 
 

@@ -86,6 +86,13 @@ static void op(const char *name, const KopsValue *args, int n, KopsTensor *out, 
         scalar->tag = KOPS_FLOAT, scalar->d = 2.5;
         return;
     }
+    if (!strcmp(name, "unbind")) {
+        static KopsTensor many[100];
+        for (*nout = 0; *nout < 100; ++*nout)
+            many[*nout] = described(100 + *nout, {3}, {1});
+        scalar->p = many;
+        return;
+    }
     for (*nout = 0; *nout < (pair ? 2 : 1); ++*nout)
         out[*nout] = described(100 + *nout, {3, 2}, {2, 1});
 }
@@ -229,6 +236,10 @@ static void tensors()
         at::NoGradGuard guard;
     }
     EXPECT(called("grad_mode(0) grad_mode(1)"));
+    {
+        std::vector<at::Tensor> rows = x.unbind(0); // more than op() has room for
+        EXPECT(rows.size() == 100 && rows[99].size(0) == 3 && called("unbind(t1, 0)"));
+    }
     EXPECT(!x.grad().defined() && called("grad(t1)"));
     EXPECT(x.item<int>() == 2 && called("item(t1)"));
     at::add_out(y, x, t);
@@ -405,7 +416,7 @@ static void binding()
     EXPECT(kops_def_argument(0, 3, &value) && value.tag == KOPS_STRING && text_of(value) == "mean");
     EXPECT(!kops_def_argument(1, 0, &value) && value.tag == -1);
 
-    KopsTensor x = described(7, {2}, {1}), out[KOPS_RESULTS];
+    KopsTensor x = described(7, {2}, {1}), *out;
     KopsTensor *given[] = {&x};
     KopsValue args[5] = {{KOPS_TENSOR, 0, 0, 0, nullptr},
                          {KOPS_INT, 0, 3, 0, nullptr},
@@ -415,39 +426,39 @@ static void binding()
     int count;
     released = retained = 0;
     calls.clear();
-    EXPECT(!kops_call(0, args, given, out, &count, &value) && count == 2 && value.tag == KOPS_TUPLE && value.n == 3);
+    EXPECT(!kops_call(0, args, given, &out, &count, &value) && count == 2 && value.tag == KOPS_TUPLE && value.n == 3);
     EXPECT(called("add alpha(t7, 3, 1)") && retained == 2 && released == 2); // the argument and the handle of the sum
     auto items = (const KopsValue *)value.p;
     EXPECT(items[0].tag == KOPS_TENSOR && items[1].i == 1 && out[1].id == 100 && items[2].tag == KOPS_NONE);
     args[4].i = 3;
-    EXPECT(std::string(kops_call(0, args, given, out, &count, &value)) == "n is 3" &&
+    EXPECT(std::string(kops_call(0, args, given, &out, &count, &value)) == "n is 3" &&
            std::string(kops_error_type()) == "RuntimeError");
     args[4].i = 4;
-    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "IndexError" &&
+    EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "IndexError" &&
            count == 0);
     args[4].i = 1LL << 40;
-    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
+    EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue number = {KOPS_FLOAT, 0, 0, 1.5, nullptr};
-    EXPECT(!kops_call(2, &number, given, out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
+    EXPECT(!kops_call(2, &number, given, &out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
     int64_t tensors[] = {-1, 0}, numbers[] = {1, 2};
     KopsValue lists[] = {{KOPS_TENSORS, 2, 0, 0, tensors}, {KOPS_INTS, 2, 0, 0, numbers}, {KOPS_INT, 0, 1, 0, nullptr}};
-    EXPECT(!kops_call(3, lists, given, out, &count, &value) && value.tag == KOPS_TUPLE && value.n == 3);
+    EXPECT(!kops_call(3, lists, given, &out, &count, &value) && value.tag == KOPS_TUPLE && value.n == 3);
     items = (const KopsValue *)value.p;
     EXPECT(items[0].tag == KOPS_BOOL && !items[0].i && items[1].i && items[2].i);
     for (auto [kind, expected] : {std::pair(0, "ValueError"), {1, "OverflowError"}, {2, "MemoryError"}}) {
         KopsValue which = {KOPS_INT, 0, kind, 0, nullptr};
-        EXPECT(kops_call(4, &which, given, out, &count, &value) && std::string(kops_error_type()) == expected);
+        EXPECT(kops_call(4, &which, given, &out, &count, &value) && std::string(kops_error_type()) == expected);
     }
     KopsValue tensor = {KOPS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
     x.sizes[0] = 1;
-    EXPECT(!kops_call(2, &tensor, given, out, &count, &value) && value.d == 5);
+    EXPECT(!kops_call(2, &tensor, given, &out, &count, &value) && value.d == 5);
     args[0] = KopsValue{};
-    EXPECT(kops_call(0, args, given, out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
+    EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
-    EXPECT(!kops_call(1, &flag, given, out, &count, &value) && value.n == 3);
+    EXPECT(!kops_call(1, &flag, given, &out, &count, &value) && value.n == 3);
     items = (const KopsValue *)value.p;
     EXPECT(items[0].d == 1.5 && text_of(items[1]) == "text" && text_of(items[2]) == "[1,2,3]");
-    EXPECT(std::string(kops_call(5, args, given, out, &count, &value)).find("no implementation") != std::string::npos);
+    EXPECT(std::string(kops_call(5, args, given, &out, &count, &value)).find("no implementation") != std::string::npos);
 }
 
 int main()

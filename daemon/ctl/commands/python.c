@@ -1,6 +1,6 @@
-/* kopsctl report, kopsctl judge: commands of the Python package. kopsctl becomes Python, with the command's options, so
- * that the layout of a report, the judgement of a row and the measuring of peaks are written once, and tasks can be
- * Python. */
+/* kopsctl report, kopsctl judge, kopsctl check: commands of the Python package. kopsctl becomes Python, with the
+ * command's options, so that the layout of a report, the judgement of a row and the measuring of peaks are written
+ * once, and tasks can be Python. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +71,16 @@ static enum ctl_exit become(const char *what)
     execvp(arguments[0], (char *const *)arguments);
     return ctl_complain("os_error", "%s needs python3 with kopsd's Python package; running python3: %s", what,
                         strerror(errno));
+}
+
+/* As become(), with the arguments that are no options. */
+static enum ctl_exit become_with_files(const char *command, const char *what, int argc, char **argv)
+{
+    add("--");
+    for (; optind < argc; optind++)
+        if (!add(argv[optind]))
+            return ctl_usage("%s takes fewer than %d arguments", command, MAX_ARGUMENTS);
+    return become(what);
 }
 
 /* ---- report ---- */
@@ -151,9 +161,30 @@ enum ctl_exit ctl_judge(struct ctl *ctl, int argc, char **argv)
     if (argc - optind < 2)
         return ctl_usage("judge takes a task and solutions: kopsctl judge TASK SOLUTION...");
     begin(ctl, "kops.judge", "a judgement", options);
-    add("--");
-    for (; optind < argc; optind++)
-        if (!add(argv[optind]))
-            return ctl_usage("judge takes fewer than %d arguments", MAX_ARGUMENTS);
-    return become("a judgement");
+    return become_with_files("judge", "a judgement", argc, argv);
+}
+
+/* ---- check ---- */
+
+static const char check_usage[] =
+    "Usage: kopsctl check FILE... [--json]\n\n"
+    "Tells what of tutorials' files compiles here, and what does not, at which line. A FILE is a program of Python "
+    "that\n"
+    "calls load_inline or load, a setup.py with CUDAExtension, or a source, .cu, .cuh or .cpp. Programs are read, and\n"
+    "not run. It needs python3 with kopsd's Python package, kops, NumPy, and g++ or clang++. Kernels are compiled for\n"
+    "the interpreter, and by a daemon that is there.\n\n"
+    "      --json  a finding a line: file, line, runs, text\n\n"
+    "Exit status 0: all compiles.\n";
+
+enum ctl_exit ctl_check(struct ctl *ctl, int argc, char **argv)
+{
+    const struct ctl_option options[] = {{0}};
+    enum ctl_exit status;
+
+    if (!ctl_parse(ctl, argc, argv, check_usage, options, argc, &status))
+        return status;
+    if (optind >= argc)
+        return ctl_usage("check takes files: kopsctl check FILE...");
+    begin(ctl, "kops.extension", "a check", options);
+    return become_with_files("check", "a check", argc, argv);
 }

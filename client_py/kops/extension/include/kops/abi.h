@@ -11,7 +11,7 @@
 
 enum {
     KOPS_DIMS = 16,    // the most dimensions of a tensor
-    KOPS_RESULTS = 64, // the most tensors that one call returns
+    KOPS_RESULTS = 64, // tensors that fit into the `out` of op()
 };
 
 // Kinds of values: members of KopsValue that are not named are 0.
@@ -67,7 +67,8 @@ struct KopsArg {
 struct KopsTable {
     // Computes on tensors. `name` is the function's in torch, then, each behind a space, the names of the last
     // arguments as far as torch takes them only by name: "add alpha" has the values self, other, alpha. The tensors of
-    // the result go to out; a number or text as result goes to `scalar`.
+    // the result go to out, or, where they are more than KOPS_RESULTS, lie at scalar->p until the thread's next call; a
+    // number or text as result goes to `scalar`.
     void (*op)(const char *name, const KopsValue *args, int n, KopsTensor *out, int *nout, KopsValue *scalar);
     void (*release)(int64_t id);
     // `kernel` is the stub's __PRETTY_FUNCTION__; dims: grid x y z, block x y z.
@@ -91,8 +92,8 @@ const char *kops_def_argument(int def, int argument, KopsValue *value);
 // With `on`, the thread's next kops_call() takes only arguments of the parameters' own types, and converts no number.
 void kops_strict(int on);
 // Returns NULL or the message of the exception. `scalar` describes the whole result: KOPS_TENSOR and KOPS_TENSORS are
-// indices into out, KOPS_TUPLE has these in it. Its pointers are valid until the thread's next call.
-const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor *out, int *nout,
+// indices into *out, KOPS_TUPLE has these in it. All of it is valid until the thread's next call.
+const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor **out, int *nout,
                       KopsValue *scalar);
 // The Python exception that the thread's last message is for, such as "IndexError"; "NoMatch" for a call that did not
 // begin: the next function of the same name may take the arguments.

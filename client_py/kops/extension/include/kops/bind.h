@@ -241,8 +241,7 @@ template <class A> decltype(auto) pass(held<A> &value)
 
 // The result of a call: its tensors in `out`, the whole described by `value`, whose parts live here.
 struct Returned {
-    KopsTensor *out;
-    int *count;
+    std::vector<KopsTensor> out;
     std::vector<std::vector<KopsValue>> tuples;
     std::deque<Argument> arguments;
 
@@ -250,10 +249,9 @@ struct Returned {
     {
         if (!tensor.defined())
             return {};
-        TORCH_CHECK(*count < KOPS_RESULTS, "a function returns more than ", (int)KOPS_RESULTS, " tensors");
-        out[*count] = tensor.described();
-        table->op("retain", nullptr, 0, &out[*count], nullptr, nullptr);
-        return {KOPS_TENSOR, 0, (*count)++, 0, nullptr};
+        out.push_back(tensor.described());
+        table->op("retain", nullptr, 0, &out.back(), nullptr, nullptr);
+        return {KOPS_TENSOR, 0, (int64_t)out.size() - 1, 0, nullptr};
     }
     template <class T> KopsValue of(const std::vector<T> &list)
     {
@@ -677,17 +675,19 @@ KOPS_EXPORT void kops_strict(int on)
 {
     kops::strict = on;
 }
-KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor *out,
+KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor **out,
                                   int *nout, KopsValue *scalar)
 {
     *nout = 0;
     try {
         kops::pending.is_set = false;
-        kops::last_returned.reset(new kops::Returned{out, nout, {}, {}});
+        kops::last_returned = std::make_unique<kops::Returned>();
         const kops::Function &function = kops::functions[(size_t)def];
         TORCH_CHECK(function.call, function.name, " is declared by a schema, but has no implementation");
         *scalar = function.call(args, tensors, *kops::last_returned);
         kops::strict = false;
+        *out = kops::last_returned->out.data();
+        *nout = (int)kops::last_returned->out.size();
         return nullptr;
     } catch (const std::exception &error) {
         kops::error_type = kops::python_type(error);
@@ -697,8 +697,9 @@ KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *co
         kops::message = "Caught an unknown exception!";
     }
     kops::strict = false;
-    for (; *nout > 0; --*nout)
-        kops::table->release(out[*nout - 1].id);
+    for (const KopsTensor &tensor : kops::last_returned->out)
+        kops::table->release(tensor.id);
+    kops::last_returned->out.clear();
     return kops::message.c_str();
 }
 #undef KOPS_EXPORT

@@ -175,7 +175,8 @@ class Argument
 // What a function of torch returned.
 class Result
 {
-    KopsTensor tensors[KOPS_RESULTS];
+    KopsTensor few[KOPS_RESULTS], *tensors = few;
+    std::vector<KopsTensor> many;
     int count = 0;
     KopsValue scalar = {};
 

@@ -184,6 +184,25 @@ struct InferenceMode : AutoGradMode {
 using AutoDispatchBelowADInplaceOrView = NoGradGuard;
 using AutoNonVariableTypeMode = NoGradGuard;
 
+// torch's settings of the process.
+struct Context {
+    bool deterministicAlgorithms() const
+    {
+        return kops::call<bool>("deterministic", {});
+    }
+    void alertNotDeterministic(std::string_view caller) const
+    {
+        TORCH_CHECK(!deterministicAlgorithms(), caller,
+                    " does not have a deterministic implementation, but you set "
+                    "'torch.use_deterministic_algorithms(True)'.");
+    }
+};
+inline Context &globalContext()
+{
+    static Context context;
+    return context;
+}
+
 inline std::optional<Device> device_of(const Tensor &tensor)
 {
     return tensor.defined() ? std::optional<Device>(tensor.device()) : std::nullopt;

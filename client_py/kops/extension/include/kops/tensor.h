@@ -712,6 +712,10 @@ inline Result::Result(const char *name, const Argument *arguments, size_t count)
         values.push_back(arguments[i].value());
     table->op(name, values.data(), (int)count, tensors, &this->count, &scalar);
     check_error();
+    if (this->count > KOPS_RESULTS) {
+        many.assign((const KopsTensor *)scalar.p, (const KopsTensor *)scalar.p + this->count);
+        tensors = many.data();
+    }
 }
 inline Result::~Result()
 {
