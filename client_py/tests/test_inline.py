@@ -116,8 +116,8 @@ torch::Tensor add2(torch::Tensor a, torch::Tensor b) {
 def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     mod = kops.load_inline(
         name="tutorial", cpp_sources="torch::Tensor add2(torch::Tensor a, torch::Tensor b);", cuda_sources=[ADD2],
-        functions=["add2_kernel"], with_cuda=True, extra_cuda_cflags=["-O2", "--use_fast_math"], build_directory="./load_inline_cuda",
-        verbose=True, grid=4, block=256,
+        functions=["add2_kernel"], with_cuda=True, extra_cuda_cflags=["-O2", "--use_fast_math", ""], extra_cflags=[""], extra_ldflags=[""],
+        build_directory="./load_inline_cuda", verbose=True, grid=4, block=256,
     )  # fmt: skip
     (params,) = daemon.sent("compile")
     assert params["name"] == "tutorial.cu" and params["options"] == ["--use_fast_math"] and params["entries"] == ["add2_kernel"]

@@ -308,7 +308,7 @@ def _check_torch_only(given: Mapping[str, Any]) -> bool:
     """Raises for arguments of torch's that cannot be. Whether a module of Python is wanted, and not its functions as torch's ops alone."""
     for key, value in given.items():
         if key == "extra_ldflags":
-            other = next((flag for flag in value or () if _OF_CUDA.fullmatch(flag) is None), None)
+            other = next((flag for flag in value or () if flag.strip() and _OF_CUDA.fullmatch(flag) is None), None)
             if other is not None:
                 raise BadArgument(f"extra_ldflags: {other}: no libraries are linked here but CUDA's own", {"key": key})
         elif key == "sycl_sources":

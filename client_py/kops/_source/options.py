@@ -80,6 +80,6 @@ def of_nvcc(options: Iterable[str]) -> tuple[list[str], list[str]]:
             folders.append(option[found.end() :].lstrip(" =") or next(items, ""))
         elif option in _WITH_VALUE or option in _OF_HOST:
             next(items, None)
-        elif _WITHOUT_EFFECT.fullmatch(option) is None:
+        elif option.strip() and _WITHOUT_EFFECT.fullmatch(option) is None:
             kept.append(option)
     return kept, [folder for folder in folders if folder]
