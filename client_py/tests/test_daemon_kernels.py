@@ -128,6 +128,15 @@ def test_the_daemon_comes_back(k: kops.Client, real: Any, driver: Any) -> None:
     assert numbers(driver, c) == [2, 4, 6, 8]
 
 
+# As nvcc and the C++ library have them.
+POWERS = """__global__ void powers(float* c, const float* a, const float* b, int n) {
+    static_assert(sizeof(pow(*a, 3)) == 8 && sizeof(std::pow(*a, 2.0)) == 8 && sizeof(::pow(n, n)) == 8, "double");
+    static_assert(sizeof(pow(*a, 3.0f)) == 4, "float");
+    *c = pow(*a, 3) + std::pow(*b, *a);
+}
+"""
+
+
 def test_load_inline_and_the_decorator(k: kops.Client, real: Any, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOPS_SOCKET", str(real.socket_path))
     monkeypatch.setattr(_inline, "_default", None)
@@ -156,6 +165,7 @@ def test_load_inline_and_the_decorator(k: kops.Client, real: Any, driver: Any, m
         x = numpy.arange(6, dtype="float32")
         host.add2(x, 4)
         assert x.tolist() == [0, 2, 4, 6, 4, 5], "launched by the daemon, on a copy of the array"
+        kops.load_inline("tutorial", cuda_sources=[POWERS, wrapper.replace("add2_kernel<<<1, 4>>>", "powers<<<1, 1>>>")], functions="add2")
     kops.default_client().close()
 
 

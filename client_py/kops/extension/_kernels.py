@@ -44,6 +44,9 @@ _DEVICE_NAMES = {"Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h", "__nv_fp8_e4m3": "cuda_fp8.h", "__nv_fp8_e5m2": "cuda_fp8.h"}
 _HALF = re.compile(r"\b(?:c10|at|torch)::(?:Half|BFloat16)\b")
 _HALF_HEADER = "kops/device_half.h"  # has them
+_MATH = re.compile(r"\bpow\s*\(")
+_MATH_HEADER = "kops/device_math.h"
+_LIBRARIES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cub|cuda|thrust)/", re.M)  # they have functions of such names
 _OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b")
 _ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
 _WORDS = re.compile(r"\b(?:const|volatile)\b")
@@ -55,8 +58,8 @@ _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
 
 
 @cache
-def _half_file() -> dict[str, str]:
-    return {_HALF_HEADER: (INCLUDE / _HALF_HEADER).read_text()}
+def _file(header: str) -> dict[str, str]:
+    return {header: (INCLUDE / header).read_text()}
 
 
 def device_name(text: str) -> str:
@@ -195,7 +198,9 @@ class Kernels:
         self.client, self.fallback = client, fallback
         more = [header for word, header in _OF_TORCHS_HEADERS if word.search(source) and header not in source]
         if _HALF.search(source):
-            more, files = [_HALF_HEADER], {**files, **_half_file()}
+            more, files = [_HALF_HEADER], {**files, **_file(_HALF_HEADER)}
+        if _MATH.search(source) and not _LIBRARIES.search(source):
+            more, files = [*more, _MATH_HEADER], {**files, **_file(_MATH_HEADER)}
         before = "".join(f"#include <{header}>\n" for header in more) + (f'#line 1 "{name}"\n' if more else "")
         self._source, self._name, self._options, self._files = before + _FOREIGN.sub("", source), name, tuple(options), dict(files)
         found = scan(self._source, files, options)
@@ -237,7 +242,7 @@ class Kernels:
         headers = sorted({header for name, header in _HEADERS.items() if name in entry})
         files = self._files
         if _HALF.search(entry):
-            headers, files = [*headers, _HALF_HEADER], {**files, **_half_file()}
+            headers, files = [*headers, _HALF_HEADER], {**files, **_file(_HALF_HEADER)}
         source = "".join(f"#include <{header}>\n" for header in headers) + (f'#line 1 "{self._name}"\n' if headers else "") + self._source
         made = self._codes[entry] = Code(source, (entry,), self._options, files, self._name, None, None)
         return made
