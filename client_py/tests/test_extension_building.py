@@ -147,7 +147,9 @@ HEAD = "#include <torch/extension.h>\n"
 
 
 def test_torch_compiles_what_does_not_compile_here(cpp_extension: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class_ = HEAD + 'struct S { int x; };\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { py::class_<S>(m, "S").def(py::init<>()).def_readwrite("x", &S::x); }\n'
+    class_ = HEAD + '''struct S { int x; };
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { py::class_<S>(m, "S").def(py::init<>()).def_readwrite("x", &S::x); }
+'''
     with pytest.raises(kops.CompileFailed, match="py::class_"):
         kops.load_inline("classes", class_)
     assert not cpp_extension
