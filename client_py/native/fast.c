@@ -18,16 +18,14 @@ enum fast_way { FAST_ENQUEUED, FAST_WAITS, FAST_TIMED };
 /* A request that is being made, see fast_begin(). */
 struct fast {
     struct link *link;
+    uint32_t generation; /* generation of the connection that the ids belong to */
     const struct cuda_driver *driver;
-    const char *op;
     PyObject *inputs; /* a tuple, borrowed */
     PyObject *out;    /* owned */
-    unsigned n_inputs;
-    struct operand operands[FAST_OPERANDS];
-    struct native_tensor tensors[FAST_OPERANDS];
+    struct operands tensors;
     void *context, *stream;
     struct kops_options options;
-    struct native_request request;
+    struct wire_run run;
     struct kops_result result;
 };
 
@@ -140,11 +138,12 @@ static void fast_begin(struct fast *f, struct link *link, PyObject *inputs)
 {
     /* Leave the arrays, which are large, uninitialised. */
     f->link = link;
+    f->generation = link->generation;
     f->driver = NULL;
-    f->op = NULL;
     f->inputs = inputs;
     f->out = NULL;
-    f->n_inputs = 0;
+    f->tensors.n = 0;
+    f->tensors.device = -1;
     f->context = f->stream = NULL;
     f->options = (struct kops_options){.no_timing = true};
 }
@@ -164,25 +163,20 @@ static bool fast_packed(PyObject *value, const char **ret_data, size_t *ret_leng
     return true;
 }
 
-/* Refers to operand i, which was read. False: its memory is not registered, or is on another device than earlier
- * operands. */
-static bool fast_resolve(struct fast *f, unsigned i)
+/* Finds the buffer of a tensor that was read. False: its memory is not registered, or in another context than that of
+ * earlier tensors. */
+static bool fast_resolve(struct fast *f, struct native_tensor *t)
 {
-    const struct operand *o = &f->operands[i];
     const struct region *r;
 
     if (!f->driver && !(f->driver = fast_driver()))
         return false;
-    r = fast_region(f->link, f->driver, o->pointer);
-    if (!r || o->device != f->operands[0].device || (i && r->context != f->context))
+    r = fast_region(f->link, f->driver, t->offset);
+    if (!r || (t != f->tensors.at && r->context != f->context))
         return false;
     f->context = r->context;
-    f->tensors[i] = (struct native_tensor){.buffer = r->buffer,
-                                           .offset = o->pointer - r->base,
-                                           .shape = o->shape,
-                                           .strides = o->contiguous ? NULL : o->strides,
-                                           .rank = o->rank,
-                                           .dtype = o->dtype};
+    t->buffer = r->buffer;
+    t->offset -= r->base;
     return true;
 }
 
@@ -191,8 +185,7 @@ static bool fast_place(struct fast *f)
 {
     void *context = NULL;
 
-    return !f->driver->context_get(&context) && context == f->context &&
-           tensor_stream(f->operands[0].device, &f->stream);
+    return !f->driver->context_get(&context) && context == f->context && tensor_stream(f->tensors.device, &f->stream);
 }
 
 /* Collects the references that must live until the request has ended. */
@@ -209,7 +202,7 @@ static int enqueue(struct fast *f, struct kops_error *e)
     PyObject *kept;
     int r;
 
-    WITHOUT_GIL(r = (int)native_enqueue(f->link->client, &f->request, f->stream, e));
+    WITHOUT_GIL(r = (int)native_enqueue(f->link->client, f->generation, &f->run, f->stream, e));
     if (!r) {
         kept = references(f);
         r = kept ? link_keep(f->link, kept) : -1;
@@ -242,7 +235,7 @@ static int run(struct fast *f, struct kops_error *e)
 
     thread = PyEval_SaveThread();
     r = wait_for_stream(f, e);
-    if (!r && (r = native_submit_run(f->link->client, &f->request, &ticket, e)))
+    if (!r && (r = native_submit_run(f->link->client, f->generation, &f->run, &ticket, e)))
         ticket = 0;
     else if (!r)
         r = kops_wait(f->link->client, ticket, FIRST_MS, &f->result, e);
@@ -322,18 +315,18 @@ static int fast_send(struct fast *f, enum fast_way way, struct kops_error *e)
 
 enum rule { RULE_NONE, RULE_ELEMENTWISE, RULE_GEMM /* the first two inputs are matrices */ };
 
-static bool same_shape(const struct operand *a, const struct operand *b)
+static bool same_shape(const struct native_tensor *a, const struct native_tensor *b)
 {
     return a->rank == b->rank && !memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0]));
 }
 
-PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned n_inputs, int rule)
+PyObject *fast_result(PyObject *first, const struct native_tensor *inputs, unsigned n_inputs, int rule)
 {
-    const struct operand *a = &operands[0], *b = &operands[1];
+    const struct native_tensor *a = &inputs[0], *b = &inputs[1];
     int64_t shape[2];
 
     for (unsigned i = 1; i < n_inputs; i++)
-        if (operands[i].dtype != a->dtype)
+        if (inputs[i].dtype != a->dtype)
             return NULL;
     if (rule == RULE_GEMM && n_inputs >= 2 && a->rank == 2 && b->rank == 2 && a->shape[1] == b->shape[0]) {
         shape[0] = a->shape[0];
@@ -343,28 +336,33 @@ PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned 
     if (rule != RULE_ELEMENTWISE)
         return NULL;
     for (unsigned i = 1; i < n_inputs; i++)
-        if (!same_shape(a, &operands[i]))
+        if (!same_shape(a, &inputs[i]))
             return NULL;
-    return a->contiguous ? tensor_like(first) : tensor_of(first, a->shape, a->rank);
+    return a->strides ? tensor_of(first, a->shape, a->rank) : tensor_like(first);
+}
+
+static bool read_operand(struct fast *f, PyObject *value)
+{
+    struct native_tensor *t = &f->tensors.at[f->tensors.n];
+
+    return tensor_read(value, &f->tensors) && t->dtype <= KOPS_BF16 && fast_resolve(f, t);
 }
 
 /* Prepares everything that is known before the op is sent. False: use the slow path, or an exception is set. */
 static bool prepare(struct fast *f, PyObject *out, enum rule rule)
 {
-    for (unsigned i = 0; i < f->n_inputs; i++)
-        if (!tensor_read(PyTuple_GetItem(f->inputs, i), &f->operands[i]) || f->operands[i].dtype > KOPS_BF16 ||
-            !fast_resolve(f, i))
+    for (unsigned i = 0; i < f->run.n_inputs; i++)
+        if (!read_operand(f, PyTuple_GetItem(f->inputs, i)))
             return false;
     if (!fast_place(f))
         return false;
     if (out == Py_None) {
-        f->out = fast_result(PyTuple_GetItem(f->inputs, 0), f->operands, f->n_inputs, rule);
+        f->out = fast_result(PyTuple_GetItem(f->inputs, 0), f->tensors.at, f->run.n_inputs, rule);
     } else {
         Py_INCREF(out);
         f->out = out;
     }
-    return f->out && tensor_read(f->out, &f->operands[f->n_inputs]) && f->operands[f->n_inputs].dtype <= KOPS_BF16 &&
-           fast_resolve(f, f->n_inputs);
+    return f->out && read_operand(f, f->out);
 }
 
 /* Returns the output, with the times where they were asked for. Takes the reference to the output. */
@@ -386,7 +384,6 @@ PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     struct kops_error e;
     struct fast f;
-    PyObject *attrs;
     enum fast_way way;
     enum rule rule;
     int r;
@@ -396,25 +393,21 @@ PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
         return NULL;
     }
     fast_begin(&f, (struct link *)self, arguments[1]);
-    f.n_inputs = (unsigned)PyTuple_Size(f.inputs);
-    attrs = arguments[3];
+    f.run = (struct wire_run){.op = PyUnicode_AsUTF8AndSize(arguments[0], NULL),
+                              .n_inputs = (unsigned)PyTuple_Size(f.inputs),
+                              .n_outputs = 1,
+                              .tensors = f.tensors.at,
+                              .how = {.options = &f.options}};
     rule = (enum rule)PyLong_AsLong(arguments[4]);
     way = fast_way_of(arguments[5]);
-    f.op = PyUnicode_AsUTF8AndSize(arguments[0], NULL);
-    if (!f.op || !native_milliseconds(arguments[6], &f.options.timeout_ms))
+    if (!f.run.op || !native_milliseconds(arguments[6], &f.options.timeout_ms))
         return NULL;
-    if (!f.link->client || f.link->closing || f.n_inputs == 0 || f.n_inputs >= FAST_OPERANDS ||
+    if (!f.link->client || f.link->closing || f.run.n_inputs == 0 || f.run.n_inputs >= FAST_OPERANDS ||
         !prepare(&f, arguments[2], rule)) {
         Py_XDECREF(f.out);
         return native_decline();
     }
-    f.request = (struct native_request){.generation = f.link->generation,
-                                        .op = f.op,
-                                        .n_inputs = f.n_inputs,
-                                        .n_outputs = 1,
-                                        .tensors = f.tensors,
-                                        .options = &f.options};
-    if (!fast_packed(attrs, &f.request.attrs, &f.request.attrs_length)) {
+    if (!fast_packed(arguments[3], &f.run.packed_attrs, &f.run.packed_attrs_length)) {
         Py_DECREF(f.out);
         return NULL;
     }
@@ -515,13 +508,13 @@ static bool read_structure(PyObject *value, struct kops_argument *ret)
 
 static bool read_tensor(struct fast *f, const struct parameter *p, PyObject *value)
 {
-    struct operand *o = &f->operands[f->n_inputs];
+    struct native_tensor *t = &f->tensors.at[f->tensors.n];
 
-    if (f->n_inputs == FAST_OPERANDS || !tensor_read(value, o) || o->dtype != (enum kops_dtype)p->dtype)
+    if (!tensor_read(value, &f->tensors) || t->dtype != (enum kops_dtype)p->dtype)
         return false;
-    if ((p->rank >= 0 && o->rank != (unsigned)p->rank) || (p->rank != ANY_LAYOUT && !o->contiguous))
+    if ((p->rank >= 0 && t->rank != (unsigned)p->rank) || (p->rank != ANY_LAYOUT && t->strides))
         return false;
-    return fast_resolve(f, f->n_inputs++);
+    return fast_resolve(f, t);
 }
 
 static bool read_arguments(struct fast *f, const struct kernel *k, struct kops_argument *args)
@@ -544,7 +537,8 @@ static bool read_arguments(struct fast *f, const struct kernel *k, struct kops_a
             args[i] = kops_arg_tensor(NULL);
         }
     }
-    return f->n_inputs > 0;
+    f->run.n_inputs = f->tensors.n;
+    return f->tensors.n > 0;
 }
 
 /* launch(kernel, id, arguments, geometry, blocking, timeout): None, or NotImplemented. */
@@ -563,23 +557,21 @@ PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     }
     k = (const struct kernel *)(const void *)arguments[0];
     fast_begin(&f, (struct link *)self, arguments[2]);
-    f.request = (struct native_request){.generation = f.link->generation,
-                                        .kernel = PyLong_AsUnsignedLongLong(arguments[1]),
-                                        .tensors = f.tensors,
-                                        .args = args,
-                                        .n_args = k->n,
-                                        .options = &f.options};
+    f.run = (struct wire_run){.op = PyUnicode_AsUTF8AndSize(k->name, NULL),
+                              .kernel = PyLong_AsUnsignedLongLong(arguments[1]),
+                              .tensors = f.tensors.at,
+                              .args = args,
+                              .n_args = k->n,
+                              .how = {.options = &f.options}};
     way = fast_way_of(arguments[4]);
-    f.request.op = PyUnicode_AsUTF8AndSize(k->name, NULL);
-    if (!f.request.op || PyErr_Occurred() || !native_milliseconds(arguments[5], &f.options.timeout_ms) ||
-        !fast_packed(arguments[3], &f.request.geometry, &f.request.geometry_length))
+    if (!f.run.op || PyErr_Occurred() || !native_milliseconds(arguments[5], &f.options.timeout_ms) ||
+        !fast_packed(arguments[3], &f.run.geometry, &f.run.geometry_length))
         return NULL;
     if (!f.link->client || f.link->closing || PyTuple_Size(f.inputs) != (Py_ssize_t)k->n ||
         !read_arguments(&f, k, args) || !fast_place(&f)) {
         PyErr_Clear(); /* a number too large: the slow path says so */
         return native_decline();
     }
-    f.request.n_inputs = f.n_inputs;
     r = fast_send(&f, way, &e);
     if (r < 0)
         return NULL;

@@ -1,12 +1,12 @@
 /* Launches in a context of this process. kops._native.Here is a kernel whose binary the daemon handed out; its
- * arguments are torch tensors, numbers, None, or tuples (address, dtype, shape, strides or None) of other device
- * arrays. kops._native.Ops counts the built-in ops of one client, whose binaries are kept here. */
+ * arguments are torch tensors, numbers, None, or Layouts (kops._tensors.operands) of other device arrays.
+ * kops._native.Ops counts the built-in ops of one client, whose binaries are kept here. */
 #include "here/kernel.h"
 #include "here/op.h"
 
 #include "python_native.h"
 
-enum { HERE_PARAMS = 32, HERE_TENSORS = 16 };
+enum { HERE_PARAMS = 32 };
 
 struct here {
     PyObject ob_base;
@@ -15,8 +15,7 @@ struct here {
 
 /* A call, read from Python's objects. */
 struct here_read {
-    struct operand operands[HERE_TENSORS];
-    struct here_tensor tensors[HERE_TENSORS];
+    struct operands tensors;
     struct kops_argument args[HERE_PARAMS];
     struct kops_launch_geometry geometry;
     struct here_call call;
@@ -36,8 +35,6 @@ static bool read_integer(PyObject *value, struct kops_argument *ret)
 /* Reads an argument. False: an exception is set, or `value` has another type. */
 static bool read_argument(struct here_read *r, PyObject *value, struct kops_argument *ret)
 {
-    const unsigned n = r->call.n_tensors;
-
     if (value == Py_None) {
         *ret = kops_arg_null();
         return true;
@@ -56,10 +53,8 @@ static bool read_argument(struct here_read *r, PyObject *value, struct kops_argu
         *ret = kops_arg_bytes(PyBytes_AsString(value), (uint32_t)PyBytes_Size(value));
         return true;
     }
-    if (n == HERE_TENSORS || !array_read(value, &r->operands[n], &r->call.device))
+    if (!array_read(value, &r->tensors))
         return false;
-    r->tensors[n] = array_refer(&r->operands[n]);
-    r->call.n_tensors++;
     *ret = kops_arg_tensor(NULL);
     return true;
 }
@@ -68,12 +63,18 @@ static bool read_arguments(struct here_read *r, PyObject *tuple)
 {
     const Py_ssize_t n = PyTuple_Size(tuple);
 
-    r->call = (struct here_call){.tensors = r->tensors, .args = r->args, .n_args = (unsigned)n, .device = -1};
+    r->tensors.n = 0;
+    r->tensors.device = -1;
     if (n > HERE_PARAMS)
         return false;
     for (Py_ssize_t i = 0; i < n; i++)
         if (!read_argument(r, PyTuple_GetItem(tuple, i), &r->args[i]))
             return false;
+    r->call = (struct here_call){.tensors = r->tensors.at,
+                                 .n_tensors = r->tensors.n,
+                                 .args = r->args,
+                                 .n_args = (unsigned)n,
+                                 .device = r->tensors.device};
     return true;
 }
 
@@ -251,8 +252,7 @@ PyType_Spec here_spec = {"kops._native.Here", sizeof(struct here), 0, Py_TPFLAGS
 
 /* A call, read from Python's objects. */
 struct ops_read {
-    struct operand operands[FAST_OPERANDS];
-    struct here_tensor tensors[FAST_OPERANDS];
+    struct operands tensors;
     struct here_op_call call;
 };
 
@@ -264,12 +264,11 @@ static bool read_tensors(struct ops_read *r, PyObject *tuple, int n_inputs)
         PyErr_SetString(PyExc_ValueError, "op: at most 16 tensors, the inputs among them");
         return false;
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (!array_read(PyTuple_GetItem(tuple, i), &r->operands[i], &r->call.device))
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!array_read(PyTuple_GetItem(tuple, i), &r->tensors))
             return false;
-        r->tensors[i] = array_refer(&r->operands[i]);
-    }
-    r->call.tensors = r->tensors;
+    r->call.tensors = r->tensors.at;
+    r->call.device = r->tensors.device;
     r->call.n_inputs = (unsigned)n_inputs;
     r->call.n_outputs = (unsigned)(n - n_inputs);
     return true;
@@ -292,7 +291,7 @@ static PyObject *answer(const struct here_op_call *call, const struct here_op_re
 static PyObject *ops_launch(PyObject *self, PyObject *arguments)
 {
     PyObject *tuple, *attrs, *stream;
-    struct ops_read r = {.call = {.device = -1}};
+    struct ops_read r = {.tensors = {.device = -1}};
     struct here_op_result result;
     struct kops_error e;
     enum kops_code code;

@@ -187,29 +187,16 @@ static PyObject *pack(struct op_method *m, const struct given *g)
 /* ---- the short way ---- */
 
 struct op_launch {
-    struct operand operands[FAST_OPERANDS];
-    struct here_tensor tensors[FAST_OPERANDS];
+    struct operands tensors;
     struct here_op_call op;
 };
-
-/* Reads the next tensor. False: it is no torch CUDA tensor, or on another device than earlier ones. */
-static bool read_next(struct op_launch *c, unsigned i, PyObject *value)
-{
-    struct operand *o = &c->operands[i];
-
-    if (!tensor_read(value, o) || (i > 0 && o->device != c->op.device))
-        return false;
-    c->op.device = o->device;
-    c->tensors[i] = array_refer(o);
-    return true;
-}
 
 static bool read_inputs(const struct op_method *m, struct op_launch *c, PyObject *const *inputs)
 {
     for (int i = 1; i < m->n_inputs; i++)
-        if (!read_next(c, (unsigned)i, inputs[i]))
+        if (!tensor_read(inputs[i], &c->tensors))
             return false;
-    return !m->matrices || (c->operands[0].rank >= 2 && (m->n_inputs < 2 || c->operands[1].rank >= 2));
+    return !m->matrices || (c->tensors.at[0].rank >= 2 && (m->n_inputs < 2 || c->tensors.at[1].rank >= 2));
 }
 
 /* Finds or makes the output, a new reference. NULL: left to the function, or an exception is set. */
@@ -220,8 +207,8 @@ static PyObject *find_output(const struct op_method *m, struct op_launch *c, con
     if (out)
         Py_INCREF(out);
     else if (!c->op.attrs)
-        out = fast_result(first, c->operands, (unsigned)m->n_inputs, m->rule);
-    if (out && !read_next(c, (unsigned)m->n_inputs, out))
+        out = fast_result(first, c->tensors.at, (unsigned)m->n_inputs, m->rule);
+    if (out && !tensor_read(out, &c->tensors))
         Py_CLEAR(out);
     return out;
 }
@@ -234,8 +221,8 @@ static int launch(const struct op_method *m, struct ops *o, PyObject *client, st
     enum kops_code code;
     PyObject *told;
 
-    c->op.op = m->op;
-    c->op.tensors = c->tensors;
+    c->op.tensors = c->tensors.at;
+    c->op.device = c->tensors.device;
     c->op.n_inputs = (unsigned)m->n_inputs;
     c->op.n_outputs = 1;
     c->op.ops = o->counts;
@@ -304,11 +291,13 @@ static PyObject *short_way(struct op_method *m, struct ops *o, PyObject *const *
 
     if (place == PLACE_DAEMON || !is_free(o))
         return NULL;
-    c.op = (struct here_op_call){.device = -1};
-    if (!read_next(&c, 0, args[1]))
+    c.op = (struct here_op_call){.op = m->op};
+    c.tensors.n = 0;
+    c.tensors.device = -1;
+    if (!tensor_read(args[1], &c.tensors))
         return NULL;
     if (place == PLACE_AUTO)
-        decided = decide(m, o, c.op.device);
+        decided = decide(m, o, c.tensors.device);
     *ret_daemon = decided == DECISION_DAEMON;
     if (decided != DECISION_HERE)
         return NULL;

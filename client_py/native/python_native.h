@@ -178,20 +178,20 @@ extern PyType_Spec shortcut_spec;
 
 /* ---- tensor.c ---- */
 
-struct operand {
-    uint64_t pointer;
-    int64_t shape[FAST_RANK], strides[FAST_RANK];
-    unsigned rank;
-    bool contiguous;
-    int device;
-    enum kops_dtype dtype;
+/* Tensors of one call by their addresses, and their sizes. Begins with `n` 0 and `device` -1. */
+struct operands {
+    struct native_tensor at[FAST_OPERANDS];
+    int64_t shapes[FAST_OPERANDS][FAST_RANK], strides[FAST_OPERANDS][FAST_RANK];
+    unsigned n;
+    int device; /* number of the device of all; -1: none tells it */
 };
 
 /* configure(types, dtypes, exchange, current_stream, empty_like, empty): sets torch's types and functions. */
 PyObject *tensor_configure(PyObject *module, PyObject *arguments);
 
-/* Reads a torch CUDA tensor with elements. False, without an exception: another value, which the slow path takes. */
-bool tensor_read(PyObject *value, struct operand *ret);
+/* Adds a torch CUDA tensor with elements. False, without an exception: there is no room, it is on another device than
+ * the others, or another value, which the slow path takes. */
+bool tensor_read(PyObject *value, struct operands *o);
 
 /* Finds torch's current stream of a device. */
 bool tensor_stream(int device, void **ret_stream);
@@ -204,17 +204,13 @@ PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank);
 
 /* Makes a tensor for an op's result, where its shape and dtype follow simply from the inputs by a rule of FAST_RULES.
  * NULL: they do not, or an exception is set. */
-PyObject *fast_result(PyObject *first, const struct operand *operands, unsigned n_inputs, int rule);
+PyObject *fast_result(PyObject *first, const struct native_tensor *inputs, unsigned n_inputs, int rule);
 
 /* ---- tensor.c: device arrays of launches in this process's own contexts ---- */
 
-/* Reads a torch CUDA tensor, or a tuple (address, dtype, shape, strides or None, device or -1) of another array.
- * `device` is the earlier arrays' device, -1 if none told it, and is set from this one. False, with an exception set:
- * the array is on another device, or `value` is neither. */
-bool array_read(PyObject *value, struct operand *ret, int *device);
-
-/* Returns the array in libkops' form, which points into *o. */
-struct here_tensor array_refer(const struct operand *o);
+/* Adds a torch CUDA tensor, or a Layout of another array. False:
+ * `value` is neither, there is no room, or, with an exception set, it is on another device than the others. */
+bool array_read(PyObject *value, struct operands *o);
 
 /* Finds the stream of a launch: the number given, or for None torch's current stream of the device (-1: the default
  * stream). False with an exception set. */

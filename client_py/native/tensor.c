@@ -88,22 +88,22 @@ PyObject *tensor_configure(PyObject *module, PyObject *arguments)
 
 /* ---- reading ---- */
 
-static bool no_elements(const struct operand *o)
+static bool no_elements(const struct native_tensor *t)
 {
-    for (unsigned i = 0; i < o->rank; i++)
-        if (o->shape[i] == 0)
+    for (unsigned i = 0; i < t->rank; i++)
+        if (t->shape[i] == 0)
             return true;
     return false;
 }
 
-static bool row_major(const struct operand *o)
+static bool row_major(const struct native_tensor *t)
 {
     int64_t step = 1;
 
-    for (unsigned i = o->rank; i-- > 0;) {
-        if (o->shape[i] != 1 && o->strides[i] != step)
+    for (unsigned i = t->rank; i-- > 0;) {
+        if (t->shape[i] != 1 && t->strides[i] != step)
             return false;
-        step *= o->shape[i];
+        step *= t->shape[i];
     }
     return true;
 }
@@ -129,27 +129,31 @@ static bool find_dtype(unsigned code, unsigned bits, enum kops_dtype *ret)
     return false;
 }
 
-static bool read_exchange(PyObject *value, struct operand *o)
+/* The functions below read into the place of tensor number ->n. */
+
+static bool read_exchange(PyObject *value, struct operands *o, int *ret_device)
 {
+    struct native_tensor *to = &o->at[o->n];
     struct dl_tensor t = {.data = NULL};
 
     if (exchange->read(value, &t))
         return false;
     if (t.device.type != DL_CUDA || t.ndim < 0 || t.ndim > FAST_RANK || t.dtype.lanes != 1)
         return false;
-    if (!find_dtype(t.dtype.code, t.dtype.bits, &o->dtype))
+    *to = (struct native_tensor){
+        .offset = (uint64_t)(uintptr_t)t.data + t.byte_offset, .shape = o->shapes[o->n], .rank = (unsigned)t.ndim};
+    if (!find_dtype(t.dtype.code, t.dtype.bits, &to->dtype))
         return false;
-    o->pointer = (uint64_t)(uintptr_t)t.data + t.byte_offset;
-    o->device = t.device.id;
-    o->rank = (unsigned)t.ndim;
-    for (unsigned i = 0; i < o->rank; i++)
-        o->shape[i] = t.shape[i];
-    o->contiguous = !t.strides;
-    if (t.strides) {
-        for (unsigned i = 0; i < o->rank; i++)
-            o->strides[i] = t.strides[i];
-        o->contiguous = row_major(o);
-    }
+    *ret_device = t.device.id;
+    for (unsigned i = 0; i < to->rank; i++)
+        o->shapes[o->n][i] = t.shape[i];
+    if (!t.strides)
+        return true;
+    for (unsigned i = 0; i < to->rank; i++)
+        o->strides[o->n][i] = t.strides[i];
+    to->strides = o->strides[o->n];
+    if (row_major(to))
+        to->strides = NULL;
     return true;
 }
 
@@ -179,45 +183,47 @@ static bool read_numbers(PyObject *tuple, int64_t *into, unsigned *ret_n)
     return !PyErr_Occurred();
 }
 
-static bool read_dtype(PyObject *value, struct operand *o)
+static bool read_dtype(PyObject *value, enum kops_dtype *ret)
 {
     PyObject *dtype = PyObject_GetAttr(value, name_dtype);
     bool found = false;
 
     for (int i = 0; dtype && i < MAX_DTYPES && !found; i++) {
         found = dtype == dtypes[i];
-        o->dtype = (enum kops_dtype)(KOPS_F32 + i);
+        *ret = (enum kops_dtype)(KOPS_F32 + i);
     }
     Py_XDECREF(dtype);
     return found;
 }
 
-static bool read_methods(PyObject *value, struct operand *o)
+static bool read_methods(PyObject *value, struct operands *o, int *ret_device)
 {
+    struct native_tensor *to = &o->at[o->n];
     int64_t device, pointer, contiguous;
     PyObject *tuple;
     unsigned n;
     bool ok;
 
-    if (!read_dtype(value, o) || !get_number(value, name_get_device, &device) || device < 0)
+    *to = (struct native_tensor){.shape = o->shapes[o->n]};
+    if (!read_dtype(value, &to->dtype) || !get_number(value, name_get_device, &device) || device < 0)
         return false;
     tuple = PyObject_GetAttr(value, name_shape);
-    ok = read_numbers(tuple, o->shape, &o->rank);
+    ok = read_numbers(tuple, o->shapes[o->n], &to->rank);
     Py_XDECREF(tuple);
     if (!ok || !get_number(value, name_data_ptr, &pointer) || !get_number(value, name_is_contiguous, &contiguous))
         return false;
-    o->pointer = (uint64_t)pointer;
-    o->device = (int)device;
-    o->contiguous = contiguous != 0;
-    if (o->contiguous)
+    to->offset = (uint64_t)pointer;
+    *ret_device = (int)device;
+    if (contiguous)
         return true;
+    to->strides = o->strides[o->n];
     tuple = PyObject_CallMethodObjArgs(value, name_stride, NULL);
-    ok = read_numbers(tuple, o->strides, &n) && n == o->rank;
+    ok = read_numbers(tuple, o->strides[o->n], &n) && n == to->rank;
     Py_XDECREF(tuple);
     return ok;
 }
 
-bool tensor_read(PyObject *value, struct operand *ret)
+static bool read_tensor(PyObject *value, struct operands *o, int *ret_device)
 {
     PyObject *type = (PyObject *)Py_TYPE(value);
     int64_t negated = 1;
@@ -227,10 +233,33 @@ bool tensor_read(PyObject *value, struct operand *ret)
         ok = types[i] && types[i] == type;
     /* A negated view has ordinary memory with another meaning. */
     ok = ok && get_number(value, name_is_neg, &negated) && !negated &&
-         (exchange ? read_exchange(value, ret) : read_methods(value, ret)) && !no_elements(ret);
+         (exchange ? read_exchange(value, o, ret_device) : read_methods(value, o, ret_device)) &&
+         !no_elements(&o->at[o->n]);
     if (!ok)
         PyErr_Clear();
     return ok;
+}
+
+/* Tells whether a tensor on a device (-1: it is not told) may be beside the others. */
+static bool joins(const struct operands *o, int device)
+{
+    return device < 0 || o->device < 0 || device == o->device;
+}
+
+/* Counts the tensor that was read. Returns true. */
+static bool take(struct operands *o, int device)
+{
+    if (device >= 0)
+        o->device = device;
+    o->n++;
+    return true;
+}
+
+bool tensor_read(PyObject *value, struct operands *o)
+{
+    int device;
+
+    return o->n < FAST_OPERANDS && read_tensor(value, o, &device) && joins(o, device) && take(o, device);
 }
 
 /* ---- the rest of torch ---- */
@@ -272,52 +301,40 @@ PyObject *tensor_of(PyObject *like, const int64_t *shape, unsigned rank)
 
 /* ---- arrays of launches here ---- */
 
-static bool read_array(PyObject *value, struct operand *o)
+/* Reads a kops._tensors.operands.Layout: (dtype, shape, strides or None, address or None, device or -1). */
+static bool read_layout(PyObject *value, struct operands *o, int *ret_device)
 {
-    PyObject *strides = PyTuple_GetItem(value, 3);
+    struct native_tensor *to = &o->at[o->n];
+    PyObject *shape, *strides, *address;
+    const char *dtype;
     unsigned n;
 
-    o->pointer = PyLong_AsUnsignedLongLong(PyTuple_GetItem(value, 0));
-    o->dtype = (enum kops_dtype)PyLong_AsLong(PyTuple_GetItem(value, 1));
-    o->contiguous = strides == Py_None;
-    if (PyErr_Occurred() || !read_numbers(PyTuple_GetItem(value, 2), o->shape, &o->rank))
-        return false;
-    return o->contiguous || read_numbers(strides, o->strides, &n);
-}
-
-/* Compares a further array's device, `of`, with the others'; -1: it is not told. */
-static bool join(int of, int *device)
-{
-    struct kops_error e;
-
-    if (of >= 0 && *device >= 0 && of != *device) {
-        fail(&e, KOPS_ERR_DEVICE_MISMATCH, "arrays live on GPU %d and on GPU %d: a launch here takes those of one GPU",
-             *device, of);
-        native_raise(&e);
+    if (!PyArg_ParseTuple(value, "sOOOi", &dtype, &shape, &strides, &address, ret_device)) {
+        PyErr_Clear(); /* another tuple: the slow path says so */
         return false;
     }
-    if (of >= 0)
-        *device = of;
-    return true;
+    *to = (struct native_tensor){.offset = address == Py_None ? 0 : PyLong_AsUnsignedLongLong(address),
+                                 .shape = o->shapes[o->n],
+                                 .strides = strides == Py_None ? NULL : o->strides[o->n]};
+    return !PyErr_Occurred() && kops_dtype_parse(dtype, &to->dtype) &&
+           read_numbers(shape, o->shapes[o->n], &to->rank) &&
+           (!to->strides || read_numbers(strides, o->strides[o->n], &n));
 }
 
-bool array_read(PyObject *value, struct operand *o, int *device)
+bool array_read(PyObject *value, struct operands *o)
 {
-    if (!PyTuple_Check(value))
-        return tensor_read(value, o) && join(o->device, device);
-    if (PyTuple_Size(value) != 5 || !read_array(value, o))
+    struct kops_error e;
+    int device;
+
+    if (o->n == FAST_OPERANDS ||
+        !(PyTuple_Check(value) ? read_layout(value, o, &device) : read_tensor(value, o, &device)))
         return false;
-    o->device = (int)PyLong_AsLong(PyTuple_GetItem(value, 4));
-    return !PyErr_Occurred() && join(o->device, device);
-}
-
-struct here_tensor array_refer(const struct operand *o)
-{
-    return (struct here_tensor){.pointer = o->pointer,
-                                .shape = o->shape,
-                                .strides = o->contiguous ? NULL : o->strides,
-                                .rank = o->rank,
-                                .dtype = o->dtype};
+    if (joins(o, device))
+        return take(o, device);
+    fail(&e, KOPS_ERR_DEVICE_MISMATCH, "arrays live on GPU %d and on GPU %d: a launch here takes those of one GPU",
+         o->device, device);
+    native_raise(&e);
+    return false;
 }
 
 bool array_stream(PyObject *given, int device, void **ret_stream)

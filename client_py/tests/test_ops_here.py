@@ -16,6 +16,7 @@ from kops._calls import ops_here
 from kops._kernels import formulas
 from kops._kernels.formulas import Formula, Prepared
 from kops._memory.driver import Driver
+from kops._tensors.operands import Layout
 from test_daemon_cuda import driver, k, numbers, real, tensor
 from test_daemon_kernels import add2
 from test_here import Graph, launches
@@ -231,8 +232,8 @@ def test_arrays_of_another_gpu_are_refused(k: kops.Client, driver: Any) -> None:
     k.add(x, x, out=y, where="here")
     before = result(driver, y).copy()
 
-    def array(device: int) -> tuple[Any, ...]:
-        return (x.array.__cuda_array_interface__["data"][0], 1, (4,), None, device)
+    def array(device: int) -> Layout:
+        return Layout("f32", (4,), None, x.array.__cuda_array_interface__["data"][0], device)
 
     for arrays in ([0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 1], [-1, 1, -1]):
         with pytest.raises(kops.DeviceMismatch, match="GPU 1"):

@@ -20,7 +20,6 @@
 
 struct code_service;
 struct code_request;
-struct code_task; /* an administrator's action */
 
 enum { CODE_MAX_FILES = OPTIONS_MAX_FILES, CODE_MAX_OPTIONS = OPTIONS_MAX, CODE_KEY_HEX = KEY_HEX };
 
@@ -141,22 +140,17 @@ struct code_result {
 typedef void code_task_done(void *context, struct code_result *result, const struct error *e);
 
 /* Administrators' actions. `key` (64 hex digits; NULL: all) picks one module; a missing one is an error
- * (ERROR_INVALID_ARGUMENT with key "key"). done() is called later, once, unless the task is cancelled. Return -1 with
+ * (ERROR_INVALID_ARGUMENT with key "key"). done() is called later, once, unless the service ends before. Return -1 with
  * `e` when nothing was begun. */
-int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
-                    struct error *e);
+int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct error *e);
 int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
-                     struct code_task **ret_task, struct error *e);
+                     struct error *e);
 int code_cache_export(struct code_service *service, const char *key, code_task_done *done, void *context,
-                      struct code_task **ret_task, struct error *e);
+                      struct error *e);
 
 /* Reads an archive from `fd` (a memfd or a regular file, from its start; taken in every case, also on failure). All of
  * it is checked before the first module is imported. Whether a module belongs to its key cannot be checked: an import
  * trusts the archive's maker. Without a cache on disk the modules go to memory, as far as they fit. */
-int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
-                      struct code_task **ret_task, struct error *e);
-
-/* Cancels the call of done(); the action itself runs to its end. */
-void code_task_cancel(struct code_task *task);
+int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context, struct error *e);
 
 #endif

@@ -24,7 +24,7 @@ struct code_task {
     struct work work;
     struct code_service *service;
     int (*run)(struct code_task *task, struct error *e); /* on the pool */
-    code_task_done *done;                                /* NULL: the caller has gone */
+    code_task_done *done;
     void *context;
     bool one; /* only the module `key` */
     unsigned char key[KEY_BYTES];
@@ -379,14 +379,14 @@ static void task_done(struct work *work)
 
     for (unsigned i = 0; i < t->n_collected && !t->status && !s->closing; i++)
         cache_memory_put(s->memory, t->collected[i], clock_now_ns());
-    if (t->done && !s->closing)
+    if (!s->closing)
         t->done(t->context, t->status < 0 ? NULL : &t->result, &t->error);
     task_free(t);
     service_let_go(s);
 }
 
 static int begin(struct code_service *s, int (*run)(struct code_task *, struct error *), const char *key, int fd,
-                 code_task_done *done, void *context, struct code_task **ret_task, struct error *e)
+                 code_task_done *done, void *context, struct error *e)
 {
     struct code_task *t = calloc(1, sizeof(*t));
 
@@ -411,37 +411,29 @@ submit:
         cache_memory_remove(s->memory, t->loaded[i].compiled->key);
     if (run == clear_run)
         service_drop_stores(s, key ? t->key : NULL);
-    *ret_task = t;
     service_hold(s);
     work_submit(s->loop, &t->work, run_on_pool, task_done); /* the pool may have run it before this returns */
     return 0;
 }
 
-int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct code_task **ret_task,
-                    struct error *e)
+int code_cache_list(struct code_service *service, code_task_done *done, void *context, struct error *e)
 {
-    return begin(service, list_run, NULL, -1, done, context, ret_task, e);
+    return begin(service, list_run, NULL, -1, done, context, e);
 }
 
 int code_cache_clear(struct code_service *service, const char *key, code_task_done *done, void *context,
-                     struct code_task **ret_task, struct error *e)
+                     struct error *e)
 {
-    return begin(service, clear_run, key, -1, done, context, ret_task, e);
+    return begin(service, clear_run, key, -1, done, context, e);
 }
 
 int code_cache_export(struct code_service *service, const char *key, code_task_done *done, void *context,
-                      struct code_task **ret_task, struct error *e)
+                      struct error *e)
 {
-    return begin(service, export_run, key, -1, done, context, ret_task, e);
+    return begin(service, export_run, key, -1, done, context, e);
 }
 
-int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context,
-                      struct code_task **ret_task, struct error *e)
+int code_cache_import(struct code_service *service, int fd, code_task_done *done, void *context, struct error *e)
 {
-    return begin(service, import_run, NULL, fd, done, context, ret_task, e);
-}
-
-void code_task_cancel(struct code_task *task)
-{
-    task->done = NULL;
+    return begin(service, import_run, NULL, fd, done, context, e);
 }

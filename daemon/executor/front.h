@@ -184,10 +184,6 @@ static inline struct front_device *front_device(struct backend_device *base)
 struct front *front_new(const struct backend_config *config, const struct backend_host *host, struct error *e);
 /* Ends all executors. No job is left, no call is under way. */
 void front_free(struct front *f);
-/* Tells the loop that there is news. Thread: any. */
-void front_tell(struct front *f);
-/* Sets the timer to `at_ns` where that is sooner. */
-void front_set_timer(struct front *f, uint64_t at_ns);
 
 /* ---- front_send.c ---- */
 
@@ -197,42 +193,56 @@ void front_stream_free(struct backend_stream *stream);
 bool front_submit(struct backend_stream *stream, struct backend_job *job);
 void front_withdraw(struct backend_job *job);
 void front_cancel(struct backend_job *job);
-/* NULL: no executor has the job. */
-struct front_job *front_job_of(const struct backend_job *job);
+/* NULL: no executor has the job. See front_send.c. */
+static inline struct front_job *front_job_of(const struct backend_job *job)
+{
+    return (uintptr_t)job->impl & 1 ? NULL : job->impl;
+}
 static inline struct backend_job *front_job_at(struct list *node)
 {
     return list_entry(node, struct backend_job, link);
 }
 /* The first job that an executor has of the stream; NULL: none. */
-struct front_job *front_first_of(const struct front_stream *s);
+static inline struct front_job *front_first_of(const struct front_stream *s)
+{
+    return s->sent ? front_job_of(front_job_at(list_first(&s->jobs))) : NULL;
+}
 
 /* Has the stream's next job submitted again. */
 void front_advance(struct front_stream *s);
 /* Advances the streams that wait for the domain, on one GPU or on all. */
 void front_advance_on(struct front_domain *d, const struct front_device *gpu);
 void front_advance_domain(const struct front *f, struct front_domain *d);
-bool front_is_blocked(const struct front *f, const struct front_domain *d);
-void front_stream_leave(struct front_stream *s);
 /* The executor no longer has the job, the first of its stream: frees its slot, and takes it off the stream. */
 void front_take_back(struct front_job *own);
 /* Ends a job of the stream that no executor has. done() comes from poll(). `why` it failed; NULL: it was done. */
 void front_end(const struct front_stream *s, struct backend_job *job, const struct error *why);
 /* Gives a job that no executor has back to the server's queue: see backend_job.again. */
 void front_give_back(struct front_stream *s, struct backend_job *job);
+/* Gives jobs back whose objects keepers have opened, and has them submitted again. */
+void front_take_opened(struct front *f);
 
 /* ---- front_poll.c ---- */
 
 unsigned front_poll(struct backend_device *device);
-/* Gives jobs back whose objects keepers have opened, and has them submitted again. */
-void front_take_opened(struct front *f);
 void front_arm(struct backend_device *device);
 bool front_ends_soon(const struct backend_device *device, uint64_t now_ns);
-void front_take_rest(struct executor *x);
+
+/* ---- front_records.c: what an executor writes ---- */
+
+/* Takes records of a ready executor, as many as a ring holds at most. */
+void front_take_records(struct executor *x);
+/* Kills the executor, which broke a rule. */
+void front_break_off(struct executor *x, const char *what);
 
 /* ---- front_recover.c: jobs that end with their executor ---- */
 
 /* The executor was reaped: decides about its jobs. ret_streams: struct front_stream.blocked_link of those to go on. */
 void front_recover(struct executor *x, struct list *ret_streams);
+
+/* ---- front_deadlines.c: jobs that must end ---- */
+
+bool front_has_kernel(const struct backend_job *job);
 /* A job with end_now is in a domain's executor, which is killed if the job does not end within moments. */
 void front_end_soon(struct front *f, struct front_job *own);
 /* Ends the executor soon whose keeper opens what the stream's next job needs. */

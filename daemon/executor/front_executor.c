@@ -20,6 +20,25 @@
 #include "util/error.h"
 #include "util/log.h"
 
+/* ---- two ways to have the loop look at the front: now, from any thread, and at a time ---- */
+
+void front_tell(struct front *f)
+{
+    atomic_store(&f->news, true);
+    f->host.wake(f->host.context);
+}
+
+void front_set_timer(struct front *f, uint64_t at_ns)
+{
+    const struct itimerspec at = {
+        .it_value = {.tv_sec = (time_t)(at_ns / 1000000000), .tv_nsec = (long)(at_ns % 1000000000)}};
+
+    if (at_ns >= f->timer_ns)
+        return;
+    f->timer_ns = at_ns;
+    timerfd_settime(f->timer, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
 /* ---- calls. Thread: any ---- */
 
 static unsigned take_channel(struct executor *x)
@@ -178,6 +197,17 @@ void front_send_overflow(struct executor *x)
     }
 }
 
+void front_stream_leave(struct front_stream *s)
+{
+    const struct record_stream record = {.kind = RECORD_STREAM_FREE, .stream = s->number};
+
+    if (!s->on)
+        return;
+    front_send_record(s->on, &record, sizeof(record));
+    list_remove(&s->on_link);
+    s->on = NULL;
+}
+
 enum {
     READY_S = 120,  /* a machine with many GPUs takes a third of a second for each */
     LAST_MS = 1000, /* from the end of the socket to the end of the process */
@@ -189,8 +219,6 @@ enum {
     CALL_S = 120,     /* longest call: the driver may wait for running kernels */
     SAY_NS = 100000000
 };
-
-#define LAST_CALLS_NS UINT64_C(10000000000) /* longest wait for calls that are under way at the daemon's end */
 
 /* ---- the process ---- */
 
@@ -644,31 +672,6 @@ void front_executor_release(struct executor *x)
     if (--x->users == 0)
         pthread_cond_broadcast(&x->front->changed);
     pthread_mutex_unlock(&x->front->lock);
-}
-
-void front_executors_end(struct front *f)
-{
-    const uint64_t until_ns = clock_now_ns() + LAST_CALLS_NS;
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000)};
-
-    list_each (struct executor, x, link, &f->executors) {
-        if (x->common && x->ready)
-            front_executor_stop(x);
-        else
-            front_abort(x); /* the keeper may be waiting for it for a long time */
-    }
-    while (!list_empty(&f->executors)) {
-        struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
-
-        pthread_mutex_lock(&f->lock);
-        while (!x->ended && clock_now_ns() < until_ns)
-            pthread_cond_timedwait(&f->changed, &f->lock, &until);
-        pthread_mutex_unlock(&f->lock);
-        front_abort(x);
-        front_domain_lose(x);
-        front_executor_join(x);
-        front_executor_free(x);
-    }
 }
 
 void front_executor_join(struct executor *x)

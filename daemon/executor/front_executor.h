@@ -176,8 +176,20 @@ void front_domain_give(struct front_domain *d, struct executor *x);
 void front_domain_lose(struct executor *x);
 /* Ends an executor that has no job. The domain keeps its code; a later job gets another executor. */
 void front_executor_dismiss(struct executor *x);
-/* Starts wanted executors, ends unused ones and keeps spares, after a change. */
-void front_domains_turn(struct front *f);
+/* The domain's executor did not start, or ended before it did anything: the next one is started later. */
+void front_domain_delay(struct front_domain *d, struct front *f, const struct error *why);
+bool front_is_blocked(const struct front *f, const struct front_domain *d);
+/* Tells whether a job or other work waits for the domain's executor. */
+bool front_domain_is_awaited(struct front *f, const struct front_domain *d);
+/* Gives the work that waits to the keeper of the domain's executor. */
+void front_domain_give_work(struct front_domain *d);
+/* The domain gets no executor: ends its work, and the wait of threads. */
+void front_domain_refuse(struct front *f, struct front_domain *d, const struct error *why);
+/* Ends the executor, which is to leave, where it opens objects for too long. */
+void front_opening_end_late(struct executor *x);
+void front_spares_keep(struct front *f);
+/* Ends all executors, in order where they do so in time. Thread: any, without others. */
+void front_executors_end(struct front *f);
 /* backend.work(): queues a domain's work, which may wait for its kernels. */
 int front_work(struct backend_device *device, uint64_t key, struct backend_work *work, struct error *e);
 /* Calls done() of the work that has ended. */
@@ -189,8 +201,10 @@ void front_work_done(struct front *f);
 uint64_t front_longest_ns(const struct front *f);
 /* Tells whether a job of the domain may be sent to the GPU now; otherwise the domain waits for its turn there. */
 bool front_turn_take(struct front_device *gpu, struct front_domain *d);
-/* Continues with the turns, after a domain's executor has no job on a GPU any more, or after time has passed. */
-void front_turns_turn(struct front *f);
+/* Ends turns, after a domain's executor has no job on the GPU any more, or after time has passed. */
+void front_turns_turn(struct front_device *gpu);
+/* Begins the turn of the next domain, which is to go on. NULL: none. */
+struct front_domain *front_turn_next(struct front_device *gpu);
 void front_turn_drop(struct front *f, struct front_domain *d);
 
 /* Returns the GPUs that a job of `gpu` works on, or whose memory it uses, a bit each. */
@@ -211,23 +225,14 @@ void front_hold_sent(const struct front_stream *s, struct front_job *own);
 void front_hold_took_back(const struct front_job *own);
 /* Forgets the stream's next job, which ends without an executor. */
 void front_hold_forget(struct front_stream *s);
-/* Ends holds that are over, or last too long. */
-void front_hold_turn(struct front *f);
+/* Ends the hold that is over, or lasts too long. Returns whether streams that waited for its end may go on. */
+bool front_hold_turn(struct front_device *gpu);
+/* The domain that the GPU is held for, whose job has not been sent. NULL: none. */
+struct front_domain *front_hold_next(const struct front_device *gpu);
 /* Ends the holds of an executor that is about to be freed. */
 void front_hold_end(const struct executor *x);
 
-/* Returns the device whose counters the domain's new process takes by a privilege, see confine.h; -1: none, or no
- * privilege is needed, or allowed. */
-int front_privilege_device(const struct front *f, const struct front_domain *d);
-/* Tells whether the domain's executor must end: it took counters and has counted, or took those of another device. */
-bool front_privilege_is_spent(const struct front *f, const struct front_domain *d);
-/* Tells whether no process has taken counters: there is one at a time, until it is reaped. */
-bool front_privilege_is_free(const struct front *f);
-
 enum { EXECUTORS_MAX = 60 /* a bit each in front_object.present */, FRONT_EXPECTED_MAX = 1024 };
-
-struct front;
-struct front_stream;
 
 /* Work for an executor's keeper. */
 struct front_task {
@@ -330,6 +335,13 @@ static inline bool front_is_lost(const struct executor *x)
     return atomic_load(&x->gone) || atomic_load(&x->broken);
 }
 
+/* ---- two ways to have the loop look at the front: now, and at a time ---- */
+
+/* Tells the loop that there is news. Thread: any. */
+void front_tell(struct front *f);
+/* Sets the timer to `at_ns` where that is sooner. */
+void front_set_timer(struct front *f, uint64_t at_ns);
+
 /* ---- the process ---- */
 
 /* Makes an executor without a process. NULL: *e. */
@@ -349,8 +361,6 @@ struct executor *front_executor_start(struct front *f, bool common, int counts, 
 void front_executor_stop(struct executor *x);
 /* A thread is done with an executor that it counts among x->users. Thread: any. */
 void front_executor_release(struct executor *x);
-/* Ends all executors, in order where they do so in time. Thread: any, without others. */
-void front_executors_end(struct front *f);
 /* Waits for the threads of an executor that has ended: the keeper, and those in calls, which fail. */
 void front_executor_join(struct executor *x);
 /* Frees it when they are gone; its bit is another one's from now on. */
@@ -373,6 +383,8 @@ int front_device_open(struct executor *x, uint32_t number, struct error *e);
 /* Sends a small record now or, when the ring is full, before everything that follows. */
 void front_send_record(struct executor *x, const void *record, uint32_t size);
 void front_send_number(struct executor *x, enum record_kind kind, uint32_t number, uint32_t serial);
+/* Tells the executor that knows the stream to forget it. */
+void front_stream_leave(struct front_stream *s);
 /* After a record was written: wakes the executor where it sleeps. */
 void front_ring_doorbell(const struct executor *x);
 /* Sends what waits for room, as far as there is some. */

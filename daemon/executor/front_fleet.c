@@ -1,11 +1,9 @@
 /* Domains, the work that waits for their executors, and which executors there are. */
 #include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
 
+#include "executor/confine.h"
 #include "executor/front.h"
 #include "util/clock.h"
-#include "util/log.h"
 
 enum {
     DOMAIN_FAILURES_MAX = 2,    /* starts for a domain in a row, before its jobs fail */
@@ -20,7 +18,6 @@ enum {
 
 /* Time that a domain keeps its place while objects that its job needs are opened, and others wait for one. */
 #define OPENING_NS UINT64_C(10000000000)
-#define LINGER_NS  UINT64_C(10000000000) /* time that the process that counts stays after its last job */
 
 /* The executor whose keeper this thread is, while it does a domain's work: it waits for no other one. */
 static _Thread_local struct executor *keeper_of;
@@ -68,10 +65,10 @@ static bool is_refused(const struct front *f, const struct front_domain *d, stru
 {
     if (f->lost.code != ERROR_NONE)
         *e = f->lost;
+    else if (f->closing || (f->ending && d->key != DOMAIN_COMMON))
+        error_set(e, ERROR_SHUTTING_DOWN, "the daemon is ending; connect again");
     else if (d->key != DOMAIN_COMMON && d->failures >= DOMAIN_FAILURES_MAX && clock_now_ns() < d->retry_ns)
         *e = d->error;
-    else if (f->closing || (f->ending && d->key != DOMAIN_COMMON))
-        error_set(e, ERROR_DEVICE_LOST, "the daemon ends");
     else
         return false;
     return true;
@@ -188,7 +185,7 @@ int front_work(struct backend_device *device, uint64_t key, struct backend_work 
     return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for work of a domain");
 }
 
-static void give_work(struct front_domain *d)
+void front_domain_give_work(struct front_domain *d)
 {
     struct executor *x = d->executor;
     struct list *node;
@@ -208,7 +205,7 @@ static void give_work(struct front_domain *d)
     pthread_mutex_unlock(&x->front->lock);
 }
 
-static void refuse_work(struct front *f, struct front_domain *d, const struct error *why)
+void front_domain_refuse(struct front *f, struct front_domain *d, const struct error *why)
 {
     pthread_mutex_lock(&f->lock);
     list_each (struct given, g, link, &d->work) {
@@ -217,6 +214,8 @@ static void refuse_work(struct front *f, struct front_domain *d, const struct er
         list_remove(&g->link);
         list_append(&f->worked, &g->link);
     }
+    d->wanted = false;
+    pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -328,8 +327,15 @@ static void free_one(struct front *f, const struct places *p)
     }
 }
 
-/* Tells whether a job or other work waits for the domain's executor. */
-static bool is_awaited(struct front *f, const struct front_domain *d)
+bool front_is_blocked(const struct front *f, const struct front_domain *d)
+{
+    for (unsigned i = 0; i < f->n_devices; i++)
+        if (!list_empty(&d->turns[i].blocked))
+            return true;
+    return false;
+}
+
+bool front_domain_is_awaited(struct front *f, const struct front_domain *d)
 {
     bool awaited;
 
@@ -342,7 +348,7 @@ static bool is_awaited(struct front *f, const struct front_domain *d)
 static bool is_before(struct front *f, const struct front_domain *d)
 {
     list_each (struct front_domain, other, link, &f->domains) {
-        if (other == d || !other->room_ns || other->room_ns >= d->room_ns || !is_awaited(f, other))
+        if (other == d || !other->room_ns || other->room_ns >= d->room_ns || !front_domain_is_awaited(f, other))
             continue;
         if (domain_owner(other->key) == domain_owner(d->key) || count_places(f, other).n < max_of_user(f))
             return true;
@@ -374,6 +380,48 @@ static bool take_place(struct front *f, struct front_domain *d, bool spare)
 static bool has_place(struct front *f)
 {
     return count_places(f, NULL).n < max_of_all(f);
+}
+
+/* ---- counters by a privilege ---- */
+
+/* The device of the domain's next job; -1: it has none. */
+static int device_of_next(const struct front *f, const struct front_domain *d)
+{
+    list_each (struct front_stream, s, link, &f->busy) {
+        if (s->domain == d && s->next)
+            return (int)s->device->number;
+    }
+    return -1;
+}
+
+/* Returns the device whose counters the domain's new process takes by a privilege, see confine.h; -1: none, or no
+ * privilege is needed, or allowed. */
+static int privilege_device(const struct front *f, const struct front_domain *d)
+{
+    const char *parameters = getenv("KOPS_STANDIN_PARAMETERS"); /* parameters of a stand-in driver for tests */
+
+    if (!domain_is_profiling(d->key) || !f->config.executors_counters_privileged ||
+        f->config.executors_sandbox == EXECUTOR_SANDBOX_OFF ||
+        !privilege_is_needed(parameters ? parameters : PRIVILEGE_PARAMETERS))
+        return -1;
+    return device_of_next(f, d);
+}
+
+/* Tells whether the domain's executor must end: it took counters and has counted, or took those of another device. */
+static bool privilege_is_spent(const struct front *f, const struct front_domain *d)
+{
+    const struct executor *x = d->executor;
+
+    return x->counts >= 0 && !x->unfinished && (x->loads[x->counts].in_a_row || x->counts != device_of_next(f, d));
+}
+
+/* Tells whether no process has taken counters: there is one at a time, until it is reaped. */
+static bool privilege_is_free(const struct front *f)
+{
+    list_each (struct executor, x, link, &f->executors)
+        if (x->counts >= 0)
+            return false;
+    return true;
 }
 
 /* ---- which executors there are ---- */
@@ -414,7 +462,7 @@ static struct executor *find_spare(struct front *f)
     return starting;
 }
 
-static void note_delay(struct front_domain *d, struct front *f, const struct error *why)
+void front_domain_delay(struct front_domain *d, struct front *f, const struct error *why)
 {
     pthread_mutex_lock(&f->lock);
     d->error = *why;
@@ -429,11 +477,11 @@ static void note_delay(struct front_domain *d, struct front *f, const struct err
 /* The domain's process, a spare or a new one. NULL: none yet, or *e. */
 static struct executor *find_process(struct front_domain *d, struct front *f, struct error *e)
 {
-    const int counts = front_privilege_device(f, d);
+    const int counts = privilege_device(f, d);
     struct executor *x = d->key == DOMAIN_COMMON || counts >= 0 ? NULL : find_spare(f);
 
     e->code = ERROR_NONE;
-    if (counts >= 0 && !front_privilege_is_free(f))
+    if (counts >= 0 && !privilege_is_free(f))
         return NULL;
     if (d->key != DOMAIN_COMMON && !take_place(f, d, x != NULL)) {
         struct executor *spare = counts < 0 || has_place(f) ? NULL : find_spare(f);
@@ -455,7 +503,7 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
     struct executor *x;
     uint64_t now_ns;
 
-    if (d->executor && front_privilege_is_spent(f, d))
+    if (d->executor && privilege_is_spent(f, d))
         front_executor_dismiss(d->executor);
     if (d->executor)
         return 0;
@@ -470,114 +518,11 @@ int front_domain_serve(struct front_domain *d, struct front *f, struct error *e)
     if (x)
         front_domain_give(d, x);
     else if (e->code != ERROR_NONE)
-        note_delay(d, f, e);
+        front_domain_delay(d, f, e);
     return 0;
 }
 
-/* A device can be gone, or renumbered, since the first executor started. */
-static bool has_same_devices(const struct front *f, const struct executor *x)
-{
-    bool same = x->n_described == f->n_devices;
-
-    for (unsigned i = 0; same && i < f->n_devices; i++) {
-        const struct front_device *d = f->devices[i];
-
-        same = !strncmp(d->base.info.uuid, x->region->devices[d->number].info.uuid, sizeof(d->base.info.uuid));
-    }
-    return same;
-}
-
-static void note_ready(struct executor *x)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = x};
-    struct front *f = x->front;
-    struct error e = {.code = ERROR_NONE};
-
-    x->ready = true;
-    x->ready_ns = clock_now_ns();
-    if (epoll_ctl(f->watch, EPOLL_CTL_ADD, x->bell, &event) < 0 ||
-        epoll_ctl(f->watch, EPOLL_CTL_ADD, x->control, &event) < 0)
-        error_set(&e, ERROR_DEVICE_LOST, "the system watches no more descriptors, so the executor cannot be heard");
-    else if (f->n_devices && !has_same_devices(f, x))
-        error_set(
-            &e, ERROR_DEVICE_LOST,
-            "a GPU has gone: the driver finds other devices than when the daemon started (nvidia-smi shows which)");
-    if (e.code != ERROR_NONE) {
-        front_kill(x, &e);
-        return;
-    }
-    if (!x->domain)
-        return;
-    pthread_mutex_lock(&f->lock);
-    if (x->state == PROCESS_SPARE)
-        x->state = PROCESS_SERVING;
-    x->domain->failures = 0;
-    x->domain->error.code = ERROR_NONE;
-    x->domain->wanted = false;
-    pthread_cond_broadcast(&f->changed);
-    pthread_mutex_unlock(&f->lock);
-    front_advance_domain(f, x->domain);
-}
-
-static void note_end(struct executor *x)
-{
-    struct front *f = x->front;
-    struct front_domain *d = x->domain;
-    const bool started = x->start_error.code == ERROR_NONE;
-    struct list streams, *node;
-
-    if (!started && !f->ending) {
-        log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
-        if (d)
-            note_delay(d, f, &x->start_error);
-        else /* a spare: not at once again */
-            f->last_start_ns = clock_now_ns() + 10000000000U;
-    } else if (started && d) {
-        f->counts.replaced++;
-    }
-    if (started && d && !x->useful && !x->broke && !x->culprit && !x->stop)
-        note_delay(d, f, &x->why); /* the executor ended before it did anything: so may the next one */
-    front_take_opened(f);          /* the keeper has ended: no stream of the executor has something opened any more */
-    front_recover(x, &streams);
-    front_domain_lose(x);
-    front_executor_join(x);
-    front_hold_end(x);
-    front_objects_forget(f, x->bit);
-    front_programs_forget(f, x->bit);
-    front_executor_free(x);
-    while ((node = list_pop(&streams)))
-        front_advance(list_entry(node, struct front_stream, blocked_link));
-    if (d)
-        front_advance_domain(f, d);
-}
-
-static bool is_over(const struct front *f, const struct front_domain *d)
-{
-    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && !front_is_blocked(f, d);
-}
-
-/* Users who profile do so again: the executor that was made to count stays for a while. */
-static bool lingers(const struct front_domain *d)
-{
-    const struct executor *x = d->executor;
-
-    if (!domain_is_profiling(d->key) || x->counts >= 0 || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
-        return false;
-    front_set_timer(x->front, x->used_ns + LINGER_NS);
-    return true;
-}
-
-/* Whether a domain waits for a place. */
-static bool is_room_wanted(struct front *f)
-{
-    list_each (struct front_domain, d, link, &f->domains)
-        if (d->room_ns && is_awaited(f, d))
-            return true;
-    return false;
-}
-
-/* Ends the executor, which is to leave, where it opens objects for too long. */
-static void end_late_opening(struct executor *x)
+void front_opening_end_late(struct executor *x)
 {
     const struct front_domain *d = x->domain;
     const uint64_t end_ns = (x->useful ? d->leaving_ns : place_since(d)) + OPENING_NS;
@@ -592,62 +537,7 @@ static void end_late_opening(struct executor *x)
     }
 }
 
-static void look_at_domain(struct front *f, struct front_domain *d)
-{
-    struct executor *x;
-    struct error e;
-    bool wanted, over;
-
-    pthread_mutex_lock(&f->lock);
-    over = is_over(f, d);
-    pthread_mutex_unlock(&f->lock);
-    wanted = d->key == DOMAIN_COMMON || is_awaited(f, d);
-    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
-        front_executor_dismiss(d->executor);
-    x = d->executor; /* an executor that has no job any more goes, if it is leaving */
-    if (d->leaving_ns && x && x->unfinished && !is_room_wanted(f)) { /* those that waited were cancelled */
-        d->leaving_ns = 0;
-        front_advance_domain(f, d);
-    }
-    if (d->leaving_ns && x && x->unfinished) {
-        front_end_late(x, NULL, d->leaving_ns, front_longest_ns(f));
-        front_set_timer(f, clock_now_ns() + front_longest_ns(f) / 8);
-    } else if (d->leaving_ns && x && d->opening) {
-        end_late_opening(x);
-    } else if (d->leaving_ns && x && !d->n_given) {
-        front_executor_dismiss(x);
-    }
-    if (over && !d->executor) {
-        front_turn_drop(f, d);
-        pthread_mutex_lock(&f->lock);
-        over = is_over(f, d); /* a thread of the pool may have come to need it meanwhile */
-        if (over)
-            list_remove(&d->link);
-        pthread_mutex_unlock(&f->lock);
-        if (over)
-            free(d);
-        return;
-    }
-    if (!wanted)
-        d->room_ns = 0;
-    if (wanted && d->executor && !d->leaving_ns)
-        give_work(d);
-    if (!wanted || d->executor)
-        return;
-    if (front_domain_serve(d, f, &e) < 0) {
-        refuse_work(f, d, &e);
-        pthread_mutex_lock(&f->lock);
-        d->wanted = false;
-        pthread_cond_broadcast(&f->changed);
-        pthread_mutex_unlock(&f->lock);
-        front_advance_domain(f, d);                 /* the jobs of the domain fail */
-    } else if (d->executor && d->executor->ready) { /* a spare */
-        give_work(d);
-        front_advance_domain(f, d);
-    }
-}
-
-static void keep_spares(struct front *f)
+void front_spares_keep(struct front *f)
 {
     const uint64_t now_ns = clock_now_ns();
     unsigned n = 0;
@@ -670,25 +560,29 @@ static void keep_spares(struct front *f)
     front_executor_start(f, false, -1, &e);
 }
 
-void front_domains_turn(struct front *f)
+#define LAST_CALLS_NS UINT64_C(10000000000) /* longest wait for calls that are under way at the daemon's end */
+
+void front_executors_end(struct front *f)
 {
+    const uint64_t until_ns = clock_now_ns() + LAST_CALLS_NS;
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000)};
+
     list_each (struct executor, x, link, &f->executors) {
-        bool started, ended;
+        if (x->common && x->ready)
+            front_executor_stop(x);
+        else
+            front_abort(x); /* the keeper may be waiting for it for a long time */
+    }
+    while (!list_empty(&f->executors)) {
+        struct executor *x = list_entry(list_first(&f->executors), struct executor, link);
 
         pthread_mutex_lock(&f->lock);
-        started = x->state != PROCESS_STARTING && x->start_error.code == ERROR_NONE;
-        ended = x->ended;
+        while (!x->ended && clock_now_ns() < until_ns)
+            pthread_cond_timedwait(&f->changed, &f->lock, &until);
         pthread_mutex_unlock(&f->lock);
-        if (started && !x->ready && !ended && !atomic_load(&x->gone))
-            note_ready(x);
-        if (ended)
-            note_end(x);
+        front_abort(x);
+        front_domain_lose(x);
+        front_executor_join(x);
+        front_executor_free(x);
     }
-    if (f->closing)
-        return;
-    front_domains_take(f);
-    f->wants_room = false;
-    list_each (struct front_domain, d, link, &f->domains)
-        look_at_domain(f, d);
-    keep_spares(f);
 }

@@ -1,9 +1,6 @@
 /* Holds: while one executor reads a GPU's counters, or has an exclusive job there, no job on that GPU, or with memory
  * of it, is sent to another one, since what others do there is counted, or disturbs it. Jobs that executors have end
  * first. Other GPUs go on. Thread: loop. */
-#include <stdlib.h>
-
-#include "executor/confine.h"
 #include "executor/front.h"
 #include "util/clock.h"
 
@@ -347,12 +344,9 @@ static void keep(struct front_device *gpu, uint64_t now_ns)
         front_set_timer(gpu->front, h->since_ns + QUIET_NS);
     else if (exclusive_until(gpu) != UINT64_MAX)
         front_set_timer(gpu->front, exclusive_until(gpu));
-    if (!h->counting && x->domain)
-        front_advance_on(x->domain, gpu);
 }
 
-/* Returns whether streams that waited for the GPU's hold may go on. */
-static bool turn_of_gpu(struct front_device *gpu)
+bool front_hold_turn(struct front_device *gpu)
 {
     struct front_hold *h = &gpu->hold;
     const bool any = h->holder || h->ended || h->wanted || h->outlasted || !list_empty(&h->alone);
@@ -376,16 +370,9 @@ static bool turn_of_gpu(struct front_device *gpu)
     return true;
 }
 
-void front_hold_turn(struct front *f)
+struct front_domain *front_hold_next(const struct front_device *gpu)
 {
-    bool go_on = false;
-
-    for (unsigned i = 0; i < f->n_devices; i++)
-        go_on = turn_of_gpu(f->devices[i]) || go_on;
-    if (!go_on)
-        return;
-    list_each (struct front_domain, d, link, &f->domains)
-        front_advance_domain(f, d);
+    return gpu->hold.holder && !gpu->hold.counting ? gpu->hold.holder->domain : NULL;
 }
 
 void front_hold_end(const struct executor *x)
@@ -395,42 +382,4 @@ void front_hold_end(const struct executor *x)
     for (unsigned i = 0; i < f->n_devices; i++)
         if (f->devices[i]->hold.holder == x)
             release(f->devices[i]);
-}
-
-/* ---- counters by a privilege ---- */
-
-/* The device of the domain's next job; -1: it has none. */
-static int device_of_next(const struct front *f, const struct front_domain *d)
-{
-    list_each (struct front_stream, s, link, &f->busy) {
-        if (s->domain == d && s->next)
-            return (int)s->device->number;
-    }
-    return -1;
-}
-
-int front_privilege_device(const struct front *f, const struct front_domain *d)
-{
-    const char *parameters = getenv("KOPS_STANDIN_PARAMETERS"); /* parameters of a stand-in driver for tests */
-
-    if (!domain_is_profiling(d->key) || !f->config.executors_counters_privileged ||
-        f->config.executors_sandbox == EXECUTOR_SANDBOX_OFF ||
-        !privilege_is_needed(parameters ? parameters : PRIVILEGE_PARAMETERS))
-        return -1;
-    return device_of_next(f, d);
-}
-
-bool front_privilege_is_spent(const struct front *f, const struct front_domain *d)
-{
-    const struct executor *x = d->executor;
-
-    return x->counts >= 0 && !x->unfinished && (x->loads[x->counts].in_a_row || x->counts != device_of_next(f, d));
-}
-
-bool front_privilege_is_free(const struct front *f)
-{
-    list_each (struct executor, x, link, &f->executors)
-        if (x->counts >= 0)
-            return false;
-    return true;
 }

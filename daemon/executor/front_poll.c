@@ -1,6 +1,6 @@
-/* Checks and takes what an executor writes; has the backend's poll() and arm(). Thread: loop. */
+/* The front's part of the loop: the backend's poll() and arm(). They ask each part of the front in turn what has
+ * changed, and have streams go on; no part calls them. Thread: loop. */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -8,281 +8,186 @@
 
 #include "executor/front.h"
 #include "util/clock.h"
+#include "util/log.h"
 
-/* ---- times that an executor tells, checked against the daemon's own clock. What cannot be is not taken ---- */
+/* ---- executors that have come or gone, and their domains ---- */
 
-static bool is_time(double us)
+#define LINGER_NS UINT64_C(10000000000) /* time that the process that counts stays after its last job */
+
+/* A device can be gone, or renumbered, since the first executor started. */
+static bool has_same_devices(const struct front *f, const struct executor *x)
 {
-    return us >= 0 && us < 1e15; /* also false for a NaN */
-}
+    bool same = x->n_described == f->n_devices;
 
-static bool is_copy_time(double us)
-{
-    return isnan(us) || is_time(us);
-}
+    for (unsigned i = 0; same && i < f->n_devices; i++) {
+        const struct front_device *d = f->devices[i];
 
-/* Executions of a job follow each other, so together they took no longer than this process waited for their end. The
- * slack is for the clock of the device, and for the launch that is added to each execution. */
-static bool can_be(double us, double wall_us)
-{
-    enum { SLACK_US = 1000, SLACK_PART = 16 };
-
-    return us <= wall_us + wall_us / SLACK_PART + SLACK_US;
-}
-
-/* Checks the samples of a job that has ended: those that are no times become 0. Sets its wall_us. False: together they
- * are longer than the executor had the job. */
-static bool accept_samples(const struct front_job *own)
-{
-    struct backend_job *job = own->job;
-    double us = 0;
-
-    for (uint32_t i = 0; i < job->n_samples; i++) {
-        if (!is_time(job->samples[i]))
-            job->samples[i] = 0;
-        us += job->samples[i];
+        same = !strncmp(d->base.info.uuid, x->region->devices[d->number].info.uuid, sizeof(d->base.info.uuid));
     }
-    job->wall_us = clock_us_between(own->submitted_ns, clock_now_ns());
-    return can_be(us, job->wall_us);
+    return same;
 }
 
-/* Forgets a span that cannot be: no job is on the device before it was given, or ends later than now. The clocks of
- * GPUs are known within microseconds. */
-static void accept_span(uint64_t from_ns, uint64_t *begin_ns, uint64_t *end_ns)
+static void note_ready(struct executor *x)
 {
-    enum { FUZZ_NS = 5000 };
-    const uint64_t now_ns = clock_now_ns();
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = x};
+    struct front *f = x->front;
+    struct error e = {.code = ERROR_NONE};
 
-    if (!from_ns || *begin_ns < from_ns - FUZZ_NS || *end_ns < *begin_ns || *end_ns > now_ns + FUZZ_NS) {
-        *begin_ns = *end_ns = 0;
+    x->ready = true;
+    x->ready_ns = clock_now_ns();
+    if (epoll_ctl(f->watch, EPOLL_CTL_ADD, x->bell, &event) < 0 ||
+        epoll_ctl(f->watch, EPOLL_CTL_ADD, x->control, &event) < 0)
+        error_set(&e, ERROR_DEVICE_LOST, "the system watches no more descriptors, so the executor cannot be heard");
+    else if (f->n_devices && !has_same_devices(f, x))
+        error_set(
+            &e, ERROR_DEVICE_LOST,
+            "a GPU has gone: the driver finds other devices than when the daemon started (nvidia-smi shows which)");
+    if (e.code != ERROR_NONE) {
+        front_kill(x, &e);
         return;
     }
-    if (*begin_ns < from_ns)
-        *begin_ns = from_ns;
-    if (*end_ns > now_ns)
-        *end_ns = now_ns;
-}
-
-static void accept_times(struct executor *x, const struct front_job *own, const struct record_done *record)
-{
-    struct backend_job *job = own->job;
-    const uint64_t said_ns = record->started_ns, now_ns = said_ns ? clock_now_ns() : 0;
-
-    /* A job cannot have started before it was submitted, nor later than now. */
-    job->started_ns = said_ns > now_ns ? now_ns : said_ns;
-    if (said_ns && said_ns < own->submitted_ns)
-        job->started_ns = own->submitted_ns;
-    job->gpu_begin_ns = record->gpu_begin_ns;
-    job->gpu_end_ns = record->gpu_end_ns;
-    accept_span(job->started_ns, &job->gpu_begin_ns, &job->gpu_end_ns);
-    /* A time is taken once, of a job that the executor had. */
-    job->timed_later = record->timed_later && job->timing == TIMING_STATISTIC && job->token && !job->n_samples;
-    if (job->timed_later)
-        x->expected[job->token % FRONT_EXPECTED_MAX] =
-            (struct front_expected){.token = job->token, .started_ns = own->submitted_ns};
-    job->h2d_us = record->h2d_us;
-    job->d2h_us = record->d2h_us;
-}
-
-/* Tells the host of a time that comes after its job's end, unless it was not expected. */
-static void take_time(struct executor *x, const struct record_timed *record)
-{
-    struct front_expected *expected = &x->expected[record->token % FRONT_EXPECTED_MAX];
-    struct backend_times times = record->times;
-    const struct front *f = x->front;
-
-    if (!record->token || expected->token != record->token || !is_time(times.us) ||
-        !can_be(times.us, clock_us_between(expected->started_ns, clock_now_ns())))
-        return; /* forgotten meanwhile, or made up */
-    expected->token = 0;
-    accept_span(expected->started_ns, &times.begin_ns, &times.end_ns);
-    if (f->host.timed)
-        f->host.timed(f->host.context, record->token, &times);
-}
-
-/* ---- records from the executor ---- */
-
-static void break_off(struct executor *x, const char *what)
-{
-    struct error e;
-
-    x->nonsense = true;
-    error_set(&e, ERROR_DEVICE_LOST, "the executor of the GPU answered nonsense (%s)", what);
-    front_kill(x, &e);
-}
-
-/* Copies a record about a job, which begins with struct record_job, and finds the job; NULL: nonsense. */
-static struct front_job *read_record(struct executor *x, const unsigned char *from, uint32_t size, void *record,
-                                     uint32_t record_size)
-{
-    struct record_job head;
-    struct front_job *own = NULL;
-
-    if (size >= record_size) {
-        memcpy(record, from, record_size);
-        memcpy(&head, record, sizeof(head));
-        own = head.slot && head.slot <= EXECUTOR_JOBS_MAX ? &x->jobs[head.slot] : NULL;
-        own = own && own->job && own->serial == head.serial ? own : NULL;
-    }
-    if (!own)
-        break_off(x, "no such job");
-    return own;
-}
-
-static void take_samples(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    struct record_samples record;
-    struct front_job *own = read_record(x, from, size, &record, sizeof(record));
-    struct backend_job *job;
-
-    if (!own)
+    if (!x->domain)
         return;
-    job = own->job;
-    if (!record.n || record.n > RECORD_SAMPLES_MAX || size < sizeof(record) + record.n * sizeof(double) ||
-        record.n > job->repeat - job->n_samples) {
-        break_off(x, "samples");
-        return;
-    }
-    memcpy(job->samples + job->n_samples, from + sizeof(record), record.n * sizeof(double));
-    job->n_samples += record.n;
+    pthread_mutex_lock(&f->lock);
+    if (x->state == PROCESS_SPARE)
+        x->state = PROCESS_SERVING;
+    x->domain->failures = 0;
+    x->domain->error.code = ERROR_NONE;
+    x->domain->wanted = false;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    front_advance_domain(f, x->domain);
 }
 
-/* A job that counted and has not failed has its counters at the record's end; other jobs have none. */
-static bool take_counters(const struct front_device *d, struct backend_job *job, const struct record_done *record,
-                          const unsigned char *from, uint32_t size)
+static void note_end(struct executor *x)
 {
-    uint32_t own = d->base.info.shared;
+    struct front *f = x->front;
+    struct front_domain *d = x->domain;
+    const bool started = x->start_error.code == ERROR_NONE;
+    struct list streams, *node;
 
-    if (!record->counted)
-        return !job->counters || record->failed;
-    if (!job->counters || size < sizeof(*job->counters))
+    if (!started && !f->ending) {
+        log_error("executor_start", "common=%d why=\"%s\"", x->common, x->start_error.message);
+        if (d)
+            front_domain_delay(d, f, &x->start_error);
+        else /* a spare: not at once again */
+            f->last_start_ns = clock_now_ns() + 10000000000U;
+    } else if (started && d) {
+        f->counts.replaced++;
+    }
+    if (started && d && !x->useful && !x->broke && !x->culprit && !x->stop)
+        front_domain_delay(d, f, &x->why); /* the executor ended before it did anything: so may the next one */
+    front_take_opened(f); /* the keeper has ended: no stream of the executor has something opened any more */
+    front_recover(x, &streams);
+    front_domain_lose(x);
+    front_executor_join(x);
+    front_hold_end(x);
+    front_objects_forget(f, x->bit);
+    front_programs_forget(f, x->bit);
+    front_executor_free(x);
+    while ((node = list_pop(&streams)))
+        front_advance(list_entry(node, struct front_stream, blocked_link));
+    if (d)
+        front_advance_domain(f, d);
+}
+
+static bool is_over(const struct front *f, const struct front_domain *d)
+{
+    return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && !front_is_blocked(f, d);
+}
+
+/* Users who profile do so again: the executor that was made to count stays for a while. */
+static bool lingers(const struct front_domain *d)
+{
+    const struct executor *x = d->executor;
+
+    if (!domain_is_profiling(d->key) || x->counts >= 0 || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
         return false;
-    memcpy(job->counters, from, sizeof(*job->counters));
-    counters_accept(job->counters);
-    /* Executors and the server of MPS are no other processes that have the device. */
-    list_each (struct executor, x, link, &d->front->executors)
-        own += atomic_load(&x->active) >> d->number & 1;
-    job->counters->others -= own < job->counters->others ? own : job->counters->others;
+    front_set_timer(x->front, x->used_ns + LINGER_NS);
     return true;
 }
 
-static bool take_rest(const struct front_device *d, struct backend_job *job, const struct record_done *record,
-                      const unsigned char *from, uint32_t size)
+/* Whether a domain waits for a place. */
+static bool is_room_wanted(struct front *f)
 {
-    const uint32_t error_bytes = record->failed ? sizeof(job->error) : 0;
-    const uint64_t variants_end = error_bytes + (uint64_t)record->n_variants * STEP_VARIANT_BYTES;
-
-    if (record->n_variants > job->n_steps || size < variants_end)
-        return false;
-    if (record->failed) {
-        memcpy(&job->error, from, sizeof(job->error));
-        error_accept(&job->error);
-    }
-    for (uint32_t i = 0; i < record->n_variants; i++) {
-        char name[STEP_VARIANT_BYTES];
-
-        memcpy(name, from + error_bytes + i * (uint32_t)STEP_VARIANT_BYTES, sizeof(name));
-        name[sizeof(name) - 1] = '\0';
-        for (char *c = name; *c; c++)
-            if (*c < ' ' || *c > '~')
-                *c = '?';
-        step_copy_variant(job->steps[i].variant_used, name);
-    }
-    return take_counters(d, job, record, from + variants_end, (uint32_t)(size - variants_end));
+    list_each (struct front_domain, d, link, &f->domains)
+        if (d->room_ns && front_domain_is_awaited(f, d))
+            return true;
+    return false;
 }
 
-static void end_job(struct front_job *own)
+static void look_at_domain(struct front *f, struct front_domain *d)
 {
-    struct front_stream *s = own->stream;
-    struct backend_job *job = own->job;
-    struct front *f = s->device->front;
-
-    s->on->useful = true;
-    front_take_back(own);
-    if (f->wants_room && !s->sent && job->domain != DOMAIN_COMMON)
-        front_tell(f);
-    f->unfinished--;
-    job->done(job);
-}
-
-static void take_done(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    struct record_done record;
-    struct front_job *own = read_record(x, from, size, &record, sizeof(record));
-    const struct front_job *first;
-    struct backend_job *job;
-    bool lost;
-
-    if (!own)
-        return;
-    job = own->job;
-    if (record.has_sample && job->n_samples < job->repeat)
-        job->samples[job->n_samples++] = record.sample;
-    if (record.n_samples != job->n_samples || !is_copy_time(record.h2d_us) || !is_copy_time(record.d2h_us) ||
-        !take_rest(own->stream->device, job, &record, from + sizeof(record), size - (uint32_t)sizeof(record))) {
-        break_off(x, "an end");
-        return;
-    }
-    lost = record.failed && job->error.code == ERROR_DEVICE_LOST;
-    first = front_first_of(own->stream);
-    if (first != own && !(lost && first && first->told)) {
-        break_off(x, "an end out of order");
-        return;
-    }
-    if (!accept_samples(own) && !lost) {
-        break_off(x, "times longer than it had the job");
-        return;
-    }
-    if (lost) {
-        own->told = true; /* the executor is about to be lost: see front_recover.c */
-        own->begun = record.started_ns != 0;
-        return;
-    }
-    job->failed = record.failed != 0;
-    job->ended = record.ended;
-    job->timer = record.timer < TIMER_KINDS ? (enum backend_timer)record.timer : TIMER_EVENTS;
-    accept_times(x, own, &record);
-    if (own->kind && own->first_ns && !job->failed && !record.prepared) {
-        if (record.overslept)
-            forecast_learn_less(&x->front->forecast, own->kind);
-        else
-            forecast_learn(&x->front->forecast, own->kind, job, clock_now_ns() - own->first_ns);
-    }
-    end_job(own);
-}
-
-static void take_timed(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    struct record_timed record;
-
-    if (size < sizeof(record)) {
-        break_off(x, "a time");
-        return;
-    }
-    memcpy(&record, from, sizeof(record));
-    take_time(x, &record);
-}
-
-static void take_record(struct executor *x, const unsigned char *from, uint32_t size)
-{
-    uint32_t kind = UINT32_MAX;
+    struct executor *x;
     struct error e;
+    bool wanted, over;
 
-    if (size >= sizeof(kind))
-        memcpy(&kind, from, sizeof(kind));
-    if (kind == RECORD_SAMPLES) {
-        take_samples(x, from, size);
-    } else if (kind == RECORD_DONE) {
-        take_done(x, from, size);
-    } else if (kind == RECORD_TIMED) {
-        take_timed(x, from, size);
-    } else if (kind == RECORD_LOST) {
-        error_set(&e, ERROR_DEVICE_LOST, "the GPU's context is broken");
-        x->broke = true;
-        front_kill(x, &e);
-    } else {
-        break_off(x, "a record");
+    pthread_mutex_lock(&f->lock);
+    over = is_over(f, d);
+    pthread_mutex_unlock(&f->lock);
+    wanted = d->key == DOMAIN_COMMON || front_domain_is_awaited(f, d);
+    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
+        front_executor_dismiss(d->executor);
+    x = d->executor; /* an executor that has no job any more goes, if it is leaving */
+    if (d->leaving_ns && x && x->unfinished && !is_room_wanted(f)) { /* those that waited were cancelled */
+        d->leaving_ns = 0;
+        front_advance_domain(f, d);
     }
+    if (d->leaving_ns && x && x->unfinished) {
+        front_end_late(x, NULL, d->leaving_ns, front_longest_ns(f));
+        front_set_timer(f, clock_now_ns() + front_longest_ns(f) / 8);
+    } else if (d->leaving_ns && x && d->opening) {
+        front_opening_end_late(x);
+    } else if (d->leaving_ns && x && !d->n_given) {
+        front_executor_dismiss(x);
+    }
+    if (over && !d->executor) {
+        front_turn_drop(f, d);
+        pthread_mutex_lock(&f->lock);
+        over = is_over(f, d); /* a thread of the pool may have come to need it meanwhile */
+        if (over)
+            list_remove(&d->link);
+        pthread_mutex_unlock(&f->lock);
+        if (over)
+            free(d);
+        return;
+    }
+    if (!wanted)
+        d->room_ns = 0;
+    if (wanted && d->executor && !d->leaving_ns)
+        front_domain_give_work(d);
+    if (!wanted || d->executor)
+        return;
+    if (front_domain_serve(d, f, &e) < 0) {
+        front_domain_refuse(f, d, &e);
+        front_advance_domain(f, d);                 /* the jobs of the domain fail */
+    } else if (d->executor && d->executor->ready) { /* a spare */
+        front_domain_give_work(d);
+        front_advance_domain(f, d);
+    }
+}
+
+static void turn_domains(struct front *f)
+{
+    list_each (struct executor, x, link, &f->executors) {
+        bool started, ended;
+
+        pthread_mutex_lock(&f->lock);
+        started = x->state != PROCESS_STARTING && x->start_error.code == ERROR_NONE;
+        ended = x->ended;
+        pthread_mutex_unlock(&f->lock);
+        if (started && !x->ready && !ended && !atomic_load(&x->gone))
+            note_ready(x);
+        if (ended)
+            note_end(x);
+    }
+    if (f->closing)
+        return;
+    front_domains_take(f);
+    f->wants_room = false;
+    list_each (struct front_domain, d, link, &f->domains)
+        look_at_domain(f, d);
+    front_spares_keep(f);
 }
 
 /* ---- the loop's entries ---- */
@@ -301,30 +206,7 @@ static void note_progress(struct front *f)
     }
 }
 
-/* Takes records, as many as a ring holds at most: an executor that writes as fast as the daemon reads gets no more of
- * the loop's time. */
-static void take_records(struct executor *x)
-{
-    const uint64_t begin = x->in.position;
-    const void *record;
-    uint32_t size;
-
-    while (!x->nonsense && x->in.position - begin < RING_BYTES && (record = ring_peek(&x->in, &size))) {
-        take_record(x, record, size);
-        ring_next(&x->in);
-        x->stretched = x->rings = 0;
-    }
-    if (x->in.corrupt)
-        break_off(x, "the ring");
-}
-
-void front_take_rest(struct executor *x)
-{
-    if (x->ready)
-        take_records(x);
-}
-
-/* Advances streams whose domain has its turn on their GPU; front_turns_turn() advances the others. */
+/* Advances streams whose domain has its turn on their GPU; turn_gpus() advances the others. */
 static void advance_blocked(const struct executor *x)
 {
     const struct front *f = x->front;
@@ -341,7 +223,7 @@ static void poll_executor(struct executor *x, struct backend_device *device)
 {
     enum { POLLS_STRETCHED = 1000 };
 
-    take_records(x);
+    front_take_records(x);
     if (x->unfinished && atomic_load_explicit(&x->region->issuing, memory_order_relaxed) &&
         x->stretched++ < POLLS_STRETCHED)
         device->active = true;
@@ -365,7 +247,7 @@ static void look_after(struct front *f)
         if (x)
             front_check(x);
         if (x && ++x->rings == RINGS_MAX && !atomic_load(&x->gone))
-            break_off(x, "rings for nothing");
+            front_break_off(x, "rings for nothing");
     }
     note_progress(f);
     if (!f->slept)
@@ -389,6 +271,28 @@ static bool read_timer(struct front *f)
     return read(f->timer, &times, sizeof(times)) > 0 || errno == EAGAIN;
 }
 
+/* Has streams go on that holds, ends of holds and new turns let go on. */
+static void turn_gpus(struct front *f)
+{
+    bool released = false;
+    struct front_domain *d;
+
+    for (unsigned i = 0; i < f->n_devices; i++) {
+        released = front_hold_turn(f->devices[i]) || released;
+        d = front_hold_next(f->devices[i]);
+        if (d)
+            front_advance_on(d, f->devices[i]);
+    }
+    if (released)
+        list_each (struct front_domain, each, link, &f->domains)
+            front_advance_domain(f, each);
+    for (unsigned i = 0; i < f->n_devices; i++) {
+        front_turns_turn(f->devices[i]);
+        while ((d = front_turn_next(f->devices[i])))
+            front_advance_on(d, f->devices[i]);
+    }
+}
+
 static void turn(struct front *f)
 {
     const bool due = read_timer(f);
@@ -399,11 +303,10 @@ static void turn(struct front *f)
             if (atomic_load(&x->broken)) /* a thread tells of a call that failed on its way */
                 front_check(x);
         front_take_opened(f);
-        front_domains_turn(f);
+        turn_domains(f);
         front_work_done(f);
     }
-    front_hold_turn(f);
-    front_turns_turn(f);
+    turn_gpus(f);
     front_deadlines_turn(f);
     /* Set before jobs end: their errors say whether the daemon goes on. */
     if (f->lost.code != ERROR_NONE)
@@ -493,23 +396,4 @@ void front_arm(struct backend_device *device)
         f->host.wake(f->host.context);
     else if (f->config.may_poll)
         arm_for_windows(f);
-}
-
-/* ---- two ways to have the loop look at the front: now, from any thread, and at a time ---- */
-
-void front_tell(struct front *f)
-{
-    atomic_store(&f->news, true);
-    f->host.wake(f->host.context);
-}
-
-void front_set_timer(struct front *f, uint64_t at_ns)
-{
-    const struct itimerspec at = {
-        .it_value = {.tv_sec = (time_t)(at_ns / 1000000000), .tv_nsec = (long)(at_ns % 1000000000)}};
-
-    if (at_ns >= f->timer_ns)
-        return;
-    f->timer_ns = at_ns;
-    timerfd_settime(f->timer, TFD_TIMER_ABSTIME, &at, NULL);
 }

@@ -18,16 +18,6 @@ static struct front_stream *stream_of(const struct backend_job *job)
     return (struct front_stream *)(void *)((char *)job->impl - 1);
 }
 
-struct front_job *front_job_of(const struct backend_job *job)
-{
-    return (uintptr_t)job->impl & 1 ? NULL : job->impl;
-}
-
-struct front_job *front_first_of(const struct front_stream *s)
-{
-    return s->sent ? front_job_of(front_job_at(list_first(&s->jobs))) : NULL;
-}
-
 /* ---- streams ---- */
 
 int front_stream_new(struct backend_device *device, enum backend_priority priority, struct backend_stream **ret_stream,
@@ -53,17 +43,6 @@ int front_stream_new(struct backend_device *device, enum backend_priority priori
     list_init(&s->alone_link);
     *ret_stream = (struct backend_stream *)(void *)s;
     return 0;
-}
-
-void front_stream_leave(struct front_stream *s)
-{
-    const struct record_stream record = {.kind = RECORD_STREAM_FREE, .stream = s->number};
-
-    if (!s->on)
-        return;
-    front_send_record(s->on, &record, sizeof(record));
-    list_remove(&s->on_link);
-    s->on = NULL;
 }
 
 static void join(struct front_stream *s, struct executor *x)
@@ -348,7 +327,7 @@ static bool take_next(struct front_stream *s, struct front_domain *d)
     x = d->executor;
     if (s->on != x && s->sent)
         return false; /* two executors have no order: the earlier jobs end first */
-    if (!x || !x->ready || atomic_load(&x->gone) || !list_empty(&x->overflow))
+    if (!x || !x->ready || front_is_lost(x) || !list_empty(&x->overflow))
         return wait_for(s, d);
     /* A job that is alone needs no turn. */
     if (front_hold_is_wanted(s, job) ? d->leaving_ns && !job->counters : !front_turn_take(s->device, d))
@@ -426,14 +405,6 @@ void front_advance_domain(const struct front *f, struct front_domain *d)
 {
     for (unsigned i = 0; i < f->n_devices; i++)
         front_advance_on(d, f->devices[i]);
-}
-
-bool front_is_blocked(const struct front *f, const struct front_domain *d)
-{
-    for (unsigned i = 0; i < f->n_devices; i++)
-        if (!list_empty(&d->turns[i].blocked))
-            return true;
-    return false;
 }
 
 void front_cancel(struct backend_job *job)

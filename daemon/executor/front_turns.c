@@ -346,7 +346,7 @@ static void end_turns(struct front_device *gpu, uint64_t now_ns)
     }
 }
 
-static void turn_of_gpu(struct front_device *gpu)
+void front_turns_turn(struct front_device *gpu)
 {
     if (!gpu->turns.n_waiting && !gpu->turns.n_late)
         return;
@@ -354,18 +354,13 @@ static void turn_of_gpu(struct front_device *gpu)
         if (list_empty(&turn_of(d, gpu)->blocked)) /* the domain's jobs were cancelled meanwhile */
             leave_line(gpu, turn_of(d, gpu), clock_now_ns());
     end_turns(gpu, clock_now_ns());
-    while (gpu->turns.n_waiting && has_free_turn(gpu)) {
-        struct front_domain *d = next_of(gpu);
-
-        if (!d)
-            return;
-        begin_turn(gpu, turn_of(d, gpu), clock_now_ns());
-        front_advance_on(d, gpu);
-    }
 }
 
-void front_turns_turn(struct front *f)
+struct front_domain *front_turn_next(struct front_device *gpu)
 {
-    for (unsigned i = 0; i < f->n_devices; i++)
-        turn_of_gpu(f->devices[i]);
+    struct front_domain *d = gpu->turns.n_waiting && has_free_turn(gpu) ? next_of(gpu) : NULL;
+
+    if (d)
+        begin_turn(gpu, turn_of(d, gpu), clock_now_ns());
+    return d;
 }

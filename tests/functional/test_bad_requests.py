@@ -170,6 +170,11 @@ def test_descriptor_is_refused(make: Callable[[], int | None], size: int, code: 
     assert error.code in code.split() and error.key in ("fd", "size", "access") and error.message, error
 
 
+def test_more_memory_than_a_file_can_have(connection: raw.Connection) -> None:
+    error = connection.error("alloc", {"size": 2**63})
+    assert (error.code, error.key) == ("invalid_argument", "size") and connection.alive()
+
+
 @pytest.mark.parametrize("seals", [("shrink", "write"), ("shrink",)])
 def test_registered_read_only_as_output(connection: raw.Connection, seals: tuple[str, ...]) -> None:
     fd = memfd.make(4096, seals)

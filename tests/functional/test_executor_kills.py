@@ -287,6 +287,37 @@ def test_the_daemon_ends(point: Point, domain: bool) -> None:
     scene.exporter.close()
 
 
+def test_what_waits_for_an_executor_has_not_run_when_the_daemon_ends() -> None:
+    """Its client sends it again, to the next daemon."""
+    scene = Scene(more="[server]\nshutdown_grace_ms = 300\n")
+    victim = Victim(scene, domain=False)
+    for _ in one_that_starts(scene, victim):
+        waits = victim.connection.request("alloc", {"size": 4 * N, "device": scene.gpu})
+        assert victim.connection.alive()
+        os.kill(scene.daemon.pid, signal.SIGTERM)
+        assert victim.connection.reply_error(waits).code == "shutting_down"
+    assert scene.daemon.wait() == 0, scene.daemon.log()
+    scene.daemon.stop()
+    scene.exporter.close()
+
+
+def test_what_an_ending_daemon_loses_says_not_that_it_goes_on() -> None:
+    scene = Scene(more="[server]\nshutdown_grace_ms = 300\n")
+    victim = Victim(scene, domain=True)
+    pid = victim.pid
+    with victim.held("kernel"):
+        loses = victim.launch()
+        victim.reaches("kernel")
+        os.kill(scene.daemon.pid, signal.SIGTERM)
+        proc.eventually(lambda: "event=stop" in scene.daemon.log(), "the daemon has the signal")
+        os.kill(pid, signal.SIGKILL)
+        lost = victim.connection.reply_error(loses)
+    assert lost.code == "device_lost" and "daemon" not in lost.detail
+    assert scene.daemon.wait() == 0, scene.daemon.log()
+    scene.daemon.stop()
+    scene.exporter.close()
+
+
 @common_or_domain
 def test_the_daemon_is_killed(domain: bool) -> None:
     """No executor outlives it, whatever it does: the common one ends its jobs first."""

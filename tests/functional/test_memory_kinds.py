@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,6 +111,13 @@ def test_one_chunk(connection: raw.Connection, exporter: Exporter, machine: Mach
     connection.call("release", {"buffer": buffer})
     machine.wait(lambda: machine.row.live_vmm_maps == before)
     segment.free()
+
+
+def test_a_descriptor_that_no_driver_made(connection: raw.Connection, machine: Machine) -> None:
+    params = {"kind": "cuda_vmm", "size": CHUNK, "fd": 0, "device": machine.gpu}
+    with socket.socket(socket.AF_UNIX) as other:
+        error = connection.error("register", params, [other.fileno()])
+    assert error.code == "invalid_fd" and "none that a CUDA driver exports" in str(error), error
 
 
 @pytest.mark.parametrize("chunks", [[CHUNK, CHUNK], [CHUNK, 3 * CHUNK, CHUNK], [CHUNK] * 37])

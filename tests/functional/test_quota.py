@@ -236,6 +236,16 @@ def test_connections_of_all_users_are_shared(start: Callable[[str], Daemon]) -> 
         assert there.enter_context(users.connect(daemon, BOB)).alive()
 
 
+def test_connections_of_the_daemon_have_a_bound(start: Callable[[str], Daemon]) -> None:
+    daemon = start("[server]\nmax_connections = 2\n[quota]\nconnections = 0\n")
+    with daemon.connect() as one, daemon.connect() as two:
+        assert one.alive() and two.alive()
+        with daemon.connect() as more:
+            error = more.wait_closed()
+        assert error is not None and error["code"] == "quota_exceeded"
+        assert error["detail"] == {"quota": "max_connections", "current": 2, "limit": 2}
+
+
 @as_root
 def test_a_share_of_the_device_while_others_wait(start: Callable[[str], Daemon]) -> None:
     daemon = start("[quota]\ndevice_share = 10\n")

@@ -206,6 +206,7 @@ def test_a_reload_brings_a_cache_and_takes_it(store: Store, keys: tuple[Key, Key
         ({"remote": "ftp://example.org/x"}, 'cache.remote: "ftp://example.org/x" is no URL'),
         ({"remote": "http://user:pw@example.org/"}, "must not hold a password"),
         ({"remote": "http://example.org/" + "x" * 1100}, "more than"),
+        ({"remote": "http://example.org/x?y"}, "a character that it must not (0x3f)"),
         ({"remote_trust": ""}, "needs cache.remote_trust"),
         ({"remote_trust": "ed25519:12"}, "is no public key"),
         ({"remote_trust": "ed25519-private:" + "0" * 64}, "private key"),

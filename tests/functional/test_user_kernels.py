@@ -13,7 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_machine import FIXTURES, KERNEL_FIXTURES, Machine, N, add_args, only_with_nvrtc, only_with_the_standin, reuse, values
+from gpu_machine import (
+    FIXTURES,
+    KERNEL_FIXTURES,
+    LAUNCH_OUT_OF_RESOURCES,
+    Machine,
+    N,
+    add_args,
+    only_with_nvrtc,
+    only_with_the_standin,
+    reuse,
+    values,
+)
 from support import backends, memfd, proc, raw
 from support.cuda_exporter import Exporter, Memory
 from support.daemon import binary
@@ -541,6 +552,15 @@ def test_its_blocks_run_at_one_time(connection: raw.Connection, vectors: list[Me
     connection.call("launch", {**launch, "grid": [ROOM, 2], "block": [128]})
     error = connection.error("launch", {**launch, "grid": [ROOM], "shared": 100 << 10})
     assert error.code == "out_of_range" and error.detail["max"] == 8
+
+
+def test_a_launch_that_the_driver_refuses(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:
+    """It knows of registers and launch bounds, which the daemon does not."""
+    launch = {"kernel": grid_sync(connection), "args": [v.inline([N]) for v in vectors[:2]] + [N]}
+    fault = machine.control.fail("cuLaunchKernel", LAUNCH_OUT_OF_RESOURCES, nth=2)  # the first takes the time
+    error = connection.error("launch", launch)
+    assert fault.fired and error.code == "out_of_range" and "RESOURCES" in str(error.detail["driver"]), error
+    connection.call("launch", launch)
 
 
 def test_a_cooperative_kernel_by_itself_and_in_a_program(machine: Machine, connection: raw.Connection, vectors: list[Memory]) -> None:

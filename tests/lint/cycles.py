@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 9
+MOST = 4
 NO_PRODUCT = re.compile(r"(tests|bench|proto/golden)/|/(examples|lab)/")
 Graph = dict[str, dict[str, set[str]]]  # file → the files that it uses → what it uses of them
 

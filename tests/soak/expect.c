@@ -43,6 +43,7 @@ struct expect expect_now(void)
     for (unsigned i = 0; happened && i < HAPPENED_KINDS; i++) {
         now.begun[i] = happened->of[i].begun;
         now.over[i] = happened->of[i].over;
+        now.last_ns[i] = happened->of[i].last_ns;
     }
     return now;
 }
@@ -54,7 +55,7 @@ unsigned expect_times(const struct expect *from, enum happened_what what, uint64
 
     if (from->over[what] != from->begun[what])
         n++;
-    else if (!n && before_ns && from->begun[what] && happened->of[what].last_ns + before_ns >= from->ns)
+    else if (before_ns && from->begun[what] && from->last_ns[what] + before_ns >= from->ns)
         n++;
     return n;
 }
@@ -128,14 +129,18 @@ static bool starts_had_ended(const struct expect *from, const struct kops_error 
 static const char *lost_device(const struct expect *from, unsigned kind, const struct kops_error *e)
 {
     const unsigned ends = expect_times(from, HAPPENED_PROCESS_ENDS, SECOND_NS);
+    const unsigned daemons = expect_times(from, HAPPENED_DAEMON_ENDS, 0);
     const char *daemon = kops_error_text(e, "daemon");
 
     if (is_in_doubt(from))
         return NULL;
-    if (!daemon || strcmp(daemon, "goes_on") != 0)
-        return did_not_start(e) && from->begun[HAPPENED_PROCESS_ENDS] + ends >= GIVEN_UP
-                   ? NULL
-                   : "it does not say that the daemon goes on";
+    if (!daemon || strcmp(daemon, "goes_on") != 0) {
+        if (did_not_start(e) && from->begun[HAPPENED_PROCESS_ENDS] + ends >= GIVEN_UP)
+            return NULL;
+        if (!daemons)
+            return "it does not say that the daemon goes on";
+        return kind & EXPECT_AGAIN && daemons < 2 ? "one daemon has ended, and the call may be made again" : NULL;
+    }
     if (!ends)
         return "no process of the daemon's has ended";
     if (kind & EXPECT_BEGUN_ANEW && ends < BEGUN_ANEW && !starts_had_ended(from, e))

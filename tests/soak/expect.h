@@ -20,7 +20,7 @@ enum expect_kind {
 
 /* The moment before a call. */
 struct expect {
-    uint64_t begun[HAPPENED_KINDS], over[HAPPENED_KINDS], ns;
+    uint64_t begun[HAPPENED_KINDS], over[HAPPENED_KINDS], last_ns[HAPPENED_KINDS], ns;
 };
 
 /* `small_quotas`: others may have all of a quota. `slow_starts`: of executors, for which a daemon waits at its start.

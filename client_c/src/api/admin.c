@@ -272,13 +272,14 @@ static enum kops_code call_tune(struct kops_client *c, const struct kops_request
                                 struct kops_error *e)
 {
     struct native_tensor tensors[KOPS_MAX_OPERANDS];
-    const struct wire_tune wire = {.op = r->op,
-                                   .n_inputs = (unsigned)r->n_inputs,
-                                   .n_outputs = (unsigned)r->n_outputs,
-                                   .tensors = tensors,
-                                   .attrs = r->attrs,
-                                   .n_attrs = r->n_attrs,
-                                   .device = device_of(r)};
+    const struct kops_options options = {.device = device_of(r)};
+    const struct wire_run wire = {.op = r->op,
+                                  .n_inputs = (unsigned)r->n_inputs,
+                                  .n_outputs = (unsigned)r->n_outputs,
+                                  .tensors = tensors,
+                                  .attrs = r->attrs,
+                                  .n_attrs = r->n_attrs,
+                                  .how = {.options = &options}};
 
     for (size_t i = 0; i < r->n_inputs + r->n_outputs; i++) {
         operand_resolve(c, request_tensor(r, i), &tensors[i]);

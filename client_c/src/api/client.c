@@ -177,68 +177,60 @@ uint32_t native_generation(kops_client *client, const struct patience *patience,
 
 /* ---- runs by ids ---- */
 
-static struct wire_run wire_of(const struct kops_client *c, const struct native_request *r)
+/* Completes a run of a binding's. Lock held. */
+static struct wire_run wire_of(const struct kops_client *c, const struct wire_run *run)
 {
-    return (struct wire_run){.op = r->op,
-                             .n_inputs = r->n_inputs,
-                             .n_outputs = r->n_outputs,
-                             .tensors = r->tensors,
-                             .packed_attrs = r->attrs,
-                             .packed_attrs_length = r->attrs_length,
-                             .kernel = r->kernel,
-                             .args = r->args,
-                             .n_args = r->n_args,
-                             .geometry = r->geometry,
-                             .geometry_length = r->geometry_length,
-                             .how = client_how(c, r->options)};
+    struct wire_run wire = *run;
+
+    wire.how = client_how(c, run->how.options);
+    return wire;
 }
 
-enum kops_code native_submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
-                                 struct kops_error *ret_error)
+enum kops_code native_submit_run(kops_client *client, uint32_t generation, const struct wire_run *run,
+                                 kops_ticket *ret_ticket, struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, request->options ? request->options->timeout_ms : 0);
-    uint32_t generation = request->generation;
+    const struct kops_options *o = run->how.options;
+    const uint64_t deadline = client_deadline(client, o ? o->timeout_ms : 0);
     struct wire_run wire;
     struct job job = {.pack = wire_pack_run,
                       .wire = &wire,
                       .resolve = generation ? same_connection : NULL,
                       .ensure = not_sent,
                       .context = &generation,
-                      .decode =
-                          request->options && request->options->no_timing ? wire_decode_nothing : wire_decode_run};
+                      .decode = o && o->no_timing ? wire_decode_nothing : wire_decode_run};
     enum kops_code r;
 
     client_enter(client, e);
-    wire = wire_of(client, request);
+    wire = wire_of(client, run);
     r = job_submit(client, &job, deadline, ret_ticket, e);
     client_leave(client);
     return r;
 }
 
-enum kops_code native_enqueue(kops_client *client, const struct native_request *request, void *cuda_stream,
+enum kops_code native_enqueue(kops_client *client, uint32_t generation, const struct wire_run *run, void *cuda_stream,
                               struct kops_error *ret_error)
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
-    const uint64_t deadline = client_deadline(client, request->options ? request->options->timeout_ms : 0);
-    uint32_t generation = request->generation;
+    const struct kops_options *o = run->how.options;
+    const uint64_t deadline = client_deadline(client, o ? o->timeout_ms : 0);
     struct wire_run wire;
     struct job job = {.pack = wire_pack_run,
                       .wire = &wire,
                       .resolve = same_connection,
                       .ensure = not_sent,
                       .context = &generation,
-                      .options = request->options,
+                      .options = o,
                       .decode = wire_decode_run,
                       .how = &wire.how,
                       .run = &wire};
     enum kops_code r;
 
     client_enter(client, e);
-    r = enqueue_check(request->options, e);
+    r = enqueue_check(o, e);
     if (!r) {
-        wire = wire_of(client, request);
-        job.name = request->kernel ? names_keep(client, request->op) : client_op_name(client, request->op);
+        wire = wire_of(client, run);
+        job.name = run->kernel ? names_keep(client, run->op) : client_op_name(client, run->op);
         r = enqueue_work(client, &job, cuda_stream, deadline, e);
     }
     client_leave(client);

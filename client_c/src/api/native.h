@@ -62,31 +62,16 @@ bool native_has_ended(kops_client *client, kops_ticket ticket);
 /* The msgid of the last request that this thread made, of any client; 0: none. */
 uint32_t native_last_call(void);
 
-struct native_request {
-    uint32_t generation; /* connection that the ids belong to; on another one the call fails with
-                            KOPS_ERR_CONNECTION_LOST and sends nothing */
-    const char *op;      /* outlives the call; with a kernel its name, for messages: outlives the client */
-    unsigned n_inputs, n_outputs;
-    const struct native_tensor *tensors; /* inputs, then outputs */
-    const char *attrs;                   /* a MessagePack map, `variant` included; NULL: none */
-    size_t attrs_length;
-    const struct kops_options *options; /* NULL: the defaults; .variant is NULL */
+/* Sends a run without waiting, as kops_submit(); kops_wait() has timings unless the options leave them out. `run` has
+ * its attributes packed, and of `how` only the options, without a variant; `op` outlives the call. `generation` is that
+ * of the connection that its ids belong to: on another one the call fails with KOPS_ERR_CONNECTION_LOST and sends
+ * nothing. 0: there are no ids. */
+enum kops_code native_submit_run(kops_client *client, uint32_t generation, const struct wire_run *run,
+                                 kops_ticket *ret_ticket, struct kops_error *ret_error);
 
-    /* A launch in place of an op: all tensors are inputs, in the order of the arguments; no `attrs`. */
-    uint64_t kernel;                  /* 0: the op */
-    const struct kops_argument *args; /* KOPS_ARG_TENSOR: the next of `tensors`; its value is not read */
-    unsigned n_args;
-    const char *geometry; /* a MessagePack map of `grid`, `block`, `shared`, `cluster`; NULL: the kernel's own */
-    size_t geometry_length;
-};
-
-/* Sends a run without waiting, as kops_submit(); kops_wait() has timings unless the options leave them out.
- * `generation` may be 0, where there are no ids. */
-enum kops_code native_submit_run(kops_client *client, const struct native_request *request, kops_ticket *ret_ticket,
-                                 struct kops_error *ret_error);
-
-/* Puts a run on a CUDA stream, as kops_enqueue(). Batches and kops_synchronize() are those of <kops/ordered.h>. */
-enum kops_code native_enqueue(kops_client *client, const struct native_request *request, void *cuda_stream,
+/* Puts a run on a CUDA stream, as kops_enqueue(); a kernel's `op` outlives the client. Batches and kops_synchronize()
+ * are those of <kops/ordered.h>. */
+enum kops_code native_enqueue(kops_client *client, uint32_t generation, const struct wire_run *run, void *cuda_stream,
                               struct kops_error *ret_error);
 
 /* A request of any method that takes `ready` and `done` (sequence, run_program) on a CUDA stream. `params` is one map

@@ -14,11 +14,11 @@
 
 /* ---- tensors ---- */
 
-int here_read_tensor(const struct here_tensor *from, const char *key, struct tensor *t, struct error *e)
+int here_read_tensor(const struct native_tensor *from, const char *key, struct tensor *t, struct error *e)
 {
     t->dtype = (enum dtype)from->dtype;
     t->rank = from->rank;
-    t->offset = from->pointer;
+    t->offset = from->offset;
     if (from->rank > TENSOR_MAX_RANK)
         return error_at(e, ERROR_LIMIT_EXCEEDED, "", key, "more dimensions than limits.rank");
     memcpy(t->shape, from->shape, from->rank * sizeof(t->shape[0]));
@@ -28,7 +28,7 @@ int here_read_tensor(const struct here_tensor *from, const char *key, struct ten
         tensor_set_contiguous(t);
     if (tensor_measure(t, key, e) < 0)
         return -1;
-    return from->bytes ? tensor_check_bounds(t, from->pointer + from->bytes, key, e) : 0;
+    return from->bytes ? tensor_check_bounds(t, from->offset + from->bytes, key, e) : 0;
 }
 
 bool here_one_memory(const void *context, unsigned a, unsigned b)

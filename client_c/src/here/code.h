@@ -12,22 +12,49 @@
 #include "cuda/cuda_driver.h"
 #include "ops/launch.h"
 #include "util/error.h"
+#include "wire/wire.h"
 
 /* Parts that launches here share: tensors of this process in the form that the rules of launches (daemon/core) take,
  * errors of these rules, and the calling thread's CUDA context, where launches run. */
 
-/* A tensor in this process's memory. */
-struct here_tensor {
-    cuda_pointer pointer;
-    const int64_t *shape, *strides; /* elements; strides NULL: row-major and dense */
-    unsigned rank;
-    enum kops_dtype dtype;
-    uint64_t bytes; /* usable bytes from `pointer` on; 0: unknown, the caller vouches for them */
-};
-
 /* Checks the tensor and converts it, with its address as offset. `key` names it in errors. Errors: limit_exceeded,
  * out_of_range, misaligned, out_of_bounds. */
-int here_read_tensor(const struct here_tensor *from, const char *key, struct tensor *ret, struct error *e);
+int here_read_tensor(const struct native_tensor *from, const char *key, struct tensor *ret, struct error *e);
+
+/* Writes the words of a call, all that its checks depend on, or compares them with kept words. Counts and ranks come
+ * first: they say how many words follow, and calls with other counts or ranks differ in these words. */
+struct here_walk {
+    const bool writes;
+    uint64_t *at;
+    uint64_t differs; /* not 0: some word differs */
+};
+
+#define HERE_INLINE static inline __attribute__((always_inline))
+
+HERE_INLINE void here_look(struct here_walk *w, uint64_t word)
+{
+    if (w->writes)
+        *w->at = word;
+    else
+        w->differs |= *w->at ^ word;
+    w->at++;
+}
+
+/* At most 4 + 2 * TENSOR_MAX_RANK words. False: the tensor has too many dimensions. */
+HERE_INLINE bool here_look_at_tensor(struct here_walk *w, const struct native_tensor *t)
+{
+    if (t->rank > TENSOR_MAX_RANK)
+        return false;
+    here_look(w, t->offset);
+    here_look(w, t->bytes);
+    here_look(w, (uint64_t)t->rank << 32 | (uint64_t)t->dtype);
+    here_look(w, t->strides != NULL);
+    for (unsigned i = 0; i < t->rank; i++)
+        here_look(w, (uint64_t)t->shape[i]);
+    for (unsigned i = 0; t->strides && i < t->rank; i++)
+        here_look(w, (uint64_t)t->strides[i]);
+    return true;
+}
 
 /* Tells overlap_check() that two operands lie in one memory: all memory of this process is one, and a tensor's offset
  * is its address. */

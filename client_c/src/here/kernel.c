@@ -11,25 +11,6 @@
 
 /* ---- the words of a call ---- */
 
-/* Writes the words of a call, or compares them with kept words. Counts and ranks come first: they say how many words
- * follow, and calls with other counts or ranks differ in these words. */
-struct walk {
-    const bool writes;
-    uint64_t *at;
-    uint64_t differs; /* not 0: some word differs */
-};
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-ALWAYS_INLINE void look(struct walk *w, uint64_t word)
-{
-    if (w->writes)
-        *w->at = word;
-    else
-        w->differs |= *w->at ^ word;
-    w->at++;
-}
-
 /* Masks of the bits that count in an argument's value, by its kind. A tensor's value has none, since the tensor's own
  * words follow the arguments'. Arguments of any other kind are refused later. */
 enum { N_KINDS = 8 };
@@ -42,65 +23,44 @@ _Static_assert(sizeof(((struct kops_argument *)0)->value) == sizeof(uint64_t) &&
                    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a value is a word, and a bool its first byte");
 
-ALWAYS_INLINE void look_at_argument(struct walk *w, const struct kops_argument *a)
+HERE_INLINE void look_at_argument(struct here_walk *w, const struct kops_argument *a)
 {
     uint64_t value;
 
     memcpy(&value, &a->value, sizeof(value));
-    look(w, (uint64_t)a->kind);
-    look(w, value & VALUE_MASKS[a->kind % N_KINDS]);
+    here_look(w, (uint64_t)a->kind);
+    here_look(w, value & VALUE_MASKS[a->kind % N_KINDS]);
     w->differs |= a->kind == KOPS_ARG_BYTES; /* the bytes behind the pointer may have changed */
 }
 
-ALWAYS_INLINE void look_at_sizes(struct walk *w, const int64_t *sizes, unsigned n)
+HERE_INLINE void look_at_dims(struct here_walk *w, const struct kops_dims *d)
 {
-    for (unsigned i = 0; i < n; i++)
-        look(w, (uint64_t)sizes[i]);
-}
-
-ALWAYS_INLINE void look_at_tensor(struct walk *w, const struct here_tensor *t)
-{
-    look(w, t->pointer);
-    look(w, t->bytes);
-    look(w, (uint64_t)t->rank << 32 | (uint64_t)t->dtype);
-    look(w, t->strides != NULL);
-    look_at_sizes(w, t->shape, t->rank);
-    if (t->strides)
-        look_at_sizes(w, t->strides, t->rank);
-}
-
-ALWAYS_INLINE void look_at_dims(struct walk *w, const struct kops_dims *d)
-{
-    look(w, d->n);
+    here_look(w, d->n);
     for (unsigned i = 0; i < d->n && i < 3; i++)
-        look(w, (uint64_t)d->size[i]);
+        here_look(w, (uint64_t)d->size[i]);
 }
 
-ALWAYS_INLINE void look_at_geometry(struct walk *w, const struct kops_launch_geometry *g)
+HERE_INLINE void look_at_geometry(struct here_walk *w, const struct kops_launch_geometry *g)
 {
     look_at_dims(w, &g->grid);
     look_at_dims(w, &g->block);
     look_at_dims(w, &g->cluster);
-    look(w, g->has_shared);
-    look(w, g->has_shared ? g->shared : 0);
+    here_look(w, g->has_shared);
+    here_look(w, g->has_shared ? g->shared : 0);
 }
 
 /* Returns false where the call is too long, or differs. */
-ALWAYS_INLINE bool look_at_call(struct walk *w, const struct here_call *call)
+HERE_INLINE bool look_at_call(struct here_walk *w, const struct here_call *call)
 {
     if (call->n_args > KERNEL_MAX_PARAMS || call->n_tensors > KERNEL_MAX_TENSORS)
         return false;
-    look(w, (uint64_t)(uint32_t)call->device << 32 | (uint64_t)(call->geometry != NULL) << 31 | call->n_args << 16 |
-                call->n_tensors);
+    here_look(w, (uint64_t)(uint32_t)call->device << 32 | (uint64_t)(call->geometry != NULL) << 31 |
+                     call->n_args << 16 | call->n_tensors);
     for (unsigned i = 0; i < call->n_args; i++)
         look_at_argument(w, &call->args[i]);
-    for (unsigned i = 0; i < call->n_tensors; i++) {
-        if (call->tensors[i].rank > TENSOR_MAX_RANK)
+    for (unsigned i = 0; i < call->n_tensors; i++)
+        if (!here_look_at_tensor(w, &call->tensors[i]) || w->differs)
             return false;
-        look_at_tensor(w, &call->tensors[i]);
-        if (w->differs)
-            return false;
-    }
     if (call->geometry)
         look_at_geometry(w, call->geometry);
     return !w->differs;
@@ -108,7 +68,7 @@ ALWAYS_INLINE bool look_at_call(struct walk *w, const struct here_call *call)
 
 static bool is(struct here_last_call *kept, const struct here_call *call)
 {
-    struct walk w = {.writes = false, .at = kept->words};
+    struct here_walk w = {.writes = false, .at = kept->words};
 
     return kept->kept && look_at_call(&w, call);
 }
@@ -138,7 +98,7 @@ void here_last_keep(struct here_last *last, const struct here_call *call, const 
 {
     const unsigned at = (last->found + 1) % LAST_CALLS;
     struct here_last_call *kept = &last->calls[at];
-    struct walk w = {.writes = true, .at = kept->words};
+    struct here_walk w = {.writes = true, .at = kept->words};
 
     kept->kept = look_at_call(&w, call);
     if (!kept->kept)
@@ -238,7 +198,6 @@ struct reading {
     struct tensor tensors[KERNEL_MAX_TENSORS];
     const struct tensor *operands[KERNEL_MAX_TENSORS];
     struct kernel_arg args[KERNEL_MAX_PARAMS];
-    uint64_t addresses[KERNEL_MAX_TENSORS];
     struct kernel_launch geometry;
     struct plan plan;
 };
@@ -262,12 +221,12 @@ static int wrong_kind(const struct kernel_param *p, const char *is, const char *
     return error_detail_text(e, "key", key_of(p));
 }
 
-static int read_tensor(const struct here_tensor *from, const struct kernel_param *p, struct reading *r, struct error *e)
+static int read_tensor(const struct native_tensor *from, const struct kernel_param *p, struct reading *r,
+                       struct error *e)
 {
     struct tensor *t = &r->tensors[p->operand];
 
     r->operands[p->operand] = t;
-    r->addresses[p->operand] = from->pointer;
     return here_read_tensor(from, key_of(p), t, e);
 }
 
@@ -312,7 +271,6 @@ static int read_args(const struct here_kernel *k, const struct here_call *call, 
                 return -1;
         } else if (a->kind == KOPS_ARG_NULL) {
             r->operands[p->operand] = NULL;
-            r->addresses[p->operand] = 0;
         } else if (a->kind != KOPS_ARG_TENSOR || next == call->n_tensors) {
             return wrong_kind(p, "a tensor", "one, or a null pointer", e);
         } else if (read_tensor(&call->tensors[next++], p, r, e) < 0) {
@@ -476,8 +434,11 @@ static enum kops_code check(const struct here_kernel *k, const struct here_funct
     here_plan_copy(p, &reading.plan.kernel);
     if (p->cooperative && (r = check_room(ret->driver, f, p, e)))
         return r;
-    for (unsigned i = 0; i < p->n_pointers; i++)
-        memcpy(p->params + p->pointers[i], &reading.addresses[i], sizeof(reading.addresses[i]));
+    for (unsigned i = 0; i < p->n_pointers; i++) {
+        const uint64_t address = reading.operands[i] ? reading.operands[i]->offset : 0;
+
+        memcpy(p->params + p->pointers[i], &address, sizeof(address));
+    }
     if (p->maps && (status = cuda_ops_encode_params(p, p->params, ret->driver->map_encode)))
         return cuda_fail(ret->driver, e, KOPS_ERR_INVALID_ARGUMENT, status, "cuTensorMapEncodeTiled");
     here_shapes_of(reading.operands, n_operands(k), ret_shapes);

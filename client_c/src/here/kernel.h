@@ -29,7 +29,7 @@ void here_kernel_free(struct here_kernel *k);
 
 /* A launch. `args` has one for each parameter of the kernel; KOPS_ARG_TENSOR takes the next of `tensors`. */
 struct here_call {
-    const struct here_tensor *tensors;
+    const struct native_tensor *tensors;
     unsigned n_tensors;
     const struct kops_argument *args;
     unsigned n_args;

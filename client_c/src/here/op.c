@@ -59,40 +59,20 @@ struct last {
 
 /* ---- keys ---- */
 
-static uint64_t *write_sizes(uint64_t *at, const int64_t *sizes, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        *at++ = (uint64_t)sizes[i];
-    return at;
-}
-
-static uint64_t *write_tensor(uint64_t *at, const struct here_tensor *t)
-{
-    *at++ = t->pointer;
-    *at++ = t->bytes;
-    *at++ = (uint64_t)t->rank << 32 | (uint64_t)t->dtype;
-    *at++ = t->strides != NULL;
-    at = write_sizes(at, t->shape, t->rank);
-    return t->strides ? write_sizes(at, t->strides, t->rank) : at;
-}
-
-/* Returns false where the call is too long to be kept. Counts and ranks come first in the words, so calls with other
- * counts or ranks differ. */
+/* Returns false where the call is too long to be kept. */
 static bool make_key(cuda_context context, const struct here_op_call *call, struct key *ret)
 {
     const unsigned n = call->n_inputs + call->n_outputs;
-    uint64_t *at = ret->words;
+    struct here_walk w = {.writes = true, .at = ret->words};
 
     if (n > PLAN_MAX_OPERANDS || call->attrs_length > ATTRS_MOST)
         return false;
-    *at++ = (uint64_t)(uint32_t)call->device << 32 | call->n_inputs << 8 | call->n_outputs;
-    for (unsigned i = 0; i < n; i++) {
-        if (call->tensors[i].rank > TENSOR_MAX_RANK)
+    here_look(&w, (uint64_t)(uint32_t)call->device << 32 | call->n_inputs << 8 | call->n_outputs);
+    for (unsigned i = 0; i < n; i++)
+        if (!here_look_at_tensor(&w, &call->tensors[i]))
             return false;
-        at = write_tensor(at, &call->tensors[i]);
-    }
     ret->context = context;
-    ret->n_words = (unsigned)(at - ret->words);
+    ret->n_words = (unsigned)(w.at - ret->words);
     ret->attrs_length = call->attrs_length;
     if (call->attrs_length)
         memcpy(ret->attrs, call->attrs, call->attrs_length);
@@ -349,7 +329,7 @@ static int read_tensors(const struct here_op_call *call, struct reading *r, stru
         if (here_read_tensor(&call->tensors[o], operand_key(r->call.op, NULL, o, key), &r->tensors[o], e) < 0)
             return -1;
         r->call.tensors[o] = &r->tensors[o];
-        r->addresses[o] = call->tensors[o].pointer;
+        r->addresses[o] = call->tensors[o].offset;
     }
     return 0;
 }

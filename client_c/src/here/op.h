@@ -24,7 +24,7 @@ void here_ops_tell(struct here_ops *o, here_ops_told *tell, void *to);
 
 struct here_op_call {
     const char *op;
-    const struct here_tensor *tensors; /* inputs, then outputs */
+    const struct native_tensor *tensors; /* inputs, then outputs */
     unsigned n_inputs, n_outputs;
     const void *attrs; /* a MessagePack map: a request's attrs; NULL: the declared defaults */
     size_t attrs_length;

@@ -4,10 +4,9 @@
 
 #include <kops/kops.h>
 
-#include "jobs/job.h"
 #include "jobs/ordered.h"
 #include "kernel.h"
-#include "memory/buffer.h"
+#include "run.h"
 
 /* Refuses ways and options that only the daemon supports. `options` may be NULL. */
 enum kops_code launch_here_check(const struct dispatch *d, const struct kops_options *options, struct kops_error *e);
@@ -33,7 +32,7 @@ static inline bool tensors_are_here(const struct kops_tensor *tensors, size_t n)
 
 /* The tensors of a launch, as they lie in this process. */
 struct here_tensors {
-    struct here_tensor at[KOPS_MAX_KERNEL_TENSORS];
+    struct native_tensor at[KOPS_MAX_KERNEL_TENSORS];
     unsigned n;
     pid_t process;            /* the calling process: process_id() */
     struct kops_buffer *with; /* buffer of the first tensor that has memory, whose device all others must share; NULL:
@@ -53,14 +52,10 @@ enum kops_code here_tensors_refuse(const struct here_tensors *h, const struct ko
 /* Adds a tensor. Without the lock. Errors: no_cuda, bad_argument (shared memory), out_of_bounds, device_mismatch. */
 static inline enum kops_code here_tensors_add(struct here_tensors *h, const struct kops_tensor *t, struct kops_error *e)
 {
-    struct here_tensor *at = &h->at[h->n++];
+    struct native_tensor *at = &h->at[h->n++];
     struct kops_buffer *b = t->buffer;
 
-    at->shape = t->shape;
-    at->strides = t->has_strides ? t->strides : NULL;
-    at->rank = t->rank;
-    at->dtype = t->dtype;
-    at->pointer = at->bytes = 0;
+    *at = operand_layout(t);
     if (!b)
         return KOPS_OK;
     if (!cuda_map_is_here(b, h->process)) {
@@ -73,7 +68,7 @@ static inline enum kops_code here_tensors_add(struct here_tensors *h, const stru
         h->with = b;
     if (t->offset > b->size || b->ordinal != h->with->ordinal)
         return here_tensors_refuse(h, t, e);
-    at->pointer = b->pointer + t->offset;
+    at->offset = b->pointer + t->offset;
     at->bytes = b->size - t->offset;
     return KOPS_OK;
 }

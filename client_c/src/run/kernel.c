@@ -438,14 +438,6 @@ kops_kernel *kops_kernel_free(kops_kernel *kernel)
 
 /* ---- launches: blocking, on a CUDA stream, by tickets, and as steps of sequences ---- */
 
-struct launch {
-    struct kops_kernel *kernel;
-    const struct kops_tensor *given[KOPS_MAX_KERNEL_TENSORS]; /* the tensors among the arguments */
-    struct native_tensor tensors[KOPS_MAX_KERNEL_TENSORS];
-    struct wire_run wire;
-    struct job job;
-};
-
 static enum kops_code check_dims(const char *name, const struct kops_dims *d, struct kops_error *e)
 {
     const unsigned most = sizeof(d->size) / sizeof(d->size[0]);
@@ -496,7 +488,7 @@ static inline enum kops_code check_arg(const struct kops_client *c, const struct
 }
 
 /* Checks the arguments, and notes their tensors. */
-static enum kops_code check_args(struct launch *l, const struct kops_client *c, const struct kops_argument *args,
+static enum kops_code check_args(struct work *l, const struct kops_client *c, const struct kops_argument *args,
                                  size_t n_args, struct kops_error *e)
 {
     const struct kops_tensor *t;
@@ -511,31 +503,7 @@ static enum kops_code check_args(struct launch *l, const struct kops_client *c, 
     return r;
 }
 
-static bool launch_resolve(struct kops_client *c, struct job *job)
-{
-    struct launch *l = job->context;
-    bool known = remote_known(c, &l->kernel->remote);
-
-    for (unsigned i = 0; i < l->wire.n_inputs; i++)
-        known &= operand_resolve(c, l->given[i], &l->tensors[i]);
-    l->wire.kernel = l->kernel->remote.id;
-    return known;
-}
-
-static enum kops_code launch_ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
-{
-    const struct launch *l = job->context;
-
-    for (unsigned i = 0; i < l->wire.n_inputs; i++) {
-        struct kops_buffer *b = l->given[i]->buffer;
-
-        if (b && !remote_known(c, &b->remote))
-            return buffer_ensure(b, deadline, e);
-    }
-    return kernel_ensure(l->kernel, deadline, e);
-}
-
-static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
+static enum kops_code begin(struct work *l, struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                             const struct kops_launch_options *how, struct kops_error *e)
 {
     const struct kops_options *o = how ? &how->options : NULL;
@@ -554,17 +522,7 @@ static enum kops_code begin(struct launch *l, struct kops_kernel *k, const struc
                                 .n_args = n_args,
                                 .launch_geometry = how ? &how->geometry : NULL,
                                 .how = client_how(k->client, o)};
-    l->job = (struct job){.pack = wire_pack_run,
-                          .wire = &l->wire,
-                          .resolve = launch_resolve,
-                          .ensure = launch_ensure,
-                          .context = l,
-                          .safe = recovery_never,
-                          .options = o,
-                          .decode = wire_decode_run,
-                          .how = &l->wire.how,
-                          .run = &l->wire,
-                          .name = k->name};
+    work_begin(l, o, recovery_never);
     return check_args(l, k->client, args, n_args, e);
 }
 
@@ -688,7 +646,7 @@ enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument 
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     struct kops_client *c = k->client;
     const struct kops_options *o = how ? &how->options : NULL;
-    struct launch l;
+    struct work l;
     enum kops_code r;
 
     if ((o && o->where == KOPS_WHERE_HERE) ||

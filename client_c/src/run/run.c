@@ -62,13 +62,6 @@ enum kops_code options_check(const struct kops_options *options, struct kops_err
 
 /* ---- runs ---- */
 
-struct run {
-    const struct kops_request *request;
-    struct native_tensor tensors[KOPS_MAX_OPERANDS];
-    struct wire_run wire;
-    struct job job;
-};
-
 enum kops_code request_check(const struct kops_client *c, const struct kops_request *r, struct kops_error *e)
 {
     size_t n = r->n_inputs + r->n_outputs;
@@ -91,70 +84,76 @@ enum kops_code request_check(const struct kops_client *c, const struct kops_requ
 
 static bool resolve(struct kops_client *c, struct job *job)
 {
-    struct run *run = job->context;
-    bool known = true;
+    struct work *w = job->context;
+    bool known = !w->kernel || remote_known(c, &w->kernel->remote);
 
-    for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++)
-        known &= operand_resolve(c, request_tensor(run->request, i), &run->tensors[i]);
+    for (unsigned i = 0; i < w->wire.n_inputs + w->wire.n_outputs; i++)
+        known &= operand_resolve(c, w->given[i], &w->tensors[i]);
+    w->wire.kernel = w->kernel ? w->kernel->remote.id : 0;
     return known;
 }
 
 static enum kops_code ensure(struct kops_client *c, struct job *job, uint64_t deadline, struct kops_error *e)
 {
-    const struct run *run = job->context;
+    const struct work *w = job->context;
 
-    for (unsigned i = 0; i < run->wire.n_inputs + run->wire.n_outputs; i++) {
-        struct kops_buffer *b = request_tensor(run->request, i)->buffer;
+    for (unsigned i = 0; i < w->wire.n_inputs + w->wire.n_outputs; i++) {
+        struct kops_buffer *b = w->given[i]->buffer;
 
         if (b && !remote_known(c, &b->remote))
             return buffer_ensure(b, deadline, e);
     }
-    return KOPS_OK;
+    return w->kernel ? kernel_ensure(w->kernel, deadline, e) : KOPS_OK;
 }
 
-/* Tells whether repeating the run is harmless: the outputs are only written, and overlap no input. */
+/* Tells whether repeating an op is harmless: the outputs are only written, and overlap no input. */
 static bool is_safe(const void *context)
 {
-    const struct run *run = context;
-    const struct kops_request *r = run->request;
-    struct span inputs[KOPS_MAX_OPERANDS], output;
+    const struct work *w = context;
+    const unsigned n_inputs = w->wire.n_inputs;
+    struct span spans[KOPS_MAX_OPERANDS];
 
-    if (!attrs_only_write(r->attrs, r->n_attrs))
+    if (!attrs_only_write(w->wire.attrs, w->wire.n_attrs))
         return false;
-    for (size_t i = 0; i < r->n_inputs; i++)
-        if (!span_of(&r->inputs[i], &inputs[i]))
+    for (unsigned i = 0; i < n_inputs + w->wire.n_outputs; i++) {
+        if (!span_of(w->given[i], &spans[i]))
             return false;
-    for (size_t i = 0; i < r->n_outputs; i++) {
-        if (!span_of(&r->outputs[i], &output))
-            return false;
-        for (size_t k = 0; k < r->n_inputs; k++)
-            if (spans_meet(&inputs[k], &output))
+        for (unsigned k = 0; i >= n_inputs && k < n_inputs; k++)
+            if (spans_meet(&spans[k], &spans[i]))
                 return false;
     }
     return true;
 }
 
-static void begin(struct run *run, const struct kops_client *c, const struct kops_request *r)
+void work_begin(struct work *work, const struct kops_options *options, recovery_safe *safe)
 {
-    run->request = r;
-    run->wire = (struct wire_run){.op = r->op,
-                                  .n_inputs = (unsigned)r->n_inputs,
-                                  .n_outputs = (unsigned)r->n_outputs,
-                                  .tensors = run->tensors,
-                                  .attrs = r->attrs,
-                                  .n_attrs = r->n_attrs,
-                                  .variant = r->options.variant,
-                                  .how = client_how(c, &r->options)};
-    run->job = (struct job){.pack = wire_pack_run,
-                            .wire = &run->wire,
-                            .resolve = resolve,
-                            .ensure = ensure,
-                            .context = run,
-                            .safe = is_safe,
-                            .options = &r->options,
-                            .decode = wire_decode_run,
-                            .how = &run->wire.how,
-                            .run = &run->wire};
+    work->job = (struct job){.pack = wire_pack_run,
+                             .wire = &work->wire,
+                             .resolve = resolve,
+                             .ensure = ensure,
+                             .context = work,
+                             .safe = safe,
+                             .options = options,
+                             .decode = wire_decode_run,
+                             .how = &work->wire.how,
+                             .run = &work->wire,
+                             .name = work->kernel ? work->kernel->name : NULL};
+}
+
+static void begin(struct work *w, const struct kops_client *c, const struct kops_request *r)
+{
+    w->kernel = NULL;
+    for (size_t i = 0; i < r->n_inputs + r->n_outputs; i++)
+        w->given[i] = request_tensor(r, i);
+    w->wire = (struct wire_run){.op = r->op,
+                                .n_inputs = (unsigned)r->n_inputs,
+                                .n_outputs = (unsigned)r->n_outputs,
+                                .tensors = w->tensors,
+                                .attrs = r->attrs,
+                                .n_attrs = r->n_attrs,
+                                .variant = r->options.variant,
+                                .how = client_how(c, &r->options)};
+    work_begin(w, &r->options, is_safe);
 }
 
 /* Tells whether an op that failed because of a capture can be captured. */
@@ -169,7 +168,7 @@ static enum kops_code run_request(struct kops_client *c, const struct kops_reque
 {
     struct kops_error unwanted, *e = ret_error ? ret_error : &unwanted;
     const uint64_t deadline = client_deadline(c, request->options.timeout_ms);
-    struct run run;
+    struct work work;
     enum kops_code r;
 
     client_enter(c, e);
@@ -182,11 +181,11 @@ static enum kops_code run_request(struct kops_client *c, const struct kops_reque
     if (!r)
         r = dispatch_check(d, &request->options, e);
     if (!r) {
-        begin(&run, c, request);
-        run.wire.caches = d->caches;
+        begin(&work, c, request);
+        work.wire.caches = d->caches;
         if (d->way == DISPATCH_ENQUEUE)
-            run.job.name = client_op_name(c, request->op);
-        r = dispatch(d, c, &run.job, deadline, e);
+            work.job.name = client_op_name(c, request->op);
+        r = dispatch(d, c, &work.job, deadline, e);
     }
     if (r == KOPS_ERR_CAPTURING && can_be_captured(c, &request->options, d)) {
         fail_clear(e);

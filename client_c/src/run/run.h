@@ -4,6 +4,7 @@
 #define KOPS_CLIENT_RUN_H
 
 #include "jobs/job.h"
+#include "kernel.h"
 #include "memory/buffer.h"
 
 /* Faults that would change the meaning of an operand's message. The daemon checks everything about the op. */
@@ -47,17 +48,21 @@ bool attrs_only_write(const struct kops_attr *attrs, size_t n);
 
 enum kops_code options_check(const struct kops_options *options, struct kops_error *e);
 
+/* Returns the layout of a tensor, which points into *t; its memory is left out. */
+static inline struct native_tensor operand_layout(const struct kops_tensor *t)
+{
+    return (struct native_tensor){
+        .shape = t->shape, .strides = t->has_strides ? t->strides : NULL, .rank = t->rank, .dtype = t->dtype};
+}
+
 /* Fills *ret, which points into *t. False: the present connection does not know the buffer. */
 static inline bool operand_resolve(const struct kops_client *c, const struct kops_tensor *t, struct native_tensor *ret)
 {
     const struct kops_buffer *b = t->buffer;
 
-    *ret = (struct native_tensor){.buffer = b ? b->remote.id : 0,
-                                  .offset = t->offset + (b ? b->base_offset : 0),
-                                  .shape = t->shape,
-                                  .strides = t->has_strides ? t->strides : NULL,
-                                  .rank = t->rank,
-                                  .dtype = t->dtype};
+    *ret = operand_layout(t);
+    ret->buffer = b ? b->remote.id : 0;
+    ret->offset = t->offset + (b ? b->base_offset : 0);
     return !b || remote_known(c, &b->remote);
 }
 
@@ -69,6 +74,18 @@ static inline const struct kops_tensor *request_tensor(const struct kops_request
 {
     return i < r->n_inputs ? &r->inputs[i] : &r->outputs[i - r->n_inputs];
 }
+
+/* An op or a launch on its way. */
+struct work {
+    struct kops_kernel *kernel;                               /* NULL: an op */
+    const struct kops_tensor *given[KOPS_MAX_KERNEL_TENSORS]; /* as the caller has them: inputs, then outputs */
+    struct native_tensor tensors[KOPS_MAX_KERNEL_TENSORS];    /* as the connection knows them */
+    struct wire_run wire;
+    struct job job;
+};
+
+/* Fills work->job, whose options may be NULL. All other members but `tensors` are set by the caller. */
+void work_begin(struct work *work, const struct kops_options *options, recovery_safe *safe);
 
 enum kops_code launch_request(struct kops_kernel *k, const struct kops_argument *args, size_t n_args,
                               const struct kops_launch_options *how, const struct dispatch *d,

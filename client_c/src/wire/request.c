@@ -330,15 +330,9 @@ void wire_pack_attrs(struct bytes *b, const struct kops_attr *attrs, size_t n, c
     mp_close(&m);
 }
 
-static void put_attrs(struct mp_pairs *m, const struct kops_attr *attrs, size_t n, const char *variant)
-{
-    if (n || variant)
-        wire_pack_attrs(key_run_attrs(m), attrs, n, variant);
-}
-
 /* ---- one op or launch ---- */
 
-/* Writes the arguments. Tensor arguments take the next of `tensors`, or of `places`. */
+/* Writes the arguments. Tensor arguments take the next of the tensors, or of `places`. */
 static void pack_args(struct bytes *list, const struct wire_run *w, const uint32_t *places)
 {
     const struct native_tensor *tensor = w->tensors;
@@ -402,13 +396,13 @@ static void put_geometry(struct mp_pairs *m, const struct kops_launch_geometry *
         pack_ints(put_launch_cluster(m, g->cluster.n), g->cluster.size, g->cluster.n);
 }
 
-/* Writes the work and its operands: the keys of `run`, `launch`, and of a sequence's op, where `places` are its
- * operands. */
-static void put_work(struct mp_pairs *m, const struct wire_run *w, const uint32_t *places)
+/* Writes the work and its operands: the keys of `run`, `launch`, and of a sequence's op, whose operands are the places
+ * `in` and `out`; both NULL: the tensors themselves. */
+static void put_work(struct mp_pairs *m, const struct wire_run *w, const uint32_t *in, const uint32_t *out)
 {
     if (w->kernel) {
         put_launch_kernel(m, w->kernel);
-        pack_args(put_launch_args(m, w->n_args), w, places);
+        pack_args(put_launch_args(m, w->n_args), w, in);
         if (w->launch_geometry)
             put_geometry(m, w->launch_geometry);
         else if (w->geometry)
@@ -416,13 +410,12 @@ static void put_work(struct mp_pairs *m, const struct wire_run *w, const uint32_
         return;
     }
     put_run_op(m, w->op);
-    pack_operands(put_run_in(m, w->n_inputs), w->tensors, places, w->n_inputs);
-    pack_operands(put_run_out(m, w->n_outputs), places ? NULL : w->tensors + w->n_inputs,
-                  places ? places + w->n_inputs : NULL, w->n_outputs);
+    pack_operands(put_run_in(m, w->n_inputs), w->tensors, in, w->n_inputs);
+    pack_operands(put_run_out(m, w->n_outputs), w->tensors ? w->tensors + w->n_inputs : NULL, out, w->n_outputs);
     if (w->packed_attrs)
         bytes_append(key_run_attrs(m), w->packed_attrs, w->packed_attrs_length);
-    else
-        put_attrs(m, w->attrs, w->n_attrs, w->variant);
+    else if (w->n_attrs || w->variant)
+        wire_pack_attrs(key_run_attrs(m), w->attrs, w->n_attrs, w->variant);
 }
 
 static void put_how(struct mp_pairs *m, const struct wire_how *h)
@@ -451,7 +444,7 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
     const struct kops_options *o = w->how.options;
     struct mp_pairs m = begin(out, msgid, w->caches ? "counters" : w->kernel ? "launch" : "run");
 
-    put_work(&m, w, NULL);
+    put_work(&m, w, NULL, NULL);
     if (w->caches) {
         put_counters_cache(&m, w->caches);
         put_counters_device(&m, o ? o->device : NULL);
@@ -464,15 +457,11 @@ void wire_pack_run(struct bytes *out, uint32_t msgid, const void *request)
 
 void wire_pack_tune(struct bytes *out, uint32_t msgid, const void *request)
 {
-    const struct wire_tune *w = request;
+    const struct wire_run *w = request;
     struct mp_pairs m = begin(out, msgid, "tune");
 
-    put_tune_op(&m, w->op);
-    pack_operands(put_tune_in(&m, w->n_inputs), w->tensors, NULL, w->n_inputs);
-    pack_operands(put_tune_out(&m, w->n_outputs), w->tensors + w->n_inputs, NULL, w->n_outputs);
-    if (w->n_attrs)
-        wire_pack_attrs(key_tune_attrs(&m), w->attrs, w->n_attrs, NULL);
-    put_tune_device(&m, w->device);
+    put_work(&m, w, NULL, NULL);
+    put_tune_device(&m, w->how.options->device);
     mp_close(&m);
 }
 
@@ -482,24 +471,25 @@ void wire_gather_op(struct bytes *b, const struct wire_run *w, const uint32_t *i
 {
     struct mp_pairs m = mp_open(b);
 
-    put_work(&m, w, indices);
+    put_work(&m, w, indices, indices + w->n_inputs);
     mp_close(&m);
 }
 
 static void pack_step(struct bytes *b, const struct kops_step *s, uint64_t kernel)
 {
-    const struct wire_run launch = {
-        .kernel = kernel, .args = s->args, .n_args = s->n_args, .launch_geometry = s->geometry};
+    const struct wire_run run = {.op = s->op,
+                                 .n_inputs = (unsigned)s->n_inputs,
+                                 .n_outputs = (unsigned)s->n_outputs,
+                                 .attrs = s->attrs,
+                                 .n_attrs = s->n_attrs,
+                                 .variant = s->variant,
+                                 .kernel = kernel,
+                                 .args = s->args,
+                                 .n_args = s->n_args,
+                                 .launch_geometry = s->geometry};
     struct mp_pairs m = mp_open(b);
 
-    if (s->kernel) {
-        put_work(&m, &launch, NULL);
-    } else {
-        put_op_op(&m, s->op);
-        pack_operands(put_op_in(&m, s->n_inputs), NULL, s->inputs, s->n_inputs);
-        pack_operands(put_op_out(&m, s->n_outputs), NULL, s->outputs, s->n_outputs);
-        put_attrs(&m, s->attrs, s->n_attrs, s->variant);
-    }
+    put_work(&m, &run, s->inputs, s->outputs);
     mp_close(&m);
 }
 

@@ -13,10 +13,12 @@
 
 enum { WIRE_PROTOCOL = 1, WIRE_MAX_FDS = 16, WIRE_HANDLE_SIZE = 64 };
 
-/* An operand, by the id that `register` gave. Nothing is copied: the pointers are read during the call. */
+/* An operand: by the id that `register` gave, or for a launch in this process by its address. Nothing is copied: the
+ * pointers are read during the call. */
 struct native_tensor {
-    uint64_t buffer; /* 0: none, for a tensor without elements */
-    uint64_t offset; /* bytes from the start of the registration */
+    uint64_t buffer; /* 0: none, for a tensor without elements; not read by launches here */
+    uint64_t offset; /* bytes from the start of the registration; here the address */
+    uint64_t bytes;  /* here: usable bytes from `offset` on; 0: unknown, the caller vouches for them */
     const int64_t *shape;
     const int64_t *strides; /* elements; NULL: contiguous */
     unsigned rank;
@@ -108,15 +110,6 @@ struct wire_cache {
     bool fd;         /* a descriptor goes with the message */
 };
 
-struct wire_tune {
-    const char *op;
-    unsigned n_inputs, n_outputs;
-    const struct native_tensor *tensors; /* inputs, then outputs; without buffers */
-    const struct kops_attr *attrs;
-    size_t n_attrs;
-    const char *device; /* NULL: the default */
-};
-
 struct wire_tuning {
     uint64_t from;
     bool clear;
@@ -193,7 +186,7 @@ wire_pack wire_pack_stats;       /* struct kops_stats_filter */
 wire_pack wire_pack_conditions;  /* struct wire_conditions_of */
 wire_pack wire_pack_drain;       /* struct kops_drain_options */
 wire_pack wire_pack_trace;       /* struct wire_tracing */
-wire_pack wire_pack_tune;        /* struct wire_tune */
+wire_pack wire_pack_tune;        /* struct wire_run: the op, tensors without buffers, and the device */
 wire_pack wire_pack_tuning;      /* struct wire_tuning */
 
 /* The params of `compile` alone. */

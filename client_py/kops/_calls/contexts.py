@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._base.compiled import NUMBERS, fast_types, native, why_not
+from .._base.compiled import fast_types, native, why_not
 from .._base.errors import BadArgument, Capturing, KopsError, Timeout, Unsupported
 from .._base.results import Timing, Timings
 from .._memory.exports import allocations
 from .._session.link import Link
-from .._tensors.operands import Layout
 
 PLACES = ("daemon", "here", "auto")
 DAEMON_BY_AUTO: Any = object()  # the `where` of a call that "auto" gave to the daemon
@@ -93,20 +92,6 @@ def settled(name: str, value: Any, written: bool = False) -> Any:
     if written:
         raise BadArgument(f"{name} is a negated view, whose memory has other values than the tensor: give a copy, resolve_neg()")
     return value.resolve_neg()
-
-
-def device_of(value: Any) -> int:
-    """The number of the device that an array lies on; -1: it does not tell."""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return int(value.get_device())
-    return int(value.device.id) if cupy is not None and isinstance(value, cupy.ndarray) else -1
-
-
-def described(value: Any, layout: Layout) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None, int]:
-    """A device array as the extension takes it: address, dtype, shape, strides, device."""
-    strides = None if layout.strides is None else tuple(layout.strides)
-    return (layout.address or 0, NUMBERS[layout.dtype], tuple(layout.shape), strides, device_of(value))
 
 
 def stream_of(arrays: Iterable[Any]) -> int:

@@ -29,7 +29,7 @@ from .._source.signature import Param
 from .._tensors.adapters import adapter_of
 from .._tensors.operands import Operand, Operands, check_devices, renew
 from . import rules
-from .contexts import described, need, on_device, settled, stream_of
+from .contexts import need, on_device, settled, stream_of
 from .measure import measure
 from .plans import Plan, execute
 
@@ -255,7 +255,7 @@ def _array(kernel: str, index: int, param: Any, value: Any) -> Any:
             'or launch with where="daemon", which copies arrays',
             {"key": f"args[{index}]"},
         )
-    return described(value, adapter.layout(value, staged=False))
+    return adapter.layout(value, staged=False)
 
 
 def launch_here(here: Any, kernel: Any, arguments: tuple[Any, ...], geometry: Mapping[str, Any] | None, timed: bool) -> Any:

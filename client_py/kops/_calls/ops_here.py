@@ -16,7 +16,7 @@ from .._memory.exports import allocations
 from .._memory.pool import code_file
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of
-from .._tensors.operands import Layout, Operand, Operands, widened
+from .._tensors.operands import Layout, Operands, as_dtype, widened_sizes
 from . import contexts, rules
 from .contexts import Place, place, torch_device_of
 from .ops import NUMBERS
@@ -134,7 +134,7 @@ def _allocate(op: str, like: Any, shape: tuple[int, ...], wanted: str | None) ->
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     adapter, operands = adapter_of(like), Operands()
     of = adapter.operand(like, operands)
-    return adapter.allocate(rules.as_dtype(of, rules.out_dtype_of(op, of.dtype, wanted)), shape, operands).value
+    return adapter.allocate(as_dtype(of, rules.out_dtype_of(op, of.dtype, wanted)), shape, operands).value
 
 
 def _check_writable(value: Any) -> None:
@@ -146,49 +146,46 @@ def _check_writable(value: Any) -> None:
         raise ReadOnly("out is a read-only array")
 
 
-def _as_matrix(value: Any, row: bool, column: bool) -> tuple[Any, ...]:
+def _as_matrix(value: Any, row: bool, column: bool) -> Layout:
     """A vector as the matrix that the op takes."""
     layout = _layout(value)
-    made = widened(Operand(value, None, 0, layout.shape, layout.strides, layout.dtype, adapter_of(value)), row, column)
-    return contexts.described(value, layout._replace(shape=made.shape, strides=made.strides))
+    shape, strides = widened_sizes(layout.shape, layout.strides, row, column)
+    return layout._replace(shape=shape, strides=strides)
 
 
-class _Prepared:
-    """The arrays of one call: those that the caller knows, and the same as the op takes them."""
+def _prepare(
+    op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], wanted: str | None
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """The inputs and the outputs of one call as the caller knows them, and all of them as the op takes them."""
+    rule = rules.RULES[_DECLARED[op]["rule"]]
+    inputs, like = _inputs(op, values, rule)
+    shapes = [_shape(value) for value in inputs]
+    row, column = rules.vectors_among(op, _DECLARED[op]["inputs"], shapes, attrs) if rule.vectors else (False, False)
+    taken: list[Any] = list(inputs)
+    if row:
+        shapes[0], taken[0] = (1, *shapes[0]), _as_matrix(taken[0], True, False)
+    if column:
+        shapes[1], taken[1] = (*shapes[1], 1), _as_matrix(taken[1], False, True)
+    shape = rules.of_vectors(rule.out_shape(shapes, attrs), row, column)
+    names = _DECLARED[op]["outputs"]
+    if out is None:
+        rule.check_no_out(op, attrs)
+        outputs = tuple(_allocate(op, like, shape, wanted) for _ in names)
+    else:
+        outputs = tuple(out) if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
+        for value in outputs:
+            _check_output(op, value, shape if row or column else None)
+    return inputs, outputs, (*taken, *(_as_matrix(value, row, column) if row or column else value for value in outputs))
 
-    def __init__(self, op: str, values: tuple[Any, ...], out: Any, attrs: Mapping[str, Any], wanted: str | None) -> None:
-        rule = rules.RULES[_DECLARED[op]["rule"]]
-        self.inputs, like = _inputs(op, values, rule)
-        shapes = [_shape(value) for value in self.inputs]
-        row, column = rules.vectors_among(op, _DECLARED[op]["inputs"], shapes, attrs) if rule.vectors else (False, False)
-        given: list[Any] = list(self.inputs)
-        if row:
-            shapes[0], given[0] = (1, *shapes[0]), _as_matrix(given[0], True, False)
-        if column:
-            shapes[1], given[1] = (*shapes[1], 1), _as_matrix(given[1], False, True)
-        self.outputs = self._outputs(op, rule, like, out, attrs, rule.out_shape(shapes, attrs), row, column, wanted)
-        taken = self.outputs if not (row or column) else tuple(_as_matrix(value, row, column) for value in self.outputs)
-        self.taken = (*given, *taken)
 
-    @staticmethod
-    def _outputs(
-        op: str, rule: rules.Rule, like: Any, out: Any, attrs: Mapping[str, Any], shape: tuple[int, ...], row: bool, column: bool,
-        wanted: str | None,
-    ) -> tuple[Any, ...]:
-        shape = rules.of_vectors(shape, row, column)
-        names = _DECLARED[op]["outputs"]
-        if out is None:
-            rule.check_no_out(op, attrs)
-            return tuple(_allocate(op, like, shape, wanted) for _ in names)
-        given = tuple(out) if isinstance(out, (tuple, list)) and len(names) != 1 else (out,)
-        for value in given:
-            if not contexts.on_device(value):
-                raise _not_here(op, "out")
-            contexts.settled(f"{op}: out", value, written=True)
-            _check_writable(value)
-            if (row or column) and _shape(value) != shape:
-                raise ShapeMismatch(f"{op} of these has shape {shape}, but out= {_shape(value)}")
-        return given
+def _check_output(op: str, value: Any, shape: tuple[int, ...] | None) -> None:
+    """Checks an array of `out=`; `shape`: what it must have where an input is a vector."""
+    if not contexts.on_device(value):
+        raise _not_here(op, "out")
+    contexts.settled(f"{op}: out", value, written=True)
+    _check_writable(value)
+    if shape is not None and _shape(value) != shape:
+        raise ShapeMismatch(f"{op} of these has shape {shape}, but out= {_shape(value)}")
 
 
 def launch(
@@ -202,27 +199,28 @@ def launch(
         contexts.need(client._live(), op, FEATURE)
     client._flush_batch()
     attrs, wanted = rules.without_out_dtype(op, attrs, out)
-    prepared = _Prepared(op, values, out, attrs, wanted)
+    inputs, outputs, taken = _prepare(op, values, out, attrs, wanted)
     packed = pack(dict(attrs)) if attrs else None
-    answer = _call(client, op, prepared, packed, bool(timing), timeout)
-    result = prepared.outputs[0] if len(prepared.outputs) == 1 else prepared.outputs
+    answer = _call(client, op, inputs, taken, packed, bool(timing), timeout)
+    result = outputs[0] if len(outputs) == 1 else outputs
     if not timing:
         return result
     us, variant = answer
-    return result, contexts.timings(prepared.inputs, us, variant, sent)
+    return result, contexts.timings(inputs, us, variant, sent)
 
 
-def _call(client: Any, op: str, prepared: _Prepared, packed: bytes | None, timed: bool, timeout: Any) -> Any:
-    taken, count = prepared.taken, len(prepared.inputs)
-    stream = contexts.stream_of(prepared.inputs) if any(type(value) is tuple for value in taken) else None
+def _call(
+    client: Any, op: str, inputs: tuple[Any, ...], taken: tuple[Any, ...], packed: bytes | None, timed: bool, timeout: Any
+) -> Any:  # fmt: skip
+    stream = contexts.stream_of(inputs) if any(type(value) is Layout for value in taken) else None
     while True:
-        made = client._ops_here.launch(op, taken, count, packed, stream, timed)
+        made = client._ops_here.launch(op, taken, len(inputs), packed, stream, timed)
         if made is True:
             tell(client)
         if type(made) is str:  # the binary that it needs
             client._drive(client._live(), lambda link, name=made: fetch(link, op, name), timeout)
         elif made is NotImplemented:  # other arrays than torch's, or without elements
-            stream = contexts.stream_of(prepared.inputs)
-            taken = tuple(value if type(value) is tuple else contexts.described(value, _layout(value)) for value in taken)
+            stream = contexts.stream_of(inputs)
+            taken = tuple(value if type(value) is Layout else _layout(value) for value in taken)
         else:
             return made

@@ -40,7 +40,7 @@ from .._memory.pool import Source, Unknown, pool
 from .._session.link import Call, Link
 from .._tensors.adapters import adapter_of, inputs
 from .._tensors.device_array import Array, NumberSource, dtype_name, find_device, new_guarded
-from .._tensors.operands import Operand, Operands, check_devices, check_dtypes, extent, overlap, renew, widened
+from .._tensors.operands import Operand, Operands, as_dtype, check_devices, check_dtypes, extent, overlap, renew, widened
 from . import rules
 
 Plan: TypeAlias = Generator[Call, Any, Any]
@@ -265,7 +265,7 @@ class Request:
             dtype = rules.result_dtype([operand.dtype for operand in (like, *self.inputs)])
         else:
             dtype = rules.check_inputs(self.op, [operand.dtype for operand in self.inputs])
-        like = rules.as_dtype(like, rules.out_dtype_of(self.op, dtype, self.out_dtype))
+        like = as_dtype(like, rules.out_dtype_of(self.op, dtype, self.out_dtype))
         shape = self._result_shape()
         return self._matrices([like.adapter.allocate(like, shape, operands) for _ in names])
 

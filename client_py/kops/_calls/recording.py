@@ -28,13 +28,11 @@ from .launch import Launch, Launchable, Recordable
 from .ops import OpMethods, check_attrs
 
 
-def layout(operand: Operand) -> tuple[Any, ...]:
-    strides = operand.strides
-    return tuple(operand.shape), None if strides is None else tuple(strides), operand.dtype
-
-
 def identity(operand: Operand) -> tuple[Any, ...]:
-    return (id(operand.source) if operand.source is not None else None, operand.offset, *layout(operand))
+    """Its memory, which may get another address, and how that is seen."""
+    source, strides = operand.source, operand.strides
+    seen = operand.dtype, tuple(operand.shape), None if strides is None else tuple(strides)
+    return (None if source is None else id(source), operand.offset, *seen)
 
 
 class Recorder(OpMethods):
@@ -294,8 +292,8 @@ class ProgramRun:
             self._bind_at(index, widened(operand, row, column))
 
     def _bind_at(self, index: int, operand: Operand) -> None:
-        wanted = self.program._tensors[index]
-        (shape, strides, dtype), (wanted_shape, wanted_strides, wanted_dtype) = layout(operand), layout(wanted)
+        wanted_dtype, wanted_shape, wanted_strides = identity(self.program._tensors[index])[2:]
+        dtype, shape, strides = identity(operand)[2:]
         if dtype != wanted_dtype:
             raise DtypeMismatch(f"bind: the program has {wanted_dtype} here, not {dtype}")
         if shape != wanted_shape or strides != wanted_strides:

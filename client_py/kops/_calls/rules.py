@@ -15,7 +15,6 @@ from .._base.declarations import DTYPES, OPS
 from .._base.dtypes import FLOATS, NAMES
 from .._base.errors import BadArgument, DtypeMismatch, ShapeMismatch
 from .._base.texts import counted
-from .._tensors.operands import Operand
 
 _DECLARED: Mapping[str, Any] = OPS
 Shape = Sequence[int]
@@ -225,13 +224,6 @@ def without_out_dtype(op: str, attrs: Mapping[str, Any], out: Any) -> tuple[Mapp
     if out is not None:
         raise BadArgument(f"{op}: out= has a dtype of its own: leave out {OUT_DTYPE}", {"key": OUT_DTYPE})
     return others, dtype_name(attrs[OUT_DTYPE])
-
-
-def as_dtype(operand: Operand, dtype: str) -> Operand:
-    """What an adapter allocates a tensor of that dtype like."""
-    if operand.dtype == dtype:
-        return operand
-    return Operand(operand.value, None, 0, (), None, dtype, operand.adapter)
 
 
 def out_for_tensors(op: str, values: Sequence[Any], attrs: Mapping[str, Any], out: Any) -> tuple[Mapping[str, Any], Any]:

@@ -177,8 +177,7 @@ class Given:
             self.check_outputs(declared, layouts, shape)
             return given, layouts, [None] * len(given)
         made = [self.allocate(shape, self.types.dtype(operand)) for operand in declared]
-        layouts = [Layout(operand.dtype, tuple(operand.shape), operand.strides, None) for operand in made]
-        return [operand.value for operand in made], layouts, [operand.adapter for operand in made]
+        return [operand.value for operand in made], [operand.layout for operand in made], [operand.adapter for operand in made]
 
     def allocate(self, shape: tuple[int, ...], dtype: str) -> Operand:
         """A new array where the first of the inputs is."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._base.errors import WrongType
 from .device_array import Array, array_adapter
-from .operands import Adapter, Operand, Operands
+from .operands import Adapter, Operand, Operands, as_dtype
 
 _by_type: dict[type, Adapter] = {Array: array_adapter}
 
@@ -97,16 +97,10 @@ def inputs(values: Iterable[Any], operands: Operands, own: Sequence[str | None] 
             result = [o if type(o) is Operand or not hasattr(o[1], "dtype") else o[0].convert(o[1], None, operands) for o in result]
         like = _first(result)
         result = [
-            o if type(o) is Operand else o[0].beside(o[1], _of_dtype(like, mine), operands) for o, mine in zip(result, owned, strict=True)
+            o if type(o) is Operand else o[0].beside(o[1], like and as_dtype(like, mine), operands)
+            for o, mine in zip(result, owned, strict=True)
         ]
     return result
-
-
-def _of_dtype(like: Operand | None, dtype: str | None) -> Operand | None:
-    """What a number is put beside: `like`, as if it had the dtype."""
-    if like is None or dtype is None or like.dtype == dtype:
-        return like
-    return Operand(like.value, None, 0, (), None, dtype, like.adapter)
 
 
 def _first(found: list[Any]) -> Operand | None:

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from .._base.declarations import DTYPES
 from .._base.dtypes import DLPACK, NAMES, OF_ML_DTYPES, TYPESTRS
@@ -19,7 +19,7 @@ from .._base.errors import BadArgument, ReadOnly, Unsupported
 from .._base.records import Device
 from .._memory.driver import LEGACY_STREAM
 from .._memory.exports import allocations, place
-from .operands import Adapter, Operand, Operands, number_bytes, span, unknown_dtype
+from .operands import Adapter, Layout, Operand, Operands, number_bytes, span, unknown_dtype
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
 NAME, NAME_VERSIONED = b"dltensor", b"dltensor_versioned"  # a consumer renames the capsule
@@ -117,36 +117,6 @@ def capsule(
 ML_NAMES = {NAMES[short]: short for short in NAMES if NAMES[short] in OF_ML_DTYPES}
 
 
-def _refer(
-    adapter: Adapter,
-    value: Any,
-    operands: Operands,
-    pointer: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    dtype: str,
-) -> Operand:
-    """An operand for device memory; `strides` count elements."""
-    operands.keep.append(value)
-    if 0 in shape:
-        return Operand(value, None, 0, shape, None, dtype, adapter)
-    if strides is not None:
-        strides = tuple(1 if n == 1 else s for s, n in zip(strides, shape, strict=True))
-        if any(s < 0 for s in strides):
-            raise BadArgument("negative strides cannot be sent: pass a copy")
-    allocation = allocations.find(pointer)
-    if allocation.chunks is not None:
-        allocation = allocations.cover(pointer, span(shape, strides, dtype))
-    return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, adapter)
-
-
-def _wait_for(pointer: int, stream: int | None, operands: Operands) -> None:
-    if stream is not None and pointer:
-        allocation = allocations.find(pointer)
-        key = (allocation.device, stream)
-        operands.waits.setdefault(key, lambda: allocations.driver.synchronize(pointer, stream))
-
-
 def _make(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array of the framework and on the device of `value`."""
     package = type(value).__module__.partition(".")[0]
@@ -167,24 +137,36 @@ def _make(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return empty(shape, name)
 
 
-# An array's address, shape, strides in elements, dtype, and the stream on which it is ready.
-_Described: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...] | None, str, int | None]
-
-
 class DeviceAdapter(Adapter):
     """Device memory of another framework, by `__cuda_array_interface__`, versions 2 and 3, or by DLPack.
 
     The interface's stream is waited for; where it names none (version 2), and with DLPack, the legacy default stream; an explicit None says
     that nothing is to be waited for. DLPack's capsule is read and kept for the call, not consumed, so its owner frees it as usual."""
 
-    def __init__(self, read: Callable[[Any, Operands, bool], _Described]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[Any, Operands, bool], tuple[Layout, int | None]]) -> None:
+        self._read = read  # the array, and the stream on which it is ready
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        pointer, shape, strides, dtype, stream = self._read(value, operands, output)
-        if 0 not in shape:
-            _wait_for(pointer, stream, operands)
-        return _refer(self, value, operands, pointer, shape, strides, dtype)
+        (dtype, shape, strides, address, _), stream = self._read(value, operands, output)
+        pointer = address or 0
+        operands.keep.append(value)
+        if 0 in shape:
+            return Operand(value, None, 0, shape, None, dtype, self)
+        if strides is not None:
+            strides = tuple(1 if n == 1 else s for s, n in zip(strides, shape, strict=True))
+            if any(s < 0 for s in strides):
+                raise BadArgument("negative strides cannot be sent: pass a copy")
+        allocation = allocations.find(pointer)
+        if stream is not None and pointer:
+            operands.waits.setdefault((allocation.device, stream), lambda: allocations.driver.synchronize(pointer, stream))
+        if allocation.chunks is not None:
+            allocation = allocations.cover(pointer, span(shape, strides, dtype))
+        return Operand(value, allocation, pointer - allocation.base, shape, strides, dtype, self)
+
+    def layout(self, value: Any, staged: bool = True) -> Layout:
+        cupy = sys.modules.get("cupy")
+        device = int(value.device.id) if cupy is not None and isinstance(value, cupy.ndarray) else -1
+        return super().layout(value, staged)._replace(device=device)
 
     def allocate(self, like: Operand, shape: tuple[int, ...], operands: Operands) -> Operand:
         return self.operand(_make(like.value, shape, like.dtype), operands)
@@ -199,7 +181,7 @@ class DeviceAdapter(Adapter):
         return made
 
 
-def _by_interface(value: Any, operands: Operands, output: bool) -> _Described:
+def _by_interface(value: Any, operands: Operands, output: bool) -> tuple[Layout, int | None]:
     if hasattr(value, "block_until_ready"):
         value.block_until_ready()  # JAX computes on streams that it does not reveal
     interface = value.__cuda_array_interface__
@@ -218,7 +200,7 @@ def _by_interface(value: Any, operands: Operands, output: bool) -> _Described:
         if any(s % size for s in strides):
             raise BadArgument("strides are no whole elements: pass a copy")
         strides = tuple(s // size for s in strides)
-    return pointer or 0, tuple(interface["shape"]), strides, dtype, interface.get("stream", LEGACY_STREAM)
+    return Layout(dtype, tuple(interface["shape"]), strides, pointer), interface.get("stream", LEGACY_STREAM)
 
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -226,7 +208,7 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-def _by_dlpack(value: Any, operands: Operands, output: bool) -> _Described:
+def _by_dlpack(value: Any, operands: Operands, output: bool) -> tuple[Layout, int | None]:
     capsule = value.__dlpack__(stream=LEGACY_STREAM)
     tensor = DLTensor.from_address(_capsule_pointer(capsule, NAME))
     dtype = DLPACK.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
@@ -235,7 +217,7 @@ def _by_dlpack(value: Any, operands: Operands, output: bool) -> _Described:
     operands.keep.append(capsule)
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
-    return (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, LEGACY_STREAM
+    return Layout(dtype, shape, strides, (tensor.data or 0) + tensor.byte_offset), LEGACY_STREAM
 
 
 interface_adapter, device_dlpack_adapter = DeviceAdapter(_by_interface), DeviceAdapter(_by_dlpack)

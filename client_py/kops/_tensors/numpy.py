@@ -176,7 +176,8 @@ class PlainAdapter(Adapter):
         """As an array of `dtype`; without one its own floating-point dtype if it has one, else f32."""
         array = as_array(value, FLOATS) if dtype is None else numpy.asarray(value, numpy_dtype(dtype))
         made = numpy_adapter.operand(array, operands)
-        return Operand(made.value, made.source, made.offset, made.shape, made.strides, made.dtype, self)
+        made.adapter = self
+        return made
 
     def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return broadcast(value, shape, dtype)
@@ -196,8 +197,9 @@ class DLPackHostAdapter(NumpyAdapter):
         self._package = type(value).__module__.partition(".")[0].replace("jaxlib", "jax")
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
-        found = numpy_adapter.operand(numpy.from_dlpack(value), operands, output=output, reads=reads)
-        return Operand(value, found.source, found.offset, found.shape, found.strides, found.dtype, self)
+        made = numpy_adapter.operand(numpy.from_dlpack(value), operands, output=output, reads=reads)
+        made.value, made.adapter = value, self
+        return made
 
     def layout(self, value: Any, staged: bool = True) -> Layout:
         return super().layout(numpy.from_dlpack(value), staged)
@@ -284,7 +286,8 @@ class BitsAdapter(NumpyAdapter):
 
     def operand(self, value: Any, operands: Operands, *, output: bool = False, reads: bool = True) -> Operand:
         made = super().operand(value, operands, output=output, reads=reads)
-        return Operand(made.value, made.source, made.offset, made.shape, made.strides, self.dtype, self)
+        made.dtype = self.dtype
+        return made
 
     def filling(self, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return value

@@ -49,6 +49,12 @@ class Operand:
         self.dtype = dtype
         self.adapter = adapter
 
+    @property
+    def layout(self) -> Layout:
+        """How the daemon sees it."""
+        source, strides = self.source, None if self.strides is None else tuple(self.strides)
+        return Layout(self.dtype, tuple(self.shape), strides, None if source is None else source.base + self.offset)
+
     def wire(self, key: int) -> dict[str, Any]:
         """The tensor map on the connection of that key. Raises Unknown."""
         source = self.source
@@ -64,12 +70,14 @@ class Operand:
 
 
 class Layout(NamedTuple):
-    """`strides` count elements; None is row-major. `address` is where the first element is, in this process."""
+    """A tensor without its memory's owner, as the extension takes arrays of launches here. `strides` count elements; None is row-major.
+    `address` is where the first element is, in this process; `device` the number of its CUDA device there, -1 where that is not told."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
     address: int | None
+    device: int = -1
 
 
 class Operands:
@@ -134,10 +142,8 @@ class Adapter:
         return value
 
     def layout(self, value: Any, staged: bool = True) -> Layout:
-        """How the daemon will see an array, before it is referred to or copied; not `staged`: as it is."""
-        found = self.operand(value, Operands())
-        source: Any = found.source
-        return Layout(found.dtype, tuple(found.shape), found.strides, None if source is None else source.base + found.offset)
+        """How the daemon will see an array, before it is referred to or copied; not `staged`: as it is, with its device."""
+        return self.operand(value, Operands()).layout
 
     def on_host(self, value: Any) -> Any:
         """An input as the interpreter takes it: in host memory, with strides of whole elements that are not negative."""
@@ -218,17 +224,30 @@ def copied_strides(shape: Sequence[int], repeated: Sequence[bool]) -> tuple[int,
     return tuple(reversed(result))
 
 
+def as_dtype(operand: Operand, dtype: str | None) -> Operand:
+    """What an adapter makes a tensor or number of that dtype like; None: of the operand's own."""
+    if dtype is None or operand.dtype == dtype:
+        return operand
+    return Operand(operand.value, None, 0, (), None, dtype, operand.adapter)
+
+
 def widened(operand: Operand, row: bool, column: bool) -> Operand:
-    """The same memory as a matrix of one row, one column, or both: with a dimension of one element before its last one, behind it,
-    or with two behind all."""
-    shape, strides = list(operand.shape), None if operand.strides is None else list(operand.strides)
+    """The same memory as a matrix of one row, one column, or both."""
+    shape, strides = widened_sizes(operand.shape, operand.strides, row, column)
+    return Operand(operand.value, operand.source, operand.offset, shape, strides, operand.dtype, operand.adapter)
+
+
+def widened_sizes(
+    sizes: Sequence[int], steps: Sequence[int] | None, row: bool, column: bool
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The shape and strides with a dimension of one element before the last one, behind it, or with two behind all."""
+    shape, strides = list(sizes), None if steps is None else list(steps)
     at = len(shape) if column else len(shape) - 1
     for _ in range(row + column):
         shape.insert(at, 1)
         if strides is not None:
             strides.insert(at, strides[at] * shape[at + 1] if at < len(strides) else 1)
-    made = None if strides is None else tuple(strides)
-    return Operand(operand.value, operand.source, operand.offset, tuple(shape), made, operand.dtype, operand.adapter)
+    return tuple(shape), None if strides is None else tuple(strides)
 
 
 def renew(operand: Operand) -> None:
@@ -255,7 +274,8 @@ class NumberAdapter(Adapter):
         """The number as an operand beside an array."""
         if like is not None:
             made = like.adapter.number_operand(value, like, operands)
-            return Operand(made.value, made.source, made.offset, made.shape, None, made.dtype, self)
+            made.strides, made.adapter = None, self
+            return made
         raise WrongType(
             f"{value!r} is a number, and nothing beside it is an array: a number alone has no dtype and no device. Pass an array, "
             "such as k.array([2.0])"

@@ -155,13 +155,13 @@ class TorchAdapter(Adapter):
         if dtype is None:
             raise unknown_dtype(value.dtype)
         value = value.resolve_neg() if value.is_neg() else value  # as operand() does, which may change the layout
-        shape, address = tuple(value.shape), value.data_ptr()
+        shape, address, device = tuple(value.shape), value.data_ptr(), -1 if staged else value.get_device()
         if 0 in shape or value.is_contiguous():
-            return Layout(dtype, shape, None, address)
+            return Layout(dtype, shape, None, address, device)
         strides: tuple[int, ...] | None = tuple(value.stride())
         if staged and value.device.type == "cpu" and pool.find(address) is None:
             strides = copied_strides(shape, [s == 0 and n > 1 for s, n in zip(value.stride(), shape, strict=True)])
-        return Layout(dtype, shape, strides, address)
+        return Layout(dtype, shape, strides, address, device)
 
     def on_host(self, value: Any) -> Any:
         value = value.resolve_neg() if value.is_neg() else value

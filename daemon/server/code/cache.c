@@ -17,7 +17,6 @@ enum cache_action { CACHE_LIST, CACHE_CLEAR, CACHE_EXPORT, CACHE_IMPORT };
 /* The state of a cache request. */
 struct cache_call {
     enum cache_action action;
-    struct code_task *task;
 };
 const size_t cache_state_bytes = sizeof(struct cache_call);
 
@@ -107,17 +106,17 @@ static int begin(struct request *r, const struct rpc_arg *args, struct request_f
     }
     switch (cache_of(r)->action) {
     case CACHE_LIST:
-        return code_cache_list(service, on_done, r, &cache_of(r)->task, e);
+        return code_cache_list(service, on_done, r, e);
     case CACHE_CLEAR:
-        return code_cache_clear(service, one, on_done, r, &cache_of(r)->task, e);
+        return code_cache_clear(service, one, on_done, r, e);
     case CACHE_EXPORT:
-        return code_cache_export(service, one, on_done, r, &cache_of(r)->task, e);
+        return code_cache_export(service, one, on_done, r, e);
     case CACHE_IMPORT:
         break;
     }
     if (take_fd(&args[CACHE_fd], fds, &fd, e) < 0)
         return -1;
-    return code_cache_import(service, fd, on_done, r, &cache_of(r)->task, e);
+    return code_cache_import(service, fd, on_done, r, e);
 }
 
 void handle_cache(struct request *r, const struct rpc_arg *args, struct request_fds *fds)

@@ -30,7 +30,7 @@ struct run {
     struct program *program;           /* a reference while it runs; NULL: no program */
     bool rebound;                      /* the command list differs from the program's */
     bool sampled;                      /* timed for the statistics alone */
-    struct backend_counters *counters; /* owned: what the job counts; NULL: it runs as usual. See counters.c */
+    struct backend_counters *counters; /* owned: what the job counts; NULL: it runs as usual. See run_methods.c */
     bool must_end;                     /* run_end_now() was called */
     struct stream *stream;
     struct list queue_link, deadline_link;
@@ -67,19 +67,9 @@ void run_begin(struct run *run, const struct run_options *o);
 void run_refuse(struct run *run, const struct run_options *o, const struct error *e);
 /* The run has ended: replies and gives everything back. */
 void run_end(struct run *run);
-/* For every method that runs ops: an empty run; its priority; after the command list is decoded, the job. */
-void run_init(struct run *run);
-/* Decodes one op (RUN_…) or one launch (LAUNCH_…): the command list and the device. */
+/* run_decode.c: decodes one op (RUN_…) or one launch (LAUNCH_…): the command list and the device. */
 int run_decode_single(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
 int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *args, struct error *e);
-int run_set_job(struct run *run, const struct run_options *o, struct error *e);
-/* The run_options of such a method, from its arguments. */
-#define RUN_OPTIONS(METHOD)                                                                                            \
-    {                                                                                                                  \
-        .stream = args[METHOD##_stream].u, .warmup = args[METHOD##_warmup].u, .repeat = args[METHOD##_repeat].u,       \
-        .timing = args[METHOD##_timing].b, .exact = args[METHOD##_exact].b, .exclusive = args[METHOD##_exclusive].b,   \
-        .deadline_ms = args[METHOD##_deadline_ms].u, .ready = args[METHOD##_ready].u, .done = args[METHOD##_done].u    \
-    }
 
 /* Stops every run of the connection. */
 void run_stop_all(struct connection *c, enum run_stop why);

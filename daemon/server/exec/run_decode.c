@@ -1,19 +1,13 @@
-/* Decodes the arguments of run, launch, sequence, program and run_program into command lists and options. */
-#include <math.h>
+/* Decodes the ops of run, launch, sequence and program into command lists. Thread: loop. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/decode.h"
 #include "server/code/kernel.h"
 #include "server/exec/command_list.h"
-#include "server/exec/room.h"
 #include "server/exec/run.h"
 #include "server/memory/connection_resources.h"
 #include "server/peer/connection.h"
-#include "server/peer/request.h"
-
-static int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e);
 
 /* ---- a kernel's launch: of the method launch, or a step of a sequence ---- */
 
@@ -150,7 +144,7 @@ static int finish_step(struct command_list *commands, unsigned i, const struct k
     return step_plan(commands, i, e);
 }
 
-/* ---- launch: the method ---- */
+/* ---- launch: one kernel ---- */
 
 static int decode_launch_operands(struct connection *c, struct run *run, const struct rpc_arg *args,
                                   struct kernel_arg *values, uint32_t *ret_null, struct error *e)
@@ -221,21 +215,6 @@ int launch_decode(struct connection *c, struct run *run, const struct rpc_arg *a
         check_devices(&run->commands, run->device, e) < 0)
         return -1;
     return step_place(&run->commands, 0, run->device, &no_variant, e);
-}
-
-void handle_launch(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
-{
-    const struct run_options o = RUN_OPTIONS(LAUNCH);
-    struct run *run = request_state(r);
-    struct error e;
-
-    (void)fds;
-    run_init(run);
-    if (launch_decode(r->connection, run, args, &e) < 0 ||
-        run_decode_priority(&args[LAUNCH_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
 }
 
 /* ---- launch: a step ---- */
@@ -489,169 +468,4 @@ int command_list_decode(struct connection *c, const struct rpc_arg *tensors, con
         }
     }
     return 0;
-}
-
-/* ---- runs: options ---- */
-
-static int run_decode_priority(const struct rpc_arg *arg, enum backend_priority *ret, struct error *e)
-{
-    if (!arg->present || rpc_text_is(arg, "normal"))
-        *ret = PRIORITY_NORMAL;
-    else if (rpc_text_is(arg, "high"))
-        *ret = PRIORITY_HIGH;
-    else if (rpc_text_is(arg, "low"))
-        *ret = PRIORITY_LOW;
-    else {
-        error_set(e, ERROR_INVALID_ARGUMENT, "priority: must be \"high\", \"normal\" or \"low\"");
-        return error_detail_text(e, "key", "priority");
-    }
-    return 0;
-}
-
-void run_init(struct run *run)
-{
-    run->stop = RUN_GOES_ON;
-    run->state = RUN_QUEUED;
-    run->commands = (struct command_list){0};
-    run->device = NULL;
-    run->program = NULL;
-    run->stream = NULL;
-    run->counters = NULL;
-    run->failed = run->sampled = run->must_end = false;
-    run->maps_pending = 0;
-    run->map_us = NAN;
-    run->map_started_ns = run->ready_ns = run->deadline_ns = 0;
-    run->samples = NULL;
-    run->ready = run->done = 0;
-    run->priority = PRIORITY_NORMAL;
-    run->job.n_steps = 0;
-    run->job.warmup = 0;
-    run->job.repeat = 1;
-    run->job.timing = TIMING_NONE;
-    run->job.token = 0;
-    run->job.signal = (struct backend_signal){0};
-    run->job.program = NULL;
-    run->job.samples = NULL;
-    run->job.impl = NULL;
-    run->job.exclusive = false;
-    backend_job_begin(&run->job);
-    atomic_init(&run->job.cancel, false);
-    atomic_init(&run->job.end_now, false);
-}
-
-/* Exclusive work needs others that can be held back, and a client that waits for it. */
-static int check_exclusive(const struct run *run, const struct run_options *o, struct error *e)
-{
-    if (!o->exclusive)
-        return 0;
-    if (run->device->backend->host_memory)
-        error_set(e, ERROR_UNSUPPORTED, "exclusive is for GPUs, and this work is for the host device: leave it out");
-    else if (o->ready || o->done)
-        error_set(
-            e, ERROR_INVALID_ARGUMENT,
-            "exclusive work waits for others, and ordered work may not keep a stream waiting: leave ready and done "
-            "out, or exclusive");
-    else
-        return 0;
-    return error_detail_text(e, "key", "exclusive");
-}
-
-int run_set_job(struct run *run, const struct run_options *o, struct error *e)
-{
-    if (check_exclusive(run, o, e) < 0)
-        return -1;
-    if (o->repeat + o->warmup > 1 && command_list_check_repeat(&run->commands, e) < 0)
-        return -1;
-    run->job.steps = run->commands.steps;
-    run->job.n_steps = run->commands.n_steps;
-    run->job.repeat = (uint32_t)o->repeat;
-    run->job.warmup = (uint32_t)o->warmup;
-    run->job.timing = !o->timing ? TIMING_NONE : o->exact ? TIMING_EXACT : TIMING_NOW;
-    run->job.counters = run->counters;
-    run->job.exclusive = o->exclusive;
-    run->samples = &run->sample;
-    if (run->job.repeat > 1)
-        run->samples = malloc(run->job.repeat * sizeof(double));
-    if (!run->samples)
-        return error_set(e, ERROR_OUT_OF_MEMORY, "no memory for %u samples", run->job.repeat);
-    run->job.samples = run->samples;
-    return 0;
-}
-
-/* ---- the methods ---- */
-
-static uint64_t uint_or_zero(const struct rpc_value *value, uint64_t max)
-{
-    const struct rpc_field field = {.key = "", .type = RPC_UINT, .max = max};
-    struct rpc_arg arg;
-    struct error ignored;
-
-    return rpc_decode_value(value, &field, "", &arg, &ignored) < 0 ? 0 : arg.u;
-}
-
-void run_refuse_undecoded(struct request *r, const struct rpc_value *params, const struct error *e)
-{
-    struct rpc_entries entries = rpc_map_entries(params);
-    struct run_options o = {0};
-    struct run *run = request_state(r);
-    struct rpc_entry entry;
-
-    while (rpc_map_next(&entries, &entry)) {
-        const struct rpc_arg key = {.text = entry.key, .length = entry.length};
-
-        if (rpc_text_is(&key, "stream"))
-            o.stream = uint_or_zero(entry.value, STREAMS_MAX - 1);
-        else if (rpc_text_is(&key, "ready"))
-            o.ready = uint_or_zero(entry.value, INT64_MAX - 1);
-        else if (rpc_text_is(&key, "done"))
-            o.done = uint_or_zero(entry.value, INT64_MAX - 1);
-    }
-    run_init(run);
-    run_refuse(run, &o, e);
-}
-
-void handle_run(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
-{
-    const struct run_options o = RUN_OPTIONS(RUN);
-    struct run *run = request_state(r);
-    struct error e;
-
-    (void)fds;
-    run_init(run);
-    if (run_decode_single(r->connection, run, args, &e) < 0 ||
-        run_decode_priority(&args[RUN_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
-}
-
-void handle_sequence(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
-{
-    const struct run_options o = RUN_OPTIONS(SEQUENCE);
-    struct run *run = request_state(r);
-    struct error e;
-
-    (void)fds;
-    run_init(run);
-    if (command_list_decode(r->connection, &args[SEQUENCE_tensors], &args[SEQUENCE_ops], &args[SEQUENCE_device], NULL,
-                            &r->connection->exec->run_memory, &run->commands, &run->device, &e) < 0 ||
-        run_decode_priority(&args[SEQUENCE_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
-}
-
-void handle_run_program(struct request *r, const struct rpc_arg *args, struct request_fds *fds)
-{
-    const struct run_options o = RUN_OPTIONS(RUN_PROGRAM);
-    struct run *run = request_state(r);
-    struct error e;
-
-    (void)fds;
-    run_init(run);
-    if (program_bind(r->connection, run, args, &e) < 0 ||
-        run_decode_priority(&args[RUN_PROGRAM_priority], &run->priority, &e) < 0 || run_set_job(run, &o, &e) < 0)
-        run_refuse(run, &o, &e);
-    else
-        run_begin(run, &o);
 }

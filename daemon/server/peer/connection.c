@@ -1,17 +1,15 @@
 #include "server/peer/connection.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "server/peer/access.h"
 #include "server/peer/back_pressure.h"
-#include "server/peer/listener.h"
 #include "server/peer/peers.h"
 #include "server/peer/request.h"
 #include "server/peer/room.h"
@@ -254,6 +252,68 @@ void connections_free_done(struct server *s)
         connection_free(list_entry(list_first(&s->peers->done), struct connection, done_link));
 }
 
+/* ---- its ring ---- */
+
+enum { KEPT_FDS = 2 }; /* descriptors of a channel: doorbell and wake pipe */
+
+void ring_heat(struct connection *c)
+{
+    c->ring_active_ns = clock_now_ns();
+    if (list_empty(&c->hot_link))
+        list_append(&c->server->peers->hot, &c->hot_link);
+}
+
+static void give_back(struct connection *c)
+{
+    charge_free(&c->doorbell_fds);
+    charge_free(&c->ring_bytes);
+    host_room_give(&c->server->host_room, &c->ring_room);
+}
+
+int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e)
+{
+    struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.ptr = c};
+    struct rpc_channel *channel;
+
+    if (c->channel) {
+        error_set(e, ERROR_INVALID_ARGUMENT, "shm: this connection has its shared memory already");
+        return error_detail_text(e, "key", "shm");
+    }
+    if (charge_take(&c->doorbell_fds, c->account, c->pid, QUOTA_FDS, KEPT_FDS, e) < 0 ||
+        charge_take(&c->ring_bytes, c->account, c->pid, QUOTA_HOST, RPC_CHANNEL_BYTES, e) < 0 ||
+        host_room_take(&c->server->host_room, c->account, RPC_CHANNEL_BYTES, 0, &c->ring_room, e) < 0)
+        goto discharge;
+    if (rpc_channel_new(c->server->config.message_bytes, OUTPUT_MAX, &channel, ret_fds, e) < 0)
+        goto discharge;
+    if (epoll_ctl(c->server->peers->doorbells, EPOLL_CTL_ADD, channel->doorbell, &bell) < 0) {
+        error_shortage(e, errno, "watching the doorbell");
+        for (unsigned i = 0; i < CHANNEL_FDS; i++)
+            close(ret_fds[i]);
+        rpc_channel_free(channel);
+        goto discharge;
+    }
+    channel->waker = c->server->peers->waker;
+    c->channel = channel;
+    ring_heat(c);
+    return 0;
+
+discharge:
+    give_back(c);
+    return -1;
+}
+
+static void ring_close(struct connection *c)
+{
+    if (!c->channel)
+        return;
+    list_remove(&c->hot_link);
+    epoll_ctl(c->server->peers->doorbells, EPOLL_CTL_DEL, c->channel->doorbell, NULL);
+    c->channel = rpc_channel_free(c->channel);
+    give_back(c);
+}
+
+/* ---- its end ---- */
+
 static void on_handle_closed(uv_handle_t *handle)
 {
     struct connection *c = handle->data;
@@ -286,7 +346,7 @@ void connection_close(struct connection *c, const char *why)
     schedule_remove(&c->account->turns, &c->task);
     peer_timeouts_forget(c);
     user_pressure_forget(c);
-    recent_socket_closed(c);
+    recent_socket_forget(c);
     ring_close(c);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
     if (c->open_handles == 2)
@@ -369,6 +429,38 @@ void connection_watch(struct connection *c)
         return;
     if (connection_watch_socket(c) < 0)
         connection_close(c, "no memory to watch its socket");
+}
+
+/* ---- recent sockets ---- */
+
+enum { SOCKETS_MAX = 4 };
+
+void recent_socket_forget(struct connection *c)
+{
+    if (list_empty(&c->recent_link))
+        return;
+    list_remove(&c->recent_link);
+    c->server->peers->n_recent--;
+    c->recent_hits = 0;
+    connection_watch(c);
+}
+
+void recent_socket_used(struct connection *c)
+{
+    struct server *s = c->server;
+
+    s->active = true;
+    if (!s->config.spin_us)
+        return;
+    c->input_active_ns = 0;
+    if (!list_empty(&c->recent_link))
+        return;
+    if (s->peers->n_recent == SOCKETS_MAX) {
+        s->peers->overflowed_ns = clock_now_ns();
+        recent_socket_forget(list_entry(list_first(&s->peers->recent), struct connection, recent_link));
+    }
+    list_append(&s->peers->recent, &c->recent_link);
+    s->peers->n_recent++;
 }
 
 /* ---- output ---- */
@@ -463,34 +555,6 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         return;
     }
     connection_mark_dirty(c);
-}
-
-/* ---- peer name ---- */
-
-void connection_name_process(struct connection *c)
-{
-    char path[40];
-    ssize_t n;
-    int fd;
-
-    if (c->comm_known)
-        return;
-    c->comm_known = true;
-    snprintf(path, sizeof(path), "/proc/%d/comm", (int)c->pid);
-    fd = c->pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return;
-    n = read(fd, c->comm, sizeof(c->comm) - 1);
-    close(fd);
-    c->comm[n > 0 ? n : 0] = '\0';
-    c->comm[strcspn(c->comm, "\n")] = '\0';
-}
-
-const char *connection_who(const struct connection *c, char into[CONNECTION_WHO_MAX])
-{
-    snprintf(into, CONNECTION_WHO_MAX, "pid=%d uid=%u%s%s", (int)c->pid, (unsigned)c->peer_uid,
-             c->identity ? " identity=" : "", c->identity ? c->identity->name : "");
-    return into;
 }
 
 uint64_t connection_bytes_in(const struct connection *c)

@@ -131,6 +131,16 @@ bool connection_read_ring(struct connection *c);
 void connection_unwatch(struct connection *c);
 void connection_watch(struct connection *c);
 
+/* The socket had input: it is one of the recent sockets, see peers.h. */
+void recent_socket_used(struct connection *c);
+/* The socket is none of them any more; harmless when it is none. */
+void recent_socket_forget(struct connection *c);
+
+/* Makes the connection's channel. The caller sends and closes the descriptors. */
+int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e);
+/* The ring is busy: every turn of the loop looks into it. */
+void ring_heat(struct connection *c);
+
 /* Reads the socket without waiting for the loop to say that it is readable. */
 void connection_read_socket(struct connection *c);
 /* Reads and dispatches all input that has come, from its socket and its ring. */
@@ -148,7 +158,7 @@ uint64_t connection_domain(const struct connection *c);
  * connection's), or DOMAIN_COMMON (ISOLATE_NONE, 0). */
 enum isolation domain_kind(uint64_t domain, uint64_t *ret_number);
 
-/* Looks up the name of the peer's process, once. */
+/* events.c: looks up the name of the peer's process, once. */
 void connection_name_process(struct connection *c);
 /* For the log: "pid=1 uid=0", and " identity=NAME" where there is one. Returns `into`. */
 const char *connection_who(const struct connection *c, char into[CONNECTION_WHO_MAX]);

@@ -32,7 +32,7 @@ void peers_reload(struct server *s);
 /* See server_serve_sockets(). */
 void peers_set_sockets(struct server *s, const struct server_socket *sockets, unsigned n);
 
-/* Events of clients, as lines of the log.
+/* events.c: events of clients, as lines of the log.
  *
  *     connect         debug    pid uid
  *     disconnect      debug    pid uid client why inflight requests errors connected_s
@@ -56,11 +56,6 @@ void event_turned_away(struct server *s, int fd, const struct error *e);
 /* Recent sockets: the few connections whose sockets had input last. During the busy poll the daemon reads them itself,
  * which is quicker than the loop's epoll. Thread: loop. */
 
-/* The connection's socket had input. */
-void recent_socket_used(struct connection *c);
-/* The connection ends. */
-void recent_socket_closed(struct connection *c);
-
 bool recent_sockets_any(const struct server *s);
 /* Whether more sockets were in use lately than are kept here: one call of epoll for all of them is better then. */
 bool recent_sockets_are_many(const struct server *s, uint64_t now);
@@ -68,10 +63,5 @@ bool recent_sockets_are_many(const struct server *s, uint64_t now);
 void recent_sockets_read(struct server *s, uint64_t now);
 /* The busy poll ends: the loop watches the sockets again. */
 void recent_sockets_watch(struct server *s);
-
-/* Makes the connection's channel. The caller sends and closes the descriptors. */
-int ring_open(struct connection *c, int ret_fds[CHANNEL_FDS], struct error *e);
-/* Frees the channel; harmless without one. */
-void ring_close(struct connection *c);
 
 #endif

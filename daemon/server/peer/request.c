@@ -1,6 +1,5 @@
 #include "server/peer/request.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,9 +165,11 @@ struct rpc_output *request_result(struct request *r)
 }
 
 /* Whether the daemon goes on after a fault: another executor takes the place of one that was lost. The daemon ends with
- * a device that no executor can serve. */
+ * a device that no executor can serve, and when it was told to. */
 static bool outlives_faults(const struct server *s)
 {
+    if (s->admission.stopping)
+        return false;
     for (unsigned i = 0; i < s->devices.count; i++)
         if (s->devices.all[i]->lost)
             return false;

@@ -49,7 +49,7 @@ SCENE(without_a_timeout_there_is_no_limit)
 SCENE(search_order)
 {
     kops_client *client = NULL;
-    char folder[128];
+    char folder[128], own[64];
 
     snprintf(folder, sizeof(folder), "%s", fake_path(s->fake));
     *strrchr(folder, '/') = 0;
@@ -63,7 +63,8 @@ SCENE(search_order)
     assert_string_equal(kops_info(client)->socket, fake_path(s->fake));
     kops_close(client);
     setenv("XDG_RUNTIME_DIR", "/nonexistent", 1);
-    if (access("/run/kopsd/kopsd.sock", F_OK)) {
+    snprintf(own, sizeof(own), "/tmp/.kopsd-%u/kopsd.sock", (unsigned)getuid());
+    if (access("/run/kopsd/kopsd.sock", F_OK) && access(own, F_OK)) { /* no daemon of this machine's is there */
         assert_int_equal(kops_connect(NULL, &client, &s->error), KOPS_ERR_CONNECT_FAILED);
         assert_non_null(strstr(s->error.message, "/nonexistent/kopsd.sock"));
         assert_non_null(strstr(s->error.message, "/run/kopsd/kopsd.sock"));

@@ -367,11 +367,11 @@ REPEATED(the_longest_call_has_room_and_longer_ones_are_not_kept)
 {
     static const int64_t ones[TENSOR_MAX_RANK + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     const struct kops_launch_geometry geometry = {.grid = {.n = 3}, .block = {.n = 3}, .cluster = {.n = 3}};
-    struct here_tensor tensors[KERNEL_MAX_TENSORS + 1];
+    struct native_tensor tensors[KERNEL_MAX_TENSORS + 1];
     struct kops_argument args[KERNEL_MAX_PARAMS + 1];
 
     for (unsigned i = 0; i <= KERNEL_MAX_TENSORS; i++)
-        tensors[i] = (struct here_tensor){.shape = ones, .strides = ones, .rank = TENSOR_MAX_RANK, .dtype = KOPS_F32};
+        tensors[i] = (struct native_tensor){.shape = ones, .strides = ones, .rank = TENSOR_MAX_RANK, .dtype = KOPS_F32};
     for (unsigned i = 0; i <= KERNEL_MAX_PARAMS; i++)
         args[i] = kops_arg_int(i);
     s->call = (struct here_call){.tensors = tensors,
