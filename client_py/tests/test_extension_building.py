@@ -147,12 +147,14 @@ HEAD = "#include <torch/extension.h>\n"
 
 
 def test_torch_compiles_what_does_not_compile_here(cpp_extension: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class_ = HEAD + 'struct S {};\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { py::class_<S>(m, "S").def(py::init<>()); }\n'
+    class_ = HEAD + '''struct S { int x; };
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { py::class_<S>(m, "S").def(py::init<>()).def_readwrite("x", &S::x); }
+'''
     with pytest.raises(kops.CompileFailed, match="py::class_"):
         kops.load_inline("classes", class_)
     assert not cpp_extension
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match="classes is compiled by torch: .*py::class_"):
+        with pytest.warns(RuntimeWarning, match="classes is compiled by torch, since classes: .*py::class_"):
             assert kops.load_inline("classes", class_, fallback="torch", extra_cuda_cflags=["-O3"]) == "torch's"
     (name, given), (_, again) = cpp_extension
     assert name == "load_inline" and given["cpp_sources"] == class_ and given["extra_cuda_cflags"] == ["-O3"] and "functions" not in given

@@ -172,6 +172,19 @@ def test_raw_module_beside_cupy(k: Any, cupy: Any, mine: bool) -> None:
     cupy.testing.assert_array_equal(integers, 5 * cupy.arange(99, -1, -1))
 
 
+@pytest.mark.parametrize("mine", [True, False])
+def test_formulas_beside_cupy(k: Any, cupy: Any, mine: bool) -> None:
+    where, more = (kops, {"client": k}) if mine else (cupy, {})
+    x, y = cupy.random.rand(40, 50).astype("float32"), cupy.random.rand(40, 50).astype("float32")
+    squared = where.ElementwiseKernel("T x, T y", "T z", "z = (x - y) * (x - y)", "squared", **more)
+    cupy.testing.assert_allclose(squared(x, y), (x - y) ** 2, rtol=1e-6)
+    out = cupy.empty_like(x)
+    assert squared(x, y, out) is out
+    cupy.testing.assert_allclose(out, (x - y) ** 2, rtol=1e-6)
+    norm = where.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm", **more)
+    cupy.testing.assert_allclose(norm(x, axis=1), cupy.linalg.norm(x, axis=1), rtol=1e-5)
+
+
 def test_attributes_beside_cupy(k: Any, cupy: Any) -> None:
     for name in ("axpy", "backwards", "slow"):
         ours, theirs = kops.RawKernel(SOURCE, name, client=k), cupy.RawKernel(SOURCE, name)
@@ -201,4 +214,43 @@ def test_tutorials_run_as_they_are(torch: Any, tutorial: Any) -> None:
     module = kops.load_inline(tutorial.name, tutorial.cpp, tutorial.cuda, functions)
     inputs = tutorial.inputs("cuda")
     torch.testing.assert_close(getattr(module, tutorial.function)(*inputs), tutorial.expected(*inputs), atol=1e-4, rtol=1e-4)
+    kops.default_client().close()
+
+
+LIBRARY = """
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+__global__ void plus_one_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + 1;
+}
+torch::Tensor plus_one(const torch::Tensor& x) {
+    auto y = torch::empty_like(x);
+    plus_one_kernel<<<(x.numel() + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+std::vector<torch::Tensor> rows(torch::Tensor x) { return x.unbind(0); }
+TORCH_LIBRARY(kops_gpu, m) { m.def("plus_one(Tensor x) -> Tensor"); m.def("rows", &rows); }
+TORCH_LIBRARY_IMPL(kops_gpu, CUDA, m) { m.impl("plus_one", &plus_one); }
+"""
+
+
+def test_functions_of_a_library_are_torchs_ops(torch: Any) -> None:
+    kops.load_inline("library", cuda_sources=LIBRARY, is_python_module=False)
+    x = torch.randn(1000, device="cuda")
+    torch.testing.assert_close(torch.ops.kops_gpu.plus_one(x), x + 1)
+    torch.testing.assert_close(torch.stack(torch.ops.kops_gpu.rows(x.view(100, 10))), x.view(100, 10))
+    with pytest.raises(NotImplementedError, match="'CPU' backend"):
+        torch.ops.kops_gpu.plus_one(x.cpu())
+    kops.default_client().close()
+
+
+def test_the_environment_interprets_on_the_cpu_alone(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOPS_INTERPRET", "1")
+    tutorial = TUTORIALS[0]
+    module = kops.load_inline(tutorial.name, tutorial.cpp, tutorial.cuda, [tutorial.function])
+    for device in ("cpu", "cuda"):
+        inputs = tutorial.inputs(device)
+        torch.testing.assert_close(getattr(module, tutorial.function)(*inputs), tutorial.expected(*inputs))
     kops.default_client().close()

@@ -31,6 +31,7 @@ KEEP = {"extension": 256, "prefix": 4, "torch": 64}  # in the cache
 _PREFIX = "#include <torch/extension.h>\n#include <kops/entry.h>\n"
 _FLAGS = ("-std=c++17", "-w", "-O0", "-fPIC", "-pthread", "-Wno-narrowing", "-fno-strict-aliasing", "-fwrapv")
 _OF_GCC = ("-fno-gnu-unique",)  # variables of a header are the object's own, though others have the header, too
+_PRECOMPILED_BY_CLANG = ("-fpch-instantiate-templates",)  # what headers need of templates is made once
 _LINK = ("-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic")
 _ERROR = re.compile(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)
 _OUTDATED = re.compile(r"precompiled (?:header|file).* (?:was built|is out of date)")  # files that it was made of have changed since
@@ -159,7 +160,7 @@ def _run(command: Sequence[str], folder: str, name: str) -> None:
 
 def _prefix(using: Compiler) -> Path:
     """The folder with the headers, of which one is precompiled."""
-    key = hashed(using.identity, _headers(), *_FLAGS, *_OF_GCC)
+    key = hashed(using.identity, _headers(), *_FLAGS, *_OF_GCC, *_PRECOMPILED_BY_CLANG)
     path = directory() / f"prefix-{key}"
     output = "prefix.h.pch" if using.is_clang else "prefix.h.gch"
     if (path / output).is_file():
@@ -176,7 +177,8 @@ def _prefix(using: Compiler) -> Path:
         if not (path / output).is_file():
             made = os.path.join(folder, output)
             header = ["-x", "c++-header", str(path / "prefix.h"), "-o", made]
-            _run([*using.command, *_flags(using), *_include(path), *header], folder, "the headers of extensions")
+            more = _PRECOMPILED_BY_CLANG if using.is_clang else ()
+            _run([*using.command, *_flags(using), *more, *_include(path), *header], folder, "the headers of extensions")
             _keep(made, path / output)
     return path
 

@@ -76,8 +76,9 @@ def by_torch(function: str, why: KopsError, given: dict[str, Any]) -> Any:
     with _builder.locked(key):
         folder.mkdir(0o700, parents=True, exist_ok=True)
         os.utime(folder)
-        warn(f"{given['name']} is compiled by torch: {why}", RuntimeWarning)
+        first = str(why).partition("\n")[0]
+        warn(f"{given['name']} is compiled by torch, since {first}", RuntimeWarning)
         try:
             return getattr(cpp_extension, function)(**given, build_directory=str(folder))
         except OSError as error:  # there is no nvcc
-            raise Unsupported(f"{given['name']}: {why}; and torch cannot compile it: {error}") from error
+            raise Unsupported(f"{first}; and torch cannot compile it: {error}") from error

@@ -506,10 +506,18 @@ template <class T, class... X> struct class_ {
     {
         static_assert(!sizeof(T), "kops: py::class_ is not supported here: bind functions on tensors and numbers");
     }
-    template <class... A> class_ &def(A &&...)
-    {
-        return *this;
+#define KOPS_MEMBER(NAME)                                                                                              \
+    template <class... A> class_ &NAME(A &&...)                                                                        \
+    {                                                                                                                  \
+        return *this;                                                                                                  \
     }
+    KOPS_MEMBER(def)
+    KOPS_MEMBER(def_static)
+    KOPS_MEMBER(def_readwrite)
+    KOPS_MEMBER(def_readonly)
+    KOPS_MEMBER(def_property)
+    KOPS_MEMBER(def_property_readonly)
+#undef KOPS_MEMBER
 };
 template <class... A> struct init {
 };
