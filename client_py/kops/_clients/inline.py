@@ -266,9 +266,9 @@ def _or_torch(function: str, ours: Callable[..., Any], client: Client | None, gi
     try:
         return ours(**given, client=client)
     except (BadArgument, CompileFailed, Unsupported) as why:
-        from ..extension.building import by_torch
+        from .. import extension
 
-        return by_torch(function, why, {key: value for key, value in given.items() if value is not None})
+        return extension.by_torch(function, why, {key: value for key, value in given.items() if value is not None})
 
 
 # Libraries whose functions host code reaches where torch has loaded them.

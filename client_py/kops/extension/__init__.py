@@ -10,12 +10,15 @@ loads them in milliseconds.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .. import BadArgument, Client
-from .._companions import macros
+from .. import BadArgument, Client, KopsError, Unsupported
+from .._companions import macros, warn
 from . import _builder, _ops, _runtime
 from ._abi import declared
 from ._builder import Unit
@@ -134,3 +137,24 @@ def compile(
     functions_of = {key: Function(library, definitions, kernels) for key, definitions in found.items()}
     _ops.register(library.definitions, functions_of)
     return Extension(name, path, functions_of)
+
+
+def by_torch(function: str, why: KopsError, given: dict[str, Any]) -> Any:
+    """torch's own load or load_inline, for what does not compile here. Processes that ask for the same at the same time build it once, in
+    a folder that all of the user's processes share."""
+    try:
+        from torch.utils import cpp_extension
+    except ImportError:
+        raise why from None
+    version = sys.modules["torch"].__version__
+    key = _builder.hashed(version, sys.version, function, *(f"{name}={value!r}" for name, value in sorted(given.items())))
+    folder = Path(given.pop("build_directory", None) or _builder.directory() / f"torch-{key}")
+    with _builder.locked(key):
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        os.utime(folder)
+        first = str(why).partition("\n")[0]
+        warn(f"{given['name']} is compiled by torch, since {first}", RuntimeWarning)
+        try:
+            return getattr(cpp_extension, function)(**given, build_directory=str(folder))
+        except OSError as error:  # there is no nvcc
+            raise Unsupported(f"{first}; and torch cannot compile it: {error}") from error

@@ -1,9 +1,8 @@
-"""Extensions of setup.py, `CUDAExtension` and `BuildExtension` in place of torch's, and those that torch itself is to build."""
+"""Extensions of setup.py: `CUDAExtension` and `BuildExtension` in place of torch's."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ from typing import Any
 from setuptools import Extension as _Extension
 from setuptools.command.build_ext import build_ext
 
-from .. import KopsError, Unsupported
-from .._companions import checked_fallback, inline, warn
-from . import _builder
+from .._companions import checked_fallback, inline
 from . import compile as _compile
 
-__all__ = ["CUDA_HOME", "BuildExtension", "CUDAExtension", "CppExtension", "by_torch", "opened"]
+__all__ = ["CUDA_HOME", "BuildExtension", "CUDAExtension", "CppExtension", "opened"]
 
 _MODULE = '''"""Functions of C++, which kops.BuildExtension has put here as source: an import compiles it where it was not compiled yet."""
 
@@ -61,24 +58,3 @@ def opened(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The functions of such a module."""
     made = _compile(inline.default_client(), **arguments, fallback=checked_fallback(None))
     return {name: getattr(made, name) for name in made}
-
-
-def by_torch(function: str, why: KopsError, given: dict[str, Any]) -> Any:
-    """torch's own load or load_inline, for what does not compile here. Processes that ask for the same at the same time build it once, in
-    a folder that all of the user's processes share."""
-    try:
-        from torch.utils import cpp_extension
-    except ImportError:
-        raise why from None
-    version = sys.modules["torch"].__version__
-    key = _builder.hashed(version, sys.version, function, *(f"{name}={value!r}" for name, value in sorted(given.items())))
-    folder = Path(given.pop("build_directory", None) or _builder.directory() / f"torch-{key}")
-    with _builder.locked(key):
-        folder.mkdir(0o700, parents=True, exist_ok=True)
-        os.utime(folder)
-        first = str(why).partition("\n")[0]
-        warn(f"{given['name']} is compiled by torch, since {first}", RuntimeWarning)
-        try:
-            return getattr(cpp_extension, function)(**given, build_directory=str(folder))
-        except OSError as error:  # there is no nvcc
-            raise Unsupported(f"{first}; and torch cannot compile it: {error}") from error
