@@ -250,7 +250,7 @@ struct Returned {
         if (!tensor.defined())
             return {};
         out.push_back(tensor.described());
-        table->op("retain", nullptr, 0, &out.back(), nullptr, nullptr);
+        table->retain(out.back().id);
         return {KOPS_TENSOR, 0, (int64_t)out.size() - 1, 0, nullptr};
     }
     template <class T> KopsValue of(const std::vector<T> &list)

@@ -698,20 +698,14 @@ inline Argument::Argument(const std::vector<Tensor> &list) : Argument(at::Tensor
 {
 }
 
-inline void check_error()
-{
-    if (const char *message = table->error())
-        throw c10::Error(message);
-}
-
 inline Result::Result(const char *name, const Argument *arguments, size_t count)
 {
     std::vector<KopsValue> values;
     values.reserve(count);
     for (size_t i = 0; i < count; i++)
         values.push_back(arguments[i].value());
-    table->op(name, values.data(), (int)count, tensors, &this->count, &scalar);
-    check_error();
+    if (table->op(name, values.data(), (int)count, tensors, &this->count, &scalar))
+        throw c10::Error(table->error());
     if (this->count > KOPS_RESULTS) {
         many.assign((const KopsTensor *)scalar.p, (const KopsTensor *)scalar.p + this->count);
         tensors = many.data();
