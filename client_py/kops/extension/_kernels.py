@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import gt
 from typing import Any, NamedTuple
 
 from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported, interpret
@@ -260,8 +259,10 @@ class Kernels:
         stream: int, usual_stream: Callable[[], int], cooperative: bool = False, cluster: tuple[int, ...] | None = None,
     ) -> int:  # fmt: skip
         """Launches a kernel. `data`: the bytes of its arguments, one behind another. Returns a number of cudaError_t."""
-        threads = block[0] * block[1] * block[2]
-        if not (0 < threads <= MOST_THREADS and block[2] <= 64 and min(grid) and not any(map(gt, grid, MOST_BLOCKS))):
+        (x, y, z), (most_x, most_y, most_z) = grid, MOST_BLOCKS
+        if not (0 < x <= most_x and 0 < y <= most_y and 0 < z <= most_z):
+            return INVALID_CONFIGURATION
+        if not (0 < block[0] * block[1] * block[2] <= MOST_THREADS and block[2] <= 64):
             return INVALID_CONFIGURATION
         with self._lock:
             plan = self._plans.get((name, types))

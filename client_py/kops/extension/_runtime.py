@@ -97,7 +97,7 @@ def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> 
         used.append(_memory.held(number))
         return used[-1].value
 
-    arguments = [_abi.read(values[i], tensor) for i in range(n)]
+    arguments = [_abi.READERS[(value := values[i]).tag](value, tensor) for i in range(n)]
     device = _device_of(function, arguments)
     if call.on_cpu and device:
         function = "cpu" if function == "cuda" else function
@@ -126,10 +126,11 @@ def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
     if name in ("cpu", "cuda"):
         return int(name == "cuda")
     for argument in arguments:
-        if isinstance(argument, _abi.Device):
-            return argument.type
-        if isinstance(argument, _abi.Options) and argument.device is not None:
-            return argument.device[0]
+        kind = type(argument)
+        if kind is _abi.Device:
+            return int(argument.type)
+        if kind is _abi.Options and argument.device is not None:
+            return int(argument.device.type)
     return None
 
 
@@ -242,6 +243,8 @@ def positional(definition: Definition, arguments: tuple[Any, ...], named: Mappin
 
 
 def _framework_of(values: Sequence[Any]) -> Any:
+    if any(map(_torch.is_tensor, values)):
+        return _torch
     flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,))]
     for framework in (_torch, _numpy):
         if any(map(framework.is_tensor, flat)):

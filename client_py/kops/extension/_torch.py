@@ -271,8 +271,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip
-# Functions that torch's own binding, which finds an overload much sooner, runs as they are in C++: there, too, where torch has a default
-# device, provided that the call gives one. So are those of `_like`.
+# Functions that torch's own binding runs as C++ does, and sooner, where the call gives a device: else torch's default may be another. Those
+# with `_like` always have one.
 _MADE_SOONER = ("empty", "ones", "zeros")
 _MORE = ("bitwise_not", "contiguous", "detach", "item", "neg", "scalar_tensor")
 
@@ -308,6 +308,7 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     for key, value in named.items():
         if value is not None and type(value) is not Options:
             keywords[key] = _converted(value)
-    is_sooner = name.endswith("_like") or ("device" in keywords and name in _MADE_SOONER)
+    plain = name.removesuffix("_like")
+    is_sooner = plain in _MADE_SOONER and (plain != name or "device" in keywords)
     made = _function(name, is_sooner)(*map(_converted, arguments), **keywords)
     return made.requires_grad_() if needs_gradient else made

@@ -176,6 +176,7 @@ TORCH_LIBRARY(lib, m)
 TORCH_LIBRARY_IMPL(lib, CPU, m)
 {
     m.impl("f", [](const at::Tensor &x) { return x; });
+    m.impl("g", [](at::Tensor x) { return x; });
 }
 
 static void tensors()
@@ -411,7 +412,7 @@ static void numbers()
 
 static void binding()
 {
-    EXPECT(kops_count() == 7 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
+    EXPECT(kops_count() == 8 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
     EXPECT(std::string(kops_def_name(5)) == "lib::f" && std::string(kops_def_signature(5)) == "f(Tensor x) -> Tensor");
     EXPECT(std::string(kops_def_name(6)) == "lib::f@CPU");
     KopsValue value;
@@ -457,6 +458,9 @@ static void binding()
     KopsValue tensor = {KOPS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
     x.sizes[0] = 1;
     EXPECT(!kops_call(2, &tensor, given, &out, &count, &value) && value.d == 5);
+    released = retained = 0;
+    EXPECT(!kops_call(6, &tensor, given, &out, &count, &value) && retained == 1 && released == 1);
+    EXPECT(!kops_call(7, &tensor, given, &out, &count, &value) && retained == 1 && released == 1); // handed on
     args[0] = KopsValue{};
     EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
