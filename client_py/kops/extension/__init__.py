@@ -32,13 +32,16 @@ class Function:
 
     def __init__(self, library: Any, definitions: list[Any], kernels: Kernels | SeveralKernels) -> None:
         self._library, self._definitions, self._kernels = library, definitions, kernels
+        self._by_device = any(definition.key or definition.is_declaration for definition in definitions)
         self.__name__ = definitions[0].name.rpartition("::")[2].partition("@")[0]
         self.__doc__ = "\n".join(filter(None, (definition.doc for definition in definitions))) or None
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
         wrong: list[str] = []
-        definitions = _runtime.implementations(self._definitions, [*arguments, *named.values()], self._kernels)
+        definitions: Sequence[Any] = self._definitions
+        if self._by_device:
+            definitions = _runtime.implementations(definitions, [*arguments, *named.values()], self._kernels)
         for strict in (True, False) if len(definitions) > 1 else (False,):  # as pybind11: first without conversions
             wrong.clear()
             for definition in definitions:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import ctypes as c
 import re
+import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 DIMS, RESULTS = 16, 64
@@ -29,24 +31,33 @@ class Tensor(c.Structure):
     ]  # fmt: skip
 
 
+# Tensors of so many dimensions, as bytes.
+DESCRIPTIONS = [struct.Struct(f"=q6iQ{n}q{8 * (DIMS - n)}x{n}q{8 * (DIMS - n)}x") for n in range(DIMS + 1)]
+
+
 class Value(c.Structure):
     _fields_ = [("tag", c.c_int32), ("n", c.c_int32), ("i", c.c_int64), ("d", c.c_double), ("p", c.c_void_p)]
+
+
+class Result(c.Structure):
+    _fields_ = [("out", c.POINTER(Tensor)), ("count", c.c_int), ("value", Value)]
 
 
 class Argument(c.Structure):
     _fields_ = [("data", c.c_void_p), ("size", c.c_uint64), ("kind", c.c_int32), ("pad", c.c_int32), ("type", c.c_char_p)]
 
 
+ARGUMENT = "QQi4xQ"  # as bytes
 _Values, _Tensors = c.POINTER(Value), c.POINTER(Tensor)
-OP = c.CFUNCTYPE(None, c.c_char_p, _Values, c.c_int, _Tensors, c.POINTER(c.c_int), _Values)
+OP = c.CFUNCTYPE(c.c_int, c.c_char_p, _Values, c.c_int, _Tensors, c.POINTER(c.c_int), _Values)
 RELEASE = c.CFUNCTYPE(None, c.c_int64)
-LAUNCH = c.CFUNCTYPE(None, c.c_char_p, c.POINTER(c.c_uint32), c.c_uint64, c.c_void_p, c.POINTER(Argument), c.c_int)
+LAUNCH = c.CFUNCTYPE(c.c_int, c.c_char_p, c.POINTER(c.c_uint32), c.c_uint64, c.c_void_p, c.c_void_p, c.c_int)
 CUDA = c.CFUNCTYPE(c.c_int, c.c_char_p, _Values, c.c_int, c.POINTER(c.c_int64))
 ERROR = c.CFUNCTYPE(c.c_void_p)
 
 
 class Table(c.Structure):
-    _fields_ = [("op", OP), ("release", RELEASE), ("launch", LAUNCH), ("cuda", CUDA), ("error", ERROR)]
+    _fields_ = [("op", OP), ("release", RELEASE), ("launch", LAUNCH), ("cuda", CUDA), ("error", ERROR), ("retain", RELEASE)]
 
 
 class Parameter(NamedTuple):
@@ -125,11 +136,12 @@ def _list(value: Any, kind: Any) -> list[Any]:
     return list((kind * value.n).from_address(value.p)) if value.n else []
 
 
-def _options(value: Any) -> Options:
-    dtype, device, index = value.i & 0xFF, value.i >> 8 & 0xFF, value.i >> 16 & 0xFF
+@lru_cache(maxsize=256)
+def _options(bits: int, requires_grad: float, more: int) -> Options:
+    dtype, device, index = bits & 0xFF, bits >> 8 & 0xFF, bits >> 16 & 0xFF
     return Options(
         None if dtype == NO_DTYPE else dtype, None if device == NOT_GIVEN else Device(device, -1 if index == NOT_GIVEN else index),
-        bool(value.d), (value.n >> 8) - 1 if value.n >> 8 else None,
+        bool(requires_grad), (more >> 8) - 1 if more >> 8 else None,
     )  # fmt: skip
 
 
@@ -149,7 +161,7 @@ READERS: dict[int, Callable[[Any, Callable[[int], Any]], Any]] = {
     INTS: lambda v, tensor: _list(v, c.c_int64),
     TENSORS: lambda v, tensor: [tensor(i) for i in _list(v, c.c_int64)],
     FLOATS: lambda v, tensor: _list(v, c.c_double),
-    OPTIONS: lambda v, tensor: _options(v),
+    OPTIONS: lambda v, tensor: _options(v.i, v.d, v.n),
     SLICE: lambda v, tensor: Slice(*(_bound(i) for i in (c.c_int64 * 3).from_address(v.p))),
     TUPLE: lambda v, tensor: tuple(read((Value * v.n).from_address(v.p)[i], tensor) for i in range(v.n)) if v.n else (),
     FORMAT: lambda v, tensor: Format(v.i),
@@ -245,7 +257,7 @@ class Library:
             ("def_doc", c.c_char_p, c.c_int), ("def_arguments", c.c_int, c.c_int),
             ("def_argument", c.c_char_p, c.c_int, c.c_int, _Values),
             ("strict", None, c.c_int),
-            ("call", c.c_char_p, c.c_int, _Values, c.POINTER(_Tensors), c.POINTER(_Tensors), c.POINTER(c.c_int), _Values),
+            ("call", c.c_char_p, c.c_int, *(c.c_void_p,) * 5),
             ("error_type", c.c_char_p),
         ):  # fmt: skip
             function = getattr(self._library, f"kops_{name}")
@@ -267,15 +279,11 @@ class Library:
         )
         return Definition(number, name, signature, doc, tuple(parameters), library.kops_def_arguments(number) < 0)
 
-    def call(
-        self, number: int, values: Any, tensors: Sequence[Tensor], result: Value, strict: bool = False
-    ) -> tuple[Any, tuple[str, str] | None]:
-        """Runs a function. Its tensors, and the type and the text of the exception that it has thrown. `strict`: see kops_strict()."""
+    def call(self, number: int, values: Any, tensors: Sequence[Tensor], result: Result, strict: bool = False) -> tuple[str, str] | None:
+        """Runs a function. The type and the text of the exception that it has thrown. `strict`: see kops_strict()."""
         if strict:
             self._library.kops_strict(1)
-        pointers = (_Tensors * max(1, len(tensors)))(*(c.pointer(tensor) for tensor in tensors))
-        count, out = c.c_int(), _Tensors()
-        message = self._library.kops_call(number, values, pointers, c.byref(out), c.byref(count), c.byref(result))
-        if message is None:
-            return out, None
-        return out, (self._library.kops_error_type().decode(), message.decode("utf-8", "replace"))
+        pointers = (c.c_void_p * len(tensors))(*map(c.addressof, tensors))
+        at = c.addressof(result)
+        message = self._library.kops_call(number, values, pointers, at, at + Result.count.offset, at + Result.value.offset)
+        return None if message is None else (self._library.kops_error_type().decode(), message.decode("utf-8", "replace"))

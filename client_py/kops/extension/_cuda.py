@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import Unsupported
@@ -29,10 +29,9 @@ _THREADS, _MULTIPROCESSORS, _PER_MULTIPROCESSOR = 39, 16, 106
 class Cuda:
     """What a call has told the CUDA runtime: the error that nobody has asked for, and attributes of the next launch."""
 
-    def __init__(self) -> None:
-        self.number = SUCCESS
-        self._what = ""
-        self._attributes: dict[str, Any] = {}
+    number = SUCCESS
+    _what = ""
+    _attributes: Mapping[str, Any] = {}
 
     def set(self, number: int, what: str) -> None:
         """Keeps an error, and what had it."""
@@ -50,11 +49,11 @@ class Cuda:
 
     def attribute(self, name: str, *values: int) -> None:
         if name == "cudaLaunchAttributeCooperative":
-            self._attributes["cooperative"] = bool(values[0])
+            self._attributes = {**self._attributes, "cooperative": bool(values[0])}
         elif name == "cudaLaunchAttributeClusterDimension":
-            self._attributes["cluster"] = values
+            self._attributes = {**self._attributes, "cluster": values}
 
-    def take_attributes(self) -> dict[str, Any]:
+    def take_attributes(self) -> Mapping[str, Any]:
         made, self._attributes = self._attributes, {}
         return made
 
@@ -101,9 +100,10 @@ def _on_device(address: int, size: int) -> Any:
     place = _memory.find(address, inside=True)
     if place is None:
         return None
-    if place.offset + size > place.held.size:
+    held, offset, most = place
+    if offset + size > most:
         raise BadAddress
-    return place.held.framework.bytes_of(place.held.value, place.offset, size)
+    return held.framework.bytes_of(held.value, offset, size)
 
 
 def _bytes(call: Any, address: int, size: int) -> Any:

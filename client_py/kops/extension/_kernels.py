@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import re
 import struct
@@ -93,7 +92,8 @@ CPU, GPU, HERE = "cpu", "gpu", "here"  # memory that an argument is in; HERE: an
 
 
 class _Argument:
-    """How an argument's bytes become what a launch takes: `read` answers the value and its memory, None for a number's."""
+    """How an argument becomes what a launch takes. `form`: its bytes for `struct`. `read`, where it may hold an address, answers the value
+    and its memory."""
 
     def __init__(self, entry: str, i: int, type: Type) -> None:
         text = type.text.decode()
@@ -105,14 +105,14 @@ class _Argument:
             self._init_pointer(name)
         elif kind in "iu":
             dtype = "bool" if self.type == "bool" else _INTEGERS[kind][size.bit_length() - 1]
-            self.param, self._signed, self.read = Param(name, "scalar", dtype), kind == "i", self._integer
+            self.param, self.form = Param(name, "scalar", dtype), ("BHIQ" if kind == "u" else "bhiq")[size.bit_length() - 1]
         elif kind == "f" and size in (4, 8):
-            dtype, form = ("f32", "<f") if size == 4 else ("f64", "<d")
-            self.param, self._form, self.read = Param(name, "scalar", dtype), form, self._float
+            dtype, self.form = ("f32", "f") if size == 4 else ("f64", "d")
+            self.param = Param(name, "scalar", dtype)
         else:
-            self.param, self.read = Param(name, "scalar", "u8", lanes=size), self._structure
+            self.param, self.form, self.read = Param(name, "scalar", "u8", lanes=size), f"{size}s", self._structure
 
-    read: Callable[[bytes], tuple[Any, str | None]]
+    read: Callable[[Any], tuple[Any, str | None]] | None = None
 
     def _init_pointer(self, name: str) -> None:
         base, _, rest = self.type.rpartition("*")
@@ -121,61 +121,50 @@ class _Argument:
         found = type_of(_WORDS.sub(" ", base).split(), False)
         dtype = found.dtype if found is not None else "u8"
         kind = "in" if re.search(r"\bconst\b", base) else "inout"
-        self.param, self._dtype, self._align = Param(name, kind, dtype, strided=True), NAMES[dtype], DTYPES[dtype]
+        self.param, self._dtype, self.align = Param(name, kind, dtype, strided=True), NAMES[dtype], DTYPES[dtype]
         self.as_bytes = Param(name, kind, "u8", strided=True)
-        self.read = self._pointer
-
-    def _integer(self, data: bytes) -> tuple[Any, None]:
-        return int.from_bytes(data, "little", signed=self._signed), None
-
-    def _float(self, data: bytes) -> tuple[Any, None]:
-        return struct.unpack(self._form, data)[0], None
+        self.form, self.read = "Q", self._pointer
 
     def _structure(self, data: bytes) -> tuple[Any, str | None]:
         """A structure may hold the address of a tensor, but not of one in the memory of the CPU: the interpreter has its own there."""
         words = (int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) - 7, 8))
         places = [place for word in words if word and (place := _memory.find(word, inside=True)) is not None]
-        if any(place.held.framework.on_cpu(place.held.value) for place in places):
+        if any(held.framework.on_cpu(held.value) for held, _, _ in places):
             raise Unsupported(
                 f"{self.what} holds the address of a tensor, which means nothing where the kernel runs: pass the pointer as an argument of "
                 "its own"
             )
         return data if len(data) > 1 else data[0], HERE if places else None
 
-    def _pointer(self, data: bytes) -> tuple[Any, str | None]:
-        address = int.from_bytes(data, "little")
+    def _pointer(self, address: int) -> tuple[Any, str | None]:
         if not address:
             return None, None
         place = _memory.find(address)
         if place is None:
             why = f"{self.what} is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot use it"
             raise BadArgument(why, self.key)
-        held, offset = place
+        held, offset, size = place
         if held.host:
             raise BadArgument(f"{self.what} points into a tensor in the memory of the CPU: move it to the GPU first", self.key)
         framework = held.framework
         memory = CPU if framework.on_cpu(held.value) else GPU
-        if not offset and held.whole_dtype == self._dtype:
+        if not offset and framework.whole_dtype(held.value, size) == self._dtype:
             return held.value, memory
-        value = framework.bytes_of(held.value, offset, held.size - offset)
-        return value if offset % self._align else framework.viewed(value, self._dtype), memory
+        value = framework.bytes_of(held.value, offset, size - offset)
+        return value if offset % self.align else framework.viewed(value, self._dtype), memory
 
-    def reaching_back(self, data: bytes, value: Any) -> Any:
+    def reaching_back(self, given: Any, value: Any) -> Any:
         """A pointer for the interpreter: with what lies before it in its storage, since C++ may step back."""
-        place = _memory.find(int.from_bytes(data, "little")) if self.as_bytes is not None and value is not None else None
-        if place is None or not place.offset:
+        place = _memory.find(given) if self.as_bytes is not None and value is not None else None
+        if place is None or not place[1]:
             return value
-        whole = numpy.frombuffer((ctypes.c_uint8 * place.held.size).from_address(place.held.start), numpy.uint8)
-        array = whole[place.offset :] if place.offset % self._align else _numpy.viewed(whole[place.offset :], self._dtype)
+        held, offset, size = place
+        whole = numpy.frombuffer((ctypes.c_uint8 * size).from_address(held.place()[0]), numpy.uint8)
+        array = whole[offset:] if offset % self.align else _numpy.viewed(whole[offset:], self._dtype)
         if not array.size:
             return value
         array.flags.writeable = value.flags.writeable if _numpy.is_tensor(value) else True
-        return numpy.lib.stride_tricks.as_strided(array, (2, len(array)), (-place.offset, array.itemsize))
-
-    def param_of(self, data: bytes) -> Param:
-        """The parameter for an argument with these bytes."""
-        unaligned = self.as_bytes is not None and int.from_bytes(data, "little") % self._align
-        return self.as_bytes if unaligned and self.as_bytes is not None else self.param
+        return numpy.lib.stride_tricks.as_strided(array, (2, len(array)), (-offset, array.itemsize))
 
 
 class _Plan:
@@ -186,6 +175,9 @@ class _Plan:
         if "?" in self.entry:
             raise Unsupported(f"the kernel {self.entry.replace('?', '')}: a template's argument of this type has no name in device code")
         self.arguments = [_Argument(self.entry, i, type) for i, type in enumerate(types)]
+        self.bytes = struct.Struct("=" + "".join([one.form for one in self.arguments]))
+        self.readers = [(i, one.read) for i, one in enumerate(self.arguments) if one.read is not None]
+        self.pointers = [(i, one.align) for i, one in enumerate(self.arguments) if one.as_bytes is not None]
         self.forms: dict[Any, Any] = {}
 
 
@@ -268,34 +260,42 @@ class Kernels:
         return Form(self.client, code, entry, params, Geometry(None, None, 0, None, cooperative), True, self.fallback)
 
     def launch(
-        self, name: str, types: tuple[Type, ...], data: Sequence[bytes], dims: Sequence[int], shared: int, stream: int, usual_stream: int,
-        cooperative: bool = False, cluster: tuple[int, ...] | None = None,
+        self, name: bytes, types: tuple[Type, ...], data: bytes, grid: tuple[int, ...], block: tuple[int, ...], shared: int,
+        stream: int, usual_stream: Callable[[], int], cooperative: bool = False, cluster: tuple[int, ...] | None = None,
     ) -> int:  # fmt: skip
-        """Launches a kernel. `data`: the bytes of its arguments. Returns a number of cudaError_t."""
-        threads = dims[3] * dims[4] * dims[5]
-        if not (0 < threads <= MOST_THREADS and all(0 < size <= most for size, most in zip(dims, MOST_BLOCKS)) and dims[5] <= 64):
+        """Launches a kernel. `data`: the bytes of its arguments, one behind another. Returns a number of cudaError_t."""
+        (x, y, z), (most_x, most_y, most_z) = grid, MOST_BLOCKS
+        if not (0 < x <= most_x and 0 < y <= most_y and 0 < z <= most_z):
+            return INVALID_CONFIGURATION
+        if not (0 < block[0] * block[1] * block[2] <= MOST_THREADS and block[2] <= 64):
             return INVALID_CONFIGURATION
         with self._lock:
             plan = self._plans.get((name, types))
             if plan is None:
                 if len(self._plans) >= PLANS_MOST:
                     self._plans.clear()
-                plan = self._plans[name, types] = _Plan(name, types)
-            key = cooperative, tuple([one.param_of(bits) is one.param for one, bits in zip(plan.arguments, data)])
-            form = plan.forms.get(key)
+                plan = self._plans[name, types] = _Plan(name.decode(), types)
+            given = plan.bytes.unpack(data)
+            unaligned = tuple([i for i, align in plan.pointers if given[i] % align])
+            form = plan.forms.get((cooperative, unaligned))
             if form is None:
-                params = tuple(one.param_of(bits) for one, bits in zip(plan.arguments, data))
-                form = plan.forms[key] = self._form(plan, params, cooperative)
-        read = [one.read(bits) for one, bits in zip(plan.arguments, data)]
-        values, memory = [value for value, _ in read], {where for _, where in read}
-        how: dict[str, Any] = {"grid": tuple(dims[:3]), "block": tuple(dims[3:6]), "shared": shared, "cluster": cluster}
-        if self.fallback == "interpret" and not memory & {GPU, HERE}:
-            reaching = [one.reaching_back(bits, value) for one, bits, value in zip(plan.arguments, data, values)]
+                params = tuple((i in unaligned and one.as_bytes) or one.param for i, one in enumerate(plan.arguments))
+                form = plan.forms[cooperative, unaligned] = self._form(plan, params, cooperative)
+        values, memory = list(given), []
+        for i, read in plan.readers:
+            values[i], where = read(given[i])
+            memory.append(where)
+        how: dict[str, Any] = {"grid": grid, "block": block, "shared": shared, "cluster": cluster}
+        if self.fallback == "interpret" and GPU not in memory and HERE not in memory:
+            reaching = [one.reaching_back(*both) for one, *both in zip(plan.arguments, given, values)]
             self._interpret(form, reaching, how)
             return 0
         if HERE in memory:
             how["where"] = "here"
-        with on_stream(stream) if stream and stream != usual_stream else contextlib.nullcontext():
+        if not stream or stream == usual_stream():
+            form(*values, **how)
+            return 0
+        with on_stream(stream):
             form(*values, **how)
         return 0
 
@@ -318,9 +318,9 @@ class SeveralKernels:
     def check(self) -> list[str]:
         return [name for kernels in self._all for name in kernels.check()]
 
-    def launch(self, name: str, *arguments: Any, **how: Any) -> int:
+    def launch(self, name: bytes, *arguments: Any, **how: Any) -> int:
         """As `Kernels.launch`, of the source that has the kernel."""
-        entry = device_name(name).partition("<")[0]
+        entry = device_name(name.decode()).partition("<")[0]
         own = [i for i, names in enumerate(self._own) if entry in names]
         if len(own) > 1:
             both = " and ".join(self._sources[i] for i in own)

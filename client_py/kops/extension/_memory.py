@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 RECENT = 16  # tensors that were released: a pointer into one may still be on its way to a launch
 _ids = itertools.count(1)
@@ -28,23 +27,21 @@ _recent = _Recent()
 class Held:
     """A tensor in C++. `host`: C++ is told that it is in the memory of the CPU."""
 
-    __slots__ = ("count", "framework", "host", "size", "start", "value", "whole_dtype")
+    __slots__ = ("count", "framework", "host", "storage", "value")
 
     def __init__(self, value: Any, framework: Any, host: bool) -> None:
         self.value, self.framework, self.host, self.count = value, framework, host, 1
-        self.renew()
+        self.storage: tuple[int, int] | None = None  # its address and bytes, found when a pointer is looked up
 
-    def renew(self) -> None:
-        """Finds the storage, which a function may have changed. `whole_dtype`: the name of the dtype where the tensor is all of it."""
-        self.start, self.size = self.framework.storage(self.value)
-        self.whole_dtype = self.framework.whole_dtype(self.value, self.size)
+    def place(self) -> tuple[int, int]:
+        """The address of the storage, and its bytes."""
+        found = self.storage
+        if found is None:
+            found = self.storage = self.framework.storage(self.value)
+        return found
 
 
-class Place(NamedTuple):
-    """A pointer as a tensor, and the byte of its storage."""
-
-    held: Held
-    offset: int
+Place = tuple[Held, int, int]  # a pointer as a tensor, the byte of its storage, and how many that has
 
 
 def hold(value: Any, framework: Any, host: bool) -> int:
@@ -54,7 +51,7 @@ def hold(value: Any, framework: Any, host: bool) -> int:
         found = _held.get(number)
         if found is not None and found.host == host:
             found.count += 1
-            found.renew()
+            found.storage = None  # a function may have changed it
             return number
         number = next(_ids)
         _held[number] = Held(value, framework, host)
@@ -97,27 +94,23 @@ _allocated: dict[int, Held] = {}
 
 def allocate(value: Any, framework: Any) -> int:
     made = Held(value, framework, False)
-    _allocated[made.start] = made
-    return int(made.start)
+    start = made.place()[0]
+    _allocated[start] = made
+    return start
 
 
 def free(address: int) -> bool:
     return _allocated.pop(address, None) is not None
 
 
-def _all() -> Iterator[Held]:
-    yield from list(_held.values())
-    yield from list(_allocated.values())
-    yield from reversed(_recent.held)
-
-
 def find(address: int, inside: bool = False) -> Place | None:
     """The tensor whose storage an address is in, or, unless it has to be inside, right behind."""
     behind = None
-    for one in _all():
-        offset = address - one.start
-        if 0 <= offset < one.size:
-            return Place(one, offset)
-        if offset == one.size and not inside and behind is None:
-            behind = Place(one, offset)
+    for one in (*_held.values(), *_allocated.values(), *reversed(_recent.held)):
+        start, size = one.storage or one.place()
+        offset = address - start
+        if 0 <= offset < size:
+            return one, offset, size
+        if offset == size and not inside and behind is None:
+            behind = one, offset, size
     return behind

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes as c
+import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from .. import BadArgument
@@ -24,21 +26,22 @@ _EXCEPTIONS = {
 class Call:
     """One call of a function of C++."""
 
+    failure: tuple[BaseException, str] | None = None  # of the last callback that failed, and what C++ was told
+    refused: Exception | None = None  # of a function of the CUDA runtime
+    scalars: Any = None  # memory of the last number that was returned
+    results: Any = None  # and of the last tensors, where they are many
+
     def __init__(self, kernels: Kernels | SeveralKernels, framework: Any, on_cpu: bool) -> None:
         self.kernels, self.framework = kernels, framework
         self.on_cpu = on_cpu  # tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them
-        self.failure: tuple[BaseException, str] | None = None  # of the last callback that failed, and what C++ was told
-        self.refused: Exception | None = None  # of a function of the CUDA runtime
         self.cuda = Cuda()
-        self.scalars: list[Any] = []  # memory of the last number that was returned
-        self.results: Any = None  # and of the last tensors, where they are many
 
     def is_host(self, value: Any) -> bool:
         return not self.on_cpu and self.framework.on_cpu(value)
 
 
 _thread = threading.local()
-_messages: dict[int, Any] = {}  # by thread: one of C++ has no threading.local() that outlives a callback
+_messages: dict[int, Any] = {}  # by thread, the last: one of C++ has no threading.local() that outlives a callback
 
 
 def _current() -> Call:
@@ -48,11 +51,10 @@ def _current() -> Call:
     return call
 
 
-def _guarded(function: Callable[..., Any], failed: Any = None) -> Callable[..., Any]:
-    """A callback. An exception becomes the message that C++ asks for next."""
+def _guarded(function: Callable[..., Any], failed: int = 1) -> Callable[..., Any]:
+    """A callback. It answers `failed` where an exception has become the message that C++ asks for next."""
 
     def run(*arguments: Any) -> Any:
-        _messages.pop(threading.get_ident(), None)
         try:
             return function(*arguments)
         except BaseException as error:
@@ -70,43 +72,43 @@ def describe(into: Tensor, value: Any, call: Call, host: bool) -> None:
     """Fills what C++ knows of a tensor, and gives C++ a reference."""
     framework = call.framework
     dtype, index, address, sizes, strides, requires_grad = framework.described(value)
-    if len(sizes) > _abi.DIMS:
-        raise BadArgument(f"a tensor of {len(sizes)} dimensions; an extension takes {_abi.DIMS}")
-    into.dtype, into.ndim, into.data, into.requires_grad = dtype, len(sizes), address, requires_grad
-    into.device_type, into.device_index = (0, -1) if host else (1, index)
-    into.sizes[: len(sizes)], into.strides[: len(sizes)] = sizes, strides
-    if host or call.on_cpu:
-        into.flags = _abi.READABLE
-    into.id = _memory.hold(value, framework, host)
+    ndim = len(sizes)
+    if ndim > _abi.DIMS:
+        raise BadArgument(f"a tensor of {ndim} dimensions; an extension takes {_abi.DIMS}")
+    device = (0, -1) if host else (1, index)
+    flags = _abi.READABLE if host or call.on_cpu else 0
+    number = _memory.hold(value, framework, host)
+    _abi.DESCRIPTIONS[ndim].pack_into(into, 0, number, dtype, *device, ndim, requires_grad, flags, address, *sizes, *strides)
 
 
-def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> None:
-    if name == b"retain":
-        _memory.retain(out[0].id)
-        return
+@lru_cache(maxsize=1024)
+def _words(name: bytes) -> list[str]:
+    return name.decode().split()
+
+
+def _op(name: bytes, values: Any, n: int, out: Any, count: Any, scalar: Any) -> int:
     call = _current()
-    words = name.decode().split()
-    known: dict[int, bool] = {}  # whether an argument is the host's, by what it is
-    hosts: list[bool] = []
+    function, *keywords = _words(name)
+    used: list[_memory.Held] = []
 
     def tensor(number: int) -> Any:
         if not number:
             return None
-        held = _memory.held(number)
-        hosts.append(held.host)
-        known[id(held.value)] = held.host
-        return held.value
+        used.append(_memory.held(number))
+        return used[-1].value
 
-    arguments = [_abi.read(values[i], tensor) for i in range(n)]
-    device = _device_of(words[0], arguments)
+    arguments = [_abi.READERS[(value := values[i]).tag](value, tensor) for i in range(n)]
+    device = _device_of(function, arguments)
     if call.on_cpu and device:
-        words[0] = "cpu" if words[0] == "cuda" else words[0]
+        function = "cpu" if function == "cuda" else function
         arguments = [_on_cpu(argument) for argument in arguments]
-    plain = len(arguments) - len(words) + 1
-    named = dict(zip(words[1:], arguments[plain:]))
-    made = call.framework.call(words[0], arguments[:plain], named)
-    host = all(hosts) if device is None else device == 0  # as torch: without a device and tensors it is the CPU
-    _answer(call, made, host, known if device is None else {}, out, count, scalar)
+    plain = n - len(keywords)
+    made = call.framework.call(function, arguments[:plain], dict(zip(keywords, arguments[plain:])))
+    if device is None:  # as torch: without a device and tensors it is the CPU
+        _answer(call, made, all([held.host for held in used]), used, out, count, scalar)
+    else:
+        _answer(call, made, device == 0, (), out, count, scalar)
+    return 0
 
 
 _CPU = _abi.Device(0, -1)
@@ -124,14 +126,16 @@ def _device_of(name: str, arguments: Sequence[Any]) -> int | None:
     if name in ("cpu", "cuda"):
         return int(name == "cuda")
     for argument in arguments:
-        if isinstance(argument, _abi.Device):
-            return argument.type
-        if isinstance(argument, _abi.Options) and argument.device is not None:
-            return argument.device[0]
+        kind = type(argument)
+        if kind is _abi.Device:
+            return int(argument.type)
+        if kind is _abi.Options and argument.device is not None:
+            return int(argument.device.type)
     return None
 
 
-def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any, count: Any, scalar: Any) -> None:
+def _answer(call: Call, made: Any, host: bool, used: Sequence[_memory.Held], out: Any, count: Any, scalar: Any) -> None:
+    """`used`: arguments, of which a result may be one: it stays the host's or not."""
     framework = call.framework
     if made is None:
         return
@@ -145,24 +149,31 @@ def _answer(call: Call, made: Any, host: bool, known: dict[int, bool], out: Any,
             if one is None:  # an undefined tensor
                 out[i].id = 0
                 continue
-            real = not call.on_cpu and framework.on_cpu(one)
-            describe(out[i], one, call, known.get(id(one), host or real))
+            known = [held.host for held in used if held.value is one]
+            describe(out[i], one, call, known[-1] if known else host or call.is_host(one))
         count[0] = len(made)
     else:
-        call.scalars.clear()
+        call.scalars = []
         _abi.write(scalar[0], made, call.scalars)
 
 
-def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments: Any, n: int) -> None:
+@lru_cache(maxsize=1024)
+def _types(sizes: tuple[int, ...], kinds: tuple[int, ...], texts: tuple[int, ...]) -> tuple[Type, ...]:
+    """Types of a kernel's arguments. Their texts stay where they are, since a library stays loaded."""
+    return tuple(Type(c.string_at(text), kind, size) for text, kind, size in zip(texts, kinds, sizes))
+
+
+def _launch(kernel: bytes, dims: Any, shared: int, stream: int | None, arguments: Any, n: int) -> int:
     call = _current()
-    given = arguments[:n]
-    types = tuple([Type(one.type, one.kind, one.size) for one in given])
-    data = [c.string_at(one.data, one.size) for one in given]
-    usual = call.framework.stream()
-    attributes = call.cuda.take_attributes()
-    name = kernel.decode()
-    error = call.kernels.launch(name, types, data, dims[:6], shared, stream or 0, usual, **attributes)
-    call.cuda.set(error, f"{device_name(name)} with a grid of {tuple(dims[:3])} and blocks of {tuple(dims[3:6])}")
+    fields = struct.unpack(_abi.ARGUMENT * n, c.string_at(arguments, n * c.sizeof(_abi.Argument)))
+    sizes = fields[1::4]
+    types = _types(sizes, fields[2::4], fields[3::4])
+    data = c.string_at(fields[0], sum(sizes)) if n else b""
+    grid, block, attributes = tuple(dims[:3]), tuple(dims[3:6]), call.cuda.take_attributes()
+    error = call.kernels.launch(kernel, types, data, grid, block, shared, stream or 0, call.framework.stream, **attributes)
+    if error:
+        call.cuda.set(error, f"{device_name(kernel.decode())} with a grid of {grid} and blocks of {block}")
+    return 0
 
 
 def _cuda(name: bytes, values: Any, n: int, out: Any) -> int:
@@ -186,6 +197,7 @@ def _table() -> Table:
     table = Table.from_address(malloc(c.sizeof(Table)))
     table.op, table.release = _abi.OP(_guarded(_op)), _abi.RELEASE(_memory.release)
     table.launch, table.cuda, table.error = _abi.LAUNCH(_guarded(_launch)), _abi.CUDA(_guarded(_cuda, 999)), _abi.ERROR(_error)
+    table.retain = _abi.RELEASE(_memory.retain)
     return table
 
 
@@ -209,9 +221,11 @@ class NoMatch(TypeError):
     """The arguments of a call are not those of a function."""
 
 
-def positional(definition: Definition, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+def positional(definition: Definition, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Sequence[Any]:
     """All arguments in order. Raises NoMatch."""
     parameters = definition.parameters
+    if len(arguments) == len(parameters) and not named:
+        return arguments
     if len(arguments) > len(parameters):
         raise NoMatch(f"{definition.name}() takes {len(parameters)} arguments, not {len(arguments)}")
     made = list(arguments)
@@ -229,11 +243,12 @@ def positional(definition: Definition, arguments: tuple[Any, ...], named: Mappin
 
 
 def _framework_of(values: Sequence[Any]) -> Any:
-    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,))]
-    if any(_torch.is_tensor(value) for value in flat):
+    if any(map(_torch.is_tensor, values)):
         return _torch
-    if any(_numpy.is_tensor(value) for value in flat):
-        return _numpy
+    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else (value,))]
+    for framework in (_torch, _numpy):
+        if any(map(framework.is_tensor, flat)):
+            return framework
     return _torch if "torch" in sys.modules else _numpy
 
 
@@ -263,11 +278,11 @@ class _Arguments:
         return len(self.tensors) - 1
 
     def _write(self, into: Value, value: Any) -> None:
-        framework = self.call.framework
-        value = _numpy.plain(value)
-        if framework.is_tensor(value):
+        if self.call.framework.is_tensor(value):
             into.tag, into.i = _abi.TENSOR, self._tensor(value)
-        elif isinstance(value, (list, tuple, range)):
+            return
+        value = _numpy.plain(value)
+        if isinstance(value, (list, tuple, range)):
             self._write_list(into, [_numpy.plain(one) for one in value])
         elif value is None or isinstance(value, (int, float, str, complex)):
             _abi.write(into, value, self.keep)
@@ -294,8 +309,6 @@ def _counts_as_gpu(framework: Any, values: Sequence[Any], kernels: Kernels | Sev
 
 def implementations(definitions: Sequence[Definition], given: Sequence[Any], kernels: Kernels | SeveralKernels) -> Sequence[Definition]:
     """Those for the device of a call. Where tensors of the CPU count as a GPU's, implementations for the CPU come last."""
-    if not any(definition.key or definition.is_declaration for definition in definitions):
-        return definitions
     framework = _framework_of(given)
     counts = _counts_as_gpu(framework, given, kernels)
     device = "CUDA" if counts or framework.on_gpu(given) else "CPU"
@@ -312,13 +325,13 @@ def invoke(library: Library, definition: Definition, values: Sequence[Any], kern
     framework = _framework_of(values)
     call = Call(kernels, framework, definition.key != "CPU" and _counts_as_gpu(framework, values, kernels))
     made = _Arguments(call, values)
-    result = Value()
+    result = _abi.Result()
     before, _thread.call = getattr(_thread, "call", None), call
     try:
-        out, failed = library.call(definition.number, made.values, made.tensors, result, strict)
+        failed = library.call(definition.number, made.values, made.tensors, result, strict)
         if failed is not None:
             _fail(call, *failed)
-        value = _abi.read(result, lambda index: _taken(out[index].id))
+        value = _abi.read(result.value, lambda index: _taken(result.out[index].id))
         if call.refused is not None:
             raise call.refused
         call.cuda.check()

@@ -31,7 +31,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def on_cpu(value: Any) -> bool:
-    return bool(value.device.type == "cpu")
+    return bool(value.is_cpu)
 
 
 def on_gpu(values: Sequence[Any]) -> bool:
@@ -70,7 +70,7 @@ def described(value: Any) -> tuple[int, int, int, Sequence[int], Sequence[int], 
     """Dtype, index of the device, address, sizes, strides in elements, whether it requires a gradient."""
     if value.layout is not _torch().strided:
         raise Unsupported("a sparse tensor: pass a dense one")
-    return dtype_number(value), value.device.index or 0, value.data_ptr(), value.shape, value.stride(), value.requires_grad
+    return _number_of(value.dtype), max(value.get_device(), 0), value.data_ptr(), value.shape, value.stride(), value.requires_grad
 
 
 def storage(value: Any) -> tuple[int, int]:
@@ -117,7 +117,8 @@ def _on_gpu() -> bool:
 
 
 def stream() -> int:
-    return int(_torch().cuda.current_stream().cuda_stream) if _on_gpu() and _torch().cuda.is_initialized() else 0
+    torch = _torch()
+    return int(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())) if torch.cuda.is_initialized() else 0
 
 
 def properties() -> Any:
@@ -170,14 +171,15 @@ def _device(device: Device | None) -> Any:
 
 
 def _converted(value: Any) -> Any:
-    torch = _torch()
-    if isinstance(value, Dtype):
-        return getattr(torch, _DTYPES[value])
-    if isinstance(value, Format):
-        return getattr(torch, _FORMATS[value])
-    if isinstance(value, Device):
-        return _device(value)
-    return tuple(map(_converted, value)) if isinstance(value, (list, tuple)) and not isinstance(value, (Slice, Options)) else value
+    convert = _CONVERSIONS.get(type(value))
+    return value if convert is None else convert(value)
+
+
+_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
+    Dtype: lambda value: getattr(_torch(), _DTYPES[value]), Format: lambda value: getattr(_torch(), _FORMATS[value]),
+    Device: lambda value: _device(value), list: lambda value: tuple(map(_converted, value)),
+    tuple: lambda value: tuple(map(_converted, value)),
+}  # fmt: skip
 
 
 def returned(value: Any) -> Any:
@@ -235,7 +237,7 @@ def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = Non
     if place is None:
         flat = of_buffer((ctypes.c_uint8 * size).from_address(address))
     else:
-        flat = bytes_of(place.held.value, place.offset, size)
+        flat = bytes_of(place[0].value, place[1], size)
     return flat[:size].view(dtype).as_strided(tuple(sizes), tuple(steps))
 
 
@@ -269,6 +271,9 @@ _OWN: dict[str, Callable[..., Any]] = {
     "manual_seed": lambda seed: _torch().manual_seed(seed) and None,
     "pin_memory": lambda self, *_: self, "is_pinned": lambda self, *_: self.is_pinned(),
 }  # fmt: skip
+# Functions that torch's own binding runs as C++ does, and sooner, where the call gives a device: else torch's default may be another. Those
+# with `_like` always have one.
+_MADE_SOONER = ("empty", "ones", "zeros")
 _MORE = ("bitwise_not", "contiguous", "detach", "item", "neg", "scalar_tensor")
 
 
@@ -279,11 +284,11 @@ def _allowed() -> frozenset[str]:
 
 
 @cache
-def _function(name: str) -> Any:
+def _function(name: str, is_sooner: bool = False) -> Any:
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     if name not in _allowed() and plain not in _allowed():
         raise Unsupported(f"{name}() of torch is not among the functions that an extension may call")
-    found = getattr(_torch().ops.aten, name, None)
+    found = getattr(_torch()._C._VariableFunctions if is_sooner else _torch().ops.aten, name, None)
     if found is None:
         raise Unsupported(f"this torch has no function {name}()")
     return found
@@ -294,8 +299,16 @@ def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     own = _OWN.get(name)
     if own is not None:
         return own(*arguments, **named)
-    options = next((value for value in (*arguments, *named.values()) if isinstance(value, Options)), None)
-    keywords = {} if options is None else _of_options(options)
-    keywords |= {key: _converted(value) for key, value in named.items() if value is not None and not isinstance(value, Options)}
-    made = _function(name)(*(_converted(value) for value in arguments if not isinstance(value, Options)), **keywords)
-    return made.requires_grad_() if options is not None and options.requires_grad else made
+    keywords: dict[str, Any] = {}
+    needs_gradient = False
+    for value in (*arguments, *named.values()):
+        if type(value) is Options:
+            arguments = [one for one in arguments if one is not value]
+            keywords, needs_gradient = _of_options(value), value.requires_grad
+    for key, value in named.items():
+        if value is not None and type(value) is not Options:
+            keywords[key] = _converted(value)
+    plain = name.removesuffix("_like")
+    is_sooner = plain in _MADE_SOONER and (plain != name or "device" in keywords)
+    made = _function(name, is_sooner)(*map(_converted, arguments), **keywords)
+    return made.requires_grad_() if needs_gradient else made

@@ -60,12 +60,10 @@ static std::string text_of(const KopsValue &value)
         return std::to_string(value.i);
     }
 }
-static void op(const char *name, const KopsValue *args, int n, KopsTensor *out, int *nout, KopsValue *scalar)
+static int op(const char *name, const KopsValue *args, int n, KopsTensor *out, int *nout, KopsValue *scalar)
 {
-    if (!strcmp(name, "retain")) {
-        retained++;
-        return;
-    }
+    if (!strcmp(name, "atan2"))
+        return 1;
     calls += std::string(name) + "(";
     for (int i = 0; i < n; i++)
         calls += (i ? ", " : "") + text_of(args[i]);
@@ -73,39 +71,45 @@ static void op(const char *name, const KopsValue *args, int n, KopsTensor *out, 
     bool pair = !strcmp(name, "max") || !strcmp(name, "topk");
     *nout = 0;
     if (!strcmp(name, "grad"))
-        return;
+        return 0;
     if (!strcmp(name, "grad_mode")) {
         scalar->tag = KOPS_BOOL, scalar->i = 1;
-        return;
+        return 0;
     }
     if (!strcmp(name, "text")) {
         scalar->tag = KOPS_STRING, scalar->n = 2, scalar->p = "ab";
-        return;
+        return 0;
     }
     if (!strcmp(name, "item")) {
         scalar->tag = KOPS_FLOAT, scalar->d = 2.5;
-        return;
+        return 0;
     }
     if (!strcmp(name, "unbind")) {
         static KopsTensor many[100];
         for (*nout = 0; *nout < 100; ++*nout)
             many[*nout] = described(100 + *nout, {3}, {1});
         scalar->p = many;
-        return;
+        return 0;
     }
     for (*nout = 0; *nout < (pair ? 2 : 1); ++*nout)
         out[*nout] = described(100 + *nout, {3, 2}, {2, 1});
+    return 0;
+}
+static void retain(int64_t)
+{
+    retained++;
 }
 static void release(int64_t)
 {
     released++;
 }
-static void launch(const char *kernel, const uint32_t *dims, uint64_t shared, void *, const KopsArg *args, int n)
+static int launch(const char *kernel, const uint32_t *dims, uint64_t shared, void *, const KopsArg *args, int n)
 {
     calls += c10::str(std::string(kernel).find("scale") != std::string::npos ? "scale" : kernel, "<", dims[0], ",",
                       dims[1], ",", dims[3], ",", shared, ">(");
     for (int i = 0; i < n; i++)
         calls += c10::str((char)args[i].kind, args[i].size, i + 1 < n ? " " : ") ");
+    return 0;
 }
 static int runtime(const char *name, const KopsValue *args, int n, int64_t *out)
 {
@@ -119,7 +123,7 @@ static int runtime(const char *name, const KopsValue *args, int n, int64_t *out)
 }
 static const char *error()
 {
-    return nullptr;
+    return "refused";
 }
 static bool called(const char *expected)
 {
@@ -172,6 +176,7 @@ TORCH_LIBRARY(lib, m)
 TORCH_LIBRARY_IMPL(lib, CPU, m)
 {
     m.impl("f", [](const at::Tensor &x) { return x; });
+    m.impl("g", [](at::Tensor x) { return x; });
 }
 
 static void tensors()
@@ -202,6 +207,7 @@ static void tensors()
     calls.clear();
     at::Tensor y = x + t * 2;
     EXPECT(called("mul(t2, 2) add alpha(t1, t100, 1)"));
+    EXPECT_ERROR(x.atan2(t), "refused");
     y = x.add(t, 3);
     EXPECT(called("add alpha(t1, t2, 3)"));
     y = torch::empty({2, (int)x.size(1)}, x.options().dtype(torch::kHalf));
@@ -406,7 +412,7 @@ static void numbers()
 
 static void binding()
 {
-    EXPECT(kops_count() == 7 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
+    EXPECT(kops_count() == 8 && std::string(kops_def_name(0)) == "two" && std::string(kops_def_doc(0)) == "Doc.");
     EXPECT(std::string(kops_def_name(5)) == "lib::f" && std::string(kops_def_signature(5)) == "f(Tensor x) -> Tensor");
     EXPECT(std::string(kops_def_name(6)) == "lib::f@CPU");
     KopsValue value;
@@ -452,6 +458,9 @@ static void binding()
     KopsValue tensor = {KOPS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
     x.sizes[0] = 1;
     EXPECT(!kops_call(2, &tensor, given, &out, &count, &value) && value.d == 5);
+    released = retained = 0;
+    EXPECT(!kops_call(6, &tensor, given, &out, &count, &value) && retained == 1 && released == 1);
+    EXPECT(!kops_call(7, &tensor, given, &out, &count, &value) && retained == 1 && released == 1); // handed on
     args[0] = KopsValue{};
     EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
     KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
@@ -463,7 +472,7 @@ static void binding()
 
 int main()
 {
-    KopsTable table = {op, release, launch, runtime, error};
+    KopsTable table = {op, release, launch, runtime, error, retain};
     kops_open(&table);
     tensors();
     types();

@@ -5,7 +5,7 @@
 //
 // Tensors are counted by id. The module owns one reference of each tensor that a call of the table's op() returned and
 // of each tensor argument of kops_call() that it has marked as taken, and gives it back by release(). Results of
-// kops_call() carry a reference that then is the runtime's, taken by op("retain").
+// kops_call() carry a reference that then is the runtime's, taken by retain().
 #pragma once
 #include <cstdint>
 
@@ -56,7 +56,7 @@ struct KopsValue {
     const void *p;
 };
 
-// An argument of a kernel, as the kernel's stub received it.
+// An argument of a kernel, as the kernel's stub received it. The bytes of a launch's arguments lie one behind another.
 struct KopsArg {
     const void *data;
     uint64_t size;
@@ -68,16 +68,17 @@ struct KopsTable {
     // Computes on tensors. `name` is the function's in torch, then, each behind a space, the names of the last
     // arguments as far as torch takes them only by name: "add alpha" has the values self, other, alpha. The tensors of
     // the result go to out, or, where they are more than KOPS_RESULTS, lie at scalar->p until the thread's next call; a
-    // number or text as result goes to `scalar`.
-    void (*op)(const char *name, const KopsValue *args, int n, KopsTensor *out, int *nout, KopsValue *scalar);
+    // number or text as result goes to `scalar`. Returns 0, or 1 where error() has a message.
+    int (*op)(const char *name, const KopsValue *args, int n, KopsTensor *out, int *nout, KopsValue *scalar);
     void (*release)(int64_t id);
-    // `kernel` is the stub's __PRETTY_FUNCTION__; dims: grid x y z, block x y z.
-    void (*launch)(const char *kernel, const uint32_t *dims, uint64_t shared, void *stream, const KopsArg *args, int n);
+    // `kernel` is the stub's __PRETTY_FUNCTION__; dims: grid x y z, block x y z. Returns as op().
+    int (*launch)(const char *kernel, const uint32_t *dims, uint64_t shared, void *stream, const KopsArg *args, int n);
     // A function of the CUDA runtime by its name. Returns a cudaError_t; what the function writes through its first
     // pointer goes to out.
     int (*cuda)(const char *name, const KopsValue *args, int n, int64_t *out);
-    // The message of the call before, or NULL if the call succeeded.
+    // The message of the thread's last call that failed.
     const char *(*error)();
+    void (*retain)(int64_t id);
 };
 
 // What a module exports; kops/bind.h defines these.

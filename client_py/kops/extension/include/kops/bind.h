@@ -245,12 +245,11 @@ struct Returned {
     std::vector<std::vector<KopsValue>> tuples;
     std::deque<Argument> arguments;
 
-    KopsValue of(const Tensor &tensor)
+    KopsValue of(Tensor tensor)
     {
         if (!tensor.defined())
             return {};
-        out.push_back(tensor.described());
-        table->op("retain", nullptr, 0, &out.back(), nullptr, nullptr);
+        out.push_back(tensor.give_back());
         return {KOPS_TENSOR, 0, (int64_t)out.size() - 1, 0, nullptr};
     }
     template <class T> KopsValue of(const std::vector<T> &list)
@@ -328,7 +327,7 @@ KopsValue call_function(F &function, const KopsValue *arguments, KopsTensor *con
         function(pass<A>(std::get<I>(values))...);
         return {};
     } else {
-        return returned.of(static_cast<const std::remove_reference_t<R> &>(function(pass<A>(std::get<I>(values))...)));
+        return returned.of(function(pass<A>(std::get<I>(values))...));
     }
 }
 

@@ -304,10 +304,9 @@ inline void kops_launch(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t s
         data += argument.size;
     }
     const uint32_t dims[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
-    table->launch(pending.kernel.c_str(), dims, shared, stream, pending.arguments.data(),
-                  (int)pending.arguments.size());
-    if (const char *message = table->error())
-        throw c10::Error(message);
+    if (table->launch(pending.kernel.c_str(), dims, shared, stream, pending.arguments.data(),
+                      (int)pending.arguments.size()))
+        throw c10::Error(table->error());
 }
 
 // The name of a kernel, as its stub gives it: called with arguments of zero bytes, which it only copies.

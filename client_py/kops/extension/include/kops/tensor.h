@@ -181,20 +181,27 @@ class Tensor
     struct Handle : std::enable_shared_from_this<Handle> {
         KopsTensor tensor;
         Handle *next = nullptr; // in its row
+        bool is_given_back = false;
         explicit Handle(const KopsTensor &tensor) : tensor(tensor)
         {
         }
         Handle(const Handle &) = delete;
         ~Handle()
         {
+            if (is_given_back)
+                return;
             {
                 std::lock_guard<std::mutex> lock(handles().mutex);
-                Handle **at = &handles().rows[(uint64_t)tensor.id % ROWS];
-                while (*at != this)
-                    at = &(*at)->next;
-                *at = next;
+                leave_row();
             }
             kops::table->release(tensor.id);
+        }
+        void leave_row()
+        {
+            Handle **at = &handles().rows[(uint64_t)tensor.id % ROWS];
+            while (*at != this)
+                at = &(*at)->next;
+            *at = next;
         }
     };
     static constexpr size_t ROWS = 256;
@@ -293,6 +300,19 @@ class Tensor
     Tensor &operator=(const Scalar &value) &&
     {
         return fill_(value);
+    }
+    // A reference for the runtime: the handle's own where nobody else has it and this tensor is about to go.
+    KopsTensor give_back() const
+    {
+        {
+            std::lock_guard<std::mutex> lock(handles().mutex);
+            handle->is_given_back = handle.use_count() == 1;
+            if (handle->is_given_back)
+                handle->leave_row();
+        }
+        if (!handle->is_given_back)
+            kops::table->retain(handle->tensor.id);
+        return handle->tensor;
     }
     // torch tells an undefined tensor as an empty one without a type and a device.
     KopsTensor &described() const
@@ -698,20 +718,14 @@ inline Argument::Argument(const std::vector<Tensor> &list) : Argument(at::Tensor
 {
 }
 
-inline void check_error()
-{
-    if (const char *message = table->error())
-        throw c10::Error(message);
-}
-
 inline Result::Result(const char *name, const Argument *arguments, size_t count)
 {
     std::vector<KopsValue> values;
     values.reserve(count);
     for (size_t i = 0; i < count; i++)
         values.push_back(arguments[i].value());
-    table->op(name, values.data(), (int)count, tensors, &this->count, &scalar);
-    check_error();
+    if (table->op(name, values.data(), (int)count, tensors, &this->count, &scalar))
+        throw c10::Error(table->error());
     if (this->count > KOPS_RESULTS) {
         many.assign((const KopsTensor *)scalar.p, (const KopsTensor *)scalar.p + this->count);
         tensors = many.data();
