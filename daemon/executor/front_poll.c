@@ -46,6 +46,8 @@ static void note_ready(struct executor *x)
         front_kill(x, &e);
         return;
     }
+    if (atomic_load(&x->broken)) /* a call may have failed already */
+        front_check(x);
     if (!x->domain)
         return;
     pthread_mutex_lock(&f->lock);
