@@ -72,6 +72,11 @@ def drive(client: Client, plan: Callable[[Any], Any], timeout: float = DEFAULT_T
     return client._drive(client._live(), plan, timeout)
 
 
+def usual_place(client: Client) -> str | None:
+    """Where launches run that need not be ordered with the daemon's ops: "auto"; None: as whoever connected has said."""
+    return None if client._place_chosen else "auto"
+
+
 def truest_timing(client: Client) -> Any:
     """The `timing=` with which the client's daemon tells the truest times."""
     return truest(client._live())
@@ -101,6 +106,6 @@ __all__ = [
     "disagreement", "drive", "empty", "fault", "find_device", "gather", "image", "inline", "intervals",
     "kernel_names", "log", "macros", "native",
     "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view", "reach_of", "scan", "standard",
-    "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing", "type_of", "view_of", "warn",
-    "wire_dtype",
+    "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing", "type_of", "usual_place", "view_of",
+    "warn", "wire_dtype",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy
 import pytest
 from fake_daemon import FakeDaemon
 from kops._clients import inline as _inline
+from kops._companions import usual_place
 from test_kernels import ADD2, vectors
 from which import compiled_only
 
@@ -111,6 +112,14 @@ torch::Tensor add2(torch::Tensor a, torch::Tensor b) {
     return c;
 }
 """
+
+
+def test_launches_of_extensions_are_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless whoever connects, or the environment, says where."""
+    monkeypatch.delenv("KOPS_WHERE", raising=False)
+    assert usual_place(kops.Client.unconnected()) == "auto"
+    monkeypatch.setenv("KOPS_WHERE", "daemon")
+    assert usual_place(kops.Client.unconnected()) is None
 
 
 def test_load_inline(default: kops.Client, daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -144,8 +144,9 @@ def load_inline(
         y = mod.square(x)
 
     Functions of the host are compiled by the system's C++ compiler and run in this process, see `kops.extension`; the kernels that they
-    launch are compiled by the daemon, and launched there or here as `where` of the client says. With `fallback="interpret"` kernels on
-    tensors in the memory of the CPU, and on NumPy's arrays, run in the interpreter, with its checks and without a daemon.
+    launch are compiled by the daemon, and launched there or here, as with `where="auto"` unless the client says otherwise. With
+    `fallback="interpret"` kernels on tensors in the memory of the CPU, and on NumPy's arrays, run in the interpreter, with its checks and
+    without a daemon.
 
     Where `functions` are kernels, or there are neither functions nor a PYBIND11_MODULE, the kernels are what is loaded, a `Module`;
     functions of the host are left out:

@@ -2,7 +2,8 @@
 
 The system's C++ compiler compiles them as they are, against headers of this package, in less than a second: no nvcc, no libtorch. Their
 tensors are torch's (or NumPy's) of this process, and each function of torch is torch's own. Kernels are compiled by the daemon, as all
-kernels, and launched by it or in this process as the client's `where` says; with `fallback="interpret"` on the CPU, with checks.
+kernels, and launched by it or in this process, as with `where="auto"` unless the client says otherwise; with `fallback="interpret"` on
+the CPU, with checks.
 
 What it needs is g++ or clang++ (C++17) and the package's compiled part. Objects are kept in the user's cache, so that a second process
 loads them in milliseconds.

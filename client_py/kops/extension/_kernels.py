@@ -27,6 +27,7 @@ from .._companions import (
     scan,
     tokens,
     type_of,
+    usual_place,
 )
 from ..interpret import _compiler
 from ..interpret import _runtime as _interpreted
@@ -290,8 +291,7 @@ class Kernels:
             reaching = [one.reaching_back(*both) for one, *both in zip(plan.arguments, given, values)]
             self._interpret(form, reaching, how)
             return 0
-        if HERE in memory:
-            how["where"] = "here"
+        how["where"] = "here" if HERE in memory else usual_place(self.client) if GPU in memory else None
         if not stream or stream == usual_stream():
             form(*values, **how)
             return 0
