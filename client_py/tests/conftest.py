@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+os.environ["KOPS_AUTOSTART"] = "0"  # no test, and no process that it starts, leaves a daemon of this user behind
 
 import fake_torch  # noqa: E402
 import kops  # noqa: E402
