@@ -173,7 +173,7 @@ static void leave_out(struct part *p, size_t start, size_t end)
                 const size_t back = p->copied && text[p->copied - 1] == '\r' ? 2 : 1;
                 const bool joined = p->copied >= back && text[p->copied - back] == '\\';
 
-                put(&p->program->out, "\\\n" + !joined, 1U + joined);
+                put(&p->program->out, joined ? "\\\n" : "\n", 1U + joined);
             }
     }
     say(&p->program->out, " ");
