@@ -73,7 +73,7 @@ def drive(client: Client, plan: Callable[[Any], Any], timeout: float = DEFAULT_T
 
 
 def usual_place(client: Client) -> str | None:
-    """Where launches run that need not be ordered with the daemon's ops: "auto"; None: as whoever connected has said."""
+    """The `where` of a launch that does not say: "auto"; None where whoever connected has said, or KOPS_WHERE has."""
     return None if client._place_chosen else "auto"
 
 

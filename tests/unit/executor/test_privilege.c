@@ -74,7 +74,7 @@ static bool one_thread_has_it(int answer)
 TEST(test_one_thread_has_it)
 {
 #ifdef __SANITIZE_THREAD__
-    skip(); /* the sanitizer has a thread of its own, which keeps what it has */
+    skip(); /* ThreadSanitizer's own thread keeps the capability */
 #endif
     for (int answer = 0; answer >= -1; answer--) {
         const pid_t pid = fork();
