@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 # Tables, texts, numbers, messages
 from ._base import intervals, texts
 from ._base import stats as stats_table
+from ._base.caches import directory as cache_directory
+from ._base.caches import is_mine
 from ._base.compiled import compiled_part, native
 from ._base.declarations import DTYPES, KERNEL_STANDARDS, OPS
 from ._base.dtypes import NAMES
@@ -102,10 +104,9 @@ def wire_dtype(array: Array) -> str:
 __all__ = [
     "BITS", "BY_CODE", "DIRECTIVE", "DTYPES", "KERNEL_STANDARDS", "NAME", "NAMES", "NUMBER", "OPS", "OURS", "STRING", "VERSION",
     "BaseKernel", "Bound", "Call", "Calls", "Code", "Form", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch",
-    "Token", "allocations", "bits_of", "blank", "checked_fallback", "closest_first", "closing", "compiled_part", "convert", "counted",
-    "disagreement", "drive", "empty", "fault", "find_device", "gather", "image", "inline", "intervals",
-    "kernel_names", "log", "macros", "native",
-    "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view", "reach_of", "scan", "standard",
-    "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing", "type_of", "usual_place", "view_of",
-    "warn", "wire_dtype",
+    "Token", "allocations", "bits_of", "blank", "cache_directory", "checked_fallback", "closest_first", "closing", "compiled_part",
+    "convert", "counted", "disagreement", "drive", "empty", "fault", "find_device", "gather", "image", "inline", "intervals", "is_mine",
+    "kernel_names", "log", "macros", "native", "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view",
+    "reach_of", "scan", "standard", "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing",
+    "type_of", "usual_place", "view_of", "warn", "wire_dtype",
 ]  # fmt: skip

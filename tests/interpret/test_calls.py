@@ -271,10 +271,10 @@ def test_objects_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     kernel.write_bytes(kernel.read_bytes()[:100])
     assert kept().keys() == made.keys() and kernel.stat().st_size > 100
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    where = _compiler.directory.__wrapped__
-    assert where() == cache
+    where = _compiler.cache_directory.__wrapped__
+    assert where("interpret") == cache
     cache.chmod(0o777)
-    assert where() != cache
+    assert where("interpret") != cache
 
 
 # ---- around a run ----

@@ -1,1 +1,2 @@
-"""The base of the package, used by every other folder: errors, declarations, names, and the loading of the compiled part. No I/O."""
+"""The base of the package, used by every other folder: errors, declarations, names, the loading of the compiled part, folders of caches.
+Nothing here speaks to a daemon."""

@@ -291,7 +291,7 @@ def _without_headers(text: str) -> str:
 def _are_kernels(name: str, entries: Iterable[str], cpp: str, cuda: str, files: Mapping[str, str]) -> bool:
     """Whether these are kernels, and not functions of the host. Raises BadArgument where some are, or the source has no function of the
     host."""
-    kernels = [kernel.name for kernel in scan(cuda, files).kernels]
+    kernels = [kernel.name for kernel in scan(_without_headers(cuda), files).kernels]
     known = {*kernels, *(kernel.rpartition("::")[2] for kernel in kernels)}
     others = [entry for entry in entries if entry.partition("<")[0].strip() not in known]
     if not others:

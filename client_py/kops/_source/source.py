@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from .._base.declarations import KERNEL_LIMITS, KERNEL_WORDS
@@ -369,8 +370,13 @@ def _namespace(found: Sequence[Token], at: int) -> tuple[str, int] | None:
 
 
 def scan(text: str, files: Mapping[str, str] | None = None, options: Iterable[str] = ()) -> Scan:
-    """Looks through a source and the files that it includes by name, as its conditionals choose."""
-    made, before = Scan(), Preprocessor(files or {}, options)
+    """Looks through a source and the files that it includes by name, as its conditionals choose. The result is kept: do not change it."""
+    return _scanned(text, tuple((files or {}).items()), tuple(options))
+
+
+@lru_cache(maxsize=8)
+def _scanned(text: str, files: tuple[tuple[str, str], ...], options: tuple[str, ...]) -> Scan:
+    made, before = Scan(), Preprocessor(dict(files), options)
     marked = before.run(text)
     found = [token for token, _ in marked]
     made.macros = {name for name in before.macros if not before.replaces(name)}

@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import BadArgument, Client, KopsError, Unsupported
 from .._companions import macros, warn
-from . import _builder, _ops, _runtime
+from . import _builder, _runtime
 from ._abi import declared
 from ._builder import Unit
 from ._kernels import Kernels, SeveralKernels
@@ -139,7 +139,10 @@ def compile(
     for definition in declared(library.definitions):
         found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
     functions_of = {key: Function(library, definitions, kernels) for key, definitions in found.items()}
-    _ops.register(library.definitions, functions_of)
+    if "torch" in sys.modules and any("::" in definition.name for definition in library.definitions):
+        from . import _ops
+
+        _ops.register(library.definitions, functions_of)
     return Extension(name, path, functions_of)
 
 
@@ -150,10 +153,12 @@ def by_torch(function: str, why: KopsError, given: dict[str, Any]) -> Any:
         from torch.utils import cpp_extension
     except ImportError:
         raise why from None
+    from ._cxx import locked
+
     version = sys.modules["torch"].__version__
     key = _builder.hashed(version, sys.version, function, *(f"{name}={value!r}" for name, value in sorted(given.items())))
     folder = Path(given.pop("build_directory", None) or _builder.directory() / f"torch-{key}")
-    with _builder.locked(key):
+    with locked(key):
         folder.mkdir(0o700, parents=True, exist_ok=True)
         os.utime(folder)
         first = str(why).partition("\n")[0]

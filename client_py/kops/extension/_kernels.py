@@ -8,10 +8,10 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported, interpret
+from .. import BadArgument, Client, CompileFailed, KopsError, Param, Unsupported
 from .._companions import (
     DTYPES,
     NAME,
@@ -29,8 +29,6 @@ from .._companions import (
     type_of,
     usual_place,
 )
-from ..interpret import _compiler
-from ..interpret import _runtime as _interpreted
 from . import _memory, _numpy
 from ._cuda import INVALID_CONFIGURATION
 from .headers import INCLUDE
@@ -46,11 +44,12 @@ _HALF = re.compile(r"\b(?:c10|at|torch)::(?:Half|BFloat16)\b")
 _HALF_HEADER = "kops/device_half.h"  # has them
 _MATH = re.compile(r"\bpow\s*\(")
 _MATH_HEADER = "kops/device_math.h"
-_LIBRARIES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cub|cuda|thrust)/", re.M)  # they have functions of such names
-_OF_TORCH = re.compile(rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b")
-_ANONYMOUS = re.compile(r"(?:\{anonymous\}|\(anonymous namespace\))::")
-_WORDS = re.compile(r"\b(?:const|volatile)\b")
-_RESTRICT = re.compile(r"\b(?:__restrict__|__restrict)\b|\bconst$")  # of the pointer itself
+# Texts of expressions that few sources need, or launches alone: `re` compiles them then.
+_LIBRARIES = r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"](?:cub|cuda|thrust)/"  # they have functions of such names
+_OF_TORCH = rf"\b(?:c10|at|torch)::(?:detail::)?({'|'.join(_DEVICE_NAMES)})\b"
+_ANONYMOUS = r"(?:\{anonymous\}|\(anonymous namespace\))::"
+_WORDS = r"\b(?:const|volatile)\b"
+_RESTRICT = r"\b(?:__restrict__|__restrict)\b|\bconst$"  # of the pointer itself
 # torch's headers bring these.
 _OF_TORCHS_HEADERS = ((re.compile(r"\b__\w*half|\bhalf2?\b"), "cuda_fp16.h"), (re.compile(r"bfloat16"), "cuda_bf16.h"))
 _FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|pybind11)/.*$", re.M)  # headers that device code does without
@@ -64,7 +63,9 @@ def _file(header: str) -> dict[str, str]:
 
 def device_name(text: str) -> str:
     """A name that the host's compiler told, as the device's code has it."""
-    return _ANONYMOUS.sub("", _OF_TORCH.sub(lambda found: _DEVICE_NAMES[found[1]], text))
+    if "Float8" in text:
+        text = re.sub(_OF_TORCH, lambda found: _DEVICE_NAMES[found[1]], text)
+    return re.sub(_ANONYMOUS, "", text) if "anonymous" in text else text
 
 
 def device_variables(source: str) -> list[str]:
@@ -98,7 +99,7 @@ class _Argument:
 
     def __init__(self, entry: str, i: int, type: Type) -> None:
         text = type.text.decode()
-        self.type = device_name(_RESTRICT.sub("", text[text.find("T = ") + 4 : text.rindex("]")]).strip())
+        self.type = device_name(re.sub(_RESTRICT, "", text[text.find("T = ") + 4 : text.rindex("]")]).strip())
         self.what, self.key = f"{entry}: argument {i + 1} ({self.type})", {"key": f"args[{i}]"}
         kind, size, name = chr(type.kind), type.size, f"argument_{i}"
         self.as_bytes: Param | None = None  # of a pointer that is not aligned for its type
@@ -119,7 +120,7 @@ class _Argument:
         base, _, rest = self.type.rpartition("*")
         if "*" in base or "&" in rest:
             raise Unsupported(f"{self.what} is a pointer to pointers, which mean nothing where the kernel runs")
-        found = type_of(_WORDS.sub(" ", base).split(), False)
+        found = type_of(re.sub(_WORDS, " ", base).split(), False)
         dtype = found.dtype if found is not None else "u8"
         kind = "in" if re.search(r"\bconst\b", base) else "inout"
         self.param, self._dtype, self.align = Param(name, kind, dtype, strided=True), NAMES[dtype], DTYPES[dtype]
@@ -192,17 +193,20 @@ class Kernels:
         more = [header for word, header in _OF_TORCHS_HEADERS if word.search(source) and header not in source]
         if _HALF.search(source):
             more, files = [_HALF_HEADER], {**files, **_file(_HALF_HEADER)}
-        if _MATH.search(source) and not _LIBRARIES.search(source):
+        if _MATH.search(source) and not re.search(_LIBRARIES, source):
             more, files = [*more, _MATH_HEADER], {**files, **_file(_MATH_HEADER)}
         before = "".join(f"#include <{header}>\n" for header in more) + (f'#line 1 "{name}"\n' if more else "")
         self._source, self._name, self._options, self._files = before + _FOREIGN.sub("", source), name, tuple(options), dict(files)
         found = scan(self._source, files, options)
         self.names, self.all_names = tuple(kernel_names(found)), {kernel.name for kernel in found.kernels}
         self._plain = Code(self._source, self.names, options, self._files, name, None, None) if self.names else None
-        self._variables = device_variables(self._source)
         self._codes: dict[str, Any] = dict.fromkeys(self.names, self._plain)
         self._plans: dict[Any, _Plan] = {}
         self._lock = threading.Lock()
+
+    @cached_property
+    def _variables(self) -> list[str]:
+        return device_variables(self._source)
 
     def compile(self) -> None:
         """Compiles the kernels that are no templates, so that their errors come before a launch. The interpreter does so at the launch,
@@ -220,6 +224,8 @@ class Kernels:
         self.compile()
         code = self._plain
         if code is not None:
+            from ..interpret import _compiler
+
             _compiler.compile_kernel(code.source, code.name, code.entries, code.files, code.options, True)
         return [name.partition("(")[0] for name in self.names]
 
@@ -245,6 +251,10 @@ class Kernels:
         if not self._variables:
             form.interpret(*values, **how)
             return
+        from .. import interpret  # of no use where kernels run on a GPU
+        from ..interpret import _compiler
+        from ..interpret import _runtime as _interpreted
+
         code = form.code
 
         def load(watched: bool) -> Any:

@@ -10,31 +10,28 @@ from typing import Any
 from ._abi import Definition
 
 # Types of C++, as compilers write them, by what a schema has for them. Each inner one comes first.
-_IN_SCHEMAS = tuple(
-    (re.compile(pattern), text)
-    for pattern, text in (
-        (r"(?<!long )\bint\b|\bfloat\b|\bunsigned\b", "::"),  # no types of schemas
-        (r"\bconst\b|&|, std::allocator<(?:[^<>]|<[^<>]*>)*>", ""),
-        (r"std::(?:__cxx11::)?basic_string<char(?:, std::char_traits<char>)? ?>", "str"),
-        (r"\bat::Tensor\b", "Tensor"), (r"\blong(?: int)?\b", "int"),
-        (r"\bdouble\b", "float"), (r"\bc10::(Scalar|ScalarType|Device)\b", r"\1"),
-        (r"std::optional<([\w?\[\]]+) ?>", r"\1?"), (r"(?:std::vector|c10::ArrayRef)<([\w?\[\]]+) ?>", r"\1[]"),
-        (r"std::optional<([\w?\[\]]+) ?>", r"\1?"), (r"std::tuple<([^<>]*)>", r"(\1)"), (r"\bvoid\b", "()"),
-    )
+_IN_SCHEMAS = (
+    (r"(?<!long )\bint\b|\bfloat\b|\bunsigned\b", "::"),  # no types of schemas
+    (r"\bconst\b|&|, std::allocator<(?:[^<>]|<[^<>]*>)*>", ""),
+    (r"std::(?:__cxx11::)?basic_string<char(?:, std::char_traits<char>)? ?>", "str"),
+    (r"\bat::Tensor\b", "Tensor"), (r"\blong(?: int)?\b", "int"),
+    (r"\bdouble\b", "float"), (r"\bc10::(Scalar|ScalarType|Device)\b", r"\1"),
+    (r"std::optional<([\w?\[\]]+) ?>", r"\1?"), (r"(?:std::vector|c10::ArrayRef)<([\w?\[\]]+) ?>", r"\1[]"),
+    (r"std::optional<([\w?\[\]]+) ?>", r"\1?"), (r"std::tuple<([^<>]*)>", r"(\1)"), (r"\bvoid\b", "()"),
 )  # fmt: skip
-_TYPES = re.compile(r"\bR = (.*?)[;,] A = [{<](.*)[}>]\]$")
+_TYPES = r"\bR = (.*?)[;,] A = [{<](.*)[}>]\]$"
 _registered: dict[str, Callable[..., Any]] = {}
 _libraries: dict[str, Any] = {}  # each keeps the ops of a library in torch
 
 
 def inferred(definition: Definition) -> str:
     """The schema of a function that was given without one; empty where a type has no name in schemas."""
-    found = _TYPES.search(definition.signature)
+    found = re.search(_TYPES, definition.signature)
     if found is None:
         return ""
     result, types = found.groups()
     for pattern, text in _IN_SCHEMAS:
-        result, types = pattern.sub(text, result).strip(), pattern.sub(text, types)
+        result, types = re.sub(pattern, text, result).strip(), re.sub(pattern, text, types)
     if re.search(r"::|[<>]", result + types):
         return ""
     names = [parameter.name or f"_{i}" for i, parameter in enumerate(definition.parameters)]

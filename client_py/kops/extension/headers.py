@@ -47,7 +47,7 @@ DEFAULTS = {
     "long": "ScalarType::Long",
 }
 BRACES = str.maketrans({"[": "{", "]": "}", "'": '"'})
-OP = re.compile(r"(?P<forms>[fmiIo]+) +(?P<name>\w+)\((?P<arguments>.*)\) -> (?P<result>.+)")
+OP = r"(?P<forms>[fmiIo]+) +(?P<name>\w+)\((?P<arguments>.*)\) -> (?P<result>.+)"
 
 
 class Op(NamedTuple):
@@ -76,7 +76,7 @@ def result(text: str) -> str:
 
 
 def op(line: str) -> Op:
-    found = OP.fullmatch(line)
+    found = re.fullmatch(OP, line)
     if not found:
         raise ValueError(f"ops.txt: cannot read {line!r}")
     positional, _, keywords = found["arguments"].partition("*, ")

@@ -10,14 +10,13 @@ import hashlib
 import os
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .._companions import KERNEL_STANDARDS, blank, macros, standard
+from .._companions import KERNEL_STANDARDS, blank, cache_directory, is_mine, macros, standard
 from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
@@ -73,24 +72,8 @@ def _pattern() -> list[str]:
     return [] if known.returncode else [option] if _is_clang() else [option, "-fno-tree-fre"]
 
 
-@cache
-def directory(name: str = "interpret") -> Path:
-    """The cache of objects of a kind. A directory that others could write is not used: a new one in their place, for this process only."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    path = Path(base, "kops", name)
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
-        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o022 and os.access(path, os.W_OK):
-            return path.resolve()
-    except OSError:
-        pass
-    return Path(_temporary(name).name)
-
-
-@cache
-def _temporary(name: str) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix=f"kops-{name}-")
+def directory() -> Path:
+    return cache_directory("interpret")
 
 
 @cache
@@ -138,15 +121,6 @@ def _keep(made: str, path: Path) -> None:
     entries = sorted(path.parent.glob(f"{sort}-*.so"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
     for old in entries[: -KEEP[sort]]:
         old.unlink(missing_ok=True)
-
-
-def is_mine(path: Path) -> bool:
-    """Whether a file is one that this user alone can have made."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def compile_runtime() -> Path:
