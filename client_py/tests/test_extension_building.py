@@ -13,6 +13,7 @@ from typing import Any
 
 import kops
 import pytest
+from kops.extension import _builder, _cxx
 from which import compiled_only
 
 numpy = pytest.importorskip("numpy")
@@ -75,6 +76,48 @@ def test_setup_py(project: Path, tmp_path: Path) -> None:
     program = "import numpy, scaled\nprint(scaled.scale(numpy.arange(3, dtype='float32')), scaled.scale.__doc__)"
     ran = run(project, "-c", program)
     assert ran.stdout == "[1. 4. 7.] Scales.\n", ran.stderr
+
+
+SECOND = """
+import json, sys
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+import kops
+made = kops.load_inline("second", "int64_t twice(int64_t n) { return 2 * n; }", None, ["twice"])
+late = sorted({"kops.interpret", "kops.extension._cxx", "kops.extension._ops"} & set(sys.modules))
+print(json.dumps([made.twice(21), late, [path for path in opened if path.endswith(".h")]]))
+"""
+
+
+def test_a_process_that_finds_the_object_imports_and_reads_nothing_to_compile_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOPS_SOCKET", str(tmp_path / "none.sock"))
+    assert run(tmp_path, "-c", SECOND).returncode == 0
+    ran = run(tmp_path, "-c", SECOND)
+    assert ran.stdout == "[42, [], []]\n", ran.stdout + ran.stderr
+
+
+def test_the_hash_of_the_headers_is_kept_until_one_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, cache = tmp_path / "extension", tmp_path / "cache"
+    shutil.copytree(_builder.HERE, package, ignore=shutil.ignore_patterns("*.pyc"))
+    cache.mkdir()
+    monkeypatch.setattr(_builder, "HERE", str(package))
+    monkeypatch.setattr(_builder, "directory", lambda: cache)
+    made = _builder.hash_of_headers.__wrapped__
+    first = made()
+    assert first == _builder.hash_of_headers() and not any(cache.iterdir()), "files that have just changed may change again"
+    monkeypatch.setattr(_cxx, "SETTLED_SECONDS", -1)
+    assert made() == first
+    (kept,) = cache.iterdir()
+    kept.write_text("0" * _builder.HASH_CHARACTERS)
+    assert made() == "0" * _builder.HASH_CHARACTERS
+    kept.write_text("")
+    assert made() == first == kept.read_text(), "one that was not written to its end is made again"
+    header = package / "include" / "kops" / "abi.h"
+    text = header.read_text()
+    header.write_text(text.replace("a", "b", 1))
+    assert made() not in (first, "0" * _builder.HASH_CHARACTERS)
+    header.write_text(text)
+    assert made() == first, "times are no part of it"
 
 
 OPERATOR = """#include <Python.h>
