@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from . import intervals, texts
@@ -385,7 +384,7 @@ class Timings:
     def with_samples(self, samples: tuple[float, ...]) -> Timings:
         """The same with these samples, and what follows from them."""
         ordered = sorted(samples)
-        middle = median(ordered)
+        middle = intervals.median(ordered)
         p90 = intervals.percentile(ordered, 0.9)
         gpu, host = (middle, None) if self.host_us is None else (None, middle)
         return replace(self, samples=samples, min=ordered[0], median=middle, p90=p90, max=ordered[-1], gpu_us=gpu, host_us=host)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from statistics import median
 from typing import Any, Protocol
 
 from .._base import intervals
@@ -357,7 +356,7 @@ class Turns:
     def result(self, one: Profile, other: Profile, found: Conditions | None) -> Comparison:
         interval = intervals.of_median(self._ratios)
         assert interval is not None
-        return Comparison(one, other, median(self._ratios), interval, self.rounds, found)
+        return Comparison(one, other, intervals.median(self._ratios), interval, self.rounds, found)
 
 
 class MeasureMethods:

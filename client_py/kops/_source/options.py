@@ -21,7 +21,8 @@ _WITHOUT_EFFECT = re.compile(
 _WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")  # options whose value may be the next option
 _OF_HOST = frozenset(dash + name for name in KERNEL_WORDS["host_options"] for dash in ("-", "--"))  # skipped with their values
 _FOLDER = re.compile(r"-I|-isystem|--include-path=?")
-_MACRO = re.compile(r"([A-Za-z_\x80-\U0010ffff][0-9A-Za-z_\x80-\U0010ffff]*)(\([^)=]*\))?(?:=(.*))?", re.S)
+# A name has letters, digits, _ and all that is not ASCII; `re` takes milliseconds to compile a range up to U+10FFFF.
+_MACRO = re.compile(r"([^\x00-@\[-^`{-\x7f][^\x00-/:-@\[-^`{-\x7f]*)(\([^)=]*\))?(?:=(.*))?", re.S)
 
 
 class Macro(NamedTuple):
