@@ -31,7 +31,6 @@ from .._companions import (
 )
 from . import _memory, _numpy
 from ._cuda import INVALID_CONFIGURATION
-from .headers import INCLUDE
 
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
@@ -58,6 +57,8 @@ _INTEGERS = {"i": ("i8", "i16", "i32", "i64"), "u": ("u8", "u16", "u32", "u64")}
 
 @cache
 def _file(header: str) -> dict[str, str]:
+    from .headers import INCLUDE  # which few sources need
+
     return {header: (INCLUDE / header).read_text()}
 
 
