@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .. import Unsupported
 from .._companions import cache_directory, compiled_part, gather, is_mine
 
-HERE = os.path.dirname(os.path.realpath(__file__))
+HERE = os.path.dirname(os.path.abspath(__file__))
 PREFIX = "#include <torch/extension.h>\n#include <kops/entry.h>\n"
 FLAGS = ("-std=c++17", "-w", "-O0", "-fPIC", "-pthread", "-Wno-narrowing", "-fno-strict-aliasing", "-fwrapv")
 LINK = ("-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic")
@@ -38,8 +38,10 @@ class Compiler(NamedTuple):
 @cache
 def compiler(named: str) -> Compiler:
     """The compiler that $CXX names, or one of the path."""
-    command = shlex.split(named) or [next((name for name in ("clang++", "g++", "c++") if shutil.which(name)), "c++")]
-    path = shutil.which(command[0])
+    command = shlex.split(named)
+    names = command[:1] or ["clang++", "g++", "c++"]
+    path = next(filter(None, map(shutil.which, names)), None)
+    command = command or [os.path.basename(path or names[-1])]
     if path is None:
         raise Unsupported(
             f"there is no C++ compiler {command[0]!r}, which runs the functions of the host: install g++ or clang++, or set CXX"
@@ -80,8 +82,8 @@ def hash_of_headers() -> str:
     found = [os.stat(path) for path in paths]
     told = [f"{path} {one.st_size} {one.st_mtime_ns} {one.st_ctime_ns}" for path, one in zip(paths, found)]
     kept = directory() / f"headers-{hashed(PREFIX, *told)}"
-    with contextlib.suppress(OSError):
-        made = kept.read_text(encoding="utf-8")
+    with contextlib.suppress(OSError), open(kept, "rb", buffering=0) as file:
+        made = file.read(HASH_CHARACTERS).decode()
         if len(made) == HASH_CHARACTERS:
             return made
     from . import _cxx

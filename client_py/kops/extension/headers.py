@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).absolute().parent
 INCLUDE = HERE / "include"
 
 TYPES = {
