@@ -27,7 +27,7 @@ from ._base.twins import DEFAULT_TIMEOUT
 # Clients and their calls, which `kops.profiler` wraps while it records
 from ._calls.calls import Calls
 from ._calls.contexts import on_device
-from ._calls.launch import image, plain_view
+from ._calls.launch import image, plain_view, tell_launched
 from ._calls.ops import OpMethods
 from ._calls.plans import truest
 from ._clients import inline
@@ -52,6 +52,7 @@ from ._source.tokens import DIRECTIVE, NAME, NUMBER, STRING, Token, tokens
 from ._source.types import type_of
 
 # Arrays on devices
+from ._tensors.adapters import meet_torch
 from ._tensors.device_array import Array, find_device, row_major
 from ._version import VERSION
 
@@ -77,6 +78,17 @@ def drive(client: Client, plan: Callable[[Any], Any], timeout: float = DEFAULT_T
 def usual_place(client: Client) -> str | None:
     """The `where` of a launch that does not say: "auto"; None where whoever connected has said, or KOPS_WHERE has."""
     return None if client._place_chosen else "auto"
+
+
+def launched_here(kernel: BaseKernel) -> tuple[Any, ...] | None:
+    """What the compiled part needs to launch a kernel in this process without Python, once it was launched here: the kernel, its code, the
+    devices on which "auto" launches here (None: all), what is recorded and waits, and what tells the daemon of launches. None: it was not
+    launched here, or the daemon's user wants it elsewhere."""
+    client = kernel._client
+    if kernel._here is None or (client._place_chosen and client.where == "daemon"):
+        return None
+    devices = None if client.where == "here" else client._here_devices
+    return kernel, kernel._here, devices, client._scopes, client._batches, lambda: tell_launched(client._connection, kernel)
 
 
 def truest_timing(client: Client) -> Any:
@@ -106,7 +118,8 @@ __all__ = [
     "BaseKernel", "Bound", "Call", "Calls", "Code", "Form", "Formula", "Found", "Geometry", "OpMethods", "PlainLink", "Stopwatch",
     "Token", "allocations", "bits_of", "blank", "cache_directory", "checked_fallback", "closest_first", "closing", "compiled_part",
     "convert", "counted", "disagreement", "drive", "empty", "fault", "find_device", "gather", "image", "inline", "intervals", "is_mine",
-    "kernel_names", "log", "macros", "native", "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse", "plain_view",
-    "reach_of", "scan", "standard", "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing",
+    "kernel_names", "launched_here", "log", "macros", "meet_torch", "native",
+    "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse",
+    "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing",
     "type_of", "usual_place", "view_of", "warn", "wire_dtype",
 ]  # fmt: skip

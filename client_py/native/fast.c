@@ -33,8 +33,7 @@ struct fast {
 
 static int (*fast_stream_synchronize)(void *stream); /* the driver's function, once the driver is loaded */
 
-/* Returns the driver; NULL: there is none. */
-static const struct cuda_driver *fast_driver(void)
+const struct cuda_driver *native_driver(void)
 {
     static const struct cuda_driver *loaded;
     struct kops_error unwanted;
@@ -169,7 +168,7 @@ static bool fast_resolve(struct fast *f, struct native_tensor *t)
 {
     const struct region *r;
 
-    if (!f->driver && !(f->driver = fast_driver()))
+    if (!f->driver && !(f->driver = native_driver()))
         return false;
     r = fast_region(f->link, f->driver, t->offset);
     if (!r || (t != f->tensors.at && r->context != f->context))

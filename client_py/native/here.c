@@ -220,6 +220,11 @@ static void deallocate(PyObject *self)
     native_free(self);
 }
 
+struct here_kernel *here_kernel_of(PyObject *here)
+{
+    return ((struct here *)here)->kernel;
+}
+
 /* kept(key): whether the binary is in this process already. */
 PyObject *here_kept(PyObject *module, PyObject *key)
 {

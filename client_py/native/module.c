@@ -1,7 +1,7 @@
 /* The module: its functions, and the registration of its types. */
 #include "base/fail.h"
+#include "extension.h"
 #include "memory/available.h"
-#include "python_native.h"
 
 static PyObject *set_errors(PyObject *module, PyObject *function)
 {
@@ -80,6 +80,14 @@ static PyMethodDef methods[] = {
      "expression(text, names, integers, multiprocessors): the value, or the program where a value is symbolic."},
     {"check_declaration", source_check_declaration, METH_O,
      "check_declaration(params): raises ValueError for wrong params of the request `kernel`, packed."},
+    {"extension_configure", extension_configure, METH_O, "extension_configure(dict): see extension.h."},
+    {"extension_open", extension_open, METH_O,
+     "extension_open(path): a compiled extension's functions, each (library, number, name, signature, doc, "
+     "parameters); "
+     "parameters None: a declaration; else each (name or None, whether it has a default, default)."},
+    {"extension_find", extension_find, METH_VARARGS, "extension_find(address, inside): see extension_tensors.c."},
+    {"extension_allocate", extension_allocate, METH_VARARGS, "extension_allocate(tensor, framework): id and address."},
+    {"extension_release", extension_release, METH_O, "extension_release(id): ends what extension_allocate() began."},
     {"leave", leave, METH_NOARGS, "The interpreter ends: links that are dropped from now on are left to the system."},
     {NULL, NULL, 0, NULL},
 };
@@ -117,6 +125,7 @@ PyMODINIT_FUNC PyInit__native(void)
     if (!add_type(module, "Link", &link_spec) || !add_type(module, "Kernel", &kernel_spec) ||
         !add_type(module, "Here", &here_spec) || !add_type(module, "Ops", &ops_spec) ||
         !add_type(module, "OpMethod", &op_method_spec) || !add_type(module, "Shortcut", &shortcut_spec) ||
+        !add_type(module, "HostFunction", &host_function_spec) ||
         PyModule_AddStringConstant(module, "version", kops_version())) {
         Py_DECREF(module);
         return NULL;

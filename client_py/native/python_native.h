@@ -123,6 +123,9 @@ int link_keep(struct link *link, PyObject *references);
 
 extern PyType_Spec kernel_spec;
 
+/* Returns the driver; NULL: there is none. */
+const struct cuda_driver *native_driver(void);
+
 PyObject *link_run(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 PyObject *link_launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 PyObject *link_remember(PyObject *self, PyObject *arguments);
@@ -144,6 +147,8 @@ PyObject *source_check_declaration(PyObject *module, PyObject *params);
 
 extern PyType_Spec here_spec, ops_spec;
 
+/* The kernel of a kops._native.Here. */
+struct here_kernel *here_kernel_of(PyObject *here);
 PyObject *here_kept(PyObject *module, PyObject *key);
 PyObject *here_check_layout(PyObject *module, PyObject *number);
 PyObject *here_keep_image(PyObject *module, PyObject *arguments);
@@ -177,6 +182,30 @@ extern PyType_Spec op_method_spec;
 extern PyType_Spec shortcut_spec;
 
 /* ---- tensor.c ---- */
+
+/* Of dlpack.h. */
+struct dl_tensor {
+    void *data;
+    struct {
+        int32_t type, id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+};
+
+enum { DL_CPU = 1, DL_CUDA = 2 };
+
+/* Whether a value is a tensor of exactly one of torch's own types. */
+bool tensor_is(PyObject *value);
+/* Describes such a tensor on any device. False: it is none, or torch has no exchange functions. `shape` and `strides`
+ * are the tensor's own. */
+bool tensor_dl(PyObject *value, struct dl_tensor *ret);
+bool tensor_dtype(const struct dl_tensor *t, enum kops_dtype *ret);
 
 /* Tensors of one call by their addresses, and their sizes. Begins with `n` 0 and `device` -1. */
 struct operands {

@@ -4,22 +4,6 @@
 
 #include "base/fail.h"
 
-/* ---- dlpack.h, as much as is needed ---- */
-
-struct dl_tensor {
-    void *data;
-    struct {
-        int32_t type, id;
-    } device;
-    int32_t ndim;
-    struct {
-        uint8_t code, bits;
-        uint16_t lanes;
-    } dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-};
-
 struct dl_exchange {
     struct {
         struct {
@@ -32,7 +16,7 @@ struct dl_exchange {
     int (*current_stream)(int32_t device_type, int32_t device, void **ret_stream);
 };
 
-enum { DL_CUDA = 2, MAX_TYPES = 4, MAX_DTYPES = KOPS_F8_E5M2 };
+enum { MAX_TYPES = 4, MAX_DTYPES = KOPS_F8_E5M2 };
 
 /* ---- torch's types and functions ---- */
 
@@ -108,21 +92,21 @@ static bool row_major(const struct native_tensor *t)
     return true;
 }
 
-/* DLPack's type codes and bits, the usual ones first. */
-static bool find_dtype(unsigned code, unsigned bits, enum kops_dtype *ret)
+bool tensor_dtype(const struct dl_tensor *t, enum kops_dtype *ret)
 {
     enum { INT, UINT, FLOAT, BFLOAT = 4, BOOL = 6, F8_E4M3 = 10, F8_E5M2 = 12 };
     static const struct {
         unsigned char code, bits, dtype;
     } known[] = {
+        /* the usual ones first */
         {FLOAT, 32, KOPS_F32}, {BFLOAT, 16, KOPS_BF16},    {FLOAT, 16, KOPS_F16},      {FLOAT, 64, KOPS_F64},
         {INT, 32, KOPS_I32},   {INT, 64, KOPS_I64},        {UINT, 8, KOPS_U8},         {INT, 8, KOPS_I8},
         {INT, 16, KOPS_I16},   {UINT, 16, KOPS_U16},       {UINT, 32, KOPS_U32},       {UINT, 64, KOPS_U64},
         {BOOL, 8, KOPS_BOOL},  {F8_E4M3, 8, KOPS_F8_E4M3}, {F8_E5M2, 8, KOPS_F8_E5M2},
     };
 
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (known[i].code == code && known[i].bits == bits) {
+    for (size_t i = 0; t->dtype.lanes == 1 && i < sizeof(known) / sizeof(known[0]); i++)
+        if (known[i].code == t->dtype.code && known[i].bits == t->dtype.bits) {
             *ret = (enum kops_dtype)known[i].dtype;
             return true;
         }
@@ -138,11 +122,11 @@ static bool read_exchange(PyObject *value, struct operands *o, int *ret_device)
 
     if (exchange->read(value, &t))
         return false;
-    if (t.device.type != DL_CUDA || t.ndim < 0 || t.ndim > FAST_RANK || t.dtype.lanes != 1)
+    if (t.device.type != DL_CUDA || t.ndim < 0 || t.ndim > FAST_RANK)
         return false;
     *to = (struct native_tensor){
         .offset = (uint64_t)(uintptr_t)t.data + t.byte_offset, .shape = o->shapes[o->n], .rank = (unsigned)t.ndim};
-    if (!find_dtype(t.dtype.code, t.dtype.bits, &to->dtype))
+    if (!tensor_dtype(&t, &to->dtype))
         return false;
     *ret_device = t.device.id;
     for (unsigned i = 0; i < to->rank; i++)
@@ -223,14 +207,32 @@ static bool read_methods(PyObject *value, struct operands *o, int *ret_device)
     return ok;
 }
 
-static bool read_tensor(PyObject *value, struct operands *o, int *ret_device)
+bool tensor_is(PyObject *value)
 {
     PyObject *type = (PyObject *)Py_TYPE(value);
-    int64_t negated = 1;
-    bool ok = false;
 
-    for (int i = 0; i < MAX_TYPES && !ok; i++)
-        ok = types[i] && types[i] == type;
+    for (int i = 0; i < MAX_TYPES; i++)
+        if (types[i] == type)
+            return true;
+    return false;
+}
+
+bool tensor_dl(PyObject *value, struct dl_tensor *ret)
+{
+    *ret = (struct dl_tensor){.data = NULL};
+    if (!exchange || !tensor_is(value))
+        return false;
+    if (!exchange->read(value, ret) && ret->ndim >= 0)
+        return true;
+    PyErr_Clear();
+    return false;
+}
+
+static bool read_tensor(PyObject *value, struct operands *o, int *ret_device)
+{
+    bool ok = tensor_is(value);
+    int64_t negated = 1;
+
     /* A negated view has ordinary memory with another meaning. */
     ok = ok && get_number(value, name_is_neg, &negated) && !negated &&
          (exchange ? read_exchange(value, o, ret_device) : read_methods(value, o, ret_device)) &&

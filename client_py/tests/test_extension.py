@@ -332,7 +332,11 @@ def test_calls_of_other_threads() -> None:
     mod = loaded("""
 #include <unistd.h>
 __global__ void put(float* p) { p[0] = 1; }
-void slow(torch::Tensor x) { float* p = x.clone().data_ptr<float>(); usleep(400000); put<<<1, 1>>>(p); }
+void slow(torch::Tensor x) {
+    float* p = x.clone().data_ptr<float>();
+    { py::gil_scoped_release others; usleep(400000); }
+    put<<<1, 1>>>(p);
+}
 void quick(torch::Tensor x) { x.clone(); }
 """, ["slow", "quick"])  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
@@ -340,6 +344,45 @@ void quick(torch::Tensor x) { x.clone(); }
         while not running.done():
             mod.quick(floats(1))
         running.result()
+
+
+def test_cxx_gives_up_the_interpreter_s_lock_and_takes_it_again() -> None:
+    mod = loaded("""
+#include <poll.h>
+int64_t waited(torch::Tensor x, int fd) {
+    py::gil_scoped_release others;
+    pollfd wanted{fd, POLLIN, 0};
+    if (poll(&wanted, 1, 30000) != 1) return -1;
+    auto y = torch::ones_like(x);  // takes the lock while it computes
+    pybind11::gil_scoped_acquire again;
+    return y.sum().item<int64_t>();
+}
+""", ["waited"])  # fmt: skip
+    ours, theirs = os.pipe()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(mod.waited, floats(0, 0, 0), ours)
+        os.write(theirs, b"x")  # needs the lock, unless the thread has not begun
+        assert running.result() == 3
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_threads_of_cxx_copy_and_drop_tensors() -> None:
+    mod = loaded("""
+#include <thread>
+torch::Tensor last(torch::Tensor x) {
+    std::vector<torch::Tensor> kept;
+    for (int i = 0; i < 100; i++) kept.push_back(x.clone());
+    auto dropped = std::move(kept);
+    std::thread([&] { auto copy = dropped; dropped.clear(); kept.push_back(copy.back()); copy.clear(); }).join();
+    return kept.back();
+}
+""", ["last"])  # fmt: skip
+    x = floats(1, 2)
+    before = sys.getrefcount(x)
+    for _ in range(20):
+        assert list(mod.last(x)) == [1, 2]
+    assert sys.getrefcount(x) == before
 
 
 def test_a_thread_of_cxx_has_its_errors() -> None:

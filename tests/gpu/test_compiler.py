@@ -244,6 +244,82 @@ def test_functions_of_a_library_are_torchs_ops(torch: Any) -> None:
     kops.default_client().close()
 
 
+MANY = """
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+struct Pair { double a; int b; };
+template <typename T> __global__ void mix(
+    const T* x, T* y, int n, double a, int64_t back, bool twice, Pair pair, short s, const float* none) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = T(float((float(x[i - back]) * a + pair.a * pair.b + s + (none ? 1 : 0)) * (twice ? 2 : 1)));
+}
+torch::Tensor mixed(torch::Tensor x, double a, bool twice, int64_t start) {
+    TORCH_CHECK(x.is_contiguous(), "contiguous");
+    auto y = torch::empty_like(x);
+    const int n = x.numel() - start;
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "mixed", [&] {
+        mix<scalar_t><<<(n + 127) / 128, 128>>>(
+            x.data_ptr<scalar_t>() + 2 * start, y.data_ptr<scalar_t>() + start, n, a, start, twice, Pair{0.5, 3}, -2, nullptr);
+    });
+    y.narrow(0, 0, start).zero_();
+    return y;
+}
+__global__ void reversed(const float* x, float* y, int n) {
+    extern __shared__ float block[];
+    block[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = block[n - 1 - threadIdx.x];
+}
+torch::Tensor backwards(torch::Tensor x, int64_t blocks) {
+    const at::cuda::OptionalCUDAGuard guard(device_of(x));
+    auto y = torch::empty({x.size(0)}, x.options());
+    reversed<<<blocks, x.size(0), x.size(0) * sizeof(float), at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), y.data_ptr<float>(), x.size(0));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return y;
+}
+torch::Tensor past(torch::Tensor x) {
+    auto y = torch::empty({4}, x.options());
+    reversed<<<1, 4, 16>>>(x.data_ptr<float>() + 1000000, y.data_ptr<float>(), 4);
+    return y;
+}
+"""
+
+
+def test_launches_of_an_extension_are_right_however_often_they_are_made(torch: Any) -> None:
+    """Only the first launch of a kernel goes by Python."""
+    module = kops.load_inline("many", cuda_sources=MANY, functions=["mixed", "backwards", "past"])
+    for i in range(40):
+        dtype = (torch.float32, torch.float64, torch.float16, torch.bfloat16)[i % 4]
+        n, start, a, twice = 100 + 37 * i, i % 3, 0.25 * i - 1, i % 5 == 0
+        x = torch.randn(n, device="cuda").to(dtype)
+        made = module.mixed(x, a, twice, start)
+        expected = torch.zeros(n, dtype=torch.float64, device="cuda")
+        expected[start:] = (x.double()[start:] * a + 1.5 - 2) * (1 + twice)
+        torch.testing.assert_close(made.double(), expected, **({"atol": 1e-5, "rtol": 1e-5} if i % 4 < 2 else {"atol": 0.2, "rtol": 2e-2}))
+    stream = torch.cuda.Stream()
+    for i in range(20):
+        x = torch.randn(32 * (1 + i % 4), device="cuda", requires_grad=i % 2 == 0)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream if i % 3 else torch.cuda.default_stream()):
+            torch.testing.assert_close(module.backwards(x, 1), x.flip(0), rtol=0, atol=0)
+
+
+def test_a_launch_that_cannot_be_is_refused_after_others_too(torch: Any) -> None:
+    module = kops.load_inline("many", cuda_sources=MANY, functions=["mixed", "backwards", "past"])
+    x = torch.randn(64, device="cuda")
+    for _ in range(3):
+        torch.testing.assert_close(module.backwards(x, 1), x.flip(0))
+        with pytest.raises(RuntimeError, match="invalid configuration"):
+            module.backwards(x, 0)
+        with pytest.raises(kops.BadArgument, match="in no tensor"):
+            module.past(x)
+        with pytest.raises(kops.BadArgument, match="memory of the CPU"):
+            module.mixed(x.cpu(), 1, False, 0)
+    torch.testing.assert_close(module.backwards(x, 1), x.flip(0))
+
+
 def test_the_environment_interprets_on_the_cpu_alone(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOPS_INTERPRET", "1")
     tutorial = TUTORIALS[0]

@@ -11,9 +11,11 @@ loads them in milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,14 +33,22 @@ __all__ = ["Extension", "Function", "compile"]
 class Function:
     """A function of C++. Its arguments are tensors, numbers, texts, lists of these, and None."""
 
-    def __init__(self, library: Any, definitions: list[Any], kernels: Kernels | SeveralKernels) -> None:
-        self._library, self._definitions, self._kernels = library, definitions, kernels
+    def __init__(self, definitions: list[Any], kernels: Kernels | SeveralKernels) -> None:
+        self._definitions, self._kernels = definitions, kernels
+        self._run = {definition.number: _runtime.host_function(definition, kernels).call for definition in definitions}
         self._by_device = any(definition.key or definition.is_declaration for definition in definitions)
+        only = definitions[0] if len(definitions) == 1 and not self._by_device else None
+        self._only, self._count = (self._run[only.number], len(only.parameters)) if only is not None else (None, 0)
         self.__name__ = definitions[0].name.rpartition("::")[2].partition("@")[0]
         self.__doc__ = "\n".join(filter(None, (definition.doc for definition in definitions))) or None
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs it. An exception of C++ is one of Python: `RuntimeError` with its text."""
+        if self._only is not None and not named and len(arguments) == self._count:
+            try:
+                return self._only(arguments, False)
+            except _runtime.NoMatch:
+                pass  # told below
         wrong: list[str] = []
         definitions: Sequence[Any] = self._definitions
         if self._by_device:
@@ -48,7 +58,7 @@ class Function:
             for definition in definitions:
                 try:
                     values = _runtime.positional(definition, arguments, named)
-                    return _runtime.invoke(self._library, definition, values, self._kernels, strict)
+                    return self._run[definition.number](tuple(values), strict)
                 except _runtime.NoMatch as error:
                     wrong.append(f"{definition.shown}: {error}")
         kinds = ", ".join([type(value).__name__ for value in arguments] + [f"{key}={type(value).__name__}" for key, value in named.items()])
@@ -64,6 +74,7 @@ class Extension:
     def __init__(self, name: str, path: str, functions: Mapping[str, Function]) -> None:
         self.__name__, self.__file__ = name, path
         self._functions = dict(functions)
+        self.__dict__.update(functions)  # found without __getattr__
 
     def __getattr__(self, name: str) -> Function:
         found: Function | None = self.__dict__.get("_functions", {}).get(name)
@@ -121,6 +132,30 @@ def kernels_of(
     return SeveralKernels(client, device_sources or [(f"{name}.cu", "")], options, files, fallback)
 
 
+@contextlib.contextmanager
+def _compiled(kernels: Kernels | SeveralKernels) -> Iterator[None]:
+    """Has the daemon compile kernels meanwhile. What is wrong with them is raised, whatever else is wrong."""
+    if kernels.fallback is not None:
+        yield
+        return
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            kernels.compile()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="kops-extension")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        if failed:
+            raise failed[0]
+
+
 def compile(
     client: Client, name: str, sources: Iterable[tuple[str, str]], functions: Mapping[str, str] | None,
     device_sources: Sequence[tuple[str, str]],
@@ -132,17 +167,17 @@ def compile(
     code, too, as those of `host_options`; `files`: headers that both include."""
     options, files = list(options), dict(files or {})
     kernels = kernels_of(client, name, device_sources, options, files, fallback)
-    kernels.compile()
-    path = build(name, sources, functions, options, files, host_options)
-    library = _runtime.load(path)
+    with _compiled(kernels):
+        path = build(name, sources, functions, options, files, host_options)
+    definitions = _runtime.load(path)
     found: dict[str, list[Any]] = {}
-    for definition in declared(library.definitions):
+    for definition in declared(definitions):
         found.setdefault(definition.name.rpartition("::")[2].partition("@")[0], []).append(definition)
-    functions_of = {key: Function(library, definitions, kernels) for key, definitions in found.items()}
-    if "torch" in sys.modules and any("::" in definition.name for definition in library.definitions):
+    functions_of = {key: Function(several, kernels) for key, several in found.items()}
+    if "torch" in sys.modules and any("::" in definition.name for definition in definitions):
         from . import _ops
 
-        _ops.register(library.definitions, functions_of)
+        _ops.register(definitions, functions_of)
     return Extension(name, path, functions_of)
 
 

@@ -17,7 +17,7 @@ from .._companions import cache_directory, compiled_part, gather, is_mine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFIX = "#include <torch/extension.h>\n#include <kops/entry.h>\n"
-FLAGS = ("-std=c++17", "-w", "-O0", "-fPIC", "-pthread", "-Wno-narrowing", "-fno-strict-aliasing", "-fwrapv")
+FLAGS = ("-std=c++17", "-w", "-O1", "-fPIC", "-pthread", "-Wno-narrowing", "-fno-strict-aliasing", "-fwrapv")
 LINK = ("-shared", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,-Bsymbolic")
 HASH_CHARACTERS = 40
 

@@ -100,10 +100,9 @@ def _on_device(address: int, size: int) -> Any:
     place = _memory.find(address, inside=True)
     if place is None:
         return None
-    held, offset, most = place
-    if offset + size > most:
+    if place.offset + size > place.size:
         raise BadAddress
-    return held.framework.bytes_of(held.value, offset, size)
+    return place.framework.bytes_of(place.value, place.offset, size)
 
 
 def _bytes(call: Any, address: int, size: int) -> Any:
@@ -240,20 +239,17 @@ _FUNCTIONS |= dict.fromkeys(
 )  # fmt: skip
 
 
-def cuda(call: Any, name: str, arguments: Sequence[Any], out: Any) -> int:
-    """Runs one. Returns a number of cudaError_t; what it answers goes to out[0]. Raises Unsupported for another one."""
+def cuda(call: Any, name: str, arguments: Sequence[Any]) -> tuple[int, int | None]:
+    """Runs one. Returns a number of cudaError_t and what it answers. Raises Unsupported for another one."""
     if name == "cudaGetLastError":
-        return call.cuda.take()  # type: ignore[no-any-return]
+        return call.cuda.take(), None
     if name == "cudaPeekAtLastError":
-        return call.cuda.number  # type: ignore[no-any-return]
+        return call.cuda.number, None
     function = _FUNCTIONS.get(name)
     if function is None:
         raise Unsupported(f"{name}() of the CUDA runtime is not known to functions of the host here")
     try:
-        made = function(call, *arguments)
+        return SUCCESS, function(call, *arguments)
     except BadAddress:
         call.cuda.set(INVALID_VALUE, f"{name}()")
-        return INVALID_VALUE
-    if made is not None and out:
-        out[0] = made
-    return SUCCESS
+        return INVALID_VALUE, None

@@ -21,7 +21,7 @@ from .._companions import (
     Geometry,
     drive,
     kernel_names,
-    numpy,
+    launched_here,
     on_stream,
     parameter_names,
     scan,
@@ -29,7 +29,7 @@ from .._companions import (
     type_of,
     usual_place,
 )
-from . import _memory, _numpy
+from . import _memory
 from ._cuda import INVALID_CONFIGURATION
 
 MOST_THREADS = 1024
@@ -132,7 +132,7 @@ class _Argument:
         """A structure may hold the address of a tensor, but not of one in the memory of the CPU: the interpreter has its own there."""
         words = (int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) - 7, 8))
         places = [place for word in words if word and (place := _memory.find(word, inside=True)) is not None]
-        if any(held.framework.on_cpu(held.value) for held, _, _ in places):
+        if any(place.framework.on_cpu(place.value) for place in places):
             raise Unsupported(
                 f"{self.what} holds the address of a tensor, which means nothing where the kernel runs: pass the pointer as an argument of "
                 "its own"
@@ -146,23 +146,25 @@ class _Argument:
         if place is None:
             why = f"{self.what} is {address:#x}, which is in no tensor and no memory of cudaMalloc: a kernel cannot use it"
             raise BadArgument(why, self.key)
-        held, offset, size = place
-        if held.host:
+        if place.host:
             raise BadArgument(f"{self.what} points into a tensor in the memory of the CPU: move it to the GPU first", self.key)
-        framework = held.framework
-        memory = CPU if framework.on_cpu(held.value) else GPU
-        if not offset and framework.whole_dtype(held.value, size) == self._dtype:
-            return held.value, memory
-        value = framework.bytes_of(held.value, offset, size - offset)
+        tensor, framework, offset, size = place.value, place.framework, place.offset, place.size
+        memory = CPU if framework.on_cpu(tensor) else GPU
+        if not offset and framework.whole_dtype(tensor, size) == self._dtype:
+            return tensor, memory
+        value = framework.bytes_of(tensor, offset, size - offset)
         return value if offset % self.align else framework.viewed(value, self._dtype), memory
 
     def reaching_back(self, given: Any, value: Any) -> Any:
         """A pointer for the interpreter: with what lies before it in its storage, since C++ may step back."""
         place = _memory.find(given) if self.as_bytes is not None and value is not None else None
-        if place is None or not place[1]:
+        if place is None or not place.offset:
             return value
-        held, offset, size = place
-        whole = numpy.frombuffer((ctypes.c_uint8 * size).from_address(held.place()[0]), numpy.uint8)
+        from .._companions import numpy
+        from . import _numpy
+
+        offset = place.offset
+        whole = numpy.frombuffer((ctypes.c_uint8 * place.size).from_address(place.start), numpy.uint8)
         array = whole[offset:] if offset % self.align else _numpy.viewed(whole[offset:], self._dtype)
         if not array.size:
             return value
@@ -272,21 +274,22 @@ class Kernels:
         return Form(self.client, code, entry, params, Geometry(None, None, 0, None, cooperative), True, self.fallback)
 
     def launch(
-        self, name: bytes, types: tuple[Type, ...], data: bytes, grid: tuple[int, ...], block: tuple[int, ...], shared: int,
+        self, name: bytes, types: tuple[Any, ...], data: bytes, grid: tuple[int, ...], block: tuple[int, ...], shared: int,
         stream: int, usual_stream: Callable[[], int], cooperative: bool = False, cluster: tuple[int, ...] | None = None,
-    ) -> int:  # fmt: skip
-        """Launches a kernel. `data`: the bytes of its arguments, one behind another. Returns a number of cudaError_t."""
+    ) -> tuple[int, tuple[Any, ...] | None]:  # fmt: skip
+        """Launches a kernel. `data`: the bytes of its arguments, one behind another. Returns a number of cudaError_t, and what the compiled
+        part needs to make such launches from now on."""
         (x, y, z), (most_x, most_y, most_z) = grid, MOST_BLOCKS
         if not (0 < x <= most_x and 0 < y <= most_y and 0 < z <= most_z):
-            return INVALID_CONFIGURATION
+            return INVALID_CONFIGURATION, None
         if not (0 < block[0] * block[1] * block[2] <= MOST_THREADS and block[2] <= 64):
-            return INVALID_CONFIGURATION
+            return INVALID_CONFIGURATION, None
         with self._lock:
             plan = self._plans.get((name, types))
             if plan is None:
                 if len(self._plans) >= PLANS_MOST:
                     self._plans.clear()
-                plan = self._plans[name, types] = _Plan(name.decode(), types)
+                plan = self._plans[name, types] = _Plan(name.decode(), [Type(*one) for one in types])
             given = plan.bytes.unpack(data)
             unaligned = tuple([i for i, align in plan.pointers if given[i] % align])
             form = plan.forms.get((cooperative, unaligned))
@@ -301,14 +304,16 @@ class Kernels:
         if self.fallback == "interpret" and GPU not in memory and HERE not in memory:
             reaching = [one.reaching_back(*both) for one, *both in zip(plan.arguments, given, values)]
             self._interpret(form, reaching, how)
-            return 0
+            return 0, None
         how["where"] = "here" if HERE in memory else usual_place(self.client) if GPU in memory else None
         if not stream or stream == usual_stream():
             form(*values, **how)
-            return 0
-        with on_stream(stream):
-            form(*values, **how)
-        return 0
+        else:
+            with on_stream(stream):
+                form(*values, **how)
+        is_plain = self.fallback is None and not unaligned and not cooperative and cluster is None and set(memory) <= {GPU, None}
+        made = launched_here(form) if is_plain else None
+        return 0, None if made is None else (*made, [one.param.dtype if one.as_bytes else None for one in plan.arguments])
 
 
 class SeveralKernels:
@@ -329,7 +334,7 @@ class SeveralKernels:
     def check(self) -> list[str]:
         return [name for kernels in self._all for name in kernels.check()]
 
-    def launch(self, name: bytes, *arguments: Any, **how: Any) -> int:
+    def launch(self, name: bytes, *arguments: Any, **how: Any) -> tuple[int, tuple[Any, ...] | None]:
         """As `Kernels.launch`, of the source that has the kernel."""
         entry = device_name(name.decode()).partition("<")[0]
         own = [i for i, names in enumerate(self._own) if entry in names]

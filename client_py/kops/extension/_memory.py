@@ -1,116 +1,44 @@
-"""The tensors that compiled extensions hold, by their ids, and the memory behind a kernel's pointers."""
+"""The memory behind the pointers of compiled extensions: tensors that C++ holds, which the compiled part of the package counts, and what
+cudaMalloc made."""
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
-RECENT = 16  # tensors that were released: a pointer into one may still be on its way to a launch
-_ids = itertools.count(1)
-_held: dict[int, Held] = {}
-_numbers: dict[int, int] = {}  # ids, by what the tensor is: it has one, however often C++ gets it
-_lock = threading.RLock()
+from .._companions import compiled_part
+
+_native = compiled_part("an extension")
 
 
-class _Recent(threading.local):
-    """Of a thread alone: the end of a call is none of another thread's."""
+class Place(NamedTuple):
+    """A pointer as a tensor, the address and bytes of its storage, and the byte that the pointer is at. `host`: C++ was told that it is in
+    the memory of the CPU."""
 
-    def __init__(self) -> None:
-        self.held: deque[Held] = deque(maxlen=RECENT)
-
-
-_recent = _Recent()
-
-
-class Held:
-    """A tensor in C++. `host`: C++ is told that it is in the memory of the CPU."""
-
-    __slots__ = ("count", "framework", "host", "storage", "value")
-
-    def __init__(self, value: Any, framework: Any, host: bool) -> None:
-        self.value, self.framework, self.host, self.count = value, framework, host, 1
-        self.storage: tuple[int, int] | None = None  # its address and bytes, found when a pointer is looked up
-
-    def place(self) -> tuple[int, int]:
-        """The address of the storage, and its bytes."""
-        found = self.storage
-        if found is None:
-            found = self.storage = self.framework.storage(self.value)
-        return found
-
-
-Place = tuple[Held, int, int]  # a pointer as a tensor, the byte of its storage, and how many that has
-
-
-def hold(value: Any, framework: Any, host: bool) -> int:
-    """The id of a tensor with one more reference of C++."""
-    with _lock:
-        number = _numbers.get(id(value), 0)
-        found = _held.get(number)
-        if found is not None and found.host == host:
-            found.count += 1
-            found.storage = None  # a function may have changed it
-            return number
-        number = next(_ids)
-        _held[number] = Held(value, framework, host)
-        _numbers[id(value)] = number
-        return number
-
-
-def held(number: int) -> Held:
-    return _held[number]
-
-
-def retain(number: int) -> None:
-    with _lock:
-        _held[number].count += 1
-
-
-def release(number: int, keep: bool = True) -> None:
-    """Takes a reference back. `keep`: a pointer into the tensor may be on its way."""
-    with _lock:
-        found = _held.get(number)
-        if found is None:
-            return
-        found.count -= 1
-        if found.count == 0:
-            del _held[number]
-            if _numbers.get(id(found.value)) == number:
-                del _numbers[id(found.value)]
-            if keep:
-                _recent.held.append(found)
-
-
-def forget_released() -> None:
-    """At the end of a call no pointer is on its way."""
-    _recent.held.clear()
-
-
-# Memory of cudaMalloc, by its address.
-_allocated: dict[int, Held] = {}
-
-
-def allocate(value: Any, framework: Any) -> int:
-    made = Held(value, framework, False)
-    start = made.place()[0]
-    _allocated[start] = made
-    return start
-
-
-def free(address: int) -> bool:
-    return _allocated.pop(address, None) is not None
+    value: Any
+    framework: Any
+    host: bool
+    start: int
+    offset: int
+    size: int
 
 
 def find(address: int, inside: bool = False) -> Place | None:
     """The tensor whose storage an address is in, or, unless it has to be inside, right behind."""
-    behind = None
-    for one in (*_held.values(), *_allocated.values(), *reversed(_recent.held)):
-        start, size = one.storage or one.place()
-        offset = address - start
-        if 0 <= offset < size:
-            return one, offset, size
-        if offset == size and not inside and behind is None:
-            behind = one, offset, size
-    return behind
+    found = _native.extension_find(address % 2**64, inside)
+    return None if found is None else Place(*found)
+
+
+_allocated: dict[int, int] = {}  # ids of the memory of cudaMalloc, by its address
+
+
+def allocate(value: Any, framework: Any) -> int:
+    number, start = _native.extension_allocate(value, framework)
+    _allocated[start] = number
+    return int(start)
+
+
+def free(address: int) -> bool:
+    number = _allocated.pop(address, None)
+    if number is not None:
+        _native.extension_release(number)
+    return number is not None

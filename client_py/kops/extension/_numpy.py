@@ -23,11 +23,6 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, numpy.ndarray)
 
 
-def plain(value: Any) -> Any:
-    """A number of NumPy's as one of Python's; anything else as it is."""
-    return value.item() if isinstance(value, numpy.generic) else value
-
-
 def on_cpu(value: Any) -> bool:
     """Whether the memory is the CPU's."""
     return True
@@ -391,6 +386,11 @@ OPS: dict[str, Callable[..., Any]] = _NEW | _LIKE | _UNARY | _BINARY | {
     "cpu": lambda self, *_: self, "cuda": lambda self, *_: self, "detach": lambda self: self.view(), "alias": lambda self: self.view(),
 }  # fmt: skip
 OPS |= {name: OPS[plain] for name, plain in _ALIASES.items()}
+
+
+def prepared(name: str) -> tuple[Callable[..., Any], None, bool, bool]:
+    """A function of torch's by its name, as `_torch.prepared` answers it."""
+    return lambda *arguments, **named: call(name, list(arguments), named), None, False, False
 
 
 def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:

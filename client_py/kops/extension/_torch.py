@@ -7,11 +7,11 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from .. import Unsupported
-from . import _memory, headers
+from . import _abi, _memory, headers
 from ._abi import Device, Dtype, Format, Options, Slice
 
 _DTYPES = (
@@ -167,34 +167,38 @@ def _device(device: Device | None) -> Any:
     torch = _torch()
     if device.type != 1:
         return torch.device({13: "meta"}.get(device.type, "cpu"))
-    return torch.device("cuda", device.number if device.number >= 0 else current_device())
+    return torch.device("cuda", device.number) if device.number >= 0 else torch.device("cuda")
 
 
-def _converted(value: Any) -> Any:
-    convert = _CONVERSIONS.get(type(value))
-    return value if convert is None else convert(value)
-
-
-_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
-    Dtype: lambda value: getattr(_torch(), _DTYPES[value]), Format: lambda value: getattr(_torch(), _FORMATS[value]),
-    Device: lambda value: _device(value), list: lambda value: tuple(map(_converted, value)),
-    tuple: lambda value: tuple(map(_converted, value)),
-}  # fmt: skip
+@lru_cache(typed=True)
+def converted(value: Any) -> Any:
+    """The number of a dtype, device or format as torch's object; anything else as it is."""
+    if isinstance(value, Device):
+        return _device(value)
+    names = _DTYPES if isinstance(value, Dtype) else _FORMATS if isinstance(value, Format) else None
+    return value if names is None else getattr(_torch(), names[value])
 
 
 def returned(value: Any) -> Any:
     """A result of C++: numbers of dtypes and devices are torch's objects."""
-    return _converted(value) if isinstance(value, (Dtype, Device)) else value
+    return converted(value) if isinstance(value, (Dtype, Device)) else value
+
+
+@lru_cache(maxsize=256)
+def options(bits: int, requires_grad: float, more: int) -> tuple[dict[str, Any], bool, bool]:
+    """Keywords of torch's for options, whether a gradient is wanted, whether they have a device."""
+    given = _abi.options(bits, requires_grad, more)
+    return _of_options(given), given.requires_grad, given.device is not None
 
 
 def _of_options(options: Options) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if options.dtype is not None:
-        made["dtype"] = _converted(Dtype(options.dtype))
+        made["dtype"] = converted(Dtype(options.dtype))
     if options.device is not None:
         made["device"] = _device(options.device)
     if options.format is not None:
-        made["memory_format"] = _converted(Format(options.format))
+        made["memory_format"] = converted(Format(options.format))
     return made
 
 
@@ -204,11 +208,11 @@ def _position(item: Any) -> Any:
 
 def _to(self: Any, *wanted: Any, options: Any = None, **named: Any) -> Any:
     keywords = {} if options is None else _of_options(options)
-    keywords |= {key: _converted(value) for key, value in named.items() if value is not None}
-    plain = [_converted(one) for one in wanted if one is not None and not isinstance(one, Format)]
+    keywords |= {key: converted(value) for key, value in named.items() if value is not None}
+    plain = [converted(one) for one in wanted if one is not None and not isinstance(one, Format)]
     for one in wanted:
         if isinstance(one, Format):
-            keywords["memory_format"] = _converted(one)
+            keywords["memory_format"] = converted(one)
     return self.to(*plain, **keywords)
 
 
@@ -227,7 +231,7 @@ def _index_put(self: Any, *given: Any) -> Any:
 def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = None) -> Any:
     """Memory of C++ as a tensor, which does not own it."""
     torch = _torch()
-    dtype = torch.get_default_dtype() if options is None or options.dtype is None else _converted(Dtype(options.dtype))
+    dtype = torch.get_default_dtype() if options is None or options.dtype is None else converted(Dtype(options.dtype))
     steps = strides or [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     count = 1 + sum((size - 1) * step for size, step in zip(sizes, steps)) if math.prod(sizes) else 0
     size = count * dtype.itemsize
@@ -237,7 +241,7 @@ def _from_blob(address: int, sizes: Any, strides: Any = None, options: Any = Non
     if place is None:
         flat = of_buffer((ctypes.c_uint8 * size).from_address(address))
     else:
-        flat = bytes_of(place[0].value, place[1], size)
+        flat = bytes_of(place.value, place.offset, size)
     return flat[:size].view(dtype).as_strided(tuple(sizes), tuple(steps))
 
 
@@ -294,21 +298,11 @@ def _function(name: str, is_sooner: bool = False) -> Any:
     return found
 
 
-def call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
-    """Calls a function of torch's by its name, by the rules of its declaration in ATen. Raises Unsupported for one that is not declared."""
+def prepared(name: str) -> tuple[Callable[..., Any], Callable[..., Any] | None, bool, bool]:
+    """A function of torch's by its name: itself, a sooner one for calls with a device, whether these take torch's dtypes, devices and
+    formats, and whether it always has a device. Raises Unsupported for one that is not declared."""
     own = _OWN.get(name)
     if own is not None:
-        return own(*arguments, **named)
-    keywords: dict[str, Any] = {}
-    needs_gradient = False
-    for value in (*arguments, *named.values()):
-        if type(value) is Options:
-            arguments = [one for one in arguments if one is not value]
-            keywords, needs_gradient = _of_options(value), value.requires_grad
-    for key, value in named.items():
-        if value is not None and type(value) is not Options:
-            keywords[key] = _converted(value)
+        return own, None, False, False
     plain = name.removesuffix("_like")
-    is_sooner = plain in _MADE_SOONER and (plain != name or "device" in keywords)
-    made = _function(name, is_sooner)(*map(_converted, arguments), **keywords)
-    return made.requires_grad_() if needs_gradient else made
+    return _function(name), _function(name, True) if plain in _MADE_SOONER else None, True, plain != name

@@ -40,21 +40,21 @@ static std::string text_of(const KopsValue &value)
 {
     std::string text;
     switch (value.tag) {
-    case KOPS_NONE:
+    case KOPS_IS_NONE:
         return "None";
-    case KOPS_TENSOR:
+    case KOPS_IS_TENSOR:
         return "t" + std::to_string(value.i);
-    case KOPS_FLOAT:
+    case KOPS_IS_FLOAT:
         return c10::str(value.d);
-    case KOPS_STRING:
+    case KOPS_IS_STRING:
         return std::string((const char *)value.p, (size_t)value.n);
-    case KOPS_INTS:
-    case KOPS_TENSORS:
-    case KOPS_SLICE:
+    case KOPS_IS_INTS:
+    case KOPS_IS_TENSORS:
+    case KOPS_IS_SLICE:
         for (int i = 0; i < value.n; i++)
             text += (i ? "," : "") + std::to_string(((const int64_t *)value.p)[i]);
         return "[" + text + "]";
-    case KOPS_OPTIONS:
+    case KOPS_IS_OPTIONS:
         return c10::str("options ", value.i & 255, " ", value.i >> 8 & 255, " ", value.i >> 16 & 255, " ", value.n);
     default:
         return std::to_string(value.i);
@@ -73,15 +73,15 @@ static int op(const char *name, const KopsValue *args, int n, KopsTensor *out, i
     if (!strcmp(name, "grad"))
         return 0;
     if (!strcmp(name, "grad_mode")) {
-        scalar->tag = KOPS_BOOL, scalar->i = 1;
+        scalar->tag = KOPS_IS_BOOL, scalar->i = 1;
         return 0;
     }
     if (!strcmp(name, "text")) {
-        scalar->tag = KOPS_STRING, scalar->n = 2, scalar->p = "ab";
+        scalar->tag = KOPS_IS_STRING, scalar->n = 2, scalar->p = "ab";
         return 0;
     }
     if (!strcmp(name, "item")) {
-        scalar->tag = KOPS_FLOAT, scalar->d = 2.5;
+        scalar->tag = KOPS_IS_FLOAT, scalar->d = 2.5;
         return 0;
     }
     if (!strcmp(name, "unbind")) {
@@ -98,6 +98,10 @@ static int op(const char *name, const KopsValue *args, int n, KopsTensor *out, i
 static void retain(int64_t)
 {
     retained++;
+}
+static int lock(int)
+{
+    return 0;
 }
 static void release(int64_t)
 {
@@ -116,7 +120,7 @@ static int runtime(const char *name, const KopsValue *args, int n, int64_t *out)
     calls += std::string(name) + "(";
     for (int i = 0; i < n; i++)
         calls += (i ? ", " : "") +
-                 (args[i].tag == KOPS_STRING && strchr((const char *)args[i].p, '(') ? "kernel" : text_of(args[i]));
+                 (args[i].tag == KOPS_IS_STRING && strchr((const char *)args[i].p, '(') ? "kernel" : text_of(args[i]));
     calls += ") ";
     *out = strcmp(name, "library") ? 64 : 0;
     return 0;
@@ -417,25 +421,25 @@ static void binding()
     EXPECT(std::string(kops_def_name(6)) == "lib::f@CPU");
     KopsValue value;
     EXPECT(kops_def_arguments(0) == 5 && std::string(kops_def_argument(0, 0, &value)) == "x" && value.tag == -1);
-    EXPECT(std::string(kops_def_argument(0, 1, &value)) == "alpha" && value.tag == KOPS_FLOAT && value.d == 2);
-    EXPECT(kops_def_argument(0, 2, &value) && value.tag == KOPS_NONE);
-    EXPECT(kops_def_argument(0, 3, &value) && value.tag == KOPS_STRING && text_of(value) == "mean");
+    EXPECT(std::string(kops_def_argument(0, 1, &value)) == "alpha" && value.tag == KOPS_IS_FLOAT && value.d == 2);
+    EXPECT(kops_def_argument(0, 2, &value) && value.tag == KOPS_IS_NONE);
+    EXPECT(kops_def_argument(0, 3, &value) && value.tag == KOPS_IS_STRING && text_of(value) == "mean");
     EXPECT(!kops_def_argument(1, 0, &value) && value.tag == -1);
 
     KopsTensor x = described(7, {2}, {1}), *out;
     KopsTensor *given[] = {&x};
-    KopsValue args[5] = {{KOPS_TENSOR, 0, 0, 0, nullptr},
-                         {KOPS_INT, 0, 3, 0, nullptr},
+    KopsValue args[5] = {{KOPS_IS_TENSOR, 0, 0, 0, nullptr},
+                         {KOPS_IS_INT, 0, 3, 0, nullptr},
                          {},
-                         {KOPS_STRING, 9, 0, 0, "undefined"},
-                         {KOPS_INT, 0, 1, 0, nullptr}};
+                         {KOPS_IS_STRING, 9, 0, 0, "undefined"},
+                         {KOPS_IS_INT, 0, 1, 0, nullptr}};
     int count;
     released = retained = 0;
     calls.clear();
-    EXPECT(!kops_call(0, args, given, &out, &count, &value) && count == 2 && value.tag == KOPS_TUPLE && value.n == 3);
+    EXPECT(!kops_call(0, args, given, &out, &count, &value) && count == 2 && value.tag == KOPS_IS_TUPLE && value.n == 3);
     EXPECT(called("add alpha(t7, 3, 1)") && retained == 2 && released == 2); // the argument and the handle of the sum
     auto items = (const KopsValue *)value.p;
-    EXPECT(items[0].tag == KOPS_TENSOR && items[1].i == 1 && out[1].id == 100 && items[2].tag == KOPS_NONE);
+    EXPECT(items[0].tag == KOPS_IS_TENSOR && items[1].i == 1 && out[1].id == 100 && items[2].tag == KOPS_IS_NONE);
     args[4].i = 3;
     EXPECT(std::string(kops_call(0, args, given, &out, &count, &value)) == "n is 3" &&
            std::string(kops_error_type()) == "RuntimeError");
@@ -444,18 +448,18 @@ static void binding()
            count == 0);
     args[4].i = 1LL << 40;
     EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
-    KopsValue number = {KOPS_FLOAT, 0, 0, 1.5, nullptr};
-    EXPECT(!kops_call(2, &number, given, &out, &count, &value) && value.tag == KOPS_FLOAT && value.d == 3);
+    KopsValue number = {KOPS_IS_FLOAT, 0, 0, 1.5, nullptr};
+    EXPECT(!kops_call(2, &number, given, &out, &count, &value) && value.tag == KOPS_IS_FLOAT && value.d == 3);
     int64_t tensors[] = {-1, 0}, numbers[] = {1, 2};
-    KopsValue lists[] = {{KOPS_TENSORS, 2, 0, 0, tensors}, {KOPS_INTS, 2, 0, 0, numbers}, {KOPS_INT, 0, 1, 0, nullptr}};
-    EXPECT(!kops_call(3, lists, given, &out, &count, &value) && value.tag == KOPS_TUPLE && value.n == 3);
+    KopsValue lists[] = {{KOPS_IS_TENSORS, 2, 0, 0, tensors}, {KOPS_IS_INTS, 2, 0, 0, numbers}, {KOPS_IS_INT, 0, 1, 0, nullptr}};
+    EXPECT(!kops_call(3, lists, given, &out, &count, &value) && value.tag == KOPS_IS_TUPLE && value.n == 3);
     items = (const KopsValue *)value.p;
-    EXPECT(items[0].tag == KOPS_BOOL && !items[0].i && items[1].i && items[2].i);
+    EXPECT(items[0].tag == KOPS_IS_BOOL && !items[0].i && items[1].i && items[2].i);
     for (auto [kind, expected] : {std::pair(0, "ValueError"), {1, "OverflowError"}, {2, "MemoryError"}}) {
-        KopsValue which = {KOPS_INT, 0, kind, 0, nullptr};
+        KopsValue which = {KOPS_IS_INT, 0, kind, 0, nullptr};
         EXPECT(kops_call(4, &which, given, &out, &count, &value) && std::string(kops_error_type()) == expected);
     }
-    KopsValue tensor = {KOPS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
+    KopsValue tensor = {KOPS_IS_TENSOR, 0, 0, 0, nullptr}; // its item is 2.5
     x.sizes[0] = 1;
     EXPECT(!kops_call(2, &tensor, given, &out, &count, &value) && value.d == 5);
     released = retained = 0;
@@ -463,7 +467,7 @@ static void binding()
     EXPECT(!kops_call(7, &tensor, given, &out, &count, &value) && retained == 1 && released == 1); // handed on
     args[0] = KopsValue{};
     EXPECT(kops_call(0, args, given, &out, &count, &value) && std::string(kops_error_type()) == "NoMatch");
-    KopsValue flag = {KOPS_BOOL, 0, 1, 0, nullptr};
+    KopsValue flag = {KOPS_IS_BOOL, 0, 1, 0, nullptr};
     EXPECT(!kops_call(1, &flag, given, &out, &count, &value) && value.n == 3);
     items = (const KopsValue *)value.p;
     EXPECT(items[0].d == 1.5 && text_of(items[1]) == "text" && text_of(items[2]) == "[1,2,3]");
@@ -472,7 +476,7 @@ static void binding()
 
 int main()
 {
-    KopsTable table = {op, release, launch, runtime, error, retain};
+    KopsTable table = {op, release, launch, runtime, error, retain, lock};
     kops_open(&table);
     tensors();
     types();

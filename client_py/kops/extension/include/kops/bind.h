@@ -41,7 +41,7 @@ inline Tensor argument_tensor(int64_t index, KopsTensor *const *tensors)
 // A number as it is, and the number of a tensor with one element.
 inline KopsValue number_of(const KopsValue &value, KopsTensor *const *tensors)
 {
-    if (value.tag != KOPS_TENSOR)
+    if (value.tag != KOPS_IS_TENSOR)
         return value;
     Tensor tensor = argument_tensor(value.i, tensors);
     if (!tensor.defined() || tensor.numel() != 1)
@@ -63,36 +63,36 @@ template <class T> struct FromPython {
     {
         (void)given, (void)tensors;
         if constexpr (std::is_same_v<T, bool>) {
-            if (given.tag == KOPS_BOOL)
+            if (given.tag == KOPS_IS_BOOL)
                 return given.i != 0;
             if (strict)
                 refuse("a bool");
             const KopsValue value = number_of(given, tensors);
-            if (value.tag == KOPS_INT || value.tag == KOPS_BOOL)
+            if (value.tag == KOPS_IS_INT || value.tag == KOPS_IS_BOOL)
                 return value.i != 0 || value.n;
-            if (value.tag == KOPS_FLOAT)
+            if (value.tag == KOPS_IS_FLOAT)
                 return value.d != 0;
-            if (value.tag != KOPS_NONE)
+            if (value.tag != KOPS_IS_NONE)
                 refuse("a bool");
             return false;
         } else if constexpr (std::is_floating_point_v<T>) {
-            if (strict && given.tag != KOPS_FLOAT)
+            if (strict && given.tag != KOPS_IS_FLOAT)
                 refuse("a float");
             const KopsValue value = number_of(given, tensors);
-            if (value.tag == KOPS_FLOAT)
+            if (value.tag == KOPS_IS_FLOAT)
                 return (T)value.d;
-            if (value.tag == KOPS_INT || value.tag == KOPS_BOOL)
+            if (value.tag == KOPS_IS_INT || value.tag == KOPS_IS_BOOL)
                 return value.n ? (T)value.d : (T)value.i;
             refuse("a float");
         } else if constexpr (std::is_integral_v<T>) {
             KopsValue value = number_of(given, tensors);
-            if (value.tag == KOPS_FLOAT && given.tag == KOPS_TENSOR && !strict && std::abs(value.d) < 9e18)
-                value = {KOPS_INT, 0, (int64_t)value.d, 0, nullptr};
-            if ((value.tag == KOPS_INT || value.tag == KOPS_BOOL) && holds<T>(value))
+            if (value.tag == KOPS_IS_FLOAT && given.tag == KOPS_IS_TENSOR && !strict && std::abs(value.d) < 9e18)
+                value = {KOPS_IS_INT, 0, (int64_t)value.d, 0, nullptr};
+            if ((value.tag == KOPS_IS_INT || value.tag == KOPS_IS_BOOL) && holds<T>(value))
                 return (T)value.i;
             refuse("an int of its C++ type");
         } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>) {
-            if (given.tag == KOPS_STRING)
+            if (given.tag == KOPS_IS_STRING)
                 return T((const char *)given.p, (size_t)given.n);
             refuse("a str");
         } else {
@@ -105,24 +105,25 @@ template <class T> struct FromPython {
 // A list or tuple of any kind, item by item.
 inline bool is_list(const KopsValue &value)
 {
-    return value.tag == KOPS_TUPLE || value.tag == KOPS_TENSORS || value.tag == KOPS_INTS || value.tag == KOPS_FLOATS;
+    return value.tag == KOPS_IS_TUPLE || value.tag == KOPS_IS_TENSORS || value.tag == KOPS_IS_INTS ||
+           value.tag == KOPS_IS_FLOATS;
 }
 inline KopsValue item_of(const KopsValue &list, size_t i)
 {
-    if (list.tag == KOPS_TUPLE)
+    if (list.tag == KOPS_IS_TUPLE)
         return ((const KopsValue *)list.p)[i];
-    if (list.tag == KOPS_FLOATS)
-        return {KOPS_FLOAT, 0, 0, ((const double *)list.p)[i], nullptr};
+    if (list.tag == KOPS_IS_FLOATS)
+        return {KOPS_IS_FLOAT, 0, 0, ((const double *)list.p)[i], nullptr};
     const int64_t number = ((const int64_t *)list.p)[i];
-    if (list.tag == KOPS_TENSORS)
-        return {number < 0 ? KOPS_NONE : KOPS_TENSOR, 0, number, 0, nullptr};
-    return {KOPS_INT, 0, number, 0, nullptr};
+    if (list.tag == KOPS_IS_TENSORS)
+        return {number < 0 ? KOPS_IS_NONE : KOPS_IS_TENSOR, 0, number, 0, nullptr};
+    return {KOPS_IS_INT, 0, number, 0, nullptr};
 }
 
 template <> struct FromPython<Tensor> {
     static Tensor of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        if (value.tag != KOPS_TENSOR)
+        if (value.tag != KOPS_IS_TENSOR)
             refuse("a Tensor");
         return argument_tensor(value.i, tensors);
     }
@@ -130,7 +131,7 @@ template <> struct FromPython<Tensor> {
 template <class T> struct FromPython<std::optional<T>> {
     static std::optional<T> of(const KopsValue &value, KopsTensor *const *tensors)
     {
-        if (value.tag == KOPS_NONE)
+        if (value.tag == KOPS_IS_NONE)
             return std::nullopt;
         return FromPython<T>::of(value, tensors);
     }
@@ -179,11 +180,11 @@ template <class A, class B> struct FromPython<std::pair<A, B>> {
 template <> struct FromPython<c10::Scalar> {
     static c10::Scalar of(const KopsValue &value, KopsTensor *const *)
     {
-        if (value.tag == KOPS_FLOAT)
+        if (value.tag == KOPS_IS_FLOAT)
             return value.d;
-        if (value.tag == KOPS_BOOL)
+        if (value.tag == KOPS_IS_BOOL)
             return value.i != 0;
-        if (value.tag != KOPS_INT || value.n)
+        if (value.tag != KOPS_IS_INT || value.n)
             refuse("a number");
         return value.i;
     }
@@ -191,7 +192,7 @@ template <> struct FromPython<c10::Scalar> {
 template <> struct FromPython<c10::ScalarType> {
     static c10::ScalarType of(const KopsValue &value, KopsTensor *const *)
     {
-        if (value.tag != KOPS_DTYPE)
+        if (value.tag != KOPS_IS_DTYPE)
             refuse("a torch.dtype");
         return (c10::ScalarType)value.i;
     }
@@ -199,9 +200,9 @@ template <> struct FromPython<c10::ScalarType> {
 template <> struct FromPython<c10::Device> {
     static c10::Device of(const KopsValue &value, KopsTensor *const *)
     {
-        if (value.tag == KOPS_STRING)
+        if (value.tag == KOPS_IS_STRING)
             return std::string((const char *)value.p, (size_t)value.n);
-        if (value.tag != KOPS_DEVICE)
+        if (value.tag != KOPS_IS_DEVICE)
             refuse("a torch.device");
         return {(c10::DeviceType)value.i, (c10::DeviceIndex)value.d};
     }
@@ -250,7 +251,7 @@ struct Returned {
         if (!tensor.defined())
             return {};
         out.push_back(tensor.give_back());
-        return {KOPS_TENSOR, 0, (int64_t)out.size() - 1, 0, nullptr};
+        return {KOPS_IS_TENSOR, 0, (int64_t)out.size() - 1, 0, nullptr};
     }
     template <class T> KopsValue of(const std::vector<T> &list)
     {
@@ -258,6 +259,19 @@ struct Returned {
             return keep(Argument(list));
         else
             return tuple(list);
+    }
+    // Copies: the memory may be an argument's, which does not live as long as the result.
+    template <class T> KopsValue of(const c10::ArrayRef<T> &list)
+    {
+        return of(std::vector<T>(list.begin(), list.end()));
+    }
+    KopsValue of(std::string_view text)
+    {
+        return keep(Argument(std::string(text)));
+    }
+    KopsValue of(const char *text)
+    {
+        return text ? of(std::string_view(text)) : KopsValue{};
     }
     template <class T, size_t N> KopsValue of(const std::array<T, N> &list)
     {
@@ -291,7 +305,7 @@ struct Returned {
     KopsValue keep_tuple(std::vector<KopsValue> items)
     {
         tuples.push_back(std::move(items));
-        return {KOPS_TUPLE, (int32_t)tuples.back().size(), 0, 0, tuples.back().data()};
+        return {KOPS_IS_TUPLE, (int32_t)tuples.back().size(), 0, 0, tuples.back().data()};
     }
     template <class L> KopsValue tuple(const L &list)
     {
@@ -412,13 +426,23 @@ struct kw_only {
 struct pos_only {
 };
 struct gil_scoped_release {
-    gil_scoped_release()
+    const bool changed = kops::table->lock(0);
+    gil_scoped_release() = default;
+    gil_scoped_release(const gil_scoped_release &) = delete;
+    ~gil_scoped_release()
     {
+        if (changed)
+            kops::table->lock(1);
     }
 };
 struct gil_scoped_acquire {
-    gil_scoped_acquire()
+    const bool changed = kops::table->lock(1);
+    gil_scoped_acquire() = default;
+    gil_scoped_acquire(const gil_scoped_acquire &) = delete;
+    ~gil_scoped_acquire()
     {
+        if (changed)
+            kops::table->lock(0);
     }
 };
 template <class... T> struct call_guard {
@@ -685,14 +709,15 @@ KOPS_EXPORT void kops_strict(int on)
 KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *const *tensors, KopsTensor **out,
                                   int *nout, KopsValue *scalar)
 {
+    auto returned = std::make_unique<kops::Returned>(); // a function that this one calls by Python has its own
     *nout = 0;
     try {
         kops::pending.is_set = false;
-        kops::last_returned = std::make_unique<kops::Returned>();
         const kops::Function &function = kops::functions[(size_t)def];
         TORCH_CHECK(function.call, function.name, " is declared by a schema, but has no implementation");
-        *scalar = function.call(args, tensors, *kops::last_returned);
+        *scalar = function.call(args, tensors, *returned);
         kops::strict = false;
+        kops::last_returned = std::move(returned);
         *out = kops::last_returned->out.data();
         *nout = (int)kops::last_returned->out.size();
         return nullptr;
@@ -704,9 +729,8 @@ KOPS_EXPORT const char *kops_call(int def, const KopsValue *args, KopsTensor *co
         kops::message = "Caught an unknown exception!";
     }
     kops::strict = false;
-    for (const KopsTensor &tensor : kops::last_returned->out)
+    for (const KopsTensor &tensor : returned->out)
         kops::table->release(tensor.id);
-    kops::last_returned->out.clear();
     return kops::message.c_str();
 }
 #undef KOPS_EXPORT

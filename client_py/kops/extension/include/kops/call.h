@@ -55,34 +55,34 @@ class Argument
     template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0> Argument(T number)
     {
         if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
-            value_ = {KOPS_INT, (int64_t)number < 0, (int64_t)number, 0, nullptr};
+            value_ = {KOPS_IS_INT, (int64_t)number < 0, (int64_t)number, 0, nullptr};
         else
             *this = Argument(c10::Scalar(number));
     }
     Argument(const c10::Scalar &scalar)
     {
         if (scalar.isFloatingPoint()) {
-            value_ = {KOPS_FLOAT, 0, 0, scalar.toDouble(), nullptr};
+            value_ = {KOPS_IS_FLOAT, 0, 0, scalar.toDouble(), nullptr};
         } else if (scalar.isComplex()) {
             numbers = {scalar.toComplexDouble().real(), scalar.toComplexDouble().imag()};
-            point(KOPS_COMPLEX, nullptr, 0);
+            point(KOPS_IS_COMPLEX, nullptr, 0);
         } else {
-            value_ = {scalar.isBoolean() ? KOPS_BOOL : KOPS_INT, 0, scalar.toLong(), 0, nullptr};
+            value_ = {scalar.isBoolean() ? KOPS_IS_BOOL : KOPS_IS_INT, 0, scalar.toLong(), 0, nullptr};
         }
     }
-    Argument(c10::ScalarType type) : value_{KOPS_DTYPE, 0, (int64_t)type, 0, nullptr}
+    Argument(c10::ScalarType type) : value_{KOPS_IS_DTYPE, 0, (int64_t)type, 0, nullptr}
     {
     }
     Argument(c10::TypeMeta type) : Argument(type.toScalarType())
     {
     }
-    Argument(c10::Device device) : value_{KOPS_DEVICE, 0, (int64_t)device.type(), (double)device.index(), nullptr}
+    Argument(c10::Device device) : value_{KOPS_IS_DEVICE, 0, (int64_t)device.type(), (double)device.index(), nullptr}
     {
     }
     Argument(c10::DeviceType type) : Argument(c10::Device(type))
     {
     }
-    Argument(c10::MemoryFormat format) : value_{KOPS_FORMAT, 0, (int64_t)format, 0, nullptr}
+    Argument(c10::MemoryFormat format) : value_{KOPS_IS_FORMAT, 0, (int64_t)format, 0, nullptr}
     {
     }
     Argument(c10::Layout)
@@ -93,18 +93,18 @@ class Argument
     }
     Argument(std::string_view string)
     {
-        point(KOPS_STRING, string.data(), string.size());
+        point(KOPS_IS_STRING, string.data(), string.size());
     }
     Argument(const char *string) : Argument(std::string_view(string))
     {
     }
     Argument(std::string string) : text(std::move(string))
     {
-        point(KOPS_STRING, nullptr, text.size());
+        point(KOPS_IS_STRING, nullptr, text.size());
     }
     Argument(c10::IntArrayRef list)
     {
-        point(KOPS_INTS, list.data(), list.size());
+        point(KOPS_IS_INTS, list.data(), list.size());
     }
     Argument(c10::OptionalIntArrayRef list)
     {
@@ -113,7 +113,7 @@ class Argument
     }
     Argument(c10::ArrayRef<double> list)
     {
-        point(KOPS_FLOATS, list.data(), list.size());
+        point(KOPS_IS_FLOATS, list.data(), list.size());
     }
     template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0> Argument(const std::vector<T> &list)
     {
@@ -121,17 +121,17 @@ class Argument
             numbers.assign(list.begin(), list.end());
         else
             integers.assign(list.begin(), list.end());
-        point(std::is_floating_point_v<T> ? KOPS_FLOATS : KOPS_INTS, nullptr, list.size());
+        point(std::is_floating_point_v<T> ? KOPS_IS_FLOATS : KOPS_IS_INTS, nullptr, list.size());
     }
     template <size_t N> Argument(const std::array<bool, N> &list) : integers(list.begin(), list.end())
     {
-        point(KOPS_INTS, nullptr, N);
+        point(KOPS_IS_INTS, nullptr, N);
     }
     Argument(const c10::TensorOptions &options)
     {
         auto device = options.device_opt();
         auto format = options.memory_format_opt();
-        value_.tag = KOPS_OPTIONS;
+        value_.tag = KOPS_IS_OPTIONS;
         value_.n = options.pinned_memory() | (format ? (int)*format + 1 : 0) << 8;
         value_.i = (int64_t)options.dtype_opt().value_or(c10::TypeMeta()).toScalarType() |
                    (device ? (int)device->type() : 255) << 8 | (device ? device->index() & 255 : 255) << 16;
@@ -140,7 +140,7 @@ class Argument
     Argument(const at::indexing::Slice &slice)
         : integers{slice.start.value_or(INT64_MIN), slice.stop.value_or(INT64_MIN), slice.step.value_or(INT64_MIN)}
     {
-        point(KOPS_SLICE, nullptr, 3);
+        point(KOPS_IS_SLICE, nullptr, 3);
     }
     Argument(at::indexing::EllipsisIndexType) : Argument("...")
     {
@@ -200,13 +200,13 @@ class Result
     }
     c10::Scalar number() const
     {
-        if (scalar.tag == KOPS_COMPLEX) {
+        if (scalar.tag == KOPS_IS_COMPLEX) {
             auto parts = (const double *)scalar.p;
             return c10::complex<double>(parts[0], parts[1]);
         }
-        return scalar.tag == KOPS_FLOAT  ? c10::Scalar(scalar.d)
-               : scalar.tag == KOPS_BOOL ? c10::Scalar(scalar.i != 0)
-                                         : c10::Scalar(scalar.i);
+        return scalar.tag == KOPS_IS_FLOAT  ? c10::Scalar(scalar.d)
+               : scalar.tag == KOPS_IS_BOOL ? c10::Scalar(scalar.i != 0)
+                                            : c10::Scalar(scalar.i);
     }
 };
 

@@ -211,7 +211,7 @@ struct CudaArgument {
     KopsValue value{};
     template <class T> CudaArgument(T argument)
     {
-        value.tag = KOPS_INT;
+        value.tag = KOPS_IS_INT;
         if constexpr (std::is_pointer_v<T> || std::is_null_pointer_v<T>)
             value.i = (int64_t)(uintptr_t)argument;
         else
@@ -219,7 +219,7 @@ struct CudaArgument {
     }
     CudaArgument(const char *name)
     {
-        value.tag = KOPS_STRING;
+        value.tag = KOPS_IS_STRING;
         value.n = (int32_t)strlen(name);
         value.p = name;
     }

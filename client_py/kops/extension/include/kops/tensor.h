@@ -198,13 +198,17 @@ class Tensor
         }
         void leave_row()
         {
-            Handle **at = &handles().rows[(uint64_t)tensor.id % ROWS];
+            Handle **at = &handles().rows[row_of(tensor.id)];
             while (*at != this)
                 at = &(*at)->next;
             *at = next;
         }
     };
     static constexpr size_t ROWS = 256;
+    static size_t row_of(int64_t id) // ids are addresses
+    {
+        return ((uint64_t)id >> 6 ^ (uint64_t)id >> 14) % ROWS;
+    }
     struct Handles {
         std::mutex mutex;
         Handle *rows[ROWS];
@@ -221,7 +225,7 @@ class Tensor
             return found;
         {
             std::lock_guard<std::mutex> lock(handles().mutex);
-            Handle **row = &handles().rows[(uint64_t)tensor.id % ROWS];
+            Handle **row = &handles().rows[row_of(tensor.id)];
             for (Handle *one = *row; one && !found; one = one->next)
                 if (one->tensor.id == tensor.id)
                     found = one->weak_from_this().lock(); // none of a handle that is about to go
@@ -706,13 +710,13 @@ namespace kops
 inline Argument::Argument(const Tensor &tensor)
 {
     if (tensor.defined())
-        value_ = {KOPS_TENSOR, 0, tensor.described().id, 0, nullptr};
+        value_ = {KOPS_IS_TENSOR, 0, tensor.described().id, 0, nullptr};
 }
 inline Argument::Argument(at::TensorList list)
 {
     for (const Tensor &tensor : list)
         integers.push_back(tensor.defined() ? tensor.described().id : 0);
-    point(KOPS_TENSORS, nullptr, integers.size());
+    point(KOPS_IS_TENSORS, nullptr, integers.size());
 }
 inline Argument::Argument(const std::vector<Tensor> &list) : Argument(at::TensorList(list))
 {
