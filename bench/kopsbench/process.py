@@ -3,11 +3,12 @@
     launch SOCKET       a kernel by kopsd, then by torch.cuda._compile_kernel; reads the source
     here SOCKET         a kernel by kopsd, launched in this process's context; reads the source
     load_inline FOLDER  a kernel by torch's load_inline
+    extension -         an extension by kops's or torch's load_inline; reads which, and the source
     node SOCKET         has many kernels compiled by kopsd
     nvrtc ARCH          compiles them itself
     client SOCKET       one of many clients with torch, as bench_calls --client is one in C
 
-The first three know nothing of a kernel yet and tell how long it takes from the source to the end of the first launch; importing torch,
+The first four know nothing of a kernel yet and tell how long it takes from the source to the end of the first launch; importing torch,
 making the context and connecting are not timed. `node` and `nvrtc` say `"ready"`, then read a list of [source, entry], tell their
 processor time since then, and live until stdin ends. What is read and told are lines of JSON.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -24,7 +26,7 @@ from time import monotonic_ns, perf_counter_ns, sleep
 from typing import Any
 
 from .context import Skipped, torch_of_a_child
-from .user_kernels import BLOCK, VECTOR_ADD, load_inline, torch_kernel
+from .user_kernels import BLOCK, VECTOR_ADD, load_inline, load_wrapper, torch_kernel
 
 ELEMENTS = 1024
 
@@ -118,6 +120,18 @@ def inline(folder: str) -> None:
     tell_first(torch, launch)
 
 
+def extension(_: str) -> None:
+    torch, said = torch_of_a_child(), heard()
+    a, b, *_ = vectors(torch)
+    importlib.import_module("torch.utils.cpp_extension")
+    os.environ["KOPS_SOCKET"] = said["socket"]
+    import kops  # noqa: F401
+
+    made: list[Any] = []
+    us = timed(lambda: made.append(load_wrapper(said["who"], said["source"], Path(said["folder"]))))
+    tell({"us": us, "right": bool(torch.equal(made[0].added(a, b), torch.add(a, b)))})
+
+
 # ---- one of a machine whose processes all need the same kernels ----
 
 
@@ -178,4 +192,5 @@ def client(socket: str) -> None:
 
 
 if __name__ == "__main__":
-    {"launch": launch, "here": here, "load_inline": inline, "node": node, "nvrtc": nvrtc, "client": client}[sys.argv[1]](sys.argv[2])
+    roles = {"launch": launch, "here": here, "load_inline": inline, "extension": extension, "node": node, "nvrtc": nvrtc, "client": client}
+    roles[sys.argv[1]](sys.argv[2])

@@ -80,13 +80,19 @@ def load_inline_missing() -> str | None:
     return None
 
 
-def load_inline(folder: Path) -> Any:
-    """An extension module of torch with a function vector_add_call, compiled or loaded from its folder."""
+def compile_for_this_device() -> None:
+    """Has torch compile for no other devices, which is the fastest."""
     import torch
-    from torch.utils import cpp_extension
 
     major, minor = torch.cuda.get_device_capability()
-    os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major == 9 else ''}"  # this device's alone: what it compiles the fastest
+    os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major == 9 else ''}"
+
+
+def load_inline(folder: Path) -> Any:
+    """An extension module of torch with a function vector_add_call, compiled or loaded from its folder."""
+    from torch.utils import cpp_extension
+
+    compile_for_this_device()
     prototype = "void vector_add_call(torch::Tensor c, torch::Tensor a, torch::Tensor b)"
     launch = "vector_add<<<(n + 255) / 256, 256>>>(c.data_ptr<float>(), a.data_ptr<float>(), b.data_ptr<float>(), n);"
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,6 +103,35 @@ def load_inline(folder: Path) -> Any:
         functions=["vector_add_call"],
         build_directory=str(folder),
     )
+
+
+WRAPPER = f"""
+#include <torch/extension.h>
+{VECTOR_ADD.source}
+torch::Tensor added(torch::Tensor a, torch::Tensor b)
+{{
+    TORCH_CHECK(a.is_cuda() && b.is_cuda(), "both must be on the GPU");
+    TORCH_CHECK(a.sizes() == b.sizes() && a.is_contiguous() && b.is_contiguous(), "both must have one shape");
+    auto c = torch::empty_like(a);
+    const int n = a.numel();
+    vector_add<<<(n + 255) / 256, 256>>>(c.data_ptr<float>(), a.data_ptr<float>(), b.data_ptr<float>(), n);
+    return c;
+}}
+"""
+
+
+def load_wrapper(who: str, source: str, folder: Path, client: Any = None) -> Any:
+    """A module with the function added(a, b), by "torch" or by kops."""
+    prototype = "torch::Tensor added(torch::Tensor a, torch::Tensor b);"
+    if who != "torch":
+        import kops
+
+        return kops.load_inline("kops_bench_wrapper", prototype, source, ["added"], client=client)
+    from torch.utils import cpp_extension
+
+    compile_for_this_device()
+    folder.mkdir(parents=True, exist_ok=True)
+    return cpp_extension.load_inline("kops_bench_wrapper", prototype, source, functions=["added"], build_directory=str(folder))
 
 
 def torch_kernel(torch: Any, source: str, entry: str) -> Any:
