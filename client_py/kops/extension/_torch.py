@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from .. import Unsupported
-from . import _abi, _memory, headers
+from . import _abi, _memory
 from ._abi import Device, Dtype, Format, Options, Slice
 
 _DTYPES = (
@@ -284,6 +284,8 @@ _MORE = ("bitwise_not", "contiguous", "detach", "item", "neg", "scalar_tensor")
 @cache
 def _allowed() -> frozenset[str]:
     """Functions that extensions may call: those that the headers declare. Nothing else of torch is reached by a name."""
+    from . import headers
+
     return frozenset(op.name for op in headers.ops()) | frozenset(_MORE)
 
 
