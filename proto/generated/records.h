@@ -49,9 +49,9 @@ struct counter_launch_map {
     uint64_t registers; /* Of a thread. */
     uint64_t static_shared; /* Bytes of a block. */
     uint64_t dynamic_shared; /* Bytes of a block. */
-    uint64_t local_bytes; /* Of a thread: registers that were spilled, and arrays. */
-    double occupancy_pct; /* ? Warps that a multiprocessor can have at a time with this launch, of the most that it can have. */
-    const char *limiter; /* What keeps more warps out: `warps` (the blocks' sizes add up to the most that there can be, or to the nearest below), `blocks` (their number), `registers` or `shared_memory`. */
+    uint64_t local_bytes; /* Of a thread: spills and local arrays. */
+    double occupancy_pct; /* ? The most that this launch allows. */
+    const char *limiter; /* What keeps more warps out: `warps` (the blocks' sizes), `blocks` (their number), `registers` or `shared_memory`. */
 };
 extern const struct rpc_record counter_launch_map_record;
 

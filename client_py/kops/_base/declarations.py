@@ -358,10 +358,9 @@ KERNEL_WORDS = {'kernel_marks': ('__global__', '__tile_global__'),
  'qualifiers': ('const', 'volatile', '__restrict__', '__restrict', 'restrict', '__grid_constant__')}
 
 OPS = {'add': {'summary': 'out = a + b',
-         'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "
-                'broadcast shape. `out` may be exactly `a` or exactly `b` (in place). f16 and bf16 '
-                "are added in f32 and rounded to nearest even; integers wrap around, as NumPy's "
-                "and torch's do.",
+         'doc': 'Element by element. `a` and `b` broadcast as in NumPy. `out` has the broadcast '
+                'shape and may be exactly `a` or `b` (in place). f16 and bf16 are added in f32 and '
+                'rounded to nearest even; integers wrap around.',
          'inputs': ['a', 'b'],
          'outputs': ['out'],
          'rule': 'elementwise',
@@ -404,12 +403,11 @@ OPS = {'add': {'summary': 'out = a + b',
                    {'shapes': [[1001], [1001]], 'layout': ['offset', 'offset', 'offset']}],
          'operations': (1, ())},
  'add_square': {'summary': 'out = (a + b)^2',
-                'doc': 'What `add` and then `square` compute, in one pass over memory, with '
-                       "NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` "
-                       'may be exactly `a` or exactly `b` (in place). The sum is rounded, then the '
-                       'product: f32 and f64 have the bits of the two ops. f16 and bf16 are '
-                       'computed in f32 so, and rounded to nearest even once, at the end: they are '
-                       'closer to the exact result than two ops. Integers wrap around.',
+                'doc': '`add`, then `square`, in one pass over memory. `a` and `b` broadcast as in '
+                       'NumPy. `out` has the broadcast shape and may be exactly `a` or `b` (in '
+                       'place). The sum is rounded, then the product: f32 and f64 have the bits of '
+                       'the two ops. f16 and bf16 are computed in f32 and rounded to nearest even '
+                       'once, at the end. Integers wrap around.',
                 'inputs': ['a', 'b'],
                 'outputs': ['out'],
                 'rule': 'elementwise',
@@ -449,11 +447,10 @@ OPS = {'add': {'summary': 'out = a + b',
                            'layout': ['offset', 'contiguous', 'offset']}],
                 'operations': (2, ())},
  'copy': {'summary': 'out = a',
-          'doc': "Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a "
-                 'tensor in host memory and one on a GPU it is one transfer, with no memory '
-                 'between, where both lie in memory in the same order and without gaps: the '
-                 'variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as host '
-                 'memory of every op is.',
+          'doc': "Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between "
+                 'host memory and a GPU it is one transfer (variant `transfer`, its time is '
+                 '`gpu_us`) where both tensors have the same order in memory and no gaps. Other '
+                 'layouts are staged, as host memory of every op is.',
           'inputs': ['a'],
           'outputs': ['out'],
           'rule': 'elementwise',
@@ -500,12 +497,9 @@ OPS = {'add': {'summary': 'out = a + b',
  'gemm': {'summary': 'out = alpha * op(a) @ op(b) + beta * out',
           'doc': 'Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., '
                  'k, n], out is [.., m, n]; `trans_a` and `trans_b` swap the last two dimensions '
-                 'of an operand first. Leading dimensions are batch dimensions: those of `a` and '
-                 "`b` broadcast as NumPy's matmul does and `out` has the result. With beta = 0 "
-                 '`out` is written without being read; with k = 0 the product is 0. f16 and bf16 '
-                 'accumulate in f32, f32 in f32, f64 in f64; one rounding at the end. `out` has '
-                 "the inputs' dtype; of f16 and bf16 it may be f32, which is not rounded to 16 "
-                 'bits.',
+                 'of an operand first. Leading dimensions are batches, which broadcast as in '
+                 "NumPy's matmul. With k = 0 the product is 0. f64 accumulates in f64, the others "
+                 'in f32, with one rounding at the end.',
           'inputs': ['a', 'b'],
           'outputs': ['out'],
           'rule': 'gemm',
@@ -526,15 +520,14 @@ OPS = {'add': {'summary': 'out = a + b',
                     {'name': 'beta',
                      'type': 'float',
                      'default': 0.0,
-                     'doc': 'Scales the previous values of `out`; 0 means that `out` is not read.'},
+                     'doc': 'Scales the previous values of `out`; with 0 `out` is not read.'},
                     {'name': 'precision',
                      'type': 'choice',
                      'choices': ['highest', 'high', 'medium'],
                      'default': 'highest',
-                     'doc': 'How exact products of f32 are; other dtypes are not concerned. '
-                            '`highest` multiplies in f32. `high` may multiply pieces of bf16 '
-                            "instead, which keeps 16 of f32's 24 bits (variant bf16x3). `medium` "
-                            'may round operands to tf32, which keeps 11.'}],
+                     'doc': 'How exact products of f32 are. `highest` multiplies in f32. `high` '
+                            "may multiply pieces of bf16, which keeps 16 of f32's 24 bits (variant "
+                            'bf16x3). `medium` may round operands to tf32, which keeps 11.'}],
           'tolerance': {'f32': {'rtol': 1.2e-07, 'scaled': 2e-05},
                         'f64': {'rtol': 2.3e-16, 'scaled': 4e-14},
                         'f16': {'rtol': 0.00098, 'scaled': 2e-05, 'atol': 6e-08},
@@ -575,12 +568,10 @@ OPS = {'add': {'summary': 'out = a + b',
                     {'shapes': [[5, 0], [0, 7]], 'out_dtype': 'f32', 'attrs': {'beta': 0.5}}],
           'operations': (2, ('k',))},
  'linear': {'summary': 'out = activation(alpha * op(a) @ op(b) + bias)',
-            'doc': 'A matrix product as `gemm` makes it, with its batches and `trans_a`, '
-                   '`trans_b`; `bias` is added to it, and an activation applied: in one pass, '
-                   "where the product is written. `bias` broadcasts to the product's shape [.., m, "
-                   'n], as NumPy does: a vector [n] is added to every row. Products, bias and '
-                   'activation are computed in f32 (f64 for f64), with one rounding at the end. '
-                   "`out` has the inputs' dtype; of f16 and bf16 it may be f32.",
+            'doc': 'A matrix product as `gemm` makes it, with its batches, plus `bias`, through an '
+                   'activation, in one pass. `bias` broadcasts to [.., m, n] as in NumPy: a vector '
+                   '[n] is added to every row. All is computed in f32 (f64 for f64), with one '
+                   'rounding at the end.',
             'inputs': ['a', 'b', 'bias'],
             'outputs': ['out'],
             'rule': 'linear',
@@ -649,15 +640,13 @@ OPS = {'add': {'summary': 'out = a + b',
                        'layout': ['strided', 'contiguous', 'slice', 'transposed']}],
             'operations': (2, ('k',))},
  'scaled_gemm': {'summary': 'out = scale_a * scale_b * (op(a) @ op(b))',
-                 'doc': 'A matrix product of 8-bit floats, with the batches and `trans_a`, '
-                        '`trans_b` of `gemm`. `a` and `b` may have different dtypes. The scales '
-                        'are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1, n], as '
-                        'NumPy does. So each is one number for all, or one for each row of op(a) '
-                        'and each column of op(b). Products are exact, and are added in f32. The '
-                        'sum is multiplied by `scale_a` and `scale_b` in f32, and rounded to '
+                 'doc': 'A matrix product of 8-bit floats, with the batches of `gemm`. `a` and `b` '
+                        'may have different dtypes. `scale_a` broadcasts to [.., m, 1], `scale_b` '
+                        'to [.., 1, n], as in NumPy: each is one number for all, or one for each '
+                        'row of op(a) and each column of op(b). Products are exact, and are added '
+                        'in f32. The sum is multiplied by both scales in f32, and rounded to '
                         "`out`'s dtype once; what is too large for f16 becomes infinite. NaN and "
-                        'infinite elements and scales count as in any arithmetic. With k = 0 the '
-                        'sum is 0.',
+                        'infinity propagate. With k = 0 the sum is 0.',
                  'inputs': ['a', 'b', 'scale_a', 'scale_b'],
                  'outputs': ['out'],
                  'rule': 'scaled_gemm',
@@ -736,7 +725,7 @@ OPS = {'add': {'summary': 'out = a + b',
  'square': {'summary': 'out = a * a',
             'doc': "Element by element; `out` has `a`'s shape and may be exactly `a` (in place). "
                    'f16 and bf16 are multiplied in f32 and rounded to nearest even; integers wrap '
-                   "around, as NumPy's and torch's do.",
+                   'around.',
             'inputs': ['a'],
             'outputs': ['out'],
             'rule': 'elementwise',
@@ -775,11 +764,7 @@ OPS = {'add': {'summary': 'out = a + b',
                       {'shapes': [[777]], 'layout': ['offset', 'offset']}],
             'operations': (1, ())},
  'sub_square': {'summary': 'out = (a - b)^2',
-                'doc': "The squared difference, in one pass over memory, with NumPy's broadcasting "
-                       'of `a` and `b`; `out` has the broadcast shape. `out` may be exactly `a` or '
-                       'exactly `b` (in place). The difference is rounded, then the product. f16 '
-                       'and bf16 are computed in f32 so, and rounded to nearest even once, at the '
-                       'end. Integers wrap around.',
+                'doc': 'The squared difference; otherwise as `add_square`.',
                 'inputs': ['a', 'b'],
                 'outputs': ['out'],
                 'rule': 'elementwise',

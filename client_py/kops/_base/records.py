@@ -79,10 +79,9 @@ class Launch(Record):
     - `registers`: Of a thread.
     - `static_shared`: Bytes of a block.
     - `dynamic_shared`: Bytes of a block.
-    - `local_bytes`: Of a thread: registers that were spilled, and arrays.
-    - `occupancy_pct`: Warps that a multiprocessor can have at a time with this launch, of the most that it can have.
-    - `limiter`: What keeps more warps out: `warps` (the blocks' sizes add up to the most that there can be, or to the nearest
-      below), `blocks` (their number), `registers` or `shared_memory`.
+    - `local_bytes`: Of a thread: spills and local arrays.
+    - `occupancy_pct`: The most that this launch allows.
+    - `limiter`: What keeps more warps out: `warps` (the blocks' sizes), `blocks` (their number), `registers` or `shared_memory`.
     """
 
     grid: tuple[int, ...] = ()
