@@ -153,7 +153,7 @@ class ClientInfo(Record):
     - `comm`: The name of its process.
     - `queued`: Runs that no device has yet.
     - `output_bytes`: Of unread replies.
-    - `paused`: Not read at present: too many requests or unread replies.
+    - `paused`: Not read now: too many requests or unread replies.
     - `shm`: It has shared memory.
     - `here`: Launches told by `launched`.
     - `isolation`: As in `hello`.
