@@ -121,6 +121,11 @@ def in_dtypes_text(op: dict) -> str:
     return f"Input dtypes: {'; '.join(rows)}. " if rows else ""
 
 
+def outputs_text(outputs: list[str]) -> str:
+    """Nothing where there is `out` alone, as the page says."""
+    return "" if outputs == ["out"] else f"Outputs: {', '.join(f'`{name}`' for name in outputs)}. "
+
+
 def tolerance_text(table: dict[str, dict]) -> str:
     """Of each dtype; those that are computed exactly are named last, together."""
     inexact = {dtype: [f"{name} {t[name]}" for name in ("rtol", "scaled", "atol") if t.get(name)] for dtype, t in table.items()}
@@ -141,7 +146,7 @@ def ops_section(ops: list[dict]) -> str:
 
     for o in ops:
         out += [f"### `{o['name']}`: {o['summary']}", "", o["doc"], "",
-                f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
+                f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. {outputs_text(o['outputs'])}"
                 f"dtypes: {dtypes_text(o['dtypes'])}. {in_dtypes_text(o)}{out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
         elsewhere: dict[str, list[str]] = {}
         for a in o["attrs"]:
