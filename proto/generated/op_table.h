@@ -106,7 +106,7 @@ static const struct op op_table[OP_COUNT] = {
         .id = OP_LINEAR,
         .name = "linear",
         .summary = "out = activation(alpha * op(a) @ op(b) + bias)",
-        .doc = "A matrix product as `gemm` makes it, with its batches, plus `bias`, through an activation, in one pass. `bias` broadcasts to [.., m, n] as in NumPy: a vector [n] is added to every row. All is computed in f32 (f64 for f64), with one rounding at the end.",
+        .doc = "`gemm`'s matrix product plus `bias`, through an activation, in one pass. `bias` broadcasts to [.., m, n] as in NumPy: a vector [n] is added to every row. All is computed in f32 (f64 for f64), with one rounding at the end.",
         .inputs = {"a", "b", "bias"},
         .outputs = {"out"},
         .n_inputs = 3,

@@ -182,7 +182,7 @@ struct row_map {
     const char *variant;
     const char *dtype;
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     struct rpc_values shapes; /* Inputs, then outputs. */
     uint64_t count; /* Executions. */
     uint64_t errors;
@@ -232,7 +232,7 @@ struct executor_map {
     const char *state; /* `starting`, `spare` (ready, without work), `serving` or `ending`. */
     const char *domain; /* ? Whose jobs it runs: `common`, `user` or `connection`. */
     struct rpc_maybe uid; /* ? The user of the domain. */
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     struct rpc_maybe connection; /* ? With a `domain` of `connection`: its number. */
     struct rpc_maybe client_pid; /* ? With a `domain` of `connection`, while it is open. */
     uint64_t jobs; /* Jobs that it has now. */
@@ -268,7 +268,7 @@ struct trace_client_map {
     uint64_t client; /* The events' number for it. */
     uint64_t pid;
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     const char *name; /* As in `hello.client`. */
     const char *comm;
 };
@@ -297,7 +297,7 @@ extern const struct rpc_record latency_map_record;
 struct client_map {
     uint64_t pid; /* 0 in a pid namespace that the daemon does not see. */
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     uint64_t gid;
     const char *client; /* The name in `hello`. */
     const char *comm; /* The name of its process. */
@@ -345,7 +345,7 @@ extern const struct rpc_record quotas_map_record;
 /* A row of `clients.users`: all connections of a user, or of an identity, together. It is there while the user has a connection or memory here. The keys are the use of each quota (see Access), and more. The `uid` of an identity is a number of the daemon's own. */
 struct user_map {
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     uint64_t connections;
     uint64_t buffers;
     uint64_t mappings;

@@ -565,10 +565,9 @@ OPS = {'add': {'summary': 'out = a + b',
                     {'shapes': [[5, 0], [0, 7]], 'out_dtype': 'f32', 'attrs': {'beta': 0.5}}],
           'operations': (2, ('k',))},
  'linear': {'summary': 'out = activation(alpha * op(a) @ op(b) + bias)',
-            'doc': 'A matrix product as `gemm` makes it, with its batches, plus `bias`, through an '
-                   'activation, in one pass. `bias` broadcasts to [.., m, n] as in NumPy: a vector '
-                   '[n] is added to every row. All is computed in f32 (f64 for f64), with one '
-                   'rounding at the end.',
+            'doc': "`gemm`'s matrix product plus `bias`, through an activation, in one pass. "
+                   '`bias` broadcasts to [.., m, n] as in NumPy: a vector [n] is added to every '
+                   'row. All is computed in f32 (f64 for f64), with one rounding at the end.',
             'inputs': ['a', 'b', 'bias'],
             'outputs': ['out'],
             'rule': 'linear',

@@ -148,7 +148,6 @@ class ClientInfo(Record):
     """A row of `clients.clients`: one connection. Counts are since it was made; `…_bytes` is memory, except `output_bytes`.
 
     - `pid`: 0 in a pid namespace that the daemon does not see.
-    - `identity`: See Identities.
     - `client`: The name in `hello`.
     - `comm`: The name of its process.
     - `queued`: Runs that no device has yet.
@@ -195,7 +194,6 @@ class UserInfo(Record):
     connection or memory here. The keys are the use of each quota (see Access), and more. The `uid` of an identity is a number of
     the daemon's own.
 
-    - `identity`: See Identities.
     - `refused`: Requests that a quota refused.
     """
 
@@ -353,7 +351,6 @@ class OpStats(_SomeOpStats):
     """A row of `stats.ops`: one op, or kernel of a user's, on one device with one variant, dtype and shapes. What was never
     measured is not there. The `uid` is the user's; where there is an `identity`, it is a number of the daemon's own for that.
 
-    - `identity`: See Identities.
     - `shapes`: Inputs, then outputs.
     - `count`: Executions.
     - `bytes`: Of one execution: each tensor counted once.
@@ -408,7 +405,6 @@ class ExecutorStats(_SomeExecutorStats):
     - `state`: `starting`, `spare` (ready, without work), `serving` or `ending`.
     - `domain`: Whose jobs it runs: `common`, `user` or `connection`.
     - `uid`: The user of the domain.
-    - `identity`: See Identities.
     - `connection`: With a `domain` of `connection`: its number.
     - `client_pid`: With a `domain` of `connection`, while it is open.
     - `jobs`: Jobs that it has now.

@@ -126,9 +126,9 @@ class OpMethods:
     ) -> T:
         """out = activation(alpha * op(a) @ op(b) + bias)
 
-        A matrix product as `gemm` makes it, with its batches, plus `bias`, through an activation, in one
-        pass. `bias` broadcasts to [.., m, n] as in NumPy: a vector [n] is added to every row. All is computed
-        in f32 (f64 for f64), with one rounding at the end.
+        `gemm`'s matrix product plus `bias`, through an activation, in one pass. `bias` broadcasts to [.., m,
+        n] as in NumPy: a vector [n] is added to every row. All is computed in f32 (f64 for f64), with one
+        rounding at the end.
         """
     @overload
     def linear(
@@ -319,9 +319,9 @@ class AsyncOpMethods:
     ) -> T:
         """out = activation(alpha * op(a) @ op(b) + bias)
 
-        A matrix product as `gemm` makes it, with its batches, plus `bias`, through an activation, in one
-        pass. `bias` broadcasts to [.., m, n] as in NumPy: a vector [n] is added to every row. All is computed
-        in f32 (f64 for f64), with one rounding at the end.
+        `gemm`'s matrix product plus `bias`, through an activation, in one pass. `bias` broadcasts to [.., m,
+        n] as in NumPy: a vector [n] is added to every row. All is computed in f32 (f64 for f64), with one
+        rounding at the end.
         """
     @overload
     async def linear(
