@@ -34,13 +34,13 @@ def param_type(param: dict) -> str:
 
 
 def fields_list(rows: list[tuple[str, str, str]]) -> str:
-    """A list of (key, type, meaning). Neighbours of one type without a meaning share a line, as do keys that are as in another method."""
+    """A list of (key, type, meaning). Neighbours of one type and meaning share a line, as do keys that are as in another method."""
     kept: list[list[str]] = []
     elsewhere: dict[str, list[str]] = {}
     for key, kind, meaning in rows:
         if re.fullmatch(r"As in `\w+`\.", meaning):
             elsewhere.setdefault(meaning[:-1], []).append(f"`{key}`")
-        elif kept and not meaning and not kept[-1][2] and kept[-1][1] == kind:
+        elif kept and kept[-1][1:] == [kind, meaning]:
             kept[-1][0] += f", `{key}`"
         else:
             kept.append([f"`{key}`", kind, meaning])
@@ -113,12 +113,17 @@ def dtypes_section(dtypes: list[dict]) -> str:
 
 def out_dtypes_text(op: dict) -> str:
     rows = [f"{d}: {' or '.join(outs)}" for d, outs in op.get("out_dtypes", {}).items()]
-    return f"dtypes of the outputs, where they may be others: {'; '.join(rows)}. " if rows else ""
+    return f"Output dtypes: {'; '.join(rows)}. " if rows else ""
 
 
 def in_dtypes_text(op: dict) -> str:
     rows = [f"`{name}`: {' or '.join(dtypes)}" for name, dtypes in op.get("in_dtypes", {}).items()]
-    return f"dtypes of inputs that have their own: {'; '.join(rows)}. " if rows else ""
+    return f"Input dtypes: {'; '.join(rows)}. " if rows else ""
+
+
+def outputs_text(outputs: list[str]) -> str:
+    """Nothing where there is `out` alone, as the page says."""
+    return "" if outputs == ["out"] else f"Outputs: {', '.join(f'`{name}`' for name in outputs)}. "
 
 
 def tolerance_text(table: dict[str, dict]) -> str:
@@ -141,7 +146,7 @@ def ops_section(ops: list[dict]) -> str:
 
     for o in ops:
         out += [f"### `{o['name']}`: {o['summary']}", "", o["doc"], "",
-                f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. Outputs: {', '.join(f'`{i}`' for i in o['outputs'])}. "
+                f"Inputs: {', '.join(f'`{i}`' for i in o['inputs'])}. {outputs_text(o['outputs'])}"
                 f"dtypes: {dtypes_text(o['dtypes'])}. {in_dtypes_text(o)}{out_dtypes_text(o)}Arithmetic: {o['flops']}.", ""]
         elsewhere: dict[str, list[str]] = {}
         for a in o["attrs"]:

@@ -49,9 +49,9 @@ struct counter_launch_map {
     uint64_t registers; /* Of a thread. */
     uint64_t static_shared; /* Bytes of a block. */
     uint64_t dynamic_shared; /* Bytes of a block. */
-    uint64_t local_bytes; /* Of a thread: registers that were spilled, and arrays. */
-    double occupancy_pct; /* ? Warps that a multiprocessor can have at a time with this launch, of the most that it can have. */
-    const char *limiter; /* What keeps more warps out: `warps` (the blocks' sizes add up to the most that there can be, or to the nearest below), `blocks` (their number), `registers` or `shared_memory`. */
+    uint64_t local_bytes; /* Of a thread: spills and local arrays. */
+    double occupancy_pct; /* ? The most that this launch allows. */
+    const char *limiter; /* What keeps more warps out: `warps` (the blocks' sizes), `blocks` (their number), `registers` or `shared_memory`. */
 };
 extern const struct rpc_record counter_launch_map_record;
 
@@ -91,7 +91,7 @@ extern const struct rpc_record kernels_map_record;
 struct shm_map {
     uint64_t fd; /* Index of a memfd, sealed against resizing: a page of control words, the request ring, the reply ring. */
     uint64_t doorbell; /* Index of an eventfd: the client adds 1 to wake the daemon, and never reads it. */
-    uint64_t wake; /* Index of a pipe that becomes readable when the daemon wakes the client; the bytes mean nothing. */
+    uint64_t wake; /* Index of a pipe that becomes readable when the daemon wakes the client. */
     uint64_t request_bytes; /* A power of two. */
     uint64_t reply_bytes; /* A power of two. */
 };
@@ -110,7 +110,7 @@ struct timings_map {
     double host_us; /* ? The same on the host backend. */
     double end_us; /* ? Its end on the device → reply encoded. With `wait_us`: `recv_to_start_us` + `wait_us` + `gpu_us` + `end_us` = `total_us`. */
     double total_us; /* Request decoded → reply encoded. */
-    double wall_us; /* ? With `timing`: handed to the executor → end of the last execution seen, by the daemon's clock. Contains the warm-up and the gaps. An executor whose samples add up to more is ended. */
+    double wall_us; /* ? With `timing`: handed to the executor → end of the last execution seen, by the daemon's clock, with warm-up and gaps. An executor whose samples add up to more is ended. */
     double min; /* ? Over the timed executions, as the next four: with `repeat` > 1. */
     double median; /* ? */
     double p90; /* ? */
@@ -182,7 +182,7 @@ struct row_map {
     const char *variant;
     const char *dtype;
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     struct rpc_values shapes; /* Inputs, then outputs. */
     uint64_t count; /* Executions. */
     uint64_t errors;
@@ -232,7 +232,7 @@ struct executor_map {
     const char *state; /* `starting`, `spare` (ready, without work), `serving` or `ending`. */
     const char *domain; /* ? Whose jobs it runs: `common`, `user` or `connection`. */
     struct rpc_maybe uid; /* ? The user of the domain. */
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     struct rpc_maybe connection; /* ? With a `domain` of `connection`: its number. */
     struct rpc_maybe client_pid; /* ? With a `domain` of `connection`, while it is open. */
     uint64_t jobs; /* Jobs that it has now. */
@@ -268,7 +268,7 @@ struct trace_client_map {
     uint64_t client; /* The events' number for it. */
     uint64_t pid;
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     const char *name; /* As in `hello.client`. */
     const char *comm;
 };
@@ -297,7 +297,7 @@ extern const struct rpc_record latency_map_record;
 struct client_map {
     uint64_t pid; /* 0 in a pid namespace that the daemon does not see. */
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     uint64_t gid;
     const char *client; /* The name in `hello`. */
     const char *comm; /* The name of its process. */
@@ -314,7 +314,7 @@ struct client_map {
     uint64_t bytes_in;
     uint64_t bytes_out;
     uint64_t output_bytes; /* Of unread replies. */
-    bool paused; /* Not read at present: too many requests or unread replies. */
+    bool paused; /* Not read now: too many requests or unread replies. */
     bool shm; /* It has shared memory. */
     double device_us;
     struct rpc_maybe here; /* ? Launches told by `launched`. */
@@ -345,7 +345,7 @@ extern const struct rpc_record quotas_map_record;
 /* A row of `clients.users`: all connections of a user, or of an identity, together. It is there while the user has a connection or memory here. The keys are the use of each quota (see Access), and more. The `uid` of an identity is a number of the daemon's own. */
 struct user_map {
     uint64_t uid;
-    const char *identity; /* ? See Identities. */
+    const char *identity; /* ? */
     uint64_t connections;
     uint64_t buffers;
     uint64_t mappings;
@@ -459,7 +459,7 @@ extern const struct rpc_record alloc_reply_record;
 struct run_reply {
     struct timings_map timings;
     const char *device; /* UUID of the device used. */
-    const char *timer; /* ? What told the times: `cupti` (the driver), `kernel` (the daemon's kernel, by the GPU's clock), `events` or `host`. */
+    const char *timer; /* ? What told the times: `cupti` (the driver), `kernel` (by the GPU's clock), `events` or `host`. */
     struct rpc_maybe exclusive; /* ? Whether it was alone all the time. */
     const char *variant; /* The kernel used. */
 };
@@ -569,7 +569,7 @@ extern const struct rpc_record timelines_reply_record;
 
 /* The result of `cancel`. */
 struct cancel_reply {
-    bool cancelled; /* Whether that request is answered with `cancelled`. */
+    bool cancelled; /* Whether it is answered with `cancelled`. */
 };
 extern const struct rpc_record cancel_reply_record;
 
@@ -613,7 +613,7 @@ extern const struct rpc_record conditions_reply_record;
 /* The result of `tune`. */
 struct tune_reply {
     const char *device; /* UUID. */
-    const char *machine; /* Kind of GPU, driver, library and kernels that the choice is for. */
+    const char *machine; /* Kind of GPU, driver, library and kernels. */
     const char *problem;
     struct rpc_values candidates;
     uint64_t best; /* The candidate that runs from now on. */

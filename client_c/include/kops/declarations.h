@@ -5,10 +5,10 @@
 /** Why a call failed. Values never change; new ones are added at the end of a group. */
 enum kops_code {
     KOPS_OK = 0, /**< No error. */
-    KOPS_ERR_PROTOCOL_ERROR = 1, /**< The bytes were no valid request. The connection is closed. */
+    KOPS_ERR_PROTOCOL_ERROR = 1, /**< The bytes were no valid request; the connection is closed. */
     KOPS_ERR_PROTOCOL_MISMATCH = 2, /**< The daemon does not speak this protocol; `detail` has `protocol_min` and `protocol`. */
     KOPS_ERR_UNKNOWN_METHOD = 3, /**< No such method. */
-    KOPS_ERR_UNKNOWN_KEY = 4, /**< A map of the request holds an unknown key, or one key twice. */
+    KOPS_ERR_UNKNOWN_KEY = 4, /**< A map of the request has an unknown key, or one key twice. */
     KOPS_ERR_MISSING_KEY = 5, /**< A required key is absent. */
     KOPS_ERR_WRONG_TYPE = 6, /**< A value has the wrong MessagePack type. */
     KOPS_ERR_INVALID_ARGUMENT = 7, /**< A value has the right type but makes no sense here. */
@@ -25,7 +25,7 @@ enum kops_code {
     KOPS_ERR_UNKNOWN_BUFFER = 18, /**< The connection has no buffer of that id. */
     KOPS_ERR_STALE_BUFFER = 19, /**< The owner freed or replaced the memory; register it anew. */
     KOPS_ERR_INVALID_HANDLE = 20, /**< The driver could not open the handle: bogus, freed, of another GPU, or exported by the daemon itself. */
-    KOPS_ERR_INVALID_FD = 21, /**< The descriptor is no sealed memfd of the declared size; the message says which check failed. */
+    KOPS_ERR_INVALID_FD = 21, /**< The descriptor is no sealed memfd of the declared size; the message says why. */
     KOPS_ERR_READ_ONLY = 22, /**< An output lies in memory that was registered read-only or is sealed against writing. */
     KOPS_ERR_LIMIT_EXCEEDED = 23, /**< The request has too much of something; `detail` has `limit` and `value`. */
     KOPS_ERR_QUOTA_EXCEEDED = 24, /**< The connection or the user has used up a quota; `detail` has `quota`, `limit`, `current` and, where time helps, `retry_after_ms`. `quota` is `descriptors` when the daemon or the machine has no descriptors left. */
@@ -35,7 +35,7 @@ enum kops_code {
     KOPS_ERR_CANCELLED = 28, /**< The job was cancelled. `detail.ended` is false while the job still uses its memory. */
     KOPS_ERR_MEMORY_FAULT = 29, /**< Shared memory behind a tensor could not be accessed while the job ran. */
     KOPS_ERR_DEVICE_ERROR = 30, /**< The driver refused or failed the work (`detail.driver`); the device goes on. */
-    KOPS_ERR_DEVICE_LOST = 31, /**< The process with the device's context was lost under the request; outputs are undefined. With `detail.daemon` = `goes_on` the connection and all its ids stay valid. Otherwise the daemon ends and a supervisor starts it anew. */
+    KOPS_ERR_DEVICE_LOST = 31, /**< The process with the device's context was lost; outputs are undefined. With `detail.daemon` = `goes_on` the connection and its ids stay valid, else the daemon ends and is started anew. */
     KOPS_ERR_PERMISSION_DENIED = 32, /**< The user may not connect, call this method or bring kernels, or the memory belongs to another user. */
     KOPS_ERR_SHUTTING_DOWN = 33, /**< The daemon ends or drains (`detail.draining`); the request has not run. */
     KOPS_ERR_INTERNAL = 34, /**< A fault inside the daemon; its log has more. */
@@ -44,10 +44,10 @@ enum kops_code {
     KOPS_ERR_COMPILE_FAILED = 37, /**< The source was not compiled; `detail.reason` is `source`, `entry`, `time`, `memory` or `crash`, `detail.log` the compiler's log. */
     KOPS_ERR_UNKNOWN_KERNEL = 38, /**< The connection has no kernel or module of that id. */
     KOPS_ERR_SIGNATURE_MISMATCH = 39, /**< The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs. */
-    KOPS_ERR_JOB_TIMEOUT = 40, /**< A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was ended. Otherwise the daemon ends and a supervisor starts it anew. */
-    KOPS_ERR_DEVICE_FAULT = 41, /**< A kernel broke the GPU's context, such as by an illegal address; its outputs are undefined and nothing else is lost. `detail` has `kernel`, `driver`, `op_index` as far as they are known, and `suspects` where several kernels ran. */
+    KOPS_ERR_JOB_TIMEOUT = 40, /**< A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was ended, else the daemon ends and is started anew. */
+    KOPS_ERR_DEVICE_FAULT = 41, /**< A kernel broke the GPU's context, such as by an illegal address; only its outputs are lost. `detail` has `kernel`, `driver`, `op_index` where they are known, and `suspects` where several kernels ran. */
     KOPS_ERR_CONNECT_FAILED = 101, /**< No daemon answered on the socket paths that the message lists. */
-    KOPS_ERR_CONNECTION_LOST = 102, /**< The daemon closed the connection or died; requests without a reply may have run. */
+    KOPS_ERR_CONNECTION_LOST = 102, /**< The connection closed; requests without a reply may have run. */
     KOPS_ERR_TIMEOUT = 103, /**< No reply within the client's timeout; the request was cancelled, the connection stays usable. */
     KOPS_ERR_NOT_EXPORTABLE = 104, /**< No other process can open this memory; the message names the change to make. */
     KOPS_ERR_BAD_REPLY = 105, /**< The peer's bytes are no valid response. */
@@ -55,8 +55,8 @@ enum kops_code {
     KOPS_ERR_NO_MEMORY = 107, /**< The client process has too little memory. */
     KOPS_ERR_OS_ERROR = 108, /**< A system call of the client failed; the message has its name and errno. */
     KOPS_ERR_NO_CUDA = 109, /**< The client process has no usable CUDA driver or no current context. */
-    KOPS_ERR_CAPTURING = 110, /**< The CUDA stream is being captured into a graph. Make the ordered call outside the capture, or define a program. */
-    KOPS_ERR_BUFFER_LOST = 111, /**< The daemon was started anew and this buffer could not be registered again: its contents are lost. Make it anew. */
+    KOPS_ERR_CAPTURING = 110, /**< The CUDA stream is being captured into a graph. Call outside the capture, or define a program. */
+    KOPS_ERR_BUFFER_LOST = 111, /**< This buffer could not be registered with the new daemon: its contents are lost. Make it anew. */
 };
 
 /** Element types. */

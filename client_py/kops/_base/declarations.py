@@ -5,7 +5,7 @@ ERRORS = [('protocol_error',
   1,
   'daemon',
   ('ConnectionError',),
-  'The bytes were no valid request. The connection is closed.'),
+  'The bytes were no valid request; the connection is closed.'),
  ('protocol_mismatch',
   2,
   'daemon',
@@ -16,7 +16,7 @@ ERRORS = [('protocol_error',
   4,
   'daemon',
   ('TypeError',),
-  'A map of the request holds an unknown key, or one key twice.'),
+  'A map of the request has an unknown key, or one key twice.'),
  ('missing_key', 5, 'daemon', ('TypeError',), 'A required key is absent.'),
  ('wrong_type', 6, 'daemon', ('TypeError',), 'A value has the wrong MessagePack type.'),
  ('invalid_argument',
@@ -83,7 +83,7 @@ ERRORS = [('protocol_error',
   21,
   'daemon',
   ('ValueError',),
-  'The descriptor is no sealed memfd of the declared size; the message says which check failed.'),
+  'The descriptor is no sealed memfd of the declared size; the message says why.'),
  ('read_only',
   22,
   'daemon',
@@ -136,9 +136,8 @@ ERRORS = [('protocol_error',
   31,
   'daemon',
   ('RuntimeError',),
-  "The process with the device's context was lost under the request; outputs are undefined. With "
-  '`detail.daemon` = `goes_on` the connection and all its ids stay valid. Otherwise the daemon '
-  'ends and a supervisor starts it anew.'),
+  "The process with the device's context was lost; outputs are undefined. With `detail.daemon` = "
+  '`goes_on` the connection and its ids stay valid, else the daemon ends and is started anew.'),
  ('permission_denied',
   32,
   'daemon',
@@ -180,14 +179,14 @@ ERRORS = [('protocol_error',
   'daemon',
   ('TimeoutError',),
   'A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was '
-  'ended. Otherwise the daemon ends and a supervisor starts it anew.'),
+  'ended, else the daemon ends and is started anew.'),
  ('device_fault',
   41,
   'daemon',
   ('RuntimeError',),
-  "A kernel broke the GPU's context, such as by an illegal address; its outputs are undefined and "
-  'nothing else is lost. `detail` has `kernel`, `driver`, `op_index` as far as they are known, and '
-  '`suspects` where several kernels ran.'),
+  "A kernel broke the GPU's context, such as by an illegal address; only its outputs are lost. "
+  '`detail` has `kernel`, `driver`, `op_index` where they are known, and `suspects` where several '
+  'kernels ran.'),
  ('connect_failed',
   101,
   'client',
@@ -197,7 +196,7 @@ ERRORS = [('protocol_error',
   102,
   'client',
   ('ConnectionError',),
-  'The daemon closed the connection or died; requests without a reply may have run.'),
+  'The connection closed; requests without a reply may have run.'),
  ('timeout',
   103,
   'client',
@@ -229,14 +228,12 @@ ERRORS = [('protocol_error',
   110,
   'client',
   ('RuntimeError',),
-  'The CUDA stream is being captured into a graph. Make the ordered call outside the capture, or '
-  'define a program.'),
+  'The CUDA stream is being captured into a graph. Call outside the capture, or define a program.'),
  ('buffer_lost',
   111,
   'client',
   ('LookupError',),
-  'The daemon was started anew and this buffer could not be registered again: its contents are '
-  'lost. Make it anew.')]
+  'This buffer could not be registered with the new daemon: its contents are lost. Make it anew.')]
 
 # name -> bytes an element
 DTYPES = {'f32': 4,
@@ -358,10 +355,9 @@ KERNEL_WORDS = {'kernel_marks': ('__global__', '__tile_global__'),
  'qualifiers': ('const', 'volatile', '__restrict__', '__restrict', 'restrict', '__grid_constant__')}
 
 OPS = {'add': {'summary': 'out = a + b',
-         'doc': "Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the "
-                'broadcast shape. `out` may be exactly `a` or exactly `b` (in place). f16 and bf16 '
-                "are added in f32 and rounded to nearest even; integers wrap around, as NumPy's "
-                "and torch's do.",
+         'doc': 'Element by element. `a` and `b` broadcast as in NumPy. `out` has the broadcast '
+                'shape and may be exactly `a` or `b` (in place). f16 and bf16 are added in f32 and '
+                'rounded to nearest even; integers wrap around.',
          'inputs': ['a', 'b'],
          'outputs': ['out'],
          'rule': 'elementwise',
@@ -404,12 +400,11 @@ OPS = {'add': {'summary': 'out = a + b',
                    {'shapes': [[1001], [1001]], 'layout': ['offset', 'offset', 'offset']}],
          'operations': (1, ())},
  'add_square': {'summary': 'out = (a + b)^2',
-                'doc': 'What `add` and then `square` compute, in one pass over memory, with '
-                       "NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` "
-                       'may be exactly `a` or exactly `b` (in place). The sum is rounded, then the '
-                       'product: f32 and f64 have the bits of the two ops. f16 and bf16 are '
-                       'computed in f32 so, and rounded to nearest even once, at the end: they are '
-                       'closer to the exact result than two ops. Integers wrap around.',
+                'doc': '`add`, then `square`, in one pass over memory. `a` and `b` broadcast as in '
+                       'NumPy. `out` has the broadcast shape and may be exactly `a` or `b` (in '
+                       'place). The sum is rounded, then the product: f32 and f64 have the bits of '
+                       'the two ops. f16 and bf16 are computed in f32 and rounded to nearest even '
+                       'once, at the end. Integers wrap around.',
                 'inputs': ['a', 'b'],
                 'outputs': ['out'],
                 'rule': 'elementwise',
@@ -449,11 +444,10 @@ OPS = {'add': {'summary': 'out = a + b',
                            'layout': ['offset', 'contiguous', 'offset']}],
                 'operations': (2, ())},
  'copy': {'summary': 'out = a',
-          'doc': "Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a "
-                 'tensor in host memory and one on a GPU it is one transfer, with no memory '
-                 'between, where both lie in memory in the same order and without gaps: the '
-                 'variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as host '
-                 'memory of every op is.',
+          'doc': "Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between "
+                 'host memory and a GPU it is one transfer (variant `transfer`, its time is '
+                 '`gpu_us`) where both tensors have the same order in memory and no gaps. Other '
+                 'layouts are staged, as host memory of every op is.',
           'inputs': ['a'],
           'outputs': ['out'],
           'rule': 'elementwise',
@@ -500,12 +494,9 @@ OPS = {'add': {'summary': 'out = a + b',
  'gemm': {'summary': 'out = alpha * op(a) @ op(b) + beta * out',
           'doc': 'Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., '
                  'k, n], out is [.., m, n]; `trans_a` and `trans_b` swap the last two dimensions '
-                 'of an operand first. Leading dimensions are batch dimensions: those of `a` and '
-                 "`b` broadcast as NumPy's matmul does and `out` has the result. With beta = 0 "
-                 '`out` is written without being read; with k = 0 the product is 0. f16 and bf16 '
-                 'accumulate in f32, f32 in f32, f64 in f64; one rounding at the end. `out` has '
-                 "the inputs' dtype; of f16 and bf16 it may be f32, which is not rounded to 16 "
-                 'bits.',
+                 'of an operand first. Leading dimensions are batches, which broadcast as in '
+                 "NumPy's matmul. With k = 0 the product is 0. f64 accumulates in f64, the others "
+                 'in f32, with one rounding at the end.',
           'inputs': ['a', 'b'],
           'outputs': ['out'],
           'rule': 'gemm',
@@ -526,15 +517,14 @@ OPS = {'add': {'summary': 'out = a + b',
                     {'name': 'beta',
                      'type': 'float',
                      'default': 0.0,
-                     'doc': 'Scales the previous values of `out`; 0 means that `out` is not read.'},
+                     'doc': 'Scales the previous values of `out`; with 0 `out` is not read.'},
                     {'name': 'precision',
                      'type': 'choice',
                      'choices': ['highest', 'high', 'medium'],
                      'default': 'highest',
-                     'doc': 'How exact products of f32 are; other dtypes are not concerned. '
-                            '`highest` multiplies in f32. `high` may multiply pieces of bf16 '
-                            "instead, which keeps 16 of f32's 24 bits (variant bf16x3). `medium` "
-                            'may round operands to tf32, which keeps 11.'}],
+                     'doc': 'How exact products of f32 are. `highest` multiplies in f32. `high` '
+                            "may multiply pieces of bf16, which keeps 16 of f32's 24 bits (variant "
+                            'bf16x3). `medium` may round operands to tf32, which keeps 11.'}],
           'tolerance': {'f32': {'rtol': 1.2e-07, 'scaled': 2e-05},
                         'f64': {'rtol': 2.3e-16, 'scaled': 4e-14},
                         'f16': {'rtol': 0.00098, 'scaled': 2e-05, 'atol': 6e-08},
@@ -575,12 +565,9 @@ OPS = {'add': {'summary': 'out = a + b',
                     {'shapes': [[5, 0], [0, 7]], 'out_dtype': 'f32', 'attrs': {'beta': 0.5}}],
           'operations': (2, ('k',))},
  'linear': {'summary': 'out = activation(alpha * op(a) @ op(b) + bias)',
-            'doc': 'A matrix product as `gemm` makes it, with its batches and `trans_a`, '
-                   '`trans_b`; `bias` is added to it, and an activation applied: in one pass, '
-                   "where the product is written. `bias` broadcasts to the product's shape [.., m, "
-                   'n], as NumPy does: a vector [n] is added to every row. Products, bias and '
-                   'activation are computed in f32 (f64 for f64), with one rounding at the end. '
-                   "`out` has the inputs' dtype; of f16 and bf16 it may be f32.",
+            'doc': "`gemm`'s matrix product plus `bias`, through an activation, in one pass. "
+                   '`bias` broadcasts to [.., m, n] as in NumPy: a vector [n] is added to every '
+                   'row. All is computed in f32 (f64 for f64), with one rounding at the end.',
             'inputs': ['a', 'b', 'bias'],
             'outputs': ['out'],
             'rule': 'linear',
@@ -649,15 +636,13 @@ OPS = {'add': {'summary': 'out = a + b',
                        'layout': ['strided', 'contiguous', 'slice', 'transposed']}],
             'operations': (2, ('k',))},
  'scaled_gemm': {'summary': 'out = scale_a * scale_b * (op(a) @ op(b))',
-                 'doc': 'A matrix product of 8-bit floats, with the batches and `trans_a`, '
-                        '`trans_b` of `gemm`. `a` and `b` may have different dtypes. The scales '
-                        'are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1, n], as '
-                        'NumPy does. So each is one number for all, or one for each row of op(a) '
-                        'and each column of op(b). Products are exact, and are added in f32. The '
-                        'sum is multiplied by `scale_a` and `scale_b` in f32, and rounded to '
+                 'doc': 'A matrix product of 8-bit floats, with the batches of `gemm`. `a` and `b` '
+                        'may have different dtypes. `scale_a` broadcasts to [.., m, 1], `scale_b` '
+                        'to [.., 1, n], as in NumPy: each is one number for all, or one for each '
+                        'row of op(a) and each column of op(b). Products are exact, and are added '
+                        'in f32. The sum is multiplied by both scales in f32, and rounded to '
                         "`out`'s dtype once; what is too large for f16 becomes infinite. NaN and "
-                        'infinite elements and scales count as in any arithmetic. With k = 0 the '
-                        'sum is 0.',
+                        'infinity propagate. With k = 0 the sum is 0.',
                  'inputs': ['a', 'b', 'scale_a', 'scale_b'],
                  'outputs': ['out'],
                  'rule': 'scaled_gemm',
@@ -736,7 +721,7 @@ OPS = {'add': {'summary': 'out = a + b',
  'square': {'summary': 'out = a * a',
             'doc': "Element by element; `out` has `a`'s shape and may be exactly `a` (in place). "
                    'f16 and bf16 are multiplied in f32 and rounded to nearest even; integers wrap '
-                   "around, as NumPy's and torch's do.",
+                   'around.',
             'inputs': ['a'],
             'outputs': ['out'],
             'rule': 'elementwise',
@@ -775,11 +760,7 @@ OPS = {'add': {'summary': 'out = a + b',
                       {'shapes': [[777]], 'layout': ['offset', 'offset']}],
             'operations': (1, ())},
  'sub_square': {'summary': 'out = (a - b)^2',
-                'doc': "The squared difference, in one pass over memory, with NumPy's broadcasting "
-                       'of `a` and `b`; `out` has the broadcast shape. `out` may be exactly `a` or '
-                       'exactly `b` (in place). The difference is rounded, then the product. f16 '
-                       'and bf16 are computed in f32 so, and rounded to nearest even once, at the '
-                       'end. Integers wrap around.',
+                'doc': 'The squared difference; otherwise as `add_square`.',
                 'inputs': ['a', 'b'],
                 'outputs': ['out'],
                 'rule': 'elementwise',

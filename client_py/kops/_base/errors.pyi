@@ -71,7 +71,7 @@ class KopsError(Exception):
     ) -> None: ...
 
 class ProtocolError(KopsError, ConnectionError):
-    """The bytes were no valid request. The connection is closed."""
+    """The bytes were no valid request; the connection is closed."""
 
 class ProtocolMismatch(KopsError):
     """The daemon does not speak this protocol; `detail` has `protocol_min` and `protocol`."""
@@ -80,7 +80,7 @@ class UnknownMethod(KopsError, AttributeError):
     """No such method."""
 
 class UnknownKey(KopsError, TypeError):
-    """A map of the request holds an unknown key, or one key twice."""
+    """A map of the request has an unknown key, or one key twice."""
 
 class MissingKey(KopsError, TypeError):
     """A required key is absent."""
@@ -131,7 +131,7 @@ class InvalidHandle(KopsError, ValueError):
     """The driver could not open the handle: bogus, freed, of another GPU, or exported by the daemon itself."""
 
 class InvalidFd(KopsError, ValueError):
-    """The descriptor is no sealed memfd of the declared size; the message says which check failed."""
+    """The descriptor is no sealed memfd of the declared size; the message says why."""
 
 class ReadOnly(KopsError, PermissionError):
     """An output lies in memory that was registered read-only or is sealed against writing."""
@@ -175,9 +175,8 @@ class DeviceError(KopsError, RuntimeError):
     """The driver refused or failed the work (`detail.driver`); the device goes on."""
 
 class DeviceLost(KopsError, RuntimeError):
-    """The process with the device's context was lost under the request; outputs are undefined. With
-    `detail.daemon` = `goes_on` the connection and all its ids stay valid. Otherwise the daemon ends and a
-    supervisor starts it anew.
+    """The process with the device's context was lost; outputs are undefined. With `detail.daemon` = `goes_on`
+    the connection and its ids stay valid, else the daemon ends and is started anew.
     """
 
 class PermissionDenied(KopsError, PermissionError):
@@ -225,14 +224,13 @@ class SignatureMismatch(KopsError, TypeError):
     """The declared parameters are not those of the compiled kernel; `detail.key` names the first that differs."""
 
 class JobTimeout(KopsError, TimeoutError):
-    """A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was ended.
-    Otherwise the daemon ends and a supervisor starts it anew.
+    """A job ran longer than `detail.timeout_s`. With `detail.daemon` = `goes_on` the job alone was ended, else
+    the daemon ends and is started anew.
     """
 
 class DeviceFault(KopsError, RuntimeError):
-    """A kernel broke the GPU's context, such as by an illegal address; its outputs are undefined and nothing
-    else is lost. `detail` has `kernel`, `driver`, `op_index` as far as they are known, and `suspects` where
-    several kernels ran.
+    """A kernel broke the GPU's context, such as by an illegal address; only its outputs are lost. `detail` has
+    `kernel`, `driver`, `op_index` where they are known, and `suspects` where several kernels ran.
     """
 
     @property
@@ -251,7 +249,7 @@ class ConnectFailed(KopsError, ConnectionError):
     """No daemon answered on the socket paths that the message lists."""
 
 class ConnectionLost(KopsError, ConnectionError):
-    """The daemon closed the connection or died; requests without a reply may have run."""
+    """The connection closed; requests without a reply may have run."""
 
 class Timeout(KopsError, TimeoutError):
     """No reply within the client's timeout; the request was cancelled, the connection stays usable."""
@@ -275,14 +273,10 @@ class NoCuda(KopsError, RuntimeError):
     """The client process has no usable CUDA driver or no current context."""
 
 class Capturing(KopsError, RuntimeError):
-    """The CUDA stream is being captured into a graph. Make the ordered call outside the capture, or define a
-    program.
-    """
+    """The CUDA stream is being captured into a graph. Call outside the capture, or define a program."""
 
 class BufferLost(KopsError, LookupError):
-    """The daemon was started anew and this buffer could not be registered again: its contents are lost. Make it
-    anew.
-    """
+    """This buffer could not be registered with the new daemon: its contents are lost. Make it anew."""
 
 BY_CODE: dict[str, type[KopsError]]
 

@@ -79,10 +79,9 @@ class Launch(Record):
     - `registers`: Of a thread.
     - `static_shared`: Bytes of a block.
     - `dynamic_shared`: Bytes of a block.
-    - `local_bytes`: Of a thread: registers that were spilled, and arrays.
-    - `occupancy_pct`: Warps that a multiprocessor can have at a time with this launch, of the most that it can have.
-    - `limiter`: What keeps more warps out: `warps` (the blocks' sizes add up to the most that there can be, or to the nearest
-      below), `blocks` (their number), `registers` or `shared_memory`.
+    - `local_bytes`: Of a thread: spills and local arrays.
+    - `occupancy_pct`: The most that this launch allows.
+    - `limiter`: What keeps more warps out: `warps` (the blocks' sizes), `blocks` (their number), `registers` or `shared_memory`.
     """
 
     grid: tuple[int, ...] = ()
@@ -149,12 +148,11 @@ class ClientInfo(Record):
     """A row of `clients.clients`: one connection. Counts are since it was made; `…_bytes` is memory, except `output_bytes`.
 
     - `pid`: 0 in a pid namespace that the daemon does not see.
-    - `identity`: See Identities.
     - `client`: The name in `hello`.
     - `comm`: The name of its process.
     - `queued`: Runs that no device has yet.
     - `output_bytes`: Of unread replies.
-    - `paused`: Not read at present: too many requests or unread replies.
+    - `paused`: Not read now: too many requests or unread replies.
     - `shm`: It has shared memory.
     - `here`: Launches told by `launched`.
     - `isolation`: As in `hello`.
@@ -196,7 +194,6 @@ class UserInfo(Record):
     connection or memory here. The keys are the use of each quota (see Access), and more. The `uid` of an identity is a number of
     the daemon's own.
 
-    - `identity`: See Identities.
     - `refused`: Requests that a quota refused.
     """
 
@@ -354,7 +351,6 @@ class OpStats(_SomeOpStats):
     """A row of `stats.ops`: one op, or kernel of a user's, on one device with one variant, dtype and shapes. What was never
     measured is not there. The `uid` is the user's; where there is an `identity`, it is a number of the daemon's own for that.
 
-    - `identity`: See Identities.
     - `shapes`: Inputs, then outputs.
     - `count`: Executions.
     - `bytes`: Of one execution: each tensor counted once.
@@ -409,7 +405,6 @@ class ExecutorStats(_SomeExecutorStats):
     - `state`: `starting`, `spare` (ready, without work), `serving` or `ending`.
     - `domain`: Whose jobs it runs: `common`, `user` or `connection`.
     - `uid`: The user of the domain.
-    - `identity`: See Identities.
     - `connection`: With a `domain` of `connection`: its number.
     - `client_pid`: With a `domain` of `connection`, while it is open.
     - `jobs`: Jobs that it has now.

@@ -34,9 +34,9 @@ class OpMethods:
     ) -> T:
         """out = a + b
 
-        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
-        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even;
-        integers wrap around, as NumPy's and torch's do.
+        Element by element. `a` and `b` broadcast as in NumPy. `out` has the broadcast shape and may be
+        exactly `a` or `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even; integers
+        wrap around.
         """
     @overload
     def add(
@@ -64,11 +64,10 @@ class OpMethods:
     ) -> T:
         """out = (a + b)^2
 
-        What `add` and then `square` compute, in one pass over memory, with NumPy's broadcasting of `a` and
-        `b`; `out` has the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The sum is
-        rounded, then the product: f32 and f64 have the bits of the two ops. f16 and bf16 are computed in f32
-        so, and rounded to nearest even once, at the end: they are closer to the exact result than two ops.
-        Integers wrap around.
+        `add`, then `square`, in one pass over memory. `a` and `b` broadcast as in NumPy. `out` has the
+        broadcast shape and may be exactly `a` or `b` (in place). The sum is rounded, then the product: f32
+        and f64 have the bits of the two ops. f16 and bf16 are computed in f32 and rounded to nearest even
+        once, at the end. Integers wrap around.
         """
     @overload
     def add_square(
@@ -84,10 +83,9 @@ class OpMethods:
     ) -> T:
         """out = a
 
-        Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory
-        and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same
-        order and without gaps: the variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as
-        host memory of every op is.
+        Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between host memory and a GPU it
+        is one transfer (variant `transfer`, its time is `gpu_us`) where both tensors have the same order in
+        memory and no gaps. Other layouts are staged, as host memory of every op is.
         """
     @overload
     def copy(
@@ -107,10 +105,8 @@ class OpMethods:
 
         Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m,
         n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
-        batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
-        beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
-        f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it
-        may be f32, which is not rounded to 16 bits.
+        batches, which broadcast as in NumPy's matmul. With k = 0 the product is 0. f64 accumulates in f64,
+        the others in f32, with one rounding at the end.
         """
     @overload
     def gemm(
@@ -130,11 +126,9 @@ class OpMethods:
     ) -> T:
         """out = activation(alpha * op(a) @ op(b) + bias)
 
-        A matrix product as `gemm` makes it, with its batches and `trans_a`, `trans_b`; `bias` is added to it,
-        and an activation applied: in one pass, where the product is written. `bias` broadcasts to the
-        product's shape [.., m, n], as NumPy does: a vector [n] is added to every row. Products, bias and
-        activation are computed in f32 (f64 for f64), with one rounding at the end. `out` has the inputs'
-        dtype; of f16 and bf16 it may be f32.
+        `gemm`'s matrix product plus `bias`, through an activation, in one pass. `bias` broadcasts to [.., m,
+        n] as in NumPy: a vector [n] is added to every row. All is computed in f32 (f64 for f64), with one
+        rounding at the end.
         """
     @overload
     def linear(
@@ -154,12 +148,11 @@ class OpMethods:
     ) -> T:
         """out = scale_a * scale_b * (op(a) @ op(b))
 
-        A matrix product of 8-bit floats, with the batches and `trans_a`, `trans_b` of `gemm`. `a` and `b` may
-        have different dtypes. The scales are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1,
-        n], as NumPy does. So each is one number for all, or one for each row of op(a) and each column of
-        op(b). Products are exact, and are added in f32. The sum is multiplied by `scale_a` and `scale_b` in
-        f32, and rounded to `out`'s dtype once; what is too large for f16 becomes infinite. NaN and infinite
-        elements and scales count as in any arithmetic. With k = 0 the sum is 0.
+        A matrix product of 8-bit floats, with the batches of `gemm`. `a` and `b` may have different dtypes.
+        `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1, n], as in NumPy: each is one number for all,
+        or one for each row of op(a) and each column of op(b). Products are exact, and are added in f32. The
+        sum is multiplied by both scales in f32, and rounded to `out`'s dtype once; what is too large for f16
+        becomes infinite. NaN and infinity propagate. With k = 0 the sum is 0.
         """
     @overload
     def scaled_gemm(
@@ -178,7 +171,7 @@ class OpMethods:
         """out = a * a
 
         Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
-        multiplied in f32 and rounded to nearest even; integers wrap around, as NumPy's and torch's do.
+        multiplied in f32 and rounded to nearest even; integers wrap around.
         """
     @overload
     def square(
@@ -206,10 +199,7 @@ class OpMethods:
     ) -> T:
         """out = (a - b)^2
 
-        The squared difference, in one pass over memory, with NumPy's broadcasting of `a` and `b`; `out` has
-        the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The difference is rounded,
-        then the product. f16 and bf16 are computed in f32 so, and rounded to nearest even once, at the end.
-        Integers wrap around.
+        The squared difference; otherwise as `add_square`.
         """
     @overload
     def sub_square(
@@ -239,9 +229,9 @@ class AsyncOpMethods:
     ) -> T:
         """out = a + b
 
-        Element by element, with NumPy's broadcasting of `a` and `b`; `out` has the broadcast shape. `out` may
-        be exactly `a` or exactly `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even;
-        integers wrap around, as NumPy's and torch's do.
+        Element by element. `a` and `b` broadcast as in NumPy. `out` has the broadcast shape and may be
+        exactly `a` or `b` (in place). f16 and bf16 are added in f32 and rounded to nearest even; integers
+        wrap around.
         """
     @overload
     async def add(
@@ -269,11 +259,10 @@ class AsyncOpMethods:
     ) -> T:
         """out = (a + b)^2
 
-        What `add` and then `square` compute, in one pass over memory, with NumPy's broadcasting of `a` and
-        `b`; `out` has the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The sum is
-        rounded, then the product: f32 and f64 have the bits of the two ops. f16 and bf16 are computed in f32
-        so, and rounded to nearest even once, at the end: they are closer to the exact result than two ops.
-        Integers wrap around.
+        `add`, then `square`, in one pass over memory. `a` and `b` broadcast as in NumPy. `out` has the
+        broadcast shape and may be exactly `a` or `b` (in place). The sum is rounded, then the product: f32
+        and f64 have the bits of the two ops. f16 and bf16 are computed in f32 and rounded to nearest even
+        once, at the end. Integers wrap around.
         """
     @overload
     async def add_square(
@@ -289,10 +278,9 @@ class AsyncOpMethods:
     ) -> T:
         """out = a
 
-        Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between a tensor in host memory
-        and one on a GPU it is one transfer, with no memory between, where both lie in memory in the same
-        order and without gaps: the variant `transfer`, whose time is `gpu_us`. Other layouts are staged, as
-        host memory of every op is.
+        Element by element, bits unchanged; `out` has `a`'s shape and dtype. Between host memory and a GPU it
+        is one transfer (variant `transfer`, its time is `gpu_us`) where both tensors have the same order in
+        memory and no gaps. Other layouts are staged, as host memory of every op is.
         """
     @overload
     async def copy(
@@ -311,10 +299,8 @@ class AsyncOpMethods:
 
         Matrix product over the last two dimensions: op(a) is [.., m, k], op(b) is [.., k, n], out is [.., m,
         n]; `trans_a` and `trans_b` swap the last two dimensions of an operand first. Leading dimensions are
-        batch dimensions: those of `a` and `b` broadcast as NumPy's matmul does and `out` has the result. With
-        beta = 0 `out` is written without being read; with k = 0 the product is 0. f16 and bf16 accumulate in
-        f32, f32 in f32, f64 in f64; one rounding at the end. `out` has the inputs' dtype; of f16 and bf16 it
-        may be f32, which is not rounded to 16 bits.
+        batches, which broadcast as in NumPy's matmul. With k = 0 the product is 0. f64 accumulates in f64,
+        the others in f32, with one rounding at the end.
         """
     @overload
     async def gemm(
@@ -333,11 +319,9 @@ class AsyncOpMethods:
     ) -> T:
         """out = activation(alpha * op(a) @ op(b) + bias)
 
-        A matrix product as `gemm` makes it, with its batches and `trans_a`, `trans_b`; `bias` is added to it,
-        and an activation applied: in one pass, where the product is written. `bias` broadcasts to the
-        product's shape [.., m, n], as NumPy does: a vector [n] is added to every row. Products, bias and
-        activation are computed in f32 (f64 for f64), with one rounding at the end. `out` has the inputs'
-        dtype; of f16 and bf16 it may be f32.
+        `gemm`'s matrix product plus `bias`, through an activation, in one pass. `bias` broadcasts to [.., m,
+        n] as in NumPy: a vector [n] is added to every row. All is computed in f32 (f64 for f64), with one
+        rounding at the end.
         """
     @overload
     async def linear(
@@ -356,12 +340,11 @@ class AsyncOpMethods:
     ) -> T:
         """out = scale_a * scale_b * (op(a) @ op(b))
 
-        A matrix product of 8-bit floats, with the batches and `trans_a`, `trans_b` of `gemm`. `a` and `b` may
-        have different dtypes. The scales are f32: `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1,
-        n], as NumPy does. So each is one number for all, or one for each row of op(a) and each column of
-        op(b). Products are exact, and are added in f32. The sum is multiplied by `scale_a` and `scale_b` in
-        f32, and rounded to `out`'s dtype once; what is too large for f16 becomes infinite. NaN and infinite
-        elements and scales count as in any arithmetic. With k = 0 the sum is 0.
+        A matrix product of 8-bit floats, with the batches of `gemm`. `a` and `b` may have different dtypes.
+        `scale_a` broadcasts to [.., m, 1], `scale_b` to [.., 1, n], as in NumPy: each is one number for all,
+        or one for each row of op(a) and each column of op(b). Products are exact, and are added in f32. The
+        sum is multiplied by both scales in f32, and rounded to `out`'s dtype once; what is too large for f16
+        becomes infinite. NaN and infinity propagate. With k = 0 the sum is 0.
         """
     @overload
     async def scaled_gemm(
@@ -379,7 +362,7 @@ class AsyncOpMethods:
         """out = a * a
 
         Element by element; `out` has `a`'s shape and may be exactly `a` (in place). f16 and bf16 are
-        multiplied in f32 and rounded to nearest even; integers wrap around, as NumPy's and torch's do.
+        multiplied in f32 and rounded to nearest even; integers wrap around.
         """
     @overload
     async def square(
@@ -407,10 +390,7 @@ class AsyncOpMethods:
     ) -> T:
         """out = (a - b)^2
 
-        The squared difference, in one pass over memory, with NumPy's broadcasting of `a` and `b`; `out` has
-        the broadcast shape. `out` may be exactly `a` or exactly `b` (in place). The difference is rounded,
-        then the product. f16 and bf16 are computed in f32 so, and rounded to nearest even once, at the end.
-        Integers wrap around.
+        The squared difference; otherwise as `add_square`.
         """
     @overload
     async def sub_square(
