@@ -167,9 +167,10 @@ static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-/* Finds the resolution of the GPU's clock in ns, the common divisor of differences of its readings. 0: unknown. */
+/* Finds the resolution of the GPU's clock in ns, the common divisor of differences of its readings. 0: unknown.
+ * *ret_is_idle: no launch writes stamps any more. */
 static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels, const struct cuda_stamps *stamps,
-                     uint64_t *ret_step, struct error *e)
+                     uint64_t *ret_step, bool *ret_is_idle, struct error *e)
 {
     const struct cuda_queue queue = {.device = d, .stream = d->service};
     const atomic_ullong *places[TRIES];
@@ -178,6 +179,7 @@ static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels,
     struct error ignored;
     int r = 0;
 
+    *ret_is_idle = true;
     cuda_ops_nothing(&launch);
     if (cuda_embedded_get(kernels, launch.kernel, &function, e) < 0)
         return -1;
@@ -186,7 +188,8 @@ static int find_step(struct cuda_device *d, const struct cuda_embedded *kernels,
         r = cuda_embedded_launch(&queue, function, &launch, e);
     }
     /* Waits also after a failure: launches before it still write to memory that is freed next. */
-    if (CUDA_OPEN_CALL(d, r < 0 ? &ignored : e, StreamSynchronize, d->service) < 0 || r < 0)
+    *ret_is_idle = CUDA_OPEN_CALL(d, r < 0 ? &ignored : e, StreamSynchronize, d->service) == 0;
+    if (!*ret_is_idle || r < 0)
         return -1;
     *ret_step = 0;
     for (unsigned i = 1; i < TRIES; i++)
@@ -199,6 +202,7 @@ int cuda_stamps_open(struct cuda_device *d, const struct cuda_embedded *kernels,
 {
     const size_t bytes = place_of(CUDA_FLAGS_MAX, 0) * sizeof(stamps->host[0]);
     uint64_t step = 0;
+    bool is_idle;
     void *host;
 
     *stamps = (struct cuda_stamps){.host = NULL};
@@ -209,8 +213,11 @@ int cuda_stamps_open(struct cuda_device *d, const struct cuda_embedded *kernels,
     stamps->host = host;
     stamps->counts = kernels->stamp_counts;
     /* Events replace stamps. */
-    if (find_step(d, kernels, stamps, &step, e) < 0 || !step || step > STEP_NS_MAX)
+    if (find_step(d, kernels, stamps, &step, &is_idle, e) < 0 || !step || step > STEP_NS_MAX) {
+        if (!is_idle)
+            stamps->host = NULL; /* the context's end frees it */
         cuda_stamps_close(d, stamps);
+    }
     return 0;
 }
 
