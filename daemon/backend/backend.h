@@ -429,6 +429,9 @@ struct backend {
     /* loop. Has work->run() called on a thread of the domain's, once the domain has its process, and work->done() from
      * poll(). Never for DOMAIN_COMMON. -1: no memory. NULL: there are no domains. */
     int (*work)(struct backend_device *device, uint64_t domain, struct backend_work *work, struct error *e);
+    /* loop. The connection whose domain this is has ended: the domain's process ends with the domain's work. NULL:
+     * there are no domains. */
+    void (*domain_end)(struct backend_device *device, uint64_t domain);
     /* any; may block. No job may use the code. */
     void (*code_unload)(struct backend_device *device, struct backend_code *code);
     /* any. Finds a function, and allows its launches all dynamic shared memory of the device. */

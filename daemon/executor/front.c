@@ -339,6 +339,7 @@ static struct backend table = {
     .ends_soon = front_ends_soon,
     .wake_fd = front_wake_fd,
     .work = front_work,
+    .domain_end = front_domain_end,
     .code_load = front_code_load,
     .code_unload = front_code_unload,
     .code_function = front_code_function,

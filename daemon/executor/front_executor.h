@@ -133,6 +133,7 @@ struct front_domain {
     unsigned codes;            /* under front.lock: number of binaries loaded for the domain */
     struct executor *executor; /* NULL: none. Changed by the loop under front.lock */
     bool wanted;               /* under front.lock: a thread waits for the executor */
+    bool ended;                /* its connection has: no job comes any more */
     struct list work;          /* under front.lock: work that waits for the executor */
     unsigned n_work, n_given;  /* under front.lock: work not done; the keeper's part of it */
     unsigned failures;         /* starts in a row that failed */
@@ -194,6 +195,13 @@ void front_executors_end(struct front *f);
 int front_work(struct backend_device *device, uint64_t key, struct backend_work *work, struct error *e);
 /* Calls done() of the work that has ended. */
 void front_work_done(struct front *f);
+/* Whether the executor of a connection without code stays for a while: jobs come one by one, and the next one would
+ * wait for a new process. Users who profile do so again, too. */
+bool front_domain_lingers(const struct front_domain *d);
+/* The executor has no job any more: sees to it that its domain is looked at when it may be over. */
+void front_domain_rests(const struct executor *x);
+/* backend.domain_end() */
+void front_domain_end(struct backend_device *device, uint64_t key);
 
 /* ---- front_turns.c: whose kernels go next on a GPU, and the jobs that executors have there ---- */
 

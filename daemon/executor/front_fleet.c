@@ -16,6 +16,8 @@ enum {
     PLACE_NS = 2000000000 /* time that it keeps one with work; a start takes 0.5 s */
 };
 
+/* Time that a connection without code keeps its executor after a job. */
+#define LINGER_NS UINT64_C(10000000000)
 /* Time that a domain keeps its place while objects that its job needs are opened, and others wait for one. */
 #define OPENING_NS UINT64_C(10000000000)
 
@@ -234,6 +236,48 @@ void front_work_done(struct front *f)
         g->work->done(g->work, g->refused ? &g->why : NULL);
         free(g);
     }
+}
+
+bool front_domain_lingers(const struct front_domain *d)
+{
+    const struct executor *x = d->executor;
+
+    if (d->ended || x->counts >= 0 || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
+        return false;
+    front_set_timer(x->front, x->used_ns + LINGER_NS);
+    return true;
+}
+
+void front_domain_rests(const struct executor *x)
+{
+    struct front *f = x->front;
+    const struct front_domain *d = x->domain;
+    bool has_code;
+
+    if (!d || !domain_is_of_connection(d->key))
+        return;
+    pthread_mutex_lock(&f->lock);
+    has_code = d->codes;
+    pthread_mutex_unlock(&f->lock);
+    if (d->ended)
+        front_tell(f);
+    else if (!has_code)
+        front_set_timer(f, x->used_ns + LINGER_NS);
+}
+
+void front_domain_end(struct backend_device *device, uint64_t key)
+{
+    struct front *f = front_device(device)->front;
+    struct list *const lists[] = {&f->domains, &f->new_domains};
+
+    pthread_mutex_lock(&f->lock);
+    for (unsigned i = 0; i < 2; i++)
+        list_each (struct front_domain, d, link, lists[i])
+            if (d->key == key) {
+                d->ended = true;
+                front_tell(f);
+            }
+    pthread_mutex_unlock(&f->lock);
 }
 
 /* ---- places for executors: the executor that had no job for longest makes room. Where all have jobs, the one that its

@@ -12,8 +12,6 @@
 
 /* ---- executors that have come or gone, and their domains ---- */
 
-#define LINGER_NS UINT64_C(10000000000) /* time that the process that counts stays after its last job */
-
 /* A device can be gone, or renumbered, since the first executor started. */
 static bool has_same_devices(const struct front *f, const struct executor *x)
 {
@@ -98,17 +96,6 @@ static bool is_over(const struct front *f, const struct front_domain *d)
     return d->key != DOMAIN_COMMON && !d->streams && !d->codes && !d->n_work && !d->wanted && !front_is_blocked(f, d);
 }
 
-/* Users who profile do so again: the executor that was made to count stays for a while. */
-static bool lingers(const struct front_domain *d)
-{
-    const struct executor *x = d->executor;
-
-    if (!domain_is_profiling(d->key) || x->counts >= 0 || !x->useful || clock_now_ns() >= x->used_ns + LINGER_NS)
-        return false;
-    front_set_timer(x->front, x->used_ns + LINGER_NS);
-    return true;
-}
-
 /* Whether a domain waits for a place. */
 static bool is_room_wanted(struct front *f)
 {
@@ -128,7 +115,7 @@ static void look_at_domain(struct front *f, struct front_domain *d)
     over = is_over(f, d);
     pthread_mutex_unlock(&f->lock);
     wanted = d->key == DOMAIN_COMMON || front_domain_is_awaited(f, d);
-    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !lingers(d))
+    if (over && d->executor && !d->executor->unfinished && domain_is_of_connection(d->key) && !front_domain_lingers(d))
         front_executor_dismiss(d->executor);
     x = d->executor; /* an executor that has no job any more goes, if it is leaving */
     if (d->leaving_ns && x && x->unfinished && !is_room_wanted(f)) { /* those that waited were cancelled */

@@ -56,6 +56,7 @@ void front_load_remove(struct executor *x, const struct front_job *own)
         x->used_ns = load->used_ns;
         x->device_ns += x->used_ns - x->busy_ns;
         news = news || (x->domain && x->domain->leaving_ns); /* another domain's place */
+        front_domain_rests(x);
     }
     if (news)
         front_tell(f);

@@ -294,6 +294,17 @@ def test_a_deadline_ends_the_process(start: Callable[..., Domains], client: Call
     count(own)
 
 
+def test_its_process_ends_with_the_connection(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
+    machine, own, _, common = pair(start, client)
+    count(own)
+    count(own)
+    assert len(machine.executors()) == 2
+    own.connection.close()
+    closed = time.monotonic()
+    proc.eventually(lambda: machine.executors() == {common}, "nobody can use it")
+    assert time.monotonic() - closed < 5
+
+
 def test_others_do_not_wait_for_ever(start: Callable[..., Domains], client: Callable[..., Client]) -> None:
     """What counts is ended after some seconds, long before its deadline, and others go on."""
     machine, own, other, common = pair(start, client)

@@ -62,6 +62,41 @@ def test_a_domain_of_a_connection_ends_with_it(start: Start, client: NewClient) 
     proc.eventually(lambda: machine.executors() == {common}, "nobody needs the others")
 
 
+def test_a_connection_that_has_released_its_code_keeps_its_executor(start: Start, client: NewClient) -> None:
+    """Each of its calls would wait for a new process otherwise. With the connection it ends at once."""
+    machine = start(isolate="connection")
+    own = client(machine)
+    executor = machine.executor_of(own)
+    (common,) = machine.executors() - {executor}
+    own.connection.call("release", {"kernel": own.custom})
+    own.connection.call("release", {"module": 1})
+    for _ in range(5):
+        own.square()
+        time.sleep(0.05)
+        assert machine.executors() == {common, executor}
+    own.connection.close()
+    closed = time.monotonic()
+    proc.eventually(lambda: machine.executors() == {common}, "nobody needs the other")
+    assert time.monotonic() - closed < 5
+
+
+def test_the_last_job_of_a_connection_ends_after_it(start: Start, client: NewClient) -> None:
+    machine = start(isolate="connection")
+    own = client(machine)
+    executor = machine.executor_of(own)
+    own.connection.call("release", {"kernel": own.custom})
+    own.connection.call("release", {"module": 1})
+    own.square()
+    with machine.control.gate("kernel"):
+        own.ask_square()
+        machine.wait(lambda: machine.control.waiting("kernel") == 1)
+        own.connection.close()
+        time.sleep(0.2)  # the daemon sees that, and ends the job only later
+    closed = time.monotonic()
+    proc.eventually(lambda: executor not in machine.executors(), "nobody needs it")
+    assert time.monotonic() - closed < 5
+
+
 def test_a_job_that_begins_anew_has_its_full_time(start: Start, client: NewClient) -> None:
     machine = start(more="[server]\njob_timeout_s = 4\n")
     one = client(machine)

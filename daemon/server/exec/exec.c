@@ -169,10 +169,26 @@ static int begin(struct connection *c, struct error *e)
     return 0;
 }
 
+/* Its jobs may have been in either domain. */
+static void end_domains(const struct connection *c)
+{
+    const struct server *s = c->server;
+
+    for (unsigned i = 0; i < s->devices.count; i++) {
+        struct backend_device *d = s->devices.all[i];
+
+        if (!d->backend->domain_end)
+            continue;
+        d->backend->domain_end(d, domain_of(c->uid, c->number));
+        d->backend->domain_end(d, domain_of_profiling(c->uid, c->number));
+    }
+}
+
 static void end(struct connection *c)
 {
     run_stop_all(c, RUN_ABANDONED);
     programs_drop_all(c);
+    end_domains(c);
 }
 
 static void free_part(struct connection *c)
