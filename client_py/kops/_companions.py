@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ._base import intervals, texts
 from ._base import stats as stats_table
 from ._base.caches import directory as cache_directory
-from ._base.caches import is_mine
+from ._base.caches import is_mine, surplus
 from ._base.compiled import compiled_part, native
 from ._base.declarations import DTYPES, KERNEL_STANDARDS, OPS
 from ._base.dtypes import NAMES
@@ -120,6 +120,6 @@ __all__ = [
     "convert", "counted", "disagreement", "drive", "empty", "fault", "find_device", "gather", "image", "inline", "intervals", "is_mine",
     "kernel_names", "launched_here", "log", "macros", "meet_torch", "native",
     "numbers_of", "numpy", "on_device", "on_stream", "parameter_names", "parse",
-    "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "template_of", "texts", "to_bytes", "tokens", "truest_timing",
-    "type_of", "usual_place", "view_of", "warn", "wire_dtype",
+    "plain_view", "reach_of", "scan", "standard", "stats_table", "structure", "surplus", "template_of", "texts", "to_bytes", "tokens",
+    "truest_timing", "type_of", "usual_place", "view_of", "warn", "wire_dtype",
 ]  # fmt: skip

@@ -96,6 +96,26 @@ def test_a_process_that_finds_the_object_imports_and_reads_nothing_to_compile_it
     assert ran.stdout == "[42, [], []]\n", ran.stdout + ran.stderr
 
 
+def test_two_processes_tidy_one_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that another process removes while this one looks is the oldest."""
+    monkeypatch.setattr(_cxx, "directory", lambda: tmp_path)
+    monkeypatch.setattr(_cxx, "KEEP", {"extension": 2})
+    for age, name in enumerate(("new", "old", "older")):
+        (tmp_path / f"extension-{name}.so").touch()
+        os.utime(tmp_path / f"extension-{name}.so", (1000 - age, 1000 - age))
+    stat = Path.stat
+
+    def removed_meanwhile(path: Path, **how: Any) -> os.stat_result:
+        if path.name == "extension-older.so":
+            path.unlink(missing_ok=True)
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "exists", os.path.exists)
+    monkeypatch.setattr(Path, "stat", removed_meanwhile)
+    _cxx._tidy()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["extension-new.so", "extension-old.so"]
+
+
 def test_the_hash_of_the_headers_is_kept_until_one_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, cache = tmp_path / "extension", tmp_path / "cache"
     shutil.copytree(_builder.HERE, package, ignore=shutil.ignore_patterns("*.pyc"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,3 +42,15 @@ def is_mine(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def surplus(entries: Iterable[Path], most: int) -> list[Path]:
+    """The oldest entries of a cache, above so many. Other processes may remove entries meanwhile."""
+    return sorted(entries, key=_changed)[:-most]
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

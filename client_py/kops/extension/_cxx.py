@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import CompileFailed
-from .._companions import is_mine
+from .._companions import is_mine, surplus
 from . import headers
 from ._builder import FLAGS, LINK, PREFIX, Compiler, Unit, directory, hash_of_headers, hashed
 
@@ -54,8 +54,7 @@ def _tidy() -> None:
             if left.stat().st_mtime < time.time() - STALE_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
     for sort, most in KEEP.items():
-        entries = sorted(directory().glob(f"{sort}-*"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
-        for old in entries[:-most]:
+        for old in surplus(directory().glob(f"{sort}-*"), most):
             if old.is_dir():
                 shutil.rmtree(old, ignore_errors=True)
             else:

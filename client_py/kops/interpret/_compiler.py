@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .._companions import KERNEL_STANDARDS, blank, cache_directory, is_mine, macros, standard
+from .._companions import KERNEL_STANDARDS, blank, cache_directory, is_mine, macros, standard, surplus
 from ._conversions import FLAGS_OF_CLANG, FLAGS_OF_GCC, in_assembly, in_intermediate_code
 from ._elf import dynamic_names
 from ._errors import InterpretError
@@ -118,8 +118,7 @@ def _keep(made: str, path: Path) -> None:
         if not is_mine(path):
             os.rename(made, path)
     sort = path.name.partition("-")[0]
-    entries = sorted(path.parent.glob(f"{sort}-*.so"), key=lambda p: p.stat().st_mtime if p.exists() else 0.0)
-    for old in entries[: -KEEP[sort]]:
+    for old in surplus(path.parent.glob(f"{sort}-*.so"), KEEP[sort]):
         old.unlink(missing_ok=True)
 
 
