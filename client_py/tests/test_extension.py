@@ -715,6 +715,13 @@ def test_sources_are_apart() -> None:
     assert mod.h() == 52 and mod.g() == 2
 
 
+def test_functions_beside_a_module_are_refused() -> None:
+    """As by torch, whose linker finds the module twice."""
+    module = "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("
+    with pytest.raises(kops.BadArgument, match="leave functions out"):
+        loaded(f'{PUT}int g() {{ return 1; }}\n{module}"g", &g); }}\n', ["g"])
+
+
 def test_files_of_cuda_are_apart(tmp_path: Path) -> None:
     """A macro or a helper of one file is not seen in the next, as with nvcc."""
     source = """#include <torch/extension.h>

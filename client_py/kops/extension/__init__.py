@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import BadArgument, Client, KopsError, Unsupported
+from .. import BadArgument, Client, CompileFailed, KopsError, Unsupported
 from .._companions import macros, warn
 from . import _builder, _runtime
 from ._abi import declared
@@ -28,6 +28,8 @@ from ._builder import Unit
 from ._kernels import Kernels, SeveralKernels
 
 __all__ = ["Extension", "Function", "compile"]
+
+_SECOND_MODULE = re.compile(r"redefinition of .{0,30}\bkops_module_")  # of what the macro declares
 
 
 class Function:
@@ -119,7 +121,13 @@ def build(
         last = units.pop() if units else Unit("main.cpp", "")
         units.append(Unit(last.name, f"{last.text}\n{binding}"))
     defines = "".join(_directive(macro) for macro in macros([*options, *host_options]))
-    return str(_builder.build(name, units, defines, files or {}))
+    try:
+        return str(_builder.build(name, units, defines, files or {}))
+    except CompileFailed as error:
+        if functions and _SECOND_MODULE.search(error.log):
+            why = f"{name}: the sources have a PYBIND11_MODULE, which says itself what Python calls: leave functions out"
+            raise BadArgument(why, {"key": "functions"}) from None
+        raise
 
 
 def kernels_of(
