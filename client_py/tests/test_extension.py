@@ -306,6 +306,13 @@ def test_lists_are_converted_as_by_pybind11(arguments: Any) -> None:
             arguments.whole(wrong)
 
 
+def test_a_list_that_has_itself(arguments: Any) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RecursionError):
+        arguments.whole(endless)
+
+
 def test_an_exception_is_no_wrong_argument(arguments: Any) -> None:
     """A TypeError of the function's body is the caller's, and no reason to run the next function of the name."""
     with pytest.raises(TypeError, match=r"^the body's own$"):
