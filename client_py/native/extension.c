@@ -222,8 +222,7 @@ static PyObject *run(struct host_call *call, const KopsValue *values, const stru
     PyObject *made;
     int n = 0;
 
-    if (strict)
-        f->library->strict(1);
+    f->library->strict(strict);
     told = f->library->call(f->number, values, tensors->at, &out, &n, &result);
     if (call->without) { /* C++ gave up the lock and did not take it again */
         PyEval_RestoreThread(call->without);
