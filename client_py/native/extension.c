@@ -251,7 +251,7 @@ static void drop(struct tensors *t)
 {
     for (size_t i = 0; i < t->n; i++)
         if (!(t->at[i]->flags & KOPS_TAKEN))
-            held_release(held_of(t->at[i]->id), NULL);
+            held_release(held_of(t->at[i]->id));
     free(t->at);
 }
 

@@ -33,7 +33,8 @@ struct held {
     PyObject *value, *framework;
     int64_t count;           /* atomic; references of C++ */
     bool host;               /* C++ is told that it is in the memory of the CPU */
-    uint64_t storage, bytes; /* of its storage; 0, 0: not looked up */
+    bool has_storage;        /* that was looked up */
+    uint64_t storage, bytes; /* its address and size */
     uint64_t used;           /* number of the op that read it last */
     struct held *dead;       /* next of those that a thread without the lock has dropped */
     /* As the tensor was when C++ got it last: enough for a launch in this process. */
@@ -78,11 +79,12 @@ struct host_call {
 bool held_describe(struct host_call *call, PyObject *value, int host, KopsTensor *into);
 struct held *held_of(int64_t id);
 void held_retain(struct held *h);
-/* Takes a reference back. `call`: where dropped tensors are remembered; NULL: they go at once. Needs the lock. */
-void held_release(struct held *h, struct host_call *call);
-/* The same without the lock. */
-void held_release_later(struct held *h);
-/* Frees what was released without the lock. */
+/* Takes a reference back. Needs the lock. */
+void held_release(struct held *h);
+/* Takes a reference back, with or without the lock. The thread's call remembers a tensor that nobody holds any more.
+ * NULL: the thread is in none. */
+void held_release_in(struct held *h, struct host_call *call);
+/* Frees what was dropped without the lock. */
 void held_collect(void);
 /* At the end of a call no pointer is on its way. */
 void held_forget(struct host_call *call);

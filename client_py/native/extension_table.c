@@ -101,14 +101,8 @@ static void table_retain(int64_t id)
 
 static void table_release(int64_t id)
 {
-    struct host_call *call = extension_current;
-
-    if (native_leaving) /* C++ frees its global tensors when the process ends */
-        return;
-    if (call && !call->without)
-        held_release(held_of(id), call);
-    else
-        held_release_later(held_of(id));
+    if (!native_leaving) /* C++ frees its global tensors when the process ends */
+        held_release_in(held_of(id), extension_current);
 }
 
 /* ---- functions of torch ---- */
@@ -315,10 +309,11 @@ static bool is_tensor(const struct host_call *call, PyObject *made)
     return is;
 }
 
-/* `host`: where the op's device is the CPU; -1: as the framework says. */
+/* `host`: where the op's device is the CPU; -1: as the framework says. `used`: the op's number; 0: the call gave a
+ * device, which the result is on. */
 static bool answer_tensor(struct host_call *call, PyObject *one, int host, uint64_t used, KopsTensor *out)
 {
-    const int known = held_is_host(one, used); /* an argument stays the host's, or does not */
+    const int known = used ? held_is_host(one, used) : -1; /* an argument stays the host's, or does not */
 
     out->id = 0;
     if (one == Py_None) /* an undefined tensor */
@@ -344,8 +339,12 @@ static bool answer_several(struct host_call *call, PyObject *made, int host, uin
         const bool ok = one && answer_tensor(call, one, host, used, &out[i]);
 
         Py_XDECREF(one);
-        if (!ok)
+        if (!ok) {
+            while (i--)
+                if (out[i].id)
+                    held_release(held_of(out[i].id));
             return false;
+        }
     }
     *nout = (int)n;
     return true;
@@ -366,12 +365,15 @@ static bool op(struct host_call *call, const char *name, const KopsValue *args, 
     static uint64_t number;
     struct reading r = {.used = ++number};
     struct prepared p;
-    PyObject *prepared = prepare(call, call->on_cpu && !strcmp(name, "cuda") ? "cpu" : name, &p), *made;
+    const bool stays = call->on_cpu && !strcmp(name, "cuda"); /* and counts as moved */
+    PyObject *prepared = prepare(call, stays ? "cpu" : name, &p), *made;
     int device, host;
     bool ok;
 
     if (!prepared)
         return false;
+    if (stays)
+        p.device = 1;
     device = device_of(args, n, &p);
     r.on_cpu = call->on_cpu && device;
     r.for_torch = p.is_torch;

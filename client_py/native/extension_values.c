@@ -329,7 +329,7 @@ static PyObject *read_tensor(int64_t id, struct reading *r)
         h = held_of(r->results[id].id);
         value = h->value;
         Py_INCREF(value);
-        held_release(h, extension_current);
+        held_release_in(h, extension_current);
         return value;
     }
     if (!id)

@@ -341,8 +341,11 @@ def test_calls_of_other_threads() -> None:
 __global__ void put(float* p) { p[0] = 1; }
 void slow(torch::Tensor x) {
     float* p = x.clone().data_ptr<float>();
-    { py::gil_scoped_release others; usleep(400000); }
+    py::gil_scoped_release others;
+    float* q = x.clone().data_ptr<float>();
+    usleep(400000);
     put<<<1, 1>>>(p);
+    put<<<1, 1>>>(q);
 }
 void quick(torch::Tensor x) { x.clone(); }
 """, ["slow", "quick"])  # fmt: skip
@@ -351,6 +354,18 @@ void quick(torch::Tensor x) { x.clone(); }
         while not running.done():
             mod.quick(floats(1))
         running.result()
+
+
+def test_a_copy_for_the_cpu_is_the_tensor_itself() -> None:
+    mod = loaded(PUT + """
+bool copied(torch::Tensor x) {
+    auto c = x.cpu(), g = x.cuda();
+    put<<<1, 1>>>(x.data_ptr<float>(), 2, 0);
+    return c.is_cpu() && g.is_cuda() && x.is_cuda() && c.cuda().is_cuda();
+}
+""", ["copied"])  # fmt: skip
+    x = floats(0)
+    assert mod.copied(x) and x == 2
 
 
 def test_cxx_gives_up_the_interpreter_s_lock_and_takes_it_again() -> None:
