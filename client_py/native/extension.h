@@ -1,8 +1,8 @@
 /* The runtime of compiled extensions, of which kops.extension has the part in Python: the table of functions that their
  * host code calls (kops/abi.h), the tensors that it holds, and values from Python and back.
  *
- * A thread has the interpreter's lock while host code runs in it, as under pybind11, unless that gives it up. Threads
- * that C++ has started may only copy and drop tensors. */
+ * A thread has the interpreter's lock while host code runs in it, as under pybind11, unless that gives it up; no other
+ * one runs host code meanwhile. Threads that C++ has started may only copy and drop tensors. */
 #ifndef KOPS_PYTHON_EXTENSION_H
 #define KOPS_PYTHON_EXTENSION_H
 
@@ -64,6 +64,7 @@ struct host_call {
     bool has_attributes;              /* of the next launch */
     PyObject *object;                 /* what Python knows of it; NULL: nothing yet */
     PyThreadState *without;           /* C++ has given up the interpreter's lock */
+    bool had_turn;                    /* before it gave that up */
     PyObject *failure;                /* of the last callback that failed */
     PyObject *failure_text;           /* and what C++ was told */
     PyObject *refused;                /* the last failure of CUDA's runtime: C++ may not look at its error */
@@ -152,6 +153,12 @@ struct host_function {
 extern _Thread_local struct host_call *extension_current;
 
 extern KopsTable extension_table;
+/* Waits until no other thread runs host code with the interpreter's lock. Returns whether the thread did not yet. */
+bool extension_begin_turn(void);
+/* After host code. `began`: what extension_begin_turn() has returned. */
+void extension_end_turn(struct host_call *call, bool began);
+/* Frees the turn in children. Idempotent; false: there is no memory. */
+bool extension_watch_forks(void);
 /* Frees the memory of the last op's answer. */
 void extension_drop_answer(struct host_call *call);
 

@@ -1,4 +1,5 @@
 /* The table of functions that the host code of a compiled extension calls (kops/abi.h). */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,18 +80,74 @@ static void leave(struct host_call *call, bool taken)
         call->without = PyEval_SaveThread();
 }
 
+/* Host code runs in the thread that has the turn, but where it has given up the lock. A callback's Python may let other
+ * threads of Python run, which torch's functions do not do under pybind11: a call of theirs would wait, with the lock,
+ * for a mutex that host code has around the callback. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool has_turn;
+
+static void end_turn(void)
+{
+    has_turn = false;
+    pthread_mutex_unlock(&turn);
+}
+
+bool extension_begin_turn(void)
+{
+    if (has_turn)
+        return false;
+    if (pthread_mutex_trylock(&turn))
+        WITHOUT_GIL(pthread_mutex_lock(&turn));
+    return has_turn = true;
+}
+
+static void give_up_lock(struct host_call *call)
+{
+    call->had_turn = has_turn;
+    if (has_turn)
+        end_turn();
+    call->without = PyEval_SaveThread();
+}
+
+static void take_lock(struct host_call *call)
+{
+    if (call->had_turn)
+        pthread_mutex_lock(&turn);
+    has_turn = call->had_turn;
+    PyEval_RestoreThread(call->without);
+    call->without = NULL;
+}
+
+void extension_end_turn(struct host_call *call, bool began)
+{
+    if (call->without) /* C++ gave up the lock and did not take it again */
+        take_lock(call);
+    if (began)
+        end_turn();
+}
+
+/* The thread that has the turn may be none of a child. */
+static void begin_child(void)
+{
+    turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    if (has_turn)
+        pthread_mutex_lock(&turn);
+}
+
+bool extension_watch_forks(void)
+{
+    static bool done;
+
+    return done || (done = !pthread_atfork(NULL, NULL, begin_child));
+}
+
 static int table_lock(int taken)
 {
     struct host_call *call = extension_current;
 
     if (!call || !call->without != !taken)
         return 0;
-    if (taken) {
-        PyEval_RestoreThread(call->without);
-        call->without = NULL;
-    } else {
-        call->without = PyEval_SaveThread();
-    }
+    taken ? take_lock(call) : give_up_lock(call);
     return 1;
 }
 

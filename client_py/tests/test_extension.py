@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -387,6 +388,28 @@ int64_t waited(torch::Tensor x, int fd) {
         assert running.result() == 3
     os.close(ours)
     os.close(theirs)
+
+
+class Yielding(numpy.ndarray):  # type: ignore[misc, name-defined]
+    def view(self, *given: Any) -> Any:
+        time.sleep(0.1)  # other threads run
+        return super().view(*given)
+
+
+def test_a_call_may_have_a_mutex() -> None:
+    mod = loaded("""
+#include <mutex>
+#include <chrono>
+void guarded(torch::Tensor x) {
+    static std::timed_mutex mutex;
+    TORCH_CHECK(mutex.try_lock_for(std::chrono::seconds(5)));
+    std::lock_guard<std::timed_mutex> guard(mutex, std::adopt_lock);
+    x.detach();
+}
+""", ["guarded"])  # fmt: skip
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(mod.guarded, floats(0).view(Yielding)) for _ in range(2)]:
+            one.result()
 
 
 def test_threads_of_cxx_copy_and_drop_tensors() -> None:
