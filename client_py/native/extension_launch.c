@@ -28,13 +28,16 @@ static void plan_free(struct host_plan *p)
 
 void extension_forget_plans(struct host_function *f)
 {
-    while (f->plans) {
-        struct host_plan *const next = f->plans->next;
+    struct host_plan *p = f->plans;
 
-        plan_free(f->plans);
-        f->plans = next;
-    }
+    f->plans = NULL; /* first: objects that are freed may run Python, and that other launches */
     f->n_plans = 0;
+    while (p) {
+        struct host_plan *const next = p->next;
+
+        plan_free(p);
+        p = next;
+    }
 }
 
 static bool is_of(const struct host_plan *p, const char *kernel, const KopsArg *args, int n)
