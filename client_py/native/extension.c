@@ -127,7 +127,7 @@ PyObject *extension_open(PyObject *module, PyObject *path)
     (void)module;
     if (!handle)
         return file ? PyErr_Format(PyExc_OSError, "%s", dlerror()) : NULL;
-    if (!(l = calloc(1, sizeof(*l))))
+    if (!extension_watch_forks() || !(l = calloc(1, sizeof(*l))))
         return PyErr_NoMemory();
     if (!find_functions(handle, l)) {
         free(l);
@@ -220,15 +220,13 @@ static PyObject *run(struct host_call *call, const KopsValue *values, const stru
     KopsTensor *out = NULL;
     const char *told;
     PyObject *made;
+    bool began;
     int n = 0;
 
-    if (strict)
-        f->library->strict(1);
+    began = extension_begin_turn();
+    f->library->strict(strict);
     told = f->library->call(f->number, values, tensors->at, &out, &n, &result);
-    if (call->without) { /* C++ gave up the lock and did not take it again */
-        PyEval_RestoreThread(call->without);
-        call->without = NULL;
-    }
+    extension_end_turn(call, began);
     if (told) {
         raise_failure(call, f->library->error_type(), told);
         return NULL;
@@ -252,7 +250,7 @@ static void drop(struct tensors *t)
 {
     for (size_t i = 0; i < t->n; i++)
         if (!(t->at[i]->flags & KOPS_TAKEN))
-            held_release(held_of(t->at[i]->id), NULL);
+            held_release(held_of(t->at[i]->id));
     free(t->at);
 }
 

@@ -1,8 +1,8 @@
 /* The runtime of compiled extensions, of which kops.extension has the part in Python: the table of functions that their
  * host code calls (kops/abi.h), the tensors that it holds, and values from Python and back.
  *
- * A thread has the interpreter's lock while host code runs in it, as under pybind11, unless that gives it up. Threads
- * that C++ has started may only copy and drop tensors. */
+ * A thread has the interpreter's lock while host code runs in it, as under pybind11, unless that gives it up; no other
+ * one runs host code meanwhile. Threads that C++ has started may only copy and drop tensors. */
 #ifndef KOPS_PYTHON_EXTENSION_H
 #define KOPS_PYTHON_EXTENSION_H
 
@@ -33,7 +33,8 @@ struct held {
     PyObject *value, *framework;
     int64_t count;           /* atomic; references of C++ */
     bool host;               /* C++ is told that it is in the memory of the CPU */
-    uint64_t storage, bytes; /* of its storage; 0, 0: not looked up */
+    bool has_storage;        /* that was looked up */
+    uint64_t storage, bytes; /* its address and size */
     uint64_t used;           /* number of the op that read it last */
     struct held *dead;       /* next of those that a thread without the lock has dropped */
     /* As the tensor was when C++ got it last: enough for a launch in this process. */
@@ -63,6 +64,7 @@ struct host_call {
     bool has_attributes;              /* of the next launch */
     PyObject *object;                 /* what Python knows of it; NULL: nothing yet */
     PyThreadState *without;           /* C++ has given up the interpreter's lock */
+    bool had_turn;                    /* before it gave that up */
     PyObject *failure;                /* of the last callback that failed */
     PyObject *failure_text;           /* and what C++ was told */
     PyObject *refused;                /* the last failure of CUDA's runtime: C++ may not look at its error */
@@ -78,11 +80,12 @@ struct host_call {
 bool held_describe(struct host_call *call, PyObject *value, int host, KopsTensor *into);
 struct held *held_of(int64_t id);
 void held_retain(struct held *h);
-/* Takes a reference back. `call`: where dropped tensors are remembered; NULL: they go at once. Needs the lock. */
-void held_release(struct held *h, struct host_call *call);
-/* The same without the lock. */
-void held_release_later(struct held *h);
-/* Frees what was released without the lock. */
+/* Takes a reference back. Needs the lock. */
+void held_release(struct held *h);
+/* Takes a reference back, with or without the lock. The thread's call remembers a tensor that nobody holds any more.
+ * NULL: the thread is in none. */
+void held_release_in(struct held *h, struct host_call *call);
+/* Frees what was dropped without the lock. */
 void held_collect(void);
 /* At the end of a call no pointer is on its way. */
 void held_forget(struct host_call *call);
@@ -150,6 +153,12 @@ struct host_function {
 extern _Thread_local struct host_call *extension_current;
 
 extern KopsTable extension_table;
+/* Waits until no other thread runs host code with the interpreter's lock. Returns whether the thread did not yet. */
+bool extension_begin_turn(void);
+/* After host code. `began`: what extension_begin_turn() has returned. */
+void extension_end_turn(struct host_call *call, bool began);
+/* Frees the turn in children. Idempotent; false: there is no memory. */
+bool extension_watch_forks(void);
 /* Frees the memory of the last op's answer. */
 void extension_drop_answer(struct host_call *call);
 

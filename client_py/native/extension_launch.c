@@ -28,13 +28,16 @@ static void plan_free(struct host_plan *p)
 
 void extension_forget_plans(struct host_function *f)
 {
-    while (f->plans) {
-        struct host_plan *const next = f->plans->next;
+    struct host_plan *p = f->plans;
 
-        plan_free(f->plans);
-        f->plans = next;
-    }
+    f->plans = NULL; /* first: objects that are freed may run Python, and that other launches */
     f->n_plans = 0;
+    while (p) {
+        struct host_plan *const next = p->next;
+
+        plan_free(p);
+        p = next;
+    }
 }
 
 static bool is_of(const struct host_plan *p, const char *kernel, const KopsArg *args, int n)
@@ -283,7 +286,20 @@ static bool read_launch(struct reading_launch *r, const struct host_plan *p, con
     return is_here(p, r->tensors.device);
 }
 
-/* 1: launched; 0: it is for Python; -1: an exception is set. */
+/* Tells the daemon of launches. Another thread may forget the plan meanwhile. */
+static int tell(const struct host_plan *p)
+{
+    PyObject *const function = p->tell, *told;
+
+    Py_INCREF(function);
+    told = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
+    Py_XDECREF(told);
+    return told ? 1 : -1;
+}
+
+/* 1: launched; 0: it is for Python; -1: an exception is set. The lock is kept, as by torch's launches: another thread
+ * that C++ has a mutex from would wait for it with the lock, and plans and descriptions would change. */
 static int launch_here(const struct host_plan *p, const uint32_t dims[6], uint64_t shared, void *stream,
                        const KopsArg *args, int n)
 {
@@ -297,18 +313,12 @@ static int launch_here(const struct host_plan *p, const uint32_t dims[6], uint64
     r.call.stream = stream;
     if (!stream && !tensor_stream(r.tensors.device, &r.call.stream))
         return 0;
-    WITHOUT_GIL(code = here_launch(here_kernel_of(p->here), &r.call, &due, &e));
+    code = here_launch(here_kernel_of(p->here), &r.call, &due, &e);
     if (code) {
         native_raise(&e);
         return -1;
     }
-    if (due) {
-        PyObject *told = PyObject_CallNoArgs(p->tell);
-
-        Py_XDECREF(told);
-        return told ? 1 : -1;
-    }
-    return 1;
+    return due ? tell(p) : 1;
 }
 
 /* ---- a launch by Python ---- */

@@ -1,4 +1,5 @@
 /* The table of functions that the host code of a compiled extension calls (kops/abi.h). */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,18 +80,74 @@ static void leave(struct host_call *call, bool taken)
         call->without = PyEval_SaveThread();
 }
 
+/* Host code runs in the thread that has the turn, but where it has given up the lock. A callback's Python may let other
+ * threads of Python run, which torch's functions do not do under pybind11: a call of theirs would wait, with the lock,
+ * for a mutex that host code has around the callback. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool has_turn;
+
+static void end_turn(void)
+{
+    has_turn = false;
+    pthread_mutex_unlock(&turn);
+}
+
+bool extension_begin_turn(void)
+{
+    if (has_turn)
+        return false;
+    if (pthread_mutex_trylock(&turn))
+        WITHOUT_GIL(pthread_mutex_lock(&turn));
+    return has_turn = true;
+}
+
+static void give_up_lock(struct host_call *call)
+{
+    call->had_turn = has_turn;
+    if (has_turn)
+        end_turn();
+    call->without = PyEval_SaveThread();
+}
+
+static void take_lock(struct host_call *call)
+{
+    if (call->had_turn)
+        pthread_mutex_lock(&turn);
+    has_turn = call->had_turn;
+    PyEval_RestoreThread(call->without);
+    call->without = NULL;
+}
+
+void extension_end_turn(struct host_call *call, bool began)
+{
+    if (call->without) /* C++ gave up the lock and did not take it again */
+        take_lock(call);
+    if (began)
+        end_turn();
+}
+
+/* The thread that has the turn may be none of a child. */
+static void begin_child(void)
+{
+    turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    if (has_turn)
+        pthread_mutex_lock(&turn);
+}
+
+bool extension_watch_forks(void)
+{
+    static bool done;
+
+    return done || (done = !pthread_atfork(NULL, NULL, begin_child));
+}
+
 static int table_lock(int taken)
 {
     struct host_call *call = extension_current;
 
     if (!call || !call->without != !taken)
         return 0;
-    if (taken) {
-        PyEval_RestoreThread(call->without);
-        call->without = NULL;
-    } else {
-        call->without = PyEval_SaveThread();
-    }
+    taken ? take_lock(call) : give_up_lock(call);
     return 1;
 }
 
@@ -101,14 +158,8 @@ static void table_retain(int64_t id)
 
 static void table_release(int64_t id)
 {
-    struct host_call *call = extension_current;
-
-    if (native_leaving) /* C++ frees its global tensors when the process ends */
-        return;
-    if (call && !call->without)
-        held_release(held_of(id), call);
-    else
-        held_release_later(held_of(id));
+    if (!native_leaving) /* C++ frees its global tensors when the process ends */
+        held_release_in(held_of(id), extension_current);
 }
 
 /* ---- functions of torch ---- */
@@ -315,10 +366,11 @@ static bool is_tensor(const struct host_call *call, PyObject *made)
     return is;
 }
 
-/* `host`: where the op's device is the CPU; -1: as the framework says. */
+/* `host`: where the op's device is the CPU; -1: as the framework says. `used`: the op's number; 0: the call gave a
+ * device, which the result is on. */
 static bool answer_tensor(struct host_call *call, PyObject *one, int host, uint64_t used, KopsTensor *out)
 {
-    const int known = held_is_host(one, used); /* an argument stays the host's, or does not */
+    const int known = used ? held_is_host(one, used) : -1; /* an argument stays the host's, or does not */
 
     out->id = 0;
     if (one == Py_None) /* an undefined tensor */
@@ -344,8 +396,12 @@ static bool answer_several(struct host_call *call, PyObject *made, int host, uin
         const bool ok = one && answer_tensor(call, one, host, used, &out[i]);
 
         Py_XDECREF(one);
-        if (!ok)
+        if (!ok) {
+            while (i--)
+                if (out[i].id)
+                    held_release(held_of(out[i].id));
             return false;
+        }
     }
     *nout = (int)n;
     return true;
@@ -366,12 +422,15 @@ static bool op(struct host_call *call, const char *name, const KopsValue *args, 
     static uint64_t number;
     struct reading r = {.used = ++number};
     struct prepared p;
-    PyObject *prepared = prepare(call, call->on_cpu && !strcmp(name, "cuda") ? "cpu" : name, &p), *made;
+    const bool stays = call->on_cpu && !strcmp(name, "cuda"); /* and counts as moved */
+    PyObject *prepared = prepare(call, stays ? "cpu" : name, &p), *made;
     int device, host;
     bool ok;
 
     if (!prepared)
         return false;
+    if (stays)
+        p.device = 1;
     device = device_of(args, n, &p);
     r.on_cpu = call->on_cpu && device;
     r.for_torch = p.is_torch;

@@ -30,32 +30,38 @@ static void held_free(struct held *h)
     free(h);
 }
 
-static void remember(struct host_call *call, struct held *h)
+/* Without the lock: held_collect() frees it. */
+static void free_later(struct held *h)
 {
-    struct held **slot = &call->recent[call->n_recent++ % EXTENSION_RECENT];
-
-    if (call->n_recent > EXTENSION_RECENT)
-        held_free(*slot);
-    *slot = h;
-}
-
-void held_release(struct held *h, struct host_call *call)
-{
-    if (__atomic_sub_fetch(&h->count, 1, __ATOMIC_ACQ_REL))
-        return;
-    if (call)
-        remember(call, h);
-    else
-        held_free(h);
-}
-
-void held_release_later(struct held *h)
-{
-    if (__atomic_sub_fetch(&h->count, 1, __ATOMIC_ACQ_REL))
-        return;
     h->dead = __atomic_load_n(&dead_list, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(&dead_list, &h->dead, h, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         ;
+}
+
+static void remember(struct host_call *call, struct held *h)
+{
+    struct held **slot = &call->recent[call->n_recent++ % EXTENSION_RECENT], *const before = *slot;
+
+    *slot = h;
+    if (call->n_recent > EXTENSION_RECENT)
+        call->without ? free_later(before) : held_free(before);
+}
+
+static bool drop_reference(struct held *h)
+{
+    return !__atomic_sub_fetch(&h->count, 1, __ATOMIC_ACQ_REL);
+}
+
+void held_release(struct held *h)
+{
+    if (drop_reference(h))
+        held_free(h);
+}
+
+void held_release_in(struct held *h, struct host_call *call)
+{
+    if (drop_reference(h))
+        call ? remember(call, h) : free_later(h);
 }
 
 void held_collect(void)
@@ -125,7 +131,7 @@ static struct held *hold(PyObject *value, PyObject *framework, bool host)
             first->previous = h;
         first = h;
     }
-    h->storage = h->bytes = 0; /* a function may have changed them */
+    h->has_storage = false; /* a function may have changed it */
     h->is_plain = false;
     return h;
 }
@@ -287,22 +293,40 @@ struct held *held_at(uint64_t address)
     return NULL;
 }
 
+/* Tensors may come and go meanwhile, since Python is asked. */
 static bool look_up_storage(struct held *h)
 {
+    PyObject *const value = h->value;
     unsigned long long start, size;
     PyObject *told;
     bool ok;
 
-    if (h->bytes)
-        return true;
-    told = PyObject_CallMethod(h->framework, "storage", "(O)", h->value);
+    Py_INCREF(value);
+    told = PyObject_CallMethod(h->framework, "storage", "(O)", value);
     ok = told && PyArg_ParseTuple(told, "KK", &start, &size);
+    for (h = first; ok && h; h = h->next)
+        if (h->value == value) {
+            h->has_storage = true;
+            h->storage = start;
+            h->bytes = size;
+        }
     Py_XDECREF(told);
-    if (ok) {
-        h->storage = start;
-        h->bytes = size;
-    }
+    Py_DECREF(value);
     return ok;
+}
+
+static bool look_up_storages(void)
+{
+    struct held *h = first;
+
+    while (h)
+        if (h->has_storage)
+            h = h->next;
+        else if (look_up_storage(h))
+            h = first;
+        else
+            return false;
+    return true;
 }
 
 static PyObject *place(const struct held *h, uint64_t address)
@@ -313,26 +337,29 @@ static PyObject *place(const struct held *h, uint64_t address)
 
 /* find(address, inside): the tensor whose storage an address is in, or, unless it has to be inside, right behind:
  * tensor, framework, whether it is the host's, address of the storage, offset, bytes of the storage. None: there is
- * none. */
+ * none. Of tensors in the same memory, one that is the host's comes last: where the CPU's tensors count as a GPU's, a
+ * copy for the CPU is the tensor itself. */
 PyObject *extension_find(PyObject *module, PyObject *arguments)
 {
-    const struct held *behind = NULL;
+    const struct held *best = NULL;
     unsigned long long address;
-    int inside;
+    int inside, least = 0;
 
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "Kp", &address, &inside))
+    if (!PyArg_ParseTuple(arguments, "Kp", &address, &inside) || !look_up_storages())
         return NULL;
-    for (struct held *h = first; h; h = h->next) {
-        if (!look_up_storage(h))
-            return NULL;
-        if (address >= h->storage && address - h->storage < h->bytes)
-            return place(h, address);
-        if (address == h->storage + h->bytes && !inside && !behind)
-            behind = h;
+    for (const struct held *h = first; h; h = h->next) {
+        const bool is_in = address >= h->storage && address - h->storage < h->bytes;
+        const bool is_behind = !inside && address == h->storage + h->bytes;
+        const int rank = is_in ? 3 + !h->host : is_behind ? 1 + !h->host : 0;
+
+        if (rank > least) {
+            best = h;
+            least = rank;
+        }
     }
-    if (behind)
-        return place(behind, address);
+    if (best)
+        return place(best, address);
     Py_RETURN_NONE;
 }
 
@@ -346,7 +373,7 @@ PyObject *extension_allocate(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OO", &value, &framework) || !(h = hold(value, framework, false)))
         return NULL;
     if (!look_up_storage(h)) {
-        held_release(h, NULL);
+        held_release(h);
         return NULL;
     }
     return Py_BuildValue("LK", (long long)(uintptr_t)h, (unsigned long long)h->storage);
@@ -360,6 +387,6 @@ PyObject *extension_release(PyObject *module, PyObject *id)
     (void)module;
     if (PyErr_Occurred())
         return NULL;
-    held_release(held_of(number), NULL);
+    held_release(held_of(number));
     Py_RETURN_NONE;
 }

@@ -231,15 +231,20 @@ static PyObject *plain_items(PyObject *given)
 static bool write_list(KopsValue *into, PyObject *given, const struct writing *w)
 {
     PyObject *list = plain_items(given);
-    bool ok = list;
+    Py_ssize_t n;
+    int kinds;
+    bool ok;
 
+    if (!list)
+        return false;
+    n = PyList_Size(list);
+    kinds = kinds_of(list, n, w);
+    ok = !PyErr_Occurred() && !Py_EnterRecursiveCall(" in a list for an extension"); /* a list may have itself */
     if (ok) {
-        const Py_ssize_t n = PyList_Size(list);
-        const int kinds = kinds_of(list, n, w);
-
-        ok = !PyErr_Occurred() && (kinds ? write_number_list(into, list, n, kinds, w) : write_items(into, list, n, w));
+        ok = kinds ? write_number_list(into, list, n, kinds, w) : write_items(into, list, n, w);
+        Py_LeaveRecursiveCall();
     }
-    Py_XDECREF(list);
+    Py_DECREF(list);
     return ok;
 }
 
@@ -324,7 +329,7 @@ static PyObject *read_tensor(int64_t id, struct reading *r)
         h = held_of(r->results[id].id);
         value = h->value;
         Py_INCREF(value);
-        held_release(h, extension_current);
+        held_release_in(h, extension_current);
         return value;
     }
     if (!id)

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,13 @@ def test_lists_are_converted_as_by_pybind11(arguments: Any) -> None:
             arguments.whole(wrong)
 
 
+def test_a_list_that_has_itself(arguments: Any) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RecursionError):
+        arguments.whole(endless)
+
+
 def test_an_exception_is_no_wrong_argument(arguments: Any) -> None:
     """A TypeError of the function's body is the caller's, and no reason to run the next function of the name."""
     with pytest.raises(TypeError, match=r"^the body's own$"):
@@ -334,8 +342,11 @@ def test_calls_of_other_threads() -> None:
 __global__ void put(float* p) { p[0] = 1; }
 void slow(torch::Tensor x) {
     float* p = x.clone().data_ptr<float>();
-    { py::gil_scoped_release others; usleep(400000); }
+    py::gil_scoped_release others;
+    float* q = x.clone().data_ptr<float>();
+    usleep(400000);
     put<<<1, 1>>>(p);
+    put<<<1, 1>>>(q);
 }
 void quick(torch::Tensor x) { x.clone(); }
 """, ["slow", "quick"])  # fmt: skip
@@ -344,6 +355,18 @@ void quick(torch::Tensor x) { x.clone(); }
         while not running.done():
             mod.quick(floats(1))
         running.result()
+
+
+def test_a_copy_for_the_cpu_is_the_tensor_itself() -> None:
+    mod = loaded(PUT + """
+bool copied(torch::Tensor x) {
+    auto c = x.cpu(), g = x.cuda();
+    put<<<1, 1>>>(x.data_ptr<float>(), 2, 0);
+    return c.is_cpu() && g.is_cuda() && x.is_cuda() && c.cuda().is_cuda();
+}
+""", ["copied"])  # fmt: skip
+    x = floats(0)
+    assert mod.copied(x) and x == 2
 
 
 def test_cxx_gives_up_the_interpreter_s_lock_and_takes_it_again() -> None:
@@ -365,6 +388,28 @@ int64_t waited(torch::Tensor x, int fd) {
         assert running.result() == 3
     os.close(ours)
     os.close(theirs)
+
+
+class Yielding(numpy.ndarray):  # type: ignore[misc, name-defined]
+    def view(self, *given: Any) -> Any:
+        time.sleep(0.1)  # other threads run
+        return super().view(*given)
+
+
+def test_a_call_may_have_a_mutex() -> None:
+    mod = loaded("""
+#include <mutex>
+#include <chrono>
+void guarded(torch::Tensor x) {
+    static std::timed_mutex mutex;
+    TORCH_CHECK(mutex.try_lock_for(std::chrono::seconds(5)));
+    std::lock_guard<std::timed_mutex> guard(mutex, std::adopt_lock);
+    x.detach();
+}
+""", ["guarded"])  # fmt: skip
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(mod.guarded, floats(0).view(Yielding)) for _ in range(2)]:
+            one.result()
 
 
 def test_threads_of_cxx_copy_and_drop_tensors() -> None:
