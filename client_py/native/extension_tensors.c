@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fail.h"
 #include "extension.h"
 
 static struct held *first;     /* all, those among a call's recent ones, too */
@@ -257,7 +258,10 @@ static bool describe_slowly(struct host_call *call, PyObject *value, int host, K
     told = PyObject_CallMethod(call->framework, "described", "(O)", value);
     ok = told && PyArg_ParseTuple(told, "iiKOOp", &dtype, &index, &address, &sizes, &strides, &wanted);
     if (ok && (n = PySequence_Size(sizes)) > KOPS_DIMS) {
-        PyErr_Format(PyExc_ValueError, "a tensor of %zd dimensions; an extension takes %d", n, KOPS_DIMS);
+        struct kops_error e;
+
+        fail(&e, KOPS_ERR_INVALID_ARGUMENT, "a tensor of %zd dimensions; an extension takes %d", n, KOPS_DIMS);
+        native_raise(&e);
         ok = false;
     }
     ok = ok && copy_numbers(sizes, into->sizes, n) && copy_numbers(strides, into->strides, n) &&

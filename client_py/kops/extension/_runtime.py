@@ -116,7 +116,7 @@ def _choose(values: Sequence[Any], kernels: Kernels | SeveralKernels) -> tuple[A
 def _value(given: Any) -> Any:
     """An argument that is no plain object of Python's."""
     plain = _plain(given)
-    if plain is not given:
+    if type(plain) in (bool, int, float, complex, str):
         return plain
     dtype = _torch.dtype_of(given)
     if dtype is None and "numpy" in sys.modules:
