@@ -257,14 +257,14 @@ static void drop(struct tensors *t)
 static PyObject *call_with(struct host_call *call, PyObject *values, bool strict)
 {
     const Py_ssize_t n = PyTuple_Size(values);
-    struct host_memory arena = {NULL};
+    struct host_memory memory = {NULL};
     struct tensors tensors = {.n = 0};
-    KopsValue *written = host_memory_take(&arena, (size_t)(n + 1) * sizeof(*written));
+    KopsValue *written = host_memory_take(&memory, (size_t)(n + 1) * sizeof(*written));
     PyObject *made = NULL;
     bool ok = written;
 
     for (Py_ssize_t i = 0; ok && i < n; i++)
-        ok = write_value(&written[i], PyTuple_GetItem(values, i), call, &arena, &tensors);
+        ok = write_value(&written[i], PyTuple_GetItem(values, i), call, &memory, &tensors);
     if (ok) {
         call->before = extension_current;
         extension_current = call;
@@ -272,7 +272,7 @@ static PyObject *call_with(struct host_call *call, PyObject *values, bool strict
         extension_current = call->before;
     }
     drop(&tensors);
-    host_memory_free(&arena);
+    host_memory_free(&memory);
     return made;
 }
 

@@ -18,8 +18,8 @@ struct extension_python {
     PyObject *value;                                    /* any other argument as one that write_value() knows */
     PyObject *prepare;                                  /* (framework, name of an op) → tuple, see struct prepared */
     PyObject *choose;  /* (arguments, kernels) → framework, whether tensors of the CPU count as a GPU's */
-    PyObject *call;    /* (kernels, framework, on_cpu) → what is known of a call in Python */
-    PyObject *launch;  /* launches a kernel, see launch.c */
+    PyObject *call;    /* (kernels, framework, on_cpu) → the object for a call, see call_object() */
+    PyObject *launch;  /* launches a kernel, see extension_launch.c */
     PyObject *cuda;    /* (call, name, arguments) → error, value */
     PyObject *finish;  /* (call): raises what C++ has not looked at */
     PyObject *failure; /* (type, message, exception or None, its text): raises */
@@ -63,7 +63,7 @@ struct host_call {
     bool on_cpu; /* tensors in the memory of the CPU are told to be on a GPU: the interpreter launches on them */
     bool has_attributes;              /* of the next launch */
     PyObject *object;                 /* what Python knows of it; NULL: nothing yet */
-    PyThreadState *without;           /* C++ has given up the interpreter's lock */
+    PyThreadState *without;           /* the thread's state while C++ has given up the interpreter's lock; else NULL */
     bool had_turn;                    /* before it gave that up */
     PyObject *failure;                /* of the last callback that failed */
     PyObject *failure_text;           /* and what C++ was told */
@@ -82,10 +82,10 @@ struct held *held_of(int64_t id);
 void held_retain(struct held *h);
 /* Takes a reference back. Needs the lock. */
 void held_release(struct held *h);
-/* Takes a reference back, with or without the lock. The thread's call remembers a tensor that nobody holds any more.
- * NULL: the thread is in none. */
+/* Takes a reference back, with or without the lock. `call`, the thread's own, remembers the tensor where it was the
+ * last reference. NULL: the thread is in no call. */
 void held_release_in(struct held *h, struct host_call *call);
-/* Frees what was dropped without the lock. */
+/* Frees the tensors that threads have dropped without the lock. */
 void held_collect(void);
 /* At the end of a call no pointer is on its way. */
 void held_forget(struct host_call *call);
@@ -97,8 +97,8 @@ struct held *held_at(uint64_t address);
 /* ---- values ---- */
 
 /* Memory that is zeroed; NULL with an exception set. */
-void *host_memory_take(struct host_memory *a, size_t size);
-void host_memory_free(struct host_memory *a);
+void *host_memory_take(struct host_memory *m, size_t size);
+void host_memory_free(struct host_memory *m);
 
 /* Tensors among the arguments of a call, which C++ gets by index. */
 struct tensors {
@@ -107,19 +107,19 @@ struct tensors {
 };
 
 /* Fills a value with a Python object; tensors only where `tensors` is not NULL. False with an exception set. */
-bool write_value(KopsValue *into, PyObject *given, struct host_call *call, struct host_memory *arena,
+bool write_value(KopsValue *into, PyObject *given, struct host_call *call, struct host_memory *memory,
                  struct tensors *tensors);
 
 /* How values become objects. */
 struct reading {
     const KopsTensor *results; /* tensors are indices into these, and their references end; NULL: they are ids */
     uint64_t used;             /* number of the op that reads them */
-    bool any_used, any_device; /* tensors were read; one that is not the host's */
+    bool any_device;           /* a tensor was read that is not the host's */
     bool for_torch;            /* dtypes and devices are torch's, lists are tuples */
     bool on_cpu;               /* a GPU is to be the CPU */
 };
 PyObject *read_value(const KopsValue *v, struct reading *r);
-/* The object of KOPS_IS_OPTIONS: for torch a dict of keywords, and whether a gradient is wanted. */
+/* The object of KOPS_IS_OPTIONS; for torch keywords, whether a gradient is wanted, whether there is a device. */
 PyObject *read_options(const KopsValue *v, const struct reading *r);
 
 /* ---- functions of a library ---- */

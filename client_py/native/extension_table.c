@@ -164,7 +164,7 @@ static void table_release(int64_t id)
 
 /* ---- functions of torch ---- */
 
-/* How an op is called, as kops.extension._runtime.prepared() tells. */
+/* How an op is called, as kops.extension._runtime._prepared() tells. */
 struct prepared {
     PyObject *function;
     PyObject *sooner; /* for calls with a device; None: the same */
@@ -526,7 +526,8 @@ static bool current_device(int *ret)
     return d && d->context_device && !d->context_device(ret);
 }
 
-/* What is asked at each launch, without Python. `*ret_answer`: what goes to the function's first pointer. */
+/* Answers the functions that wrappers call around each launch, without Python. *ret_answer goes to the function's first
+ * pointer. False: the function is Python's. */
 static bool cuda_quickly(const struct host_call *call, const char *name, const KopsValue *args, int n,
                          int64_t *ret_answer)
 {

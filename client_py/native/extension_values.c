@@ -13,24 +13,24 @@ struct block {
     max_align_t data[];
 };
 
-void *host_memory_take(struct host_memory *a, size_t size)
+void *host_memory_take(struct host_memory *m, size_t size)
 {
     struct block *block = calloc(1, sizeof(*block) + size);
 
     if (!block)
         return PyErr_NoMemory();
-    block->before = a->last;
-    a->last = block;
+    block->before = m->last;
+    m->last = block;
     return block->data;
 }
 
-void host_memory_free(struct host_memory *a)
+void host_memory_free(struct host_memory *m)
 {
-    while (a->last) {
-        struct block *const before = a->last->before;
+    while (m->last) {
+        struct block *const before = m->last->before;
 
-        free(a->last);
-        a->last = before;
+        free(m->last);
+        m->last = before;
     }
 }
 
@@ -38,7 +38,7 @@ void host_memory_free(struct host_memory *a)
 
 struct writing {
     struct host_call *call;
-    struct host_memory *arena;
+    struct host_memory *memory;
     struct tensors *tensors;
 };
 
@@ -78,7 +78,7 @@ static int64_t add_tensor(PyObject *value, const struct writing *w)
         t->at = grown;
         t->room = room;
     }
-    made = host_memory_take(w->arena, sizeof(*made));
+    made = host_memory_take(w->memory, sizeof(*made));
     if (!made || !held_describe(w->call, value, -1, made))
         return -1;
     t->at[t->n] = made;
@@ -113,7 +113,7 @@ static bool write_text(KopsValue *into, PyObject *given, const struct writing *w
 {
     Py_ssize_t n;
     const char *text = PyUnicode_AsUTF8AndSize(given, &n);
-    char *copy = text ? host_memory_take(w->arena, (size_t)n + 1) : NULL;
+    char *copy = text ? host_memory_take(w->memory, (size_t)n + 1) : NULL;
 
     if (!copy)
         return false;
@@ -136,7 +136,7 @@ static bool write_device(KopsValue *into, PyObject *given)
 
 static bool write_complex(KopsValue *into, PyObject *given, const struct writing *w)
 {
-    double *parts = host_memory_take(w->arena, 2 * sizeof(*parts));
+    double *parts = host_memory_take(w->memory, 2 * sizeof(*parts));
 
     if (!parts)
         return false;
@@ -171,7 +171,7 @@ static int kinds_of(PyObject *list, Py_ssize_t n, const struct writing *w)
 
 static bool write_number_list(KopsValue *into, PyObject *list, Py_ssize_t n, int kinds, const struct writing *w)
 {
-    int64_t *numbers = host_memory_take(w->arena, (size_t)n * sizeof(*numbers));
+    int64_t *numbers = host_memory_take(w->memory, (size_t)n * sizeof(*numbers));
 
     if (!numbers)
         return false;
@@ -197,7 +197,7 @@ static bool write_number_list(KopsValue *into, PyObject *list, Py_ssize_t n, int
 
 static bool write_items(KopsValue *into, PyObject *list, Py_ssize_t n, const struct writing *w)
 {
-    KopsValue *items = host_memory_take(w->arena, (size_t)n * sizeof(*items));
+    KopsValue *items = host_memory_take(w->memory, (size_t)n * sizeof(*items));
 
     if (!items)
         return false;
@@ -308,10 +308,10 @@ static bool write_any(KopsValue *into, PyObject *given, const struct writing *w)
     return ok;
 }
 
-bool write_value(KopsValue *into, PyObject *given, struct host_call *call, struct host_memory *arena,
+bool write_value(KopsValue *into, PyObject *given, struct host_call *call, struct host_memory *memory,
                  struct tensors *tensors)
 {
-    const struct writing w = {call, arena, tensors};
+    const struct writing w = {call, memory, tensors};
 
     return write_any(into, given, &w);
 }
@@ -336,7 +336,6 @@ static PyObject *read_tensor(int64_t id, struct reading *r)
         Py_RETURN_NONE;
     h = held_of(id);
     h->used = r->used;
-    r->any_used = true;
     r->any_device |= !h->host;
     Py_INCREF(h->value);
     return h->value;

@@ -372,9 +372,11 @@ bool copied(torch::Tensor x) {
 def test_cxx_gives_up_the_interpreter_s_lock_and_takes_it_again() -> None:
     mod = loaded("""
 #include <poll.h>
-int64_t waited(torch::Tensor x, int fd) {
+#include <unistd.h>
+int64_t waited(torch::Tensor x, int fd, int began) {
     py::gil_scoped_release others;
     pollfd wanted{fd, POLLIN, 0};
+    if (write(began, "x", 1) != 1) return -2;
     if (poll(&wanted, 1, 30000) != 1) return -1;
     auto y = torch::ones_like(x);  // takes the lock while it computes
     pybind11::gil_scoped_acquire again;
@@ -382,12 +384,14 @@ int64_t waited(torch::Tensor x, int fd) {
 }
 """, ["waited"])  # fmt: skip
     ours, theirs = os.pipe()
+    told, telling = os.pipe()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(mod.waited, floats(0, 0, 0), ours)
-        os.write(theirs, b"x")  # needs the lock, unless the thread has not begun
+        running = pool.submit(mod.waited, floats(0, 0, 0), ours, telling)
+        os.read(told, 1)  # from here on this thread needs the lock
+        os.write(theirs, b"x")
         assert running.result() == 3
-    os.close(ours)
-    os.close(theirs)
+    for fd in (ours, theirs, told, telling):
+        os.close(fd)
 
 
 class Yielding(numpy.ndarray):  # type: ignore[misc, name-defined]

@@ -1,6 +1,6 @@
 """Functions of the host for torch's `load_inline` and `load`: C++ that checks tensors, makes an output and launches kernels with <<<…>>>.
 
-The system's C++ compiler compiles them as they are, against headers of this package, in less than a second: no nvcc, no libtorch. Their
+The system's C++ compiler compiles them as they are, against headers of this package, in about a second: no nvcc, no libtorch. Their
 tensors are torch's (or NumPy's) of this process, and each function of torch is torch's own. Kernels are compiled by the daemon, as all
 kernels, and launched by it or in this process, as with `where="auto"` unless the client says otherwise; with `fallback="interpret"` on
 the CPU, with checks.

@@ -26,7 +26,7 @@ from ._builder import FLAGS, LINK, PREFIX, Compiler, Unit, directory, hash_of_he
 COMPILE_SECONDS = 300
 KEEP = {"extension": 256, "headers": 16, "prefix": 4, "torch": 64}  # in the cache
 STALE_SECONDS = 86400  # of a build's folder: its process was killed
-SETTLED_SECONDS = 2  # after a change of a file its times may stay what they are through another one
+SETTLED_SECONDS = 2  # a file that has changed within these may change again and keep its times: its hash is not kept yet
 _OF_GCC = ("-fno-gnu-unique",)  # variables of a header are the object's own, though others have the header, too
 _PRECOMPILED_BY_CLANG = ("-fpch-instantiate-templates",)  # what headers need of templates is made once
 _ERROR = re.compile(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)

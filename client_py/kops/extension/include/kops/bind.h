@@ -425,25 +425,20 @@ struct kw_only {
 };
 struct pos_only {
 };
-struct gil_scoped_release {
-    const bool changed = kops::table->lock(0);
-    gil_scoped_release() = default;
-    gil_scoped_release(const gil_scoped_release &) = delete;
-    ~gil_scoped_release()
+// Gives up (0) or takes (1) the interpreter's lock until its end.
+template <int TAKEN> struct LockScope {
+    const bool changed = kops::table->lock(TAKEN);
+    LockScope() = default;
+    LockScope(const LockScope &) = delete;
+    ~LockScope()
     {
         if (changed)
-            kops::table->lock(1);
+            kops::table->lock(!TAKEN);
     }
 };
-struct gil_scoped_acquire {
-    const bool changed = kops::table->lock(1);
-    gil_scoped_acquire() = default;
-    gil_scoped_acquire(const gil_scoped_acquire &) = delete;
-    ~gil_scoped_acquire()
-    {
-        if (changed)
-            kops::table->lock(0);
-    }
+struct gil_scoped_release : LockScope<0> {
+};
+struct gil_scoped_acquire : LockScope<1> {
 };
 template <class... T> struct call_guard {
 };
